@@ -1,0 +1,1 @@
+"""TFDS dataset builders of this project; importing a module registers its builder."""
