@@ -1,0 +1,110 @@
+"""The paper's base model on WMT14 English-German; every field there is, once, commented.
+
+    python train.py --config=configs/base.py --workdir=runs/base
+
+The paper: 8 P100 GPUs, 12 hours; 27.3 tokenised, compound-split BLEU on newstest2014 with
+the last 5 checkpoints averaged. Not yet trained here.
+
+Any field can be set on the command line: --config.model.num_heads=16.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+
+    config.data = ConfigDict()
+    # A TFDS builder with its config, downloaded and prepared when first used.
+    config.data.dataset = "wmt14_translate/de-en"
+    config.data.source_language = "en"
+    config.data.target_language = "de"
+    # Where TFDS keeps data sets, and we keep the tokenised text.
+    config.data.data_dir = "~/tensorflow_datasets"
+    # A local folder of raw files in place of the download (multi30k only).
+    config.data.raw_dir = placeholder(str)
+    # TFDS splits; slices such as train[:10%] will do. WMT14: newstest2013 and newstest2014.
+    config.data.train_split = "train"
+    config.data.validation_split = "validation"
+    config.data.test_split = "test"
+    # One's own text in place of `dataset`: plain or .gz, UTF-8, one sentence a line.
+    config.data.train_source = placeholder(str)
+    config.data.train_target = placeholder(str)
+    config.data.validation_source = placeholder(str)
+    config.data.validation_target = placeholder(str)
+    config.data.test_source = placeholder(str)
+    config.data.test_target = placeholder(str)
+    # The length of a packed row, in tokens. Training pairs with a longer side are dropped,
+    # and counted; sentences to translate are never dropped or cut.
+    config.data.max_source_length = 256
+    config.data.max_target_length = 256
+
+    config.tokenizer = ConfigDict()
+    config.tokenizer.model_type = "bpe"  # or unigram
+    config.tokenizer.vocab_size = 37_000  # Section 5.1
+    # One vocabulary for both languages, or one of vocab_size for each.
+    config.tokenizer.joint = True
+    # At most this many training pairs, evenly spaced, train the tokenizer.
+    config.tokenizer.sample_size = 1_000_000
+    # SentencePiece models to use instead of training; source_model alone if joint.
+    config.tokenizer.source_model = placeholder(str)
+    config.tokenizer.target_model = placeholder(str)
+
+    config.model = ConfigDict()  # the columns of Table 3
+    config.model.num_encoder_layers = 6
+    config.model.num_decoder_layers = 6
+    config.model.d_model = 512
+    config.model.d_ff = 2048
+    config.model.num_heads = 8
+    # The size of each head's keys and values; 0 is d_model / num_heads.
+    config.model.d_k = 0
+    config.model.d_v = 0
+    config.model.dropout = 0.1  # of sublayer outputs and of embeddings, Section 5.4
+    config.model.attention_dropout = 0.0
+    config.model.activation_dropout = 0.0
+    config.model.activation = "relu"  # or gelu, elu, swish
+    config.model.norm = "post"  # LayerNorm(x + Sublayer(x)); or pre
+    config.model.positions = "sinusoidal"  # or learned (Table 3, row E)
+    config.model.max_positions = 1024  # rows of the tables of learned positions
+    # Which of source embedding, target embedding and output layer share one matrix:
+    # all; decoder (the latter two); none.
+    config.model.share_embeddings = "all"
+    # Type of activations; bfloat16 on GPU and TPU. Parameters, softmax, normalisation,
+    # logits and loss are float32 in either case.
+    config.model.dtype = "float32"
+
+    config.optimizer = ConfigDict()  # Section 5.3
+    config.optimizer.beta1 = 0.9
+    config.optimizer.beta2 = 0.98
+    config.optimizer.epsilon = 1e-9
+    config.optimizer.learning_rate_scale = 1.0  # times Equation 3
+    config.optimizer.warmup_steps = 4000
+    config.optimizer.max_grad_norm = 0.0  # gradient clipping; 0: none
+
+    config.training = ConfigDict()
+    config.training.steps = 100_000  # updates
+    # Target tokens (and as many source tokens) in an update, padding included.
+    config.training.tokens_per_update = 25_000
+    # As many as fit on one device at once; an update is accumulated from such parts.
+    # 0: all of it.
+    config.training.max_tokens_per_device = 0
+    config.training.label_smoothing = 0.1
+    config.training.seed = 0
+    config.training.log_every = 100  # updates
+    # Validation nll and a checkpoint (the paper: every 10 minutes), and validation BLEU
+    # (at each checkpoint or some of them; 0: never).
+    config.training.checkpoint_every = 1500
+    config.training.bleu_every = 7500
+    config.training.keep_last = 5
+    config.training.best_metric = "bleu"  # or nll: the checkpoint to keep besides the last
+    # Stop after so many measurements of best_metric without a better one; 0: never.
+    config.training.patience = 0
+
+    config.decoding = ConfigDict()  # Section 6.1
+    config.decoding.beam_size = 4
+    config.decoding.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha
+    config.decoding.max_extra_length = 50  # the longest output: source tokens + 50
+
+    config.lock()
+    return config

@@ -1,0 +1,148 @@
+"""A config file as checked, frozen sections, and the copy of it in the work directory."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer.errors import UserError
+from transformer.files import write_atomically
+from transformer.model import TransformerConfig
+from transformer.optimizer import OptimizerConfig
+from transformer.sources import DataConfig
+from transformer.tokenizer import TokenizerConfig
+from transformer.training import TrainingConfig
+from transformer.translation import DecodingConfig
+
+# What a run may be continued with: it does not change the meaning of the steps already done.
+MAY_CHANGE = frozenset(
+    {
+        "data.data_dir",
+        "training.steps",
+        "training.max_tokens_per_device",
+        "training.log_every",
+        "training.keep_last",
+        "training.patience",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """The sections of configs/base.py."""
+
+    data: DataConfig
+    tokenizer: TokenizerConfig
+    model: TransformerConfig
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    decoding: DecodingConfig
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> "Experiment":
+        """Checks every key and value; raises UserError for the first that is wrong."""
+        sections = {field.name: field.type for field in dataclasses.fields(cls)}
+        _check_keys(config, sections, "")
+        _check_complete(config, sections, "")
+        for name, section in sections.items():
+            fields = {field.name: field.type for field in dataclasses.fields(section)}
+            if not isinstance(config[name], Mapping):
+                raise UserError(f"config section {name} is {config[name]!r}; it must hold fields")
+            _check_keys(config[name], fields, f"{name}.")
+            _check_complete(config[name], fields, f"{name}.")
+            for field, kind in fields.items():
+                _check_type(f"{name}.{field}", config[name][field], kind)
+        return cls(**{name: section(**config[name]) for name, section in sections.items()})
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        return dataclasses.asdict(self)
+
+    @property
+    def sha256(self) -> str:
+        """Identifies the config: the hash of its JSON with sorted keys."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def check_field(path: str) -> None:
+    """Raises UserError unless `path`, such as model.d_model, names a field."""
+    sections = {field.name: field.type for field in dataclasses.fields(Experiment)}
+    section, _, field = path.partition(".")
+    _check_keys([section], sections, "")
+    if field:
+        fields = [field.name for field in dataclasses.fields(sections[section])]
+        _check_keys([field], fields, f"{section}.")
+
+
+def load(workdir: Path) -> Experiment:
+    """The experiment of a work directory."""
+    path = workdir / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{workdir} is not a work directory: it has no config.json; give the --workdir of a "
+            "training run"
+        ) from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from error
+    return Experiment.from_dict(config)
+
+
+def check_workdir(workdir: Path, experiment: Experiment) -> None:
+    """Raises UserError if `workdir` belongs to another experiment or holds other files."""
+    if (workdir / "config.json").exists():
+        old, new = _flat(load(workdir).to_dict()), _flat(experiment.to_dict())
+        changes = [
+            f"{key} was {old[key]!r}, is {new[key]!r}"
+            for key in new
+            if old[key] != new[key] and key not in MAY_CHANGE
+        ]
+        if changes:
+            raise UserError(
+                f"{workdir} holds a run with another config ({'; '.join(changes)}); "
+                "give another --workdir, or the config the run was started with"
+            )
+    elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+        raise UserError(
+            f"{workdir} is not empty and holds no run (no config.json); give another --workdir"
+        )
+
+
+def save(workdir: Path, experiment: Experiment) -> None:
+    """Makes `workdir` the work directory of this experiment."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    write_atomically(workdir / "config.json", json.dumps(experiment.to_dict(), indent=2) + "\n")
+
+
+def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{section}.{key}": v for section, fields in config.items() for key, v in fields.items()}
+
+
+def _check_keys(given: Iterable[str], known: Collection[str], prefix: str) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(known)}"
+            raise UserError(f"config.{prefix}{key} is no field of the configuration; {hint}")
+
+
+def _check_complete(given: Collection[str], known: Iterable[str], prefix: str) -> None:
+    for key in known:
+        if key not in given:
+            raise UserError(f"config.{prefix}{key} is missing; see configs/base.py")
+
+
+def _check_type(name: str, value: Any, kind: Any) -> None:
+    """Whether a value has its field's type: int, float, str or bool, or one of these or None."""
+    if isinstance(value, bool):
+        fits = kind is bool
+    elif isinstance(value, int):
+        fits = isinstance(value, kind) or isinstance(float(value), kind)
+    else:
+        fits = isinstance(value, kind)
+    if not fits:
+        kind = getattr(kind, "__name__", kind)
+        raise UserError(f"config.{name} is {value!r}; it must be of type {kind}")

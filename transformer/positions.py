@@ -1,0 +1,32 @@
+"""Positions and their encodings (Section 3.5)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def segment_positions(segments_BT: jax.Array) -> jax.Array:
+    """Position 0, 1, 2, ... of each token within its own sentence, int32 [B, T].
+
+    Padding is not counted, wherever it stands. Segment ids must not decrease along a row.
+    """
+    real_BT = segments_BT > 0
+    count_BT = jnp.cumsum(real_BT, axis=1, dtype=jnp.int32)
+    # A sentence starts where the id exceeds every id before it.
+    highest_BT = jax.lax.cummax(segments_BT, axis=1)
+    before_BT = jnp.pad(highest_BT, ((0, 0), (1, 0)))[:, :-1]
+    start_BT = jnp.where(segments_BT > before_BT, count_BT, 0)
+    return jnp.maximum(count_BT - jax.lax.cummax(start_BT, axis=1), 0)
+
+
+def sinusoidal_encoding(positions_T: jax.Array, d_model: int) -> jax.Array:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same.
+
+    Sine and cosine alternate along the channels, as the paper writes it (Tensor2Tensor
+    concatenates two halves and spaces the frequencies differently). Returns [T, D].
+    """
+    even = np.arange(0, d_model, 2)
+    frequency = jnp.asarray(10000.0 ** (-even / d_model))
+    angle_TX = positions_T[:, None] * frequency[None, :]
+    encoding_TD = jnp.stack([jnp.sin(angle_TX), jnp.cos(angle_TX)], axis=-1)
+    return encoding_TD.reshape(len(positions_T), -1)[:, :d_model]

@@ -1,0 +1,25 @@
+"""Work done ahead in a thread, while the device is busy."""
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+def prefetch(function: Callable[[In], Out], items: Iterable[In], ahead: int = 2) -> Iterator[Out]:
+    """function(item) of each item in order, computed up to `ahead` items early."""
+    with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as executor:
+        futures: collections.deque = collections.deque()
+        try:
+            for item in items:
+                futures.append(executor.submit(function, item))
+                if len(futures) > ahead:
+                    yield futures.popleft().result()
+            while futures:
+                yield futures.popleft().result()
+        finally:
+            for future in futures:
+                future.cancel()
