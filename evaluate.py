@@ -6,6 +6,11 @@
 Writes WORKDIR/eval/<split>/: sources.txt, references.txt, hypotheses.txt, scores.json.
 """
 
+if __name__ == "__main__":
+    from transformer.startup import use_huge_pages
+
+    use_huge_pages()  # before JAX is imported
+
 import time
 from pathlib import Path
 

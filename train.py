@@ -7,6 +7,11 @@
 A second start with the same --workdir continues where the first one stopped.
 """
 
+if __name__ == "__main__":
+    from transformer.startup import use_huge_pages
+
+    use_huge_pages()  # before JAX is imported
+
 import contextlib
 import math
 import time

@@ -4,15 +4,24 @@
     python translate.py --workdir=runs/demo --input=input.txt --output=output.txt
 """
 
+if __name__ == "__main__":
+    from transformer.startup import use_huge_pages
+
+    use_huge_pages()  # before JAX is imported
+
+import itertools
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from absl import flags
 
 from transformer import cli
 from transformer.errors import UserError
 from transformer.files import write_atomically
-from transformer.sources import read_lines
+from transformer.sources import open_text
 from transformer.trained import CHECKPOINTS, restore
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
@@ -25,7 +34,7 @@ AVERAGE_LAST = flags.DEFINE_integer(
 BEAM_SIZE = flags.DEFINE_integer("beam_size", None, "Instead of the config's.")
 LENGTH_PENALTY = flags.DEFINE_float("length_penalty", None, "Its alpha, instead of the config's.")
 
-LINES_AT_ONCE = 2000
+LINES_AT_ONCE = 2000  # read, sorted by length and written together
 
 
 def main() -> None:
@@ -38,7 +47,38 @@ def main() -> None:
         beam_size=BEAM_SIZE.value,
         length_penalty=LENGTH_PENALTY.value,
     )
-    raise NotImplementedError
+
+    def translated(file: IO[bytes], name: str) -> Iterator[str]:
+        for lines in blocks_of_lines(file, name):
+            translations = model.translator.translate(model.params, lines)
+            yield "".join(f"{line}\n" for line in translations)
+
+    if INPUT.value is None:
+        texts = translated(sys.stdin.buffer, "standard input")
+    else:
+        texts = translated(open_text(os.path.expanduser(INPUT.value)), INPUT.value)
+    if OUTPUT.value is None:
+        for text in texts:
+            sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.flush()
+    else:
+        write_atomically(Path(OUTPUT.value), "".join(texts))
+
+
+def blocks_of_lines(file: IO[bytes], name: str) -> Iterator[list[str]]:
+    """The lines of a UTF-8 file, some at a time. Only a line feed ends a line."""
+    for start in itertools.count(step=LINES_AT_ONCE):
+        lines = []
+        for number, line in enumerate(itertools.islice(file, LINES_AT_ONCE), start + 1):
+            try:
+                lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
+            except UnicodeDecodeError as error:
+                raise UserError(f"{name}, line {number} is not UTF-8; convert it") from error
+        if not lines:
+            return
+        if start == 0:
+            lines[0] = lines[0].removeprefix("\ufeff")
+        yield lines
 
 
 if __name__ == "__main__":

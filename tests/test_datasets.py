@@ -13,6 +13,8 @@ import requests
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums, downloader
 
+import train
+from configs import base
 from transformer import datasets
 from transformer.datasets import grammar_lexicon as lexicon
 from transformer.datasets import multi30k
@@ -32,6 +34,8 @@ from transformer.datasets.grammar_en_de import (
     subordinate_clause,
 )
 from transformer.errors import UserError
+from transformer.experiment import Experiment
+from transformer.logs import read_metrics
 
 ROOT = Path(__file__).parents[1]
 RAW = ROOT.parent / "shared" / "data" / "multi30k" / "raw"
@@ -527,7 +531,7 @@ def tgz(files):
     return archive.getvalue()
 
 
-def test_wmt14_without_tensorflow(internet, tmp_path):
+def test_wmt14_from_download_to_training_without_tensorflow(internet, tmp_path):
     imported = "tensorflow" in sys.modules
 
     def sgm(kind, sentence):
@@ -562,6 +566,19 @@ def test_wmt14_without_tensorflow(internet, tmp_path):
     ]
     assert texts(builder, "validation", "de", "en") == [("Eine Wahl.", "An election.")]
     assert texts(builder, "test", "de", "en") == [("Zwei Züge.", "Two trains.")]
+
+    # From here to a training step, with the config of the paper in a smaller size.
+    config = base.get_config()
+    config.data.data_dir = str(tmp_path)
+    config.tokenizer.vocab_size = 310
+    config.model.update(d_model=8, d_ff=16, num_heads=2)
+    config.model.update(num_encoder_layers=1, num_decoder_layers=1)
+    config.training.update(steps=2, tokens_per_update=512, log_every=1)
+    train.train(Experiment.from_dict(config.to_dict()), tmp_path / "run")
+    steps = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert [line["step"] for line in steps] == [1, 2, 2]
+    assert 4 < steps[0]["train/nll"] < 8  # log(310) = 5.7
+    assert steps[2].keys() == {"step", "eval/validation/nll", "eval/validation/bleu"}
     assert ("tensorflow" in sys.modules) == imported
 
 
