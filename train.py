@@ -28,6 +28,7 @@ from transformer.checkpoint import Checkpoints
 from transformer.errors import UserError
 from transformer.evaluation import mean_nll, translate_source
 from transformer.experiment import Experiment
+from transformer.flops import peak_flops, training_flops
 from transformer.logs import MetricsWriter, Progress
 from transformer.model import num_params, transformer
 from transformer.optimizer import learning_rate, optimizer
@@ -42,7 +43,9 @@ from transformer.translation import Translator
 
 DEMO = Path(__file__).parent / "configs" / "demo.py"
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/demo.py if none.")
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The config file; configs/demo.py if none."
+)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config>.")
 
 
@@ -69,9 +72,7 @@ def train(config: Experiment, workdir: Path) -> None:
     train_pairs = token_cache(train_source, tokenizers, cache_dir, *widths)
     validation_pairs = token_cache(validation_source, tokenizers, cache_dir, None, None)
     packed = PackedPairs(train_pairs, *widths, seed=training.seed)
-    rows = layout(
-        training.tokens_per_update, training.max_tokens_per_device, *widths, mesh.size
-    )
+    rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, mesh.size)
     batches = TrainingBatches(packed, rows, training.seed)
     validation_batches = list(evaluation_batches(validation_pairs, *widths, rows.rows_per_step))
 
@@ -102,6 +103,10 @@ def train(config: Experiment, workdir: Path) -> None:
         make_train_step(model, adam, training, mesh).lower(state, load_batch(step)[0]).compile()
     )
     compilation_seconds = time.monotonic() - compilation_start
+    peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
+    lengths = train_pairs.source_lengths, train_pairs.target_lengths
+    flops = training_flops(config.model, vocab_sizes[-1], *lengths).sum()
+    flops_per_token = flops / packed.num_tokens
     nll_step = make_nll_step(model, mesh)
     translator = Translator(model, tokenizers, config.decoding, mesh)
 
@@ -145,7 +150,11 @@ def train(config: Experiment, workdir: Path) -> None:
                         "optimizer.warmup_steps, or optimizer.max_grad_norm"
                     )
                 rate = learning_rate(step, config.model.d_model, config.optimizer)
-                metrics.write(step, {**values, "train/learning_rate": float(rate)})
+                values["train/learning_rate"] = float(rate)
+                if peak is not None:
+                    flops_per_second = flops_per_token * values["train/tokens_per_second"]
+                    values["train/mfu"] = flops_per_second / (peak * mesh.size)
+                metrics.write(step, values)
                 progress.update(
                     step,
                     loss=values["train/loss"],
@@ -154,6 +163,7 @@ def train(config: Experiment, workdir: Path) -> None:
                 window = Window()
 
             if step % training.checkpoint_every == 0 or step == training.steps:
+                jax.block_until_ready(state)
                 pause_start = time.monotonic()
                 scores = {"nll": mean_nll(nll_step, state.params, validation_batches)}
                 with_bleu = training.bleu_every and (
@@ -171,7 +181,9 @@ def train(config: Experiment, workdir: Path) -> None:
                 window.start += time.monotonic() - pause_start
     checkpoints.close()
     if out_of_patience(notes, training.patience):
-        print(f"stopped early: no better {training.best_metric} in {training.patience} measurements")
+        print(
+            f"stopped early: no better {training.best_metric} in {training.patience} measurements"
+        )
     print(f"done     {step} steps; python evaluate.py --workdir={workdir} --split=test")
     learning_curve(workdir / "metrics.jsonl", workdir / "learning_curve.png")
 

@@ -1,5 +1,7 @@
 """Translates text, line for line, with a trained model.
 
+From standard input to standard output, or from file to file:
+
     python translate.py --workdir=runs/demo < input.txt > output.txt
     python translate.py --workdir=runs/demo --input=input.txt --output=output.txt
 """
@@ -25,7 +27,9 @@ from transformer.sources import open_text
 from transformer.trained import CHECKPOINTS, restore
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
-INPUT = flags.DEFINE_string("input", None, "UTF-8 text, one sentence a line; standard input if none.")
+INPUT = flags.DEFINE_string(
+    "input", None, "UTF-8 text, one sentence a line; standard input if none."
+)
 OUTPUT = flags.DEFINE_string("output", None, "Where to write; standard output if none.")
 CHECKPOINT = flags.DEFINE_enum("checkpoint", "best", CHECKPOINTS, "Which parameters to use.")
 AVERAGE_LAST = flags.DEFINE_integer(

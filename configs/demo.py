@@ -1,4 +1,6 @@
-"""A small Transformer on the built-in English-German grammar; what `python train.py` runs.
+"""A small Transformer on the built-in English-German grammar.
+
+The config of `python train.py` without flags:
 
     python train.py
     python evaluate.py --workdir=runs/demo

@@ -18,18 +18,18 @@ def get_config() -> ConfigDict:
     config.data.test_split = "test_2016_flickr"
     config.data.max_source_length = 64
     config.data.max_target_length = 64
-    config.tokenizer.vocab_size = 5000
-    config.model.num_encoder_layers = 3
-    config.model.num_decoder_layers = 3
-    config.model.d_model = 256
+    config.tokenizer.vocab_size = 4000
+    config.model.num_encoder_layers = 4
+    config.model.num_decoder_layers = 4
+    config.model.d_model = 128
     config.model.d_ff = 512
     config.model.num_heads = 4
-    config.model.dropout = 0.2
+    config.model.dropout = 0.15
     config.optimizer.learning_rate_scale = 1.0
     config.optimizer.warmup_steps = 800
-    config.training.steps = 4000
+    config.training.steps = 8000
     config.training.tokens_per_update = 2048
     config.training.log_every = 50
-    config.training.checkpoint_every = 250
+    config.training.checkpoint_every = 500
     config.training.bleu_every = 1000
     return config

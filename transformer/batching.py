@@ -92,10 +92,14 @@ class PackedPairs:
         return len(self.row_offsets) - 1
 
     @property
+    def num_tokens(self) -> int:
+        """Source and target tokens, padding excluded."""
+        return len(self.pairs.source_tokens) + len(self.pairs.target_tokens)
+
+    @property
     def fill(self) -> float:
         """The share of positions that hold tokens."""
-        tokens = len(self.pairs.source_tokens) + len(self.pairs.target_tokens)
-        return tokens / (len(self) * (self.source_width + self.target_width))
+        return self.num_tokens / (len(self) * (self.source_width + self.target_width))
 
     def batch(self, rows: np.ndarray) -> Batch:
         """The batch of these rows; a row number of -1 gives an empty row."""

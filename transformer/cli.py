@@ -3,10 +3,12 @@
 Exit codes: 0 done; 2 the user's input is wrong; any other is a defect of ours.
 """
 
+import contextlib
 import errno
+import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
@@ -26,7 +28,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         sys.argv.insert(1, f"--config={default_config}")
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
-        with _one_line_errors():
+        with one_line_errors():
             for arg in argv[1:]:
                 if override := re.match(r"--?(?:no)?config\.([^=]*)", arg):
                     check_field(override[1])
@@ -44,29 +46,31 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
 
     def guarded(argv: Sequence[str]) -> None:
         del argv
-        with _one_line_errors():
+        with one_line_errors():
             main()
 
     app.run(guarded, flags_parser=parse)
 
 
-class _one_line_errors:  # noqa: N801, used as a context manager only
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind, error, traceback) -> None:
-        message = None
-        if isinstance(error, UserError):
-            message = str(error)
-        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            message = f"no space left on the device of {error.filename}; free some, then try again"
-        elif isinstance(error, PermissionError):
-            message = f"no permission to use {error.filename}; change it, or name another place"
-        elif isinstance(error, BrokenPipeError):  # the reader of our output has gone
-            sys.stderr.close()
-            sys.exit(0)
-        elif isinstance(error, KeyboardInterrupt):
-            sys.exit(130)
-        if message is not None:
-            print(f"error: {' '.join(message.split())}", file=sys.stderr)
-            sys.exit(2)
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turns the errors that a user can mend into one line and exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        message = str(error)
+    except PermissionError as error:
+        message = f"no permission to use {error.filename}; change it, or name another place"
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        message = f"no space left to write {error.filename or 'a file'}; make some, then try again"
+    else:
+        return
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

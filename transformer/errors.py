@@ -1,9 +1,29 @@
-"""The one exception that a user's mistake raises."""
+"""The exception that a user's mistake raises, and checks of config fields that raise it."""
+
+from collections.abc import Collection
+from typing import Any
 
 
 class UserError(Exception):
     """The user's input is wrong.
 
-    The message is one line that says what is wrong, where, and what to do. The
-    entry scripts print it to standard error and exit with code 2.
+    The message is one line that says what is wrong, where, and what to do. The entry scripts
+    print it to standard error and exit with code 2.
     """
+
+
+def check_range(config: Any, section: str, fields: str, low: float, below: float = float("inf")):
+    """Raises UserError unless low <= config.field < below for each of the named fields."""
+    for field in fields.split():
+        value = getattr(config, field)
+        if not low <= value < below:
+            allowed = f"at least {low}" if below == float("inf") else f"in [{low}, {below})"
+            raise UserError(f"{section}.{field} is {value}; it must be {allowed}")
+
+
+def check_choice(config: Any, section: str, field: str, choices: Collection[str]) -> None:
+    """Raises UserError unless config.field is one of the choices."""
+    value = getattr(config, field)
+    if value not in choices:
+        allowed = ", ".join(choices)
+        raise UserError(f"{section}.{field} is {value!r}; it must be one of: {allowed}")

@@ -118,7 +118,9 @@ def save(workdir: Path, experiment: Experiment) -> None:
 
 
 def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{section}.{key}": v for section, fields in config.items() for key, v in fields.items()}
+    return {
+        f"{section}.{key}": v for section, fields in config.items() for key, v in fields.items()
+    }
 
 
 def _check_keys(given: Iterable[str], known: Collection[str], prefix: str) -> None:

@@ -3,15 +3,27 @@
 import os
 from pathlib import Path
 
+from transformer.errors import UserError
 
-def write_atomically(path: Path, text: str) -> None:
-    """Writes UTF-8 text to a temporary name beside `path`, then renames it."""
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes a file, text as UTF-8, under a temporary name beside it, then renames it.
+
+    Makes the directory if need be. Raises UserError when the disk is full or does not let us.
+    """
+    data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; make room for it, or name another place"
+        ) from error

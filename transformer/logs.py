@@ -93,9 +93,7 @@ class MetricsWriter:
         self._file.write(_json_line({"step": int(step), **finite}))
         self._file.flush()
         scalars = [Summary.Value(tag=name, simple_value=v) for name, v in values.items()]
-        self._events.write_event(
-            Event(step=step, wall_time=time(), summary=Summary(value=scalars))
-        )
+        self._events.write_event(Event(step=step, wall_time=time(), summary=Summary(value=scalars)))
         self._events.flush()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.attention import KeysValues, MultiHeadAttention
-from transformer.errors import UserError
+from transformer.errors import UserError, check_choice, check_range
 from transformer.layers import (
     ACTIVATIONS,
     AddAndNorm,
@@ -60,28 +60,17 @@ class TransformerConfig:
     dtype: str
 
     def __post_init__(self):
-        def one_of(field: str, choices):
-            if (value := getattr(self, field)) not in choices:
-                raise UserError(f"model.{field} is {value!r}; it must be one of {', '.join(choices)}")
-
-        one_of("activation", ACTIVATIONS)
-        one_of("norm", ("post", "pre"))
-        one_of("positions", ("sinusoidal", "learned"))
-        one_of("share_embeddings", ("all", "decoder", "none"))
-        one_of("dtype", ("float32", "bfloat16", "float64"))
-        for field in ("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads"):
-            if getattr(self, field) < 1:
-                raise UserError(f"model.{field} is {getattr(self, field)}; it must be at least 1")
-        if self.max_positions < 1:
-            raise UserError(f"model.max_positions is {self.max_positions}; it must be at least 1")
-        if self.d_k < 0 or self.d_v < 0:
-            raise UserError(
-                f"model.d_k is {self.d_k}, model.d_v is {self.d_v}; they must be at least 1, or "
-                "0 for d_model / num_heads"
-            )
-        for field in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, field) < 1:
-                raise UserError(f"model.{field} is {getattr(self, field)}; it must be in [0, 1)")
+        sizes = "num_encoder_layers num_decoder_layers d_model d_ff num_heads max_positions"
+        check_range(self, "model", sizes, 1)
+        check_range(self, "model", "d_k d_v", 0)
+        check_range(self, "model", "dropout attention_dropout activation_dropout", 0, 1)
+        check_choice(self, "model", "activation", ACTIVATIONS)
+        check_choice(self, "model", "norm", ("post", "pre"))
+        check_choice(self, "model", "positions", ("sinusoidal", "learned"))
+        check_choice(self, "model", "share_embeddings", ("all", "decoder", "none"))
+        check_choice(self, "model", "dtype", ("float32", "bfloat16", "float64"))
+        if self.dtype == "float64" and not jax.config.jax_enable_x64:
+            raise UserError("model.dtype is 'float64', which JAX has only with JAX_ENABLE_X64=1")
         if not (self.d_k and self.d_v) and self.d_model % self.num_heads:
             raise UserError(
                 f"model.d_model = {self.d_model} is not divisible by model.num_heads = "

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.errors import UserError
+from transformer.errors import check_range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,21 +21,9 @@ class OptimizerConfig:
     max_grad_norm: float
 
     def __post_init__(self):
-        for field, low, high in (
-            ("beta1", 0, 1),
-            ("beta2", 0, 1),
-            ("epsilon", 0, 1),
-            ("learning_rate_scale", 0, float("inf")),
-        ):
-            if not low <= getattr(self, field) < high:
-                value = getattr(self, field)
-                raise UserError(f"optimizer.{field} is {value}; it must be in [{low}, {high})")
-        if self.warmup_steps < 1:
-            value = self.warmup_steps
-            raise UserError(f"optimizer.warmup_steps is {value}; it must be at least 1")
-        if self.max_grad_norm < 0:
-            value = self.max_grad_norm
-            raise UserError(f"optimizer.max_grad_norm is {value}; it must be above 0, or 0 for none")
+        check_range(self, "optimizer", "beta1 beta2 epsilon", 0, 1)
+        check_range(self, "optimizer", "learning_rate_scale max_grad_norm", 0)
+        check_range(self, "optimizer", "warmup_steps", 1)
 
 
 def learning_rate(step: jax.Array, d_model: int, config: OptimizerConfig) -> jax.Array:

@@ -63,14 +63,10 @@ def corpus_scores(
             ("bleu_tokenized_compound_split_lowercase", "lower-cased", True),
         ):
             # `force` silences sacreBLEU's warning about tokenised text: here it is meant.
-            metric = BLEU(
-                tokenize="none", smooth_method="none", lowercase=lowercase, force=True
-            )
+            metric = BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
             scores[name] = {
                 "score": metric.corpus_score(hypotheses, [references]).score,
-                "definition": TOKENIZED_DEFINITION.format(
-                    case=case, version=version("sacremoses")
-                ),
+                "definition": TOKENIZED_DEFINITION.format(case=case, version=version("sacremoses")),
             }
     return scores
 
@@ -115,9 +111,7 @@ def split_compounds(tokens: str) -> str:
     return re.sub(rb"(\S)-(\S)", rb"\1 ##AT##-##AT## \2", tokens.encode()).decode()
 
 
-def _checked(
-    hypotheses: Sequence[str], references: Sequence[str]
-) -> tuple[list[str], list[str]]:
+def _checked(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[list[str], list[str]]:
     if len(hypotheses) != len(references):
         raise ValueError(
             f"every reference needs one hypothesis: got {len(hypotheses)} hypotheses "

@@ -65,8 +65,7 @@ class DataConfig:
                 )
         if not self.uses_text_files and not self.dataset:
             raise UserError(
-                "no training data; give data.dataset, or data.train_source and "
-                "data.train_target"
+                "no training data; give data.dataset, or data.train_source and data.train_target"
             )
         for field in ("max_source_length", "max_target_length"):
             if getattr(self, field) < 2:
@@ -125,13 +124,11 @@ def open_source(config: DataConfig, split: str) -> PairSource:
     given = [name for name in SPLITS if all(config.text_files(name))]
     if split not in SPLITS:
         raise UserError(
-            f"there is no split {split!r} in the text files given; there are: "
-            f"{', '.join(given)}"
+            f"there is no split {split!r} in the text files given; there are: {', '.join(given)}"
         )
     if split not in given:
         raise UserError(
-            f"no text files for the {split} split; give data.{split}_source and "
-            f"data.{split}_target"
+            f"no text files for the {split} split; give data.{split}_source and data.{split}_target"
         )
     return TextPairs(*config.text_files(split))
 

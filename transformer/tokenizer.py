@@ -4,7 +4,6 @@ A vocabulary is trained without any normalisation and with one piece for each of
 the 256 bytes, so that `decode(encode(line)) == line` for every line of text.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import io
@@ -18,6 +17,7 @@ from typing import NamedTuple, Self
 from absl import logging
 
 from transformer.errors import UserError
+from transformer.files import write_atomically
 from transformer.sources import PairSource
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -131,19 +131,6 @@ class Tokenizer:
         except OSError as error:
             raise UserError(f"cannot read the tokenizer {path}: {error.strerror}") from error
         return cls(model_bytes, name=path)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the .model file; readers see the whole file or none."""
-        path = pathlib.Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(self.model_bytes)
-            temporary.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise UserError(f"cannot write the tokenizer {path}: {error.strerror}") from error
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a line of text, without BOS and EOS.
@@ -265,12 +252,9 @@ class Tokenizers(NamedTuple):
 
     def save(self, workdir: str | os.PathLike) -> None:
         """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model."""
-        workdir = pathlib.Path(workdir)
-        if self.joint:
-            self.source.save(workdir / _JOINT)
-        else:
-            self.source.save(workdir / _SEPARATE[0])
-            self.target.save(workdir / _SEPARATE[1])
+        names = (_JOINT,) if self.joint else _SEPARATE
+        for name, tokenizer in zip(names, self, strict=False):
+            write_atomically(pathlib.Path(workdir) / name, tokenizer.model_bytes)
 
     @classmethod
     def load(cls, workdir: str | os.PathLike) -> Self:
@@ -294,18 +278,12 @@ def get_tokenizers(
 ) -> Tokenizers:
     """The tokenizers of a run: those in workdir; else those of the configuration; else new.
 
-    The configured model files are copied into workdir and trained ones are saved there.
     Training uses `config.sample_size` of the `pairs` (the training data), evenly spaced.
-    Raises UserError when those in workdir are not what the configuration asks for.
+    Nothing is written: see `Tokenizers.save`.
     """
-    workdir = pathlib.Path(workdir)
-    if _saved(workdir) is not None:
-        tokenizers = Tokenizers.load(workdir)
-        _check_saved(workdir, config, tokenizers)
-        return tokenizers
-    tokenizers = _configured(config) if config.source_model else _train(config, pairs)
-    tokenizers.save(workdir)
-    return tokenizers
+    if _saved(pathlib.Path(workdir)) is not None:
+        return Tokenizers.load(workdir)
+    return _configured(config) if config.source_model else _train(config, pairs)
 
 
 def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
@@ -335,32 +313,6 @@ def _saved(workdir: pathlib.Path) -> tuple[str, ...] | None:
     if all((workdir / name).exists() for name in _SEPARATE):
         return _SEPARATE
     return None
-
-
-def _check_saved(workdir: pathlib.Path, config: TokenizerConfig, saved: Tokenizers) -> None:
-    elsewhere = "use another work directory, or the configuration of this one"
-    if saved.joint != config.joint:
-        found = "a joint tokenizer" if saved.joint else "separate tokenizers"
-        raise UserError(
-            f"{workdir} holds {found}, but tokenizer.joint is {config.joint}; {elsewhere}"
-        )
-    if config.source_model:
-        fields = {"source_model": saved.source, "target_model": saved.target}
-        for field, tokenizer in fields.items():
-            path = os.path.expanduser(getattr(config, field) or "")
-            # The file may be gone or on another machine; the copy in workdir is enough.
-            if os.path.exists(path) and Tokenizer.load(path).sha256 != tokenizer.sha256:
-                raise UserError(
-                    f"the tokenizer in {workdir} differs from tokenizer.{field} {path}; "
-                    f"{elsewhere}"
-                )
-        return
-    for tokenizer in saved:
-        if tokenizer.vocab_size != config.vocab_size:
-            raise UserError(
-                f"the tokenizer in {workdir} has {tokenizer.vocab_size} pieces, but "
-                f"tokenizer.vocab_size is {config.vocab_size}; {elsewhere}"
-            )
 
 
 def _without_surrogates(text: str) -> str:

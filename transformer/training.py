@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 
 from transformer.batching import Batch
-from transformer.errors import UserError
+from transformer.errors import UserError, check_choice, check_range
 from transformer.loss import Loss, cross_entropy
 from transformer.model import FunctionalModel, Params
 from transformer.sharding import replicated, split_rows
@@ -32,18 +32,11 @@ class TrainingConfig:
     patience: int
 
     def __post_init__(self):
-        for field in ("steps", "tokens_per_update", "log_every", "checkpoint_every", "keep_last"):
-            if getattr(self, field) < 1:
-                raise UserError(f"training.{field} is {getattr(self, field)}; it must be at least 1")
-        for field in ("max_tokens_per_device", "bleu_every", "patience", "seed"):
-            if getattr(self, field) < 0:
-                raise UserError(f"training.{field} is {getattr(self, field)}; it must be at least 0")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(
-                f"training.label_smoothing is {self.label_smoothing}; it must be in [0, 1)"
-            )
-        if self.best_metric not in ("bleu", "nll"):
-            raise UserError(f"training.best_metric is {self.best_metric!r}; it must be bleu or nll")
+        positive = "steps tokens_per_update log_every checkpoint_every keep_last"
+        check_range(self, "training", positive, 1)
+        check_range(self, "training", "max_tokens_per_device bleu_every patience seed", 0)
+        check_range(self, "training", "label_smoothing", 0, 1)
+        check_choice(self, "training", "best_metric", ("bleu", "nll"))
         if self.bleu_every == 0 and self.best_metric == "bleu":
             raise UserError(
                 "training.best_metric is 'bleu' but training.bleu_every is 0 (never); "

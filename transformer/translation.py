@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from transformer.decoding import Hypotheses, beam_search
-from transformer.errors import UserError
+from transformer.errors import check_range
 from transformer.model import FunctionalModel, Params
 from transformer.sharding import replicated, split_rows
 from transformer.tokenizer import EOS, PAD, Tokenizers
@@ -26,11 +26,8 @@ class DecodingConfig:
     max_extra_length: int
 
     def __post_init__(self):
-        for field, lowest in (("beam_size", 1), ("length_penalty", 0), ("max_extra_length", 1)):
-            if getattr(self, field) < lowest:
-                raise UserError(
-                    f"decoding.{field} is {getattr(self, field)}; it must be at least {lowest}"
-                )
+        check_range(self, "decoding", "beam_size max_extra_length", 1)
+        check_range(self, "decoding", "length_penalty", 0)
 
 
 class Translator:

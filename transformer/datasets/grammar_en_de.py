@@ -240,9 +240,7 @@ def sentence(*parts: Pair) -> Pair:
 
 # --- 3. Sampling --------------------------------------------------------------
 
-SENTENCES = (
-    ("plain",) * 9 + ("dass",) * 3 + ("conjunction",) * 4 + ("zu", "um zu") * 2 + ("and",)
-)
+SENTENCES = ("plain",) * 9 + ("dass",) * 3 + ("conjunction",) * 4 + ("zu", "um zu") * 2 + ("and",)
 ACTIONS = ("", "acc", "acc", "dat", "dat+acc")  # cases, the frequent one twice
 PLAIN = (*ACTIONS, "be")
 

@@ -149,9 +149,7 @@ def _lines(path: os.PathLike) -> Iterator[str]:
                 if not line:
                     return
                 if len(line) == MAX_LINE_BYTES:
-                    raise UserError(
-                        f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes"
-                    )
+                    raise UserError(f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes")
                 yield line.decode("utf-8").removesuffix("\n")
             except UnicodeDecodeError as error:
                 raise UserError(

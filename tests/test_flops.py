@@ -1,0 +1,55 @@
+import dataclasses
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.flops import peak_flops, training_flops
+from transformer.model import TransformerConfig, transformer
+
+CONFIG = TransformerConfig(
+    num_encoder_layers=2,
+    num_decoder_layers=3,
+    d_model=96,
+    d_ff=384,
+    num_heads=4,
+    d_k=24,
+    d_v=32,
+    dropout=0.0,
+    attention_dropout=0.0,
+    activation_dropout=0.0,
+    activation="relu",
+    norm="post",
+    positions="sinusoidal",
+    max_positions=1,
+    share_embeddings="all",
+    dtype="float32",
+)
+
+
+def test_forward_flops_are_xlas():
+    model = transformer(CONFIG, 211, 211)
+    src, tgt = jnp.ones((5, 19), jnp.int32), jnp.ones((5, 23), jnp.int32)
+    forward = jax.jit(lambda params: model.bind(params)(src, tgt))
+    counted = forward.lower(model.abstract_params()).compile().cost_analysis()["flops"]
+    ours = training_flops(CONFIG, 211, np.full(5, 19), np.full(5, 23)).sum() / 3
+    # XLA also counts softmax, normalisation and residuals.
+    assert ours < counted < 1.1 * ours
+
+
+def test_base_is_378_megaflops_a_pair_of_tokens():
+    base = dataclasses.replace(
+        CONFIG, num_encoder_layers=6, num_decoder_layers=6, d_model=512, d_ff=2048, num_heads=8,
+        d_k=0, d_v=0,
+    )  # fmt: skip
+    flops = training_flops(base, 37_000, np.array([1]), np.array([1])).item()
+    assert flops == pytest.approx(378e6, rel=0.01)
+
+
+def test_peaks():
+    device = types.SimpleNamespace(device_kind="NVIDIA A100-SXM4-40GB")
+    assert peak_flops(device, "bfloat16") == 312e12
+    assert peak_flops(device, "float32") is None
+    assert peak_flops(types.SimpleNamespace(device_kind="cpu"), "bfloat16") is None
