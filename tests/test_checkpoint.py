@@ -103,7 +103,7 @@ def test_keeping_more_than_there_are(tmp_path):
 def test_no_best_without_a_score(tmp_path):
     manager = saved(tmp_path, {10: {"nll": 1.0}, 20: {"nll": 2.0}, 30: {"nll": 3.0}})
     assert kept(tmp_path)[-2:] == [20, 30]
-    with pytest.raises(UserError, match="no checkpoint in .* has a validation bleu; use .*last"):
+    with pytest.raises(UserError, match=r"no checkpoint in .* has a validation bleu; use .*last"):
         manager.best_step()
 
 

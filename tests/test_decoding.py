@@ -109,6 +109,25 @@ def test_early_termination():
     np.testing.assert_allclose(np.exp(found.scores_BM), [0.4, 0.1], rtol=1e-6)
 
 
+def test_the_search_takes_no_more_steps_than_its_slowest_sentence():
+    # EOS has .9 from the first step for sentence 0, from the fourth for sentence 1.
+    steps = []
+
+    def step_fn(tokens_N, cache):
+        jax.debug.callback(lambda step: steps.append(int(step)), cache["step"])
+        eos = jnp.where(cache["step"] >= cache["sentence"], 0.9, 0.05)
+        others = (1 - eos) / 2
+        probabilities = jnp.stack([0 * eos, 0 * eos, eos, others, others], axis=1)
+        return jnp.log(probabilities), {**cache, "step": cache["step"] + 1}
+
+    cache = {"step": jnp.zeros((), jnp.int32), "sentence": jnp.array([0, 3]), "hypothesis": {}}
+    found = beam_search(step_fn, cache, jnp.array([29, 29]), beam_size=1, alpha=0.0, longest=31)
+    jax.effects_barrier()
+    assert sorted(steps) == [0, 1, 2, 3]
+    assert outputs_of(found, 0) == [(EOS,)]
+    assert [len(output) for output in outputs_of(found, 1)] == [4]
+
+
 def test_length_penalty_favours_the_longer():
     graph, A, B = two_beams((0.4, 0.5, 0.1))
     found = search_graph(graph, 3, beam_size=2, alpha=3.5)
@@ -139,10 +158,10 @@ def test_eos_is_forced_at_the_maximum_length_with_its_own_probability():
 def test_pad_and_bos_are_never_output():
     # Their probability is not given to the others.
     A = 3
-    graph = {(): {PAD: 0.5, BOS: 0.3, A: 0.1, EOS: 0.1}, (A,): {PAD: 0.7, EOS: 0.3}}
+    graph = {(): {PAD: 0.5, BOS: 0.3, A: 0.15, EOS: 0.05}, (A,): {PAD: 0.7, EOS: 0.3}}
     found = search_graph(graph, 2, beam_size=3, alpha=0.0)
     np.testing.assert_array_equal(found.tokens_BML, [[EOS, PAD], [A, EOS], [PAD, PAD]])
-    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.1, 0.03, 0], rtol=1e-6)
+    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.05, 0.045, 0], rtol=1e-6)
 
 
 # ---- Random probabilities of every prefix ----
@@ -383,9 +402,7 @@ def test_score_is_that_of_forced_decoding(random_params):
     def force(params, tokens_NL):
         tgt_in = jnp.pad(tokens_NL[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
         logits = model.bind(params)(jnp.repeat(src, M, axis=0), tgt_in)
-        log_probs = jnp.take_along_axis(
-            jax.nn.log_softmax(logits), tokens_NL[:, :, None], axis=2
-        )
+        log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens_NL[:, :, None], axis=2)
         return jnp.sum(log_probs[:, :, 0], axis=1, where=tokens_NL != PAD).reshape(-1, M)
 
     found = translate(params)

@@ -52,7 +52,8 @@ def beam_search(
 
     The search ends for a sentence when none of its live hypotheses can still beat its best
     finished one, however they go on, so the first hypothesis is what a search without early
-    termination would give.
+    termination would give. EOS counts as finished wherever it stands among the best 2M
+    continuations, so even beam 1 may end before a greedy search would.
     """
     batch_size, M = max_length_B.shape[0], beam_size
     max_penalty_B = gnmt_length_penalty(max_length_B, alpha)

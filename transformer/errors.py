@@ -1,5 +1,6 @@
 """The exception that a user's mistake raises, and checks of config fields that raise it."""
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -18,6 +19,8 @@ def check_range(config: Any, section: str, fields: str, low: float, below: float
         value = getattr(config, field)
         if not low <= value < below:
             allowed = f"at least {low}" if below == float("inf") else f"in [{low}, {below})"
+            if not math.isfinite(value):
+                allowed = "a finite number"
             raise UserError(f"{section}.{field} is {value}; it must be {allowed}")
 
 

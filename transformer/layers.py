@@ -33,7 +33,7 @@ def dropout(x: jax.Array, rate: float, rngs: nnx.Rngs | None) -> jax.Array:
     words = jax.random.bits(rngs.dropout(), (*x.shape[:-1], -(-x.shape[-1] // 2)))
     draws = jax.lax.bitcast_convert_type(words, jnp.uint16)
     draws = draws.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
-    threshold = round(rate * 65536)
+    threshold = min(round(rate * 65536), 65535)
     return jnp.where(draws >= threshold, x * (65536 / (65536 - threshold)), 0).astype(x.dtype)
 
 

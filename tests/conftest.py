@@ -1,0 +1,27 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+# Broadcasting between ranks hides mistakes of shape.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session")
+def random_params():
+    """random_params(model, seed=0): random arrays for every parameter of a FunctionalModel.
+
+    Biases and scales too, so that none can be left out unnoticed; and drawn by NumPy, since
+    compiling the initialisers takes seconds.
+    """
+
+    def draw(model, seed=0):
+        rng = np.random.default_rng(seed)
+
+        def leaf(path, shape):
+            mean = 1.0 if path[-1].key == "scale" else 0.0
+            return jnp.asarray(rng.normal(mean, 0.3, shape.shape), shape.dtype)
+
+        return jax.tree_util.tree_map_with_path(leaf, model.abstract_params())
+
+    return draw

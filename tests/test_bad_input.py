@@ -1,0 +1,429 @@
+"""Every mistake of a user ends with exit code 2 and one line on standard error."""
+
+import atexit
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Importing JAX takes seconds. So one process does it, and runs each command in a fork.
+SERVER = """
+import json, os, runpy, sys
+import train  # which imports all that the scripts need, and starts no backend of JAX
+from absl import flags
+for name in list(flags.FLAGS):
+    if name in ("config", "workdir"):
+        delattr(flags.FLAGS, name)
+del sys.modules["train"]
+
+for line in sys.stdin:
+    job = json.loads(line)
+    if (pid := os.fork()) == 0:
+        for fd, (name, mode) in enumerate(job["files"]):
+            os.dup2(os.open(name, mode), fd)
+        os.chdir(job["cwd"])
+        sys.argv = job["argv"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@functools.cache
+def environment() -> dict[str, str]:
+    """Environment variables of the scripts."""
+    compiled = tempfile.TemporaryDirectory()
+    atexit.register(compiled.cleanup)
+    return {
+        "GLIBC_TUNABLES": "",  # so that the scripts do not start anew
+        # Compiling takes longest.
+        "JAX_COMPILATION_CACHE_DIR": compiled.name,
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+class Result(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+
+@functools.cache
+def server() -> subprocess.Popen:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | environment(),
+    )
+    atexit.register(process.communicate)
+    return process
+
+
+def run(script: str, *arguments: str, cwd: Path, stdin: bytes = b"") -> Result:
+    """As `python <script> <arguments>` in the directory `cwd`."""
+    with tempfile.TemporaryDirectory() as directory:
+        names = [os.path.join(directory, name) for name in ("stdin", "stdout", "stderr")]
+        Path(names[0]).write_bytes(stdin)
+        modes = [os.O_RDONLY] + 2 * [os.O_CREAT | os.O_WRONLY | os.O_APPEND]
+        job = {
+            "argv": [str(ROOT / script), *map(str, arguments)],
+            "cwd": str(cwd),
+            "files": list(zip(names, modes)),
+        }
+        server().stdin.write(json.dumps(job).encode() + b"\n")
+        server().stdin.flush()
+        code = int(server().stdout.readline())
+        return Result(code, Path(names[1]).read_bytes(), Path(names[2]).read_text())
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    assert "Traceback" not in result.err
+    assert result.err.count("\n") == 1, result.err
+    assert result.err.startswith("error: ")
+    for part in parts:
+        assert part in result.err
+    assert result.code == 2
+
+
+SIDES = "source", "target"
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+
+
+def write_toy(directory: Path, **sizes: int) -> None:
+    """Numbers in two languages: train.en, train.de and so on."""
+    for split, size in sizes.items():
+        lines = [[WORDS[i // k % 8] for k in (1, 3, 7, 11)[: 1 + i % 4]] for i in range(size)]
+        (directory / f"{split}.en").write_text("".join(" ".join(x) + "\n" for x in lines))
+        other = [[word[::-1].capitalize() for word in words] for words in lines]
+        (directory / f"{split}.de").write_text("".join(" ".join(x) + "\n" for x in other))
+
+
+def toy_flags(**changes) -> list[str]:
+    """The flags of a small run on the files of `write_toy`."""
+    fields = {
+        "data.train_source": "train.en",
+        "data.train_target": "train.de",
+        "data.validation_source": "validation.en",
+        "data.validation_target": "validation.de",
+        "data.data_dir": "data",
+        "data.max_source_length": 31,
+        "data.max_target_length": 31,
+        "tokenizer.vocab_size": 300,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.d_model": 14,
+        "model.d_ff": 11,
+        "model.num_heads": 2,
+        "optimizer.warmup_steps": 7,
+        "training.tokens_per_update": 5 * 31,
+        "training.steps": 2,
+        "training.log_every": 1,
+        "training.checkpoint_every": 1,
+        "training.bleu_every": 0,
+        "training.best_metric": "nll",
+        "decoding.max_extra_length": 3,
+    }
+    fields |= {name.replace("_", ".", 1): value for name, value in changes.items()}
+    values = [f"--config.{name}={value}" for name, value in fields.items()]
+    return [f"--config={ROOT / 'configs' / 'base.py'}", *values]
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Path:
+    """A directory of files, good and bad, in which tests leave nothing."""
+    directory = tmp_path_factory.mktemp("toy")
+    write_toy(directory, train=97, validation=5)
+    (directory / "empty").touch()
+    (directory / "folder").mkdir()
+    (directory / "thesis").mkdir()
+    (directory / "thesis" / "chapter1.txt").write_text("years of work")
+    (directory / "short.de").write_text("Eno\n" * 96)
+    (directory / "latin1.en").write_bytes("one\nfünf\nthree\n".encode("latin-1"))
+    (directory / "blank").write_text(" \n" * 97)
+    (directory / "raises.py").write_text("1 / 0\n")
+    (directory / "syntax.py").write_text("def get_config(:\n")
+    (directory / "nothing.py").write_text("")
+    (directory / "notes.txt").write_text("not a model")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def trained(toy) -> Path:
+    """The directory of a run of two steps, with a checkpoint of each."""
+    result = run("train.py", *toy_flags(), "--workdir=run", cwd=toy)
+    assert result.code == 0, result.err
+    yield toy / "run"
+    shutil.rmtree(toy / "run")
+
+
+def tree(directory: Path) -> list[Path]:
+    # The token cache may well be there: it is kept for the next start.
+    return sorted(
+        path.relative_to(directory) for path in directory.rglob("*") if "data" not in path.parts
+    )
+
+
+# --- train.py -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        # The configuration.
+        (["--config.model.num_head=3"], ["did you mean model.num_heads?"]),
+        (["--config.modle.num_heads=3"], ["config.modle is no", "did you mean model?"]),
+        (["--config.model.d_model=big"], ["d_model", "big"]),
+        (["--config.model.d_model=1.5"], ["d_model", "1.5"]),
+        (["--config.tokenizer.joint=maybe"], ["joint", "maybe"]),
+        (["--config.model.d_model"], ["d_model"]),
+        (["--config.model=3"], ["model"]),
+        (["--config.model.norm=middle"], ["model.norm is 'middle'", "one of: post, pre"]),
+        (["--config.tokenizer.model_type=x"], ["model_type is 'x'", "bpe, unigram"]),
+        (["--config.training.best_metric=ter"], ["best_metric is 'ter'", "bleu, nll"]),
+        (["--config.training.steps=0"], ["training.steps is 0", "at least 1"]),
+        (["--config.model.dropout=nan"], ["model.dropout is nan"]),
+        (["--config.optimizer.max_grad_norm=nan"], ["optimizer.max_grad_norm is nan"]),
+        (
+            ["--config.model.d_model=33"],
+            ["model.d_model = 33 is not divisible by model.num_heads = 2"],
+        ),
+        (["--config.data.train_target="], ["data.train_source is given without"]),
+        (["--config.tokenizer.joint=False"], ["share_embeddings is 'all'", "tokenizer.joint"]),
+        # Config files and flags.
+        (["--config=nowhere.py"], ["nowhere.py"]),
+        (["--config=raises.py"], ["config file", "ZeroDivisionError"]),
+        (["--config=syntax.py"], ["config file", "SyntaxError"]),
+        (["--config=nothing.py"], ["config file", "get_config"]),
+        (["--config=folder"], ["config file"]),
+        (["--learning_rate=3"], ["learning_rate"]),
+        (["and", "more"], ["unexpected argument 'and'"]),
+        # Data.
+        (["--config.data.train_source=no.en"], ["cannot read no.en: No such file"]),
+        (["--config.data.validation_source=no.en"], ["cannot read no.en: No such file"]),
+        (["--config.data.train_source=folder"], ["folder is not a file"]),
+        (["--config.data.train_target=short.de"], ["train.en has 97 lines", "short.de has 96"]),
+        (["--config.data.train_source=latin1.en"], ["latin1.en is not UTF-8: line 2, byte 2"]),
+        (
+            ["--config.data.train_source=empty", "--config.data.train_target=empty"],
+            ["no sentence pairs in empty"],
+        ),
+        (
+            ["--config.data.train_source=blank", "--config.data.train_target=blank"],
+            ["vocab_size is 300"],
+        ),
+        (["--config.data.max_source_length=2"], ["no pair is left", "data.max_source_length"]),
+        (
+            ["--config.data.validation_source=", "--config.data.validation_target="],
+            ["no text files for the validation split", "data.validation_source"],
+        ),
+        (["--config.tokenizer.vocab_size=5000"], ["vocab_size is 5000", "or less"]),
+        (["--config.tokenizer.vocab_size=261"], ["vocab_size is 261", "or more"]),
+        (["--config.tokenizer.source_model=no.model"], ["cannot read", "no.model"]),
+        (["--config.tokenizer.source_model=notes.txt"], ["notes.txt is not a SentencePiece"]),
+        # The work directory.
+        (["--workdir=notes.txt"], ["notes.txt", "give another --workdir"]),
+        (["--workdir=thesis"], ["thesis is not empty", "give another --workdir"]),
+        (["--workdir=notes.txt/run"], ["notes.txt/run"]),
+    ],
+    ids=lambda x: " ".join(x) if x and x[0][0] in "-a" else "",
+)
+def test_train(toy, tmp_path, arguments: Sequence[str], parts: Sequence[str]):
+    before = tree(toy)
+    options = [*toy_flags(), f"--workdir={tmp_path / 'new'}"]
+    if arguments[0].startswith("--config="):
+        options = options[-1:]
+    assert_refused(run("train.py", *options, *arguments, cwd=toy), *parts)
+    assert tree(toy) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_data_set(toy, tmp_path):
+    files = [f"data_{split}_{side}" for split in ("train", "validation") for side in SIDES]
+    arguments = toy_flags(**dict.fromkeys(files, ""), data_dataset="grammer_en_de")
+    result = run("train.py", *arguments, f"--workdir={tmp_path / 'new'}", cwd=toy)
+    assert_refused(result, "grammar_en_de")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_with_another_config(trained):
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    arguments = toy_flags(training_seed=3, model_dropout=0.3, training_steps=5)
+    assert_refused(
+        run("train.py", *arguments, "--workdir=run", cwd=trained.parent),
+        "run holds a run with another config",
+        "(model.dropout was 0.1, is 0.3; training.seed was 0, is 3)",
+        "give another --workdir",
+    )
+    after = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_a_loss_that_is_not_finite(toy, tmp_path):
+    arguments = toy_flags(optimizer_learning_rate_scale=1e30, training_steps=5)
+    result = run("train.py", *arguments, f"--workdir={tmp_path}", cwd=toy)
+    *_, last = result.err.splitlines()
+    assert result.code == 2
+    assert "Traceback" not in result.err
+    assert last.startswith("error: the loss is nan at step ")
+    # And its advice can be followed: another rate, another directory.
+    assert "another --workdir" in last
+
+
+# --- evaluate.py and translate.py ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", ["evaluate.py", "translate.py"])
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["--workdir is missing"]),
+        (["--workdir=nowhere"], ["nowhere is not a work directory"]),
+        (["--workdir=thesis"], ["thesis is not a work directory", "config.json"]),
+        (["--workdir=notes.txt"], ["notes.txt is not a work directory"]),
+        (["--workdir=run", "--checkpoint=worst"], ["checkpoint", "last", "best", "average"]),
+        (
+            ["--workdir=run", "--checkpoint=average", "--average_last=3"],
+            ["--average_last=3 is more than the 2 checkpoints of run"],
+        ),
+        (["--workdir=run", "--average_last=0"], ["average_last"]),
+        (["--workdir=run", "--beam_size=0"], ["beam_size is 0"]),
+        (["--workdir=run", "--length_penalty=-1"], ["length_penalty is -1"]),
+        (["--workdir=run", "--beamsize=3"], ["beamsize"]),
+        (["--workdir=run", "more"], ["unexpected argument 'more'"]),
+    ],
+)
+def test_a_trained_model(trained, script, arguments, parts):
+    before = tree(trained.parent)
+    assert_refused(run(script, *arguments, cwd=trained.parent), *parts)
+    assert tree(trained.parent) == before
+
+
+@pytest.mark.parametrize("script", ["evaluate.py", "translate.py"])
+def test_a_run_that_is_not_whole(trained, tmp_path, script):
+    for name in ("config.json", "tokenizer.model"):
+        shutil.copy(trained / name, tmp_path)
+    assert_refused(run(script, f"--workdir={tmp_path}", cwd=tmp_path), "has no checkpoint")
+    (tmp_path / "tokenizer.model").write_text("not a model")
+    assert_refused(
+        run(script, f"--workdir={tmp_path}", cwd=tmp_path), "tokenizer.model is not a Sentence"
+    )
+    (tmp_path / "tokenizer.model").unlink()
+    assert_refused(run(script, f"--workdir={tmp_path}", cwd=tmp_path), "no tokenizer in")
+    (tmp_path / "config.json").write_text("{")
+    assert_refused(run(script, f"--workdir={tmp_path}", cwd=tmp_path), "config.json is damaged")
+
+
+def test_a_split_that_is_not_there(trained):
+    result = run("evaluate.py", "--workdir=run", "--split=validatoin", cwd=trained.parent)
+    assert_refused(result, "no split 'validatoin'", "there are: train, validation")
+    result = run("evaluate.py", "--workdir=run", cwd=trained.parent)
+    assert_refused(result, "no text files for the test split")
+    assert not (trained / "eval").exists()
+
+
+def test_text_to_translate(trained):
+    directory = trained.parent
+
+    def translate(*arguments, stdin=b""):
+        return run("translate.py", "--workdir=run", *arguments, cwd=directory, stdin=stdin)
+
+    before = tree(directory)
+    assert_refused(translate("--input=no.en"), "cannot read no.en: No such file")
+    assert_refused(translate("--input=folder"), "folder")
+    assert_refused(translate("--input=latin1.en", "--output=new.de"), "latin1.en", "line 2")
+    assert_refused(translate(stdin=b"one\ntwo\n\xff\n"), "standard input", "line 3")
+    assert_refused(translate("--input=validation.en", "--output=folder"), "folder")
+    assert_refused(translate("--input=validation.en", "--output=notes.txt/x"), "notes.txt/x")
+    assert tree(directory) == before
+
+
+# --- The disk is full ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """full_disk(size) -> the directory of a file system of so many bytes."""
+    mounted = []
+
+    def mount(size: int) -> Path:
+        directory = tmp_path / "disk"
+        directory.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)]
+        if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("only root may mount a small file system")
+        mounted.append(directory)
+        return directory
+
+    yield mount
+    for directory in mounted:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
+@pytest.mark.parametrize("kibibytes", [0, 4, 120])
+def test_no_space_for_the_run(toy, full_disk, kibibytes):
+    # None for the config file; none for the tokenizer; none for a checkpoint.
+    disk = full_disk(8192 + 1024 * kibibytes)
+    filler = disk / "filler"
+    filler.write_bytes(bytes(4096 if kibibytes else 8192))
+    (disk / "run").mkdir()
+    arguments = toy_flags(model_d_model=62, model_d_ff=331)
+    result = run("train.py", *arguments, f"--workdir={disk / 'run'}", cwd=toy)
+    *_, last = result.err.splitlines()
+    assert "Traceback" not in result.err
+    assert result.code == 2
+    assert last.startswith("error: ")
+    assert "space" in last.lower()
+    assert str(disk) in last
+    # With more space, the same command goes through.
+    subprocess.run(["mount", "-o", "remount,size=32M", str(disk)], check=True)
+    result = run("train.py", *arguments, f"--workdir={disk / 'run'}", cwd=toy)
+    assert result.code == 0, result.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
+def test_no_space_for_the_token_cache(toy, tmp_path, full_disk):
+    arguments = toy_flags(data_data_dir=full_disk(4096))
+    result = run("train.py", *arguments, f"--workdir={tmp_path / 'new'}", cwd=toy)
+    assert_refused(result, "no space left for the token cache")
+    assert not (tmp_path / "new").exists()
+
+
+# --- Processes of their own ---------------------------------------------------------------
+
+
+def test_without_the_server(toy):
+    """The same from the shell, where the scripts start themselves anew."""
+    anew = os.environ | environment()
+    del anew["GLIBC_TUNABLES"]
+    commands = [
+        ["train.py", *toy_flags(model_norm="middle"), "--workdir=new"],
+        ["evaluate.py", "--workdir=nowhere"],
+    ]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / script), *arguments],
+            cwd=toy,
+            env=anew,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for script, *arguments in commands
+    ]
+    for process, part in zip(processes, ("model.norm is 'middle'", "nowhere")):
+        _, err = process.communicate(timeout=300)
+        assert_refused(Result(process.returncode, b"", err), part)

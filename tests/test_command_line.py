@@ -1,0 +1,273 @@
+"""The scripts from text files to scores and translations."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import sacrebleu
+from test_bad_input import ROOT, Result, environment, run, toy_flags, write_toy
+
+from transformer import experiment
+from transformer.checkpoint import Checkpoints
+from transformer.model import transformer
+from transformer.optimizer import optimizer
+from transformer.sharding import data_mesh, replicated
+from transformer.tokenizer import Tokenizers
+from transformer.training import TrainState, init_state
+
+TIMES = {"input/wait_ms", "train/tokens_per_second", "train/mfu"}
+ODD_PAIRS = [
+    ("", ""),
+    ("one  two ", " Eno  Owt"),
+    ("three\u2028four\u0085", '"Eerht"\u2028Ruof'),
+    ("\tfive\t", "“Evif”\r?"),
+    ("one two " * 20 + "three", "Eno Owt " * 20 + "Eerht"),  # longer than a training row
+    (" ", "Eno"),
+    ("six ▁ seven", "Xis ▁ Neves"),
+]
+
+
+def succeeded(result: Result) -> Result:
+    assert result.code == 0, result.err
+    assert "Traceback" not in result.err
+    return result
+
+
+def metrics(workdir: Path) -> list[dict[str, float]]:
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def final_state(workdir: Path) -> TrainState:
+    config = experiment.load(workdir)
+    sizes = (tokenizer.vocab_size for tokenizer in Tokenizers.load(workdir))
+    model = transformer(config.model, *sizes)
+    adam = optimizer(config.model.d_model, config.optimizer)
+    state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
+    sharding = replicated(data_mesh(jax.devices()[:1]))
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
+    checkpoints = Checkpoints(workdir, keep_last=1, best_metric="nll")
+    with contextlib.closing(checkpoints):
+        return checkpoints.restore_last(like).state
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    assert metrics(a) == metrics(b)
+    states = final_state(a), final_state(b)
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    for x, y in zip(*map(jax.tree.leaves, states)):
+        np.testing.assert_array_equal(x, y)
+
+
+# --- Resuming -----------------------------------------------------------------------------
+
+
+def resumable(**changes) -> list[str]:
+    """12 updates with dropout, a checkpoint every 3; epochs of 9.6 updates."""
+    return toy_flags(
+        **{
+            "training_steps": 12,
+            "training_log_every": 3,
+            "training_checkpoint_every": 3,
+            "training_max_tokens_per_device": 3 * 31,
+            "model_dropout": 0.2,
+            "optimizer_warmup_steps": 5,
+        }
+        | changes
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("resume")
+    write_toy(directory, train=197, validation=5)
+    succeeded(run("train.py", *resumable(), "--workdir=whole", cwd=directory))
+    return directory / "whole"
+
+
+def test_a_run_in_two_parts_is_one_run(uninterrupted):
+    directory = uninterrupted.parent
+    succeeded(run("train.py", *resumable(training_steps=6), "--workdir=parts", cwd=directory))
+    assert metrics(directory / "parts") == metrics(uninterrupted)[:4]
+    # What a run wrote that was killed before it could save a checkpoint.
+    with (directory / "parts" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "train/loss": 99.0}\n{"step": 9, "train/lo')
+    result = succeeded(run("train.py", *resumable(), "--workdir=parts", cwd=directory))
+    assert b"at step 6 of 12" in result.out
+    assert_same_run(directory / "parts", uninterrupted)
+    assert metrics(uninterrupted)[-1]["step"] == 12
+
+    # Started once more, it has nothing to do, and loses nothing.
+    succeeded(run("train.py", *resumable(), "--workdir=parts", cwd=directory))
+    assert_same_run(directory / "parts", uninterrupted)
+
+
+def test_a_killed_run_is_one_run(uninterrupted):
+    directory = uninterrupted.parent
+    with subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *resumable(), "--workdir=killed"],
+        cwd=directory,
+        env=os.environ | environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (directory / "killed" / "checkpoints" / "3").exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+    result = succeeded(run("train.py", *resumable(), "--workdir=killed", cwd=directory))
+    assert b"at step 0 of 12" not in result.out
+    assert_same_run(directory / "killed", uninterrupted)
+
+
+def test_another_seed_is_another_run(uninterrupted):
+    arguments = resumable(training_seed=3, training_steps=3)
+    succeeded(run("train.py", *arguments, "--workdir=other", cwd=uninterrupted.parent))
+    other, first = metrics(uninterrupted.parent / "other")[0], metrics(uninterrupted)[0]
+    assert other["train/loss"] != first["train/loss"]
+
+
+# --- A model that has learned something ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory) -> Path:
+    """The directory of a run that translates numbers."""
+    directory = tmp_path_factory.mktemp("learned")
+    write_toy(directory, train=499, validation=29, test=31)
+    for i, language in enumerate(("en", "de")):
+        odd = "".join(f"{pair[i]}\n" for pair in ODD_PAIRS)
+        for split in ("validation", "test"):
+            with (directory / f"{split}.{language}").open("a", newline="\n") as file:
+                file.write(odd)
+    arguments = toy_flags(
+        data_test_source="test.en",
+        data_test_target="test.de",
+        model_d_model=32,
+        model_d_ff=61,
+        model_dropout=0.0,
+        optimizer_warmup_steps=60,
+        training_tokens_per_update=17 * 31,
+        training_steps=240,
+        training_log_every=40,
+        training_checkpoint_every=120,
+        training_bleu_every=120,
+        training_best_metric="bleu",
+        decoding_max_extra_length=7,
+    )
+    succeeded(run("train.py", *arguments, "--workdir=run", cwd=directory))
+    return directory / "run"
+
+
+def test_the_loss_falls(learned):
+    losses = [line["train/nll"] for line in metrics(learned) if "train/nll" in line]
+    assert losses[0] > 2 > 0.8 > losses[-1]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_work_directory(learned):
+    names = {path.name for path in learned.iterdir()} - {"eval"}
+    (events,) = (name for name in names if name.startswith("events.out.tfevents."))
+    assert names - {events} == {
+        "config.json",
+        "tokenizer.model",
+        "metrics.jsonl",
+        "learning_curve.png",
+        "checkpoints",
+    }
+    assert sorted(path.name for path in (learned / "checkpoints").iterdir()) == ["120", "240"]
+
+
+def evaluate(workdir: Path, *arguments: str) -> dict:
+    """The scores of a split, by default of the last checkpoint on the test data."""
+    flags = ["--workdir=run", "--split=test", "--checkpoint=last", *arguments]
+    split = flags[-1].removeprefix("--split=") if "--split" in flags[-1] else "test"
+    succeeded(run("evaluate.py", *flags, cwd=workdir.parent))
+    return json.loads((workdir / "eval" / split / "scores.json").read_text())
+
+
+def test_bleu_in_training_is_bleu_of_evaluate(learned):
+    in_training = [line for line in metrics(learned) if "eval/validation/bleu" in line]
+    assert [line["step"] for line in in_training] == [120, 240]
+    scores = evaluate(learned, "--split=validation")
+    assert scores["bleu"]["score"] == in_training[-1]["eval/validation/bleu"] > 10
+    assert scores["checkpoint_steps"] == [240]
+    assert scores["sentences"] == 29 + len(ODD_PAIRS)
+
+
+def test_every_sentence_is_scored_whole(learned):
+    scores = evaluate(learned)
+    texts = {}
+    for name in ("sources", "references", "hypotheses"):
+        content = (learned / "eval" / "test" / f"{name}.txt").read_bytes().decode()
+        *texts[name], end = content.split("\n")
+        assert end == ""
+    # Sources and references are the lines of the files, to the byte.
+    directory = learned.parent
+    for name, language in (("sources", "en"), ("references", "de")):
+        content = (directory / f"test.{language}").read_bytes().decode()
+        assert texts[name] == content.split("\n")[:-1]
+    assert scores["sentences"] == len(texts["hypotheses"]) == 31 + len(ODD_PAIRS)
+    blank = [i for i, text in enumerate(texts["hypotheses"]) if text == ""]
+    assert set(blank) >= {31, 36}
+    # The numbers are those of the files.
+    corpus = texts["hypotheses"], [texts["references"]]
+    assert scores["bleu"]["score"] == sacrebleu.corpus_bleu(*corpus).score
+    assert scores["chrf"]["score"] == sacrebleu.corpus_chrf(*corpus).score
+    assert scores["ter"]["score"] == sacrebleu.corpus_ter(*corpus).score
+    assert "nrefs:1|case:mixed|eff:no|tok:13a" in scores["bleu"]["signature"]
+    assert scores["bleu"]["score"] > 10
+
+
+def test_scores_say_what_they_are_of(learned):
+    scores = evaluate(learned)
+    assert scores["split"] == "test"
+    assert scores["beam_size"] == 4
+    assert scores["length_penalty"] == {"name": "gnmt", "alpha": 0.6}
+    config = experiment.load(learned)
+    assert scores["config_sha256"] == config.sha256
+    assert scores["tokenizer_sha256"] == [Tokenizers.load(learned).source.sha256]
+
+    average = evaluate(learned, "--checkpoint=average", "--average_last=2", "--beam_size=1")
+    assert average["checkpoint_steps"] == [120, 240]
+    assert average["beam_size"] == 1
+    # It is the hash of WORKDIR/config.json, whatever the flags.
+    assert average["config_sha256"] == config.sha256
+
+
+def translate(workdir: Path, *arguments: str, stdin: bytes = b"") -> bytes:
+    flags = ["--workdir=run", "--checkpoint=last", *arguments]
+    return succeeded(run("translate.py", *flags, cwd=workdir.parent, stdin=stdin)).out
+
+
+def test_translate_is_evaluate(learned):
+    evaluate(learned)
+    source = (learned.parent / "test.en").read_bytes()
+    hypotheses = (learned / "eval" / "test" / "hypotheses.txt").read_bytes()
+    assert translate(learned, stdin=source) == hypotheses
+    assert translate(learned, "--input=test.en", "--output=new/test.out") == b""
+    assert (learned.parent / "new" / "test.out").read_bytes() == hypotheses
+    assert [path.name for path in (learned.parent / "new").iterdir()] == ["test.out"]
+    shutil.rmtree(learned.parent / "new")
+
+
+def test_lines_of_translate(learned):
+    together = translate(learned, stdin=b"one two\n\ntwo\r\n  \nthree three").split(b"\n")
+    assert len(together) == 6
+    assert together[1] == together[3] == together[5] == b""
+    # Line for line the same as alone; carriage returns are not part of the text.
+    alone = translate(learned, stdin=b"two\nthree three\n\xef\xbb\xbf").split(b"\n")
+    assert alone[:2] == [together[2], together[4]]
+    assert translate(learned, stdin=b"\xef\xbb\xbfone two\n").split(b"\n") == [together[0], b""]
+    assert translate(learned, stdin=b"") == b""
