@@ -16,17 +16,17 @@ def get_config() -> ConfigDict:
     config.data.dataset = "grammar_en_de"
     config.data.max_source_length = 64
     config.data.max_target_length = 64
-    config.tokenizer.vocab_size = 1000
+    config.tokenizer.vocab_size = 1800
     config.model.num_encoder_layers = 2
     config.model.num_decoder_layers = 2
     config.model.d_model = 128
     config.model.d_ff = 512
     config.model.num_heads = 4
-    config.optimizer.learning_rate_scale = 1.0
+    config.optimizer.learning_rate_scale = 1.3
     config.optimizer.warmup_steps = 300
-    config.training.steps = 900
-    config.training.tokens_per_update = 4096
+    config.training.steps = 1000
+    config.training.tokens_per_update = 1792
     config.training.log_every = 20
-    config.training.checkpoint_every = 300
-    config.training.bleu_every = 300
+    config.training.checkpoint_every = 250
+    config.training.bleu_every = 250
     return config

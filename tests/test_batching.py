@@ -165,7 +165,6 @@ def test_packing_depends_on_the_seed():
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
-@settings(deadline=None, derandomize=True)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 7), st.integers(1, 5)), min_size=1, max_size=90),
     seed=st.one_of(st.none(), st.integers(0, 2**31)),

@@ -18,10 +18,11 @@ from test_bad_input import ROOT, Result, environment, run, toy_flags, write_toy
 
 from transformer import experiment
 from transformer.checkpoint import Checkpoints
+from transformer.loss import cross_entropy
 from transformer.model import transformer
 from transformer.optimizer import optimizer
 from transformer.sharding import data_mesh, replicated
-from transformer.tokenizer import Tokenizers
+from transformer.tokenizer import BOS, EOS, Tokenizers
 from transformer.training import TrainState, init_state
 
 TIMES = {"input/wait_ms", "train/tokens_per_second", "train/mfu"}
@@ -204,6 +205,24 @@ def test_bleu_in_training_is_bleu_of_evaluate(learned):
     assert scores["bleu"]["score"] == in_training[-1]["eval/validation/bleu"] > 10
     assert scores["checkpoint_steps"] == [240]
     assert scores["sentences"] == 29 + len(ODD_PAIRS)
+
+
+def test_validation_nll_is_of_every_sentence(learned):
+    source, target = Tokenizers.load(learned)
+    model = transformer(experiment.load(learned).model, source.vocab_size, target.vocab_size)
+    texts = [(learned.parent / f"validation.{x}").read_bytes().decode() for x in ("en", "de")]
+    pairs = list(zip(*(text.split("\n")[:-1] for text in texts)))
+    # One sentence a row, without packing.
+    src_BS, tgt_in_BT, tgt_out_BT = np.zeros((3, len(pairs), 223), np.int32)
+    for i, (english, german) in enumerate(pairs):
+        src, tgt = [*source.encode(english), EOS], [*target.encode(german), EOS]
+        src_BS[i, : len(src)], tgt_out_BT[i, : len(tgt)] = src, tgt
+        tgt_in_BT[i, : len(tgt)] = [BOS, *tgt[:-1]]
+    bound = jax.jit(lambda params: model.bind(params)(src_BS, tgt_in_BT))
+    logits_BTV = bound(final_state(learned).params)
+    loss = cross_entropy(logits_BTV, tgt_out_BT, tgt_out_BT > 0, label_smoothing=0.0)
+    found = metrics(learned)[-1]["eval/validation/nll"]
+    np.testing.assert_allclose(found, loss.nll / loss.tokens, rtol=1e-4)
 
 
 def test_every_sentence_is_scored_whole(learned):
