@@ -34,6 +34,7 @@ from transformer.model import num_params, transformer
 from transformer.optimizer import learning_rate, optimizer
 from transformer.plots import learning_curve
 from transformer.prefetch import prefetch
+from transformer.scores import bleu
 from transformer.sharding import data_mesh, replicated, split_rows
 from transformer.sources import open_source
 from transformer.token_cache import token_cache
@@ -51,6 +52,8 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name 
 
 def main() -> None:
     config_path = Path(config_flags.get_config_filename(flags.FLAGS["config"]))
+    if not config_path.is_file():  # config_flags would say so at the first use, at length
+        raise UserError(f"there is no config file {config_path}; see configs/")
     workdir = Path(WORKDIR.value or Path("runs") / config_path.stem)
     train(Experiment.from_dict(CONFIG.value.to_dict()), workdir)
 
@@ -66,6 +69,7 @@ def train(config: Experiment, workdir: Path) -> None:
     #    input shows in sections 1 and 2, before anything is written to the work directory.
     train_source = open_source(config.data, "train")
     validation_source = open_source(config.data, "validation")
+    bleu(["a"], ["a"], language)  # a language without a tokenizer shows now, not hours later
     tokenizers = get_tokenizers(workdir, config.tokenizer, train_source)
     widths = config.data.max_source_length, config.data.max_target_length
     cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"
@@ -74,7 +78,9 @@ def train(config: Experiment, workdir: Path) -> None:
     packed = PackedPairs(train_pairs, *widths, seed=training.seed)
     rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, mesh.size)
     batches = TrainingBatches(packed, rows, training.seed)
-    validation_batches = list(evaluation_batches(validation_pairs, *widths, rows.rows_per_step))
+    validation_batches = list(
+        evaluation_batches(validation_pairs, *widths, rows.rows_per_step, mesh.size)
+    )
 
     # 2. The model and its optimizer, at the newest checkpoint.
     vocab_sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
@@ -128,6 +134,7 @@ def train(config: Experiment, workdir: Path) -> None:
 
     # 4. The loop. Metrics stay on the device until they are logged, so that it never waits.
     with (
+        contextlib.closing(checkpoints),
         MetricsWriter(workdir, first_step=step) as metrics,
         Progress(training.steps, initial=step) as progress,
         contextlib.closing(prefetch(load_batch, range(step, training.steps))) as loaded,
@@ -141,12 +148,14 @@ def train(config: Experiment, workdir: Path) -> None:
             window.add(step_metrics, num_tokens)
             step += 1
 
-            if step % training.log_every == 0 or step == training.steps:
+            at_checkpoint = step % training.checkpoint_every == 0 or step == training.steps
+            # At checkpoints too: nothing is saved unchecked, and no window spans a resume.
+            if step % training.log_every == 0 or at_checkpoint:
                 values = window.summary()
                 if not math.isfinite(values["train/loss"]):
                     raise UserError(
-                        f"the loss is {values['train/loss']} at step {step}; start again from "
-                        f"{workdir} with a lower optimizer.learning_rate_scale, a longer "
+                        f"the loss is {values['train/loss']} at step {step}; start again in "
+                        "another --workdir with a lower optimizer.learning_rate_scale, a longer "
                         "optimizer.warmup_steps, or optimizer.max_grad_norm"
                     )
                 rate = learning_rate(step, config.model.d_model, config.optimizer)
@@ -162,9 +171,7 @@ def train(config: Experiment, workdir: Path) -> None:
                 )
                 window = Window()
 
-            if step % training.checkpoint_every == 0 or step == training.steps:
-                jax.block_until_ready(state)
-                pause_start = time.monotonic()
+            if at_checkpoint:
                 scores = {"nll": mean_nll(nll_step, state.params, validation_batches)}
                 with_bleu = training.bleu_every and (
                     step % training.bleu_every == 0 or step == training.steps
@@ -178,8 +185,7 @@ def train(config: Experiment, workdir: Path) -> None:
                 progress.print(f"step {step}: validation {shown}")
                 notes = updated_notes(notes, scores, training.best_metric)
                 checkpoints.save(state, scores, notes)
-                window.start += time.monotonic() - pause_start
-    checkpoints.close()
+                window = Window()
     if out_of_patience(notes, training.patience):
         print(
             f"stopped early: no better {training.best_metric} in {training.patience} measurements"

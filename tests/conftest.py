@@ -5,6 +5,8 @@ import pytest
 
 # Broadcasting between ranks hides mistakes of shape.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# What these tests compile runs once or twice: a third of the time to compile is worth more.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")

@@ -383,12 +383,12 @@ def test_no_space_for_the_run(toy, full_disk, kibibytes):
     (disk / "run").mkdir()
     arguments = toy_flags(model_d_model=62, model_d_ff=331)
     result = run("train.py", *arguments, f"--workdir={disk / 'run'}", cwd=toy)
-    *_, last = result.err.splitlines()
-    assert "Traceback" not in result.err
+    # Threads of Orbax may complain, too; no exception passes through our main program.
+    assert 'train.py", line' not in result.err
     assert result.code == 2
-    assert last.startswith("error: ")
-    assert "space" in last.lower()
-    assert str(disk) in last
+    (error,) = (line for line in result.err.splitlines() if line.startswith("error: "))
+    assert "space" in error.lower()
+    assert str(disk) in error
     # With more space, the same command goes through.
     subprocess.run(["mount", "-o", "remount,size=32M", str(disk)], check=True)
     result = run("train.py", *arguments, f"--workdir={disk / 'run'}", cwd=toy)

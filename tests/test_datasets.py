@@ -378,9 +378,7 @@ def test_multi30k_keeps_data_of_different_folders_apart(raw, tmp_path):
 
 def test_multi30k_needs_the_training_files(raw, tmp_path):
     (raw / "train.de.gz").unlink()
-    with pytest.raises(
-        UserError, match=r"raw/train\.de\.gz is missing, .* leave raw_dir unset"
-    ):
+    with pytest.raises(UserError, match=r"raw/train\.de\.gz is missing, .* leave raw_dir unset"):
         multi30k_from(raw, tmp_path)
     with pytest.raises(UserError, match=r"nowhere/train\.en\.gz is missing"):
         multi30k_from(tmp_path / "nowhere", tmp_path)

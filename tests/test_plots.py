@@ -31,8 +31,7 @@ def write(workdir, *lines):
 
 def curves(axes):
     return {
-        line.get_label(): (list(line.get_xdata()), list(line.get_ydata()))
-        for line in axes.lines
+        line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
     }
 
 

@@ -78,9 +78,7 @@ def test_tokenised_bleu_is_another_number():
 def test_only_sacrebleu_smooths():
     # No three words in a row match: 4/5, 2/4, 0/3, 0/2. sacreBLEU takes 0/3 for half a match
     # and 0/2 for a quarter.
-    found = corpus_scores(
-        ["the cat sat on mats"], ["the cat lay on mats"], target_language="en"
-    )
+    found = corpus_scores(["the cat sat on mats"], ["the cat lay on mats"], target_language="en")
     assert found["bleu"]["score"] == pytest.approx(100 * (4 / 5 * 2 / 4 / 6 / 8) ** (1 / 4))
     assert found[PAPER]["score"] == 0
 
@@ -89,15 +87,12 @@ def test_tokens_are_those_of_moses():
     assert scores.tokenize_and_split_compounds(HYPOTHESES, "de") == [
         "Der Rot ##AT##-##AT## Kreuz ##AT##-##AT## Bus fährt von "
         "2010 ##AT##-##AT## 2013 sehr schnell zum Krankenhaus .",
-        '„ Das ist z.B. ein Test ##AT##-##AT## Text " , sagte Herr '
-        "Müller ##AT##-##AT## Meier .",
+        '„ Das ist z.B. ein Test ##AT##-##AT## Text " , sagte Herr Müller ##AT##-##AT## Meier .',
         "wir sehen uns am Haus Nummer 10.",
     ]
     # Quotes and dots of one side written otherwise than those of the other still match,
     # and nothing is escaped.
-    assert scores.tokenize_and_split_compounds(["It’s “A & B”…"], "en") == [
-        'It \'s " A & B " ...'
-    ]
+    assert scores.tokenize_and_split_compounds(["It’s “A & B”…"], "en") == ['It \'s " A & B " ...']
 
 
 @pytest.mark.parametrize(
@@ -145,9 +140,7 @@ def test_japanese_says_what_to_install(monkeypatch):
         bleu(["猫"], ["猫"], "ja")
 
 
-@pytest.mark.parametrize(
-    "score", [bleu, lambda h, r, t: corpus_scores(h, r, target_language=t)]
-)
+@pytest.mark.parametrize("score", [bleu, lambda h, r, t: corpus_scores(h, r, target_language=t)])
 def test_wrong_input(score):
     with pytest.raises(ValueError, match="2 hypotheses for 3 references"):
         score(HYPOTHESES[:2], REFERENCES, "de")

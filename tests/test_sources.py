@@ -100,9 +100,7 @@ def test_line_ends_and_byte_order_mark_are_no_text(write, content):
 def test_what_is_kept(write):
     # Empty lines, spaces, a mark that is not at the start of the file, a second \r.
     expected = [("", "1"), ("  a \t", "2"), ("\ufeffb", "3"), ("\r", "4")]
-    source = TextPairs(
-        write("a", b"\n  a \t\n\xef\xbb\xbfb\n\r\r\n"), write("b", b"1\n2\n3\n4\n")
-    )
+    source = TextPairs(write("a", b"\n  a \t\n\xef\xbb\xbfb\n\r\r\n"), write("b", b"1\n2\n3\n4\n"))
     assert read(source) == expected
 
 
@@ -375,8 +373,7 @@ def test_a_split_that_the_dataset_lacks(tiny):
         with pytest.raises(UserError) as error:
             open_source(tiny, split)
         assert (
-            one_line(error)
-            == f"the split is {split!r}, which tiny_pairs does not have; {splits}"
+            one_line(error) == f"the split is {split!r}, which tiny_pairs does not have; {splits}"
         )
     with pytest.raises(UserError) as error:
         open_source(tiny, "validation")
@@ -389,9 +386,7 @@ def test_a_split_that_the_dataset_lacks(tiny):
 def test_a_slice_without_pairs(tiny, split):
     with pytest.raises(UserError) as error:
         open_source(dataclasses.replace(tiny, train_split=split), "train")
-    assert one_line(error) == (
-        f"no sentence pairs in tiny_pairs {split}; check data.train_split"
-    )
+    assert one_line(error) == (f"no sentence pairs in tiny_pairs {split}; check data.train_split")
 
 
 @pytest.mark.parametrize("field", ["source_language", "target_language"])
@@ -410,9 +405,7 @@ def test_fingerprint_of_a_dataset(tiny, monkeypatch):
     others = [
         open_source(tiny, "train[:2]"),
         open_source(tiny, "train[1:]"),
-        open_source(
-            dataclasses.replace(tiny, source_language="de", target_language="en"), "train"
-        ),
+        open_source(dataclasses.replace(tiny, source_language="de", target_language="en"), "train"),
     ]
     elsewhere = dataclasses.replace(tiny, data_dir="~/tfds2")
     assert open_source(elsewhere, "train").fingerprint == first.fingerprint

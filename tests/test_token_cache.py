@@ -277,8 +277,7 @@ def test_a_disk_that_is_full_from_the_start(tmp_path, monkeypatch):
     with pytest.raises(UserError) as error:
         token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
     assert one_line(error) == (
-        f"no space left for the token cache in {tmp_path}; free some, or choose another "
-        "directory"
+        f"no space left for the token cache in {tmp_path}; free some, or choose another directory"
     )
 
 

@@ -278,8 +278,7 @@ def test_load_refuses_what_is_no_model(tmp_path, content):
     with pytest.raises(UserError) as error:
         Tokenizer.load(path)
     assert one_line(error) == (
-        f"{path} is not a SentencePiece model; give a .model file that SentencePiece has "
-        "written"
+        f"{path} is not a SentencePiece model; give a .model file that SentencePiece has written"
     )
 
 

@@ -8,6 +8,7 @@ all have the same number of rows, and any update can be had without those before
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -188,15 +189,22 @@ class TrainingBatches:
         return self._epoch[1]
 
 
-def evaluation_batches(pairs: TokenizedPairs, source_width: int, target_width: int, rows: int):
-    """Batches of `rows` rows that hold every pair exactly once, however long it is."""
+def evaluation_batches(
+    pairs: TokenizedPairs, source_width: int, target_width: int, rows: int, num_devices: int
+) -> Iterator[Batch]:
+    """Batches that hold every pair exactly once, however long it is.
 
-    def width(at_least: int, lengths: np.ndarray) -> int:
-        return max(at_least, -(-int(lengths.max()) // 64) * 64)
-
-    source_width = width(source_width, pairs.source_lengths)
-    target_width = width(target_width, pairs.target_lengths)
-    packed = PackedPairs(pairs, source_width, target_width, seed=None)
+    They have `rows` rows of the given widths; for longer pairs, fewer and wider ones.
+    """
+    source_scale, target_scale = (
+        -(-int(lengths.max()) // width)
+        for lengths, width in (
+            (pairs.source_lengths, source_width),
+            (pairs.target_lengths, target_width),
+        )
+    )
+    rows = num_devices * max(1, rows // num_devices // max(source_scale, target_scale))
+    packed = PackedPairs(pairs, source_scale * source_width, target_scale * target_width, seed=None)
     for start in range(0, len(packed), rows):
         numbers = np.arange(start, start + rows)
         yield packed.batch(np.where(numbers < len(packed), numbers, -1))

@@ -1,7 +1,9 @@
 """Checkpoints: saving, restoring, and averaging their parameters (Section 6.1)."""
 
+import contextlib
+import errno
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +33,8 @@ class Checkpoints:
     needs. Saving goes on in the background; `close` waits for it.
     """
 
-    def __init__(self, workdir: Path, *, keep_last: int, best_metric: str):
+    def __init__(self, workdir: Path, *, keep_last: int, best_metric: str, read_only: bool = False):
+        """`read_only` leaves alone what a training run in the same place may be writing."""
         self.best_metric = best_metric
 
         def goodness(metrics: Mapping[str, float]) -> float:
@@ -47,6 +50,9 @@ class Checkpoints:
                 # Without best_fn, Orbax does not write metrics at all; with max_to_keep
                 # beside it, it would delete the newest checkpoint for an older, better one.
                 best_fn=goodness,
+                read_only=read_only,
+                create=not read_only,
+                save_interval_steps=0 if read_only else 1,  # or Orbax warns
                 preservation_policy=AnyPreservationPolicy(
                     [LatestN(keep_last), BestN(get_metric_fn=goodness, n=1)]
                 ),
@@ -57,23 +63,20 @@ class Checkpoints:
         self, state: TrainState, metrics: Mapping[str, float], notes: Mapping[str, Any]
     ) -> None:
         """Saves the state; `metrics` are its validation scores, named 'nll' and 'bleu'."""
-        self._manager.save(
-            int(state.step),
-            args=ocp.args.Composite(
-                params=ocp.args.StandardSave(state.params),
-                opt_state=ocp.args.StandardSave(state.opt_state),
-                notes=ocp.args.JsonSave(dict(notes)),
-            ),
-            metrics=dict(metrics),
-        )
+        with self._no_space():
+            self._manager.save(
+                int(state.step),
+                args=ocp.args.Composite(
+                    params=ocp.args.StandardSave(state.params),
+                    opt_state=ocp.args.StandardSave(state.opt_state),
+                    notes=ocp.args.JsonSave(dict(notes)),
+                ),
+                metrics=dict(metrics),
+            )
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, in ascending order."""
         return sorted(self._manager.all_steps())
-
-    def last_steps(self, count: int) -> list[int]:
-        """The newest `count` steps, without older ones kept for their score."""
-        return self.steps()[-count:]
 
     def best_step(self) -> int:
         """The step of the checkpoint with the best validation score."""
@@ -116,10 +119,25 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Returns when all saves are on disk."""
-        self._manager.wait_until_finished()
+        with self._no_space():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        self._manager.close()
+        with self._no_space():
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _no_space(self) -> Iterator[None]:
+        """Makes a full disk, which Orbax reports in its own ways, a UserError."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) != errno.ENOSPC and "No space left" not in str(error):
+                raise
+            raise UserError(
+                f"no space left for a checkpoint in {self._directory}; make some, then start "
+                "again to go on from the last one"
+            ) from error
 
 
 def _abstract(tree):

@@ -24,6 +24,10 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     `config_flags` would read it while the flag is being defined, outside of our reach.
     """
     logging.set_verbosity(logging.WARNING)
+    # Orbax logs what fails in its threads, with tracebacks; it also raises it where we save.
+    logging.get_absl_logger().addFilter(
+        lambda record: not (record.exc_info and "orbax" in record.pathname)
+    )
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
         sys.argv.insert(1, f"--config={default_config}")
 

@@ -36,7 +36,7 @@ class Translations(NamedTuple):
         ):
             lines += [f"  source       {source}", f"  reference    {reference}"]
             lines += [f"  translation  {hypothesis}", ""]
-        return "\n".join(lines[: 4 * count - 1])
+        return "\n".join(lines[: 4 * count][:-1])
 
 
 def mean_nll(

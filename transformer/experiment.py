@@ -41,6 +41,13 @@ class Experiment:
     training: TrainingConfig
     decoding: DecodingConfig
 
+    def __post_init__(self):
+        if self.model.share_embeddings == "all" and not self.tokenizer.joint:
+            raise UserError(
+                "model.share_embeddings is 'all' but tokenizer.joint is False; set it to "
+                "'decoder' or 'none', or set tokenizer.joint to True"
+            )
+
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> "Experiment":
         """Checks every key and value; raises UserError for the first that is wrong."""
@@ -81,7 +88,9 @@ def load(workdir: Path) -> Experiment:
     path = workdir / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+        if not isinstance(config, dict):
+            raise ValueError("it holds no JSON object")
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
             f"{workdir} is not a work directory: it has no config.json; give the --workdir of a "
             "training run"
@@ -113,7 +122,6 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
 
 def save(workdir: Path, experiment: Experiment) -> None:
     """Makes `workdir` the work directory of this experiment."""
-    workdir.mkdir(parents=True, exist_ok=True)
     write_atomically(workdir / "config.json", json.dumps(experiment.to_dict(), indent=2) + "\n")
 
 

@@ -20,7 +20,7 @@ CHECKPOINTS = ("last", "best", "average")
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
-    config: Experiment
+    config: Experiment  # as in WORKDIR/config.json
     tokenizers: Tokenizers
     steps: list[int]  # of the checkpoint, or of those averaged
     params: Params
@@ -28,7 +28,7 @@ class TrainedModel:
 
     def provenance(self) -> dict[str, Any]:
         """What produced a translation, for scores.json."""
-        decoding = self.config.decoding
+        decoding = self.translator.config
         return {
             "checkpoint_steps": self.steps,
             "beam_size": decoding.beam_size,
@@ -46,7 +46,7 @@ def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) 
     """
     config = experiment.load(workdir)
     given = {name: value for name, value in decoding.items() if value is not None}
-    config = dataclasses.replace(config, decoding=dataclasses.replace(config.decoding, **given))
+    decoding_config = dataclasses.replace(config.decoding, **given)
     tokenizers = Tokenizers.load(workdir)
     model = transformer(config.model, *(tokenizer.vocab_size for tokenizer in tokenizers))
 
@@ -55,22 +55,26 @@ def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) 
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(mesh)),
         model.abstract_params(),
     )
+    no_checkpoint = UserError(f"{workdir} has no checkpoint yet; train on, then try again")
+    if not (workdir / "checkpoints").is_dir():
+        raise no_checkpoint
+    training = config.training
     checkpoints = Checkpoints(
-        workdir, keep_last=config.training.keep_last, best_metric=config.training.best_metric
+        workdir, keep_last=training.keep_last, best_metric=training.best_metric, read_only=True
     )
     if not (steps := checkpoints.steps()):
-        raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
+        raise no_checkpoint
     if checkpoint == "average":
-        if average_last > len(steps):
+        last = min(len(steps), training.keep_last)  # there may be an older, better one
+        if average_last > last:
             raise UserError(
-                f"--average_last={average_last} is more than the {len(steps)} checkpoints of "
+                f"--average_last={average_last} is more than the last {last} checkpoints of "
                 f"{workdir}; lower it, or train with a larger training.keep_last"
             )
-        steps = checkpoints.last_steps(average_last)
+        steps = steps[-average_last:]
     else:
         steps = [steps[-1] if checkpoint == "last" else checkpoints.best_step()]
     params = checkpoints.average_params(steps, like)
     checkpoints.close()
-    return TrainedModel(
-        config, tokenizers, steps, params, Translator(model, tokenizers, config.decoding, mesh)
-    )
+    translator = Translator(model, tokenizers, decoding_config, mesh)
+    return TrainedModel(config, tokenizers, steps, params, translator)

@@ -131,7 +131,7 @@ def make_train_step(
         # 3. Adam.
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, optax.global_norm(grads))
+        metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, optax.tree.norm(grads))
         return TrainState(state.step + 1, params, opt_state), metrics
 
     everywhere = replicated(mesh)
