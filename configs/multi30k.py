@@ -24,7 +24,6 @@ def get_config() -> ConfigDict:
     config.model.d_model = 128
     config.model.d_ff = 512
     config.model.num_heads = 4
-    config.optimizer.learning_rate_scale = 1.0
     config.optimizer.warmup_steps = 800
     config.training.steps = 7000
     config.training.tokens_per_update = 2048

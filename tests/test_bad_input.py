@@ -297,7 +297,7 @@ def test_a_loss_that_is_not_finite(toy, tmp_path):
         (["--workdir=run", "--checkpoint=worst"], ["checkpoint", "last", "best", "average"]),
         (
             ["--workdir=run", "--checkpoint=average", "--average_last=3"],
-            ["--average_last=3 is more than the 2 checkpoints of run"],
+            ["--average_last=3 is more than the last 2 checkpoints of run"],
         ),
         (["--workdir=run", "--average_last=0"], ["average_last"]),
         (["--workdir=run", "--beam_size=0"], ["beam_size is 0"]),

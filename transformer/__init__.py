@@ -13,29 +13,34 @@ Letters. An array's name ends in its shape, and einsum strings use the same lett
 Masks are boolean, True where a query may attend. Segment ids number the sentences packed
 into one row 1, 2, ...; 0 is padding.
 
-Map, in reading order (a file imports only from files above it, `errors` and `sources`
-included):
+Map, in reading order; a file imports only from files above it:
 
+    startup      what must happen before JAX is imported
     errors       the exception for wrong input
-    masks        who may attend to whom
-    positions    sinusoidal and learned positions             Section 3.5
+    files        files that are whole or absent
+    datasets/    TFDS builders: a grammar of English and German, Multi30k
+    sources      sentence pairs from TFDS or text files       Section 5.1
+    tokenizer    SentencePiece                                Section 5.1
+    token_cache  pairs tokenised once, memory-mapped
+    masks        who may attend to whom                       Section 3.2.3
+    positions    sinusoidal positions                         Section 3.5
     layers       dropout, embedding, feed-forward, add & norm Sections 3.1, 3.3, 3.4, 5.4
     attention    multi-head attention                         Section 3.2
     model        encoder, decoder, Transformer                Section 3, Figure 1
+    flops        the arithmetic a model needs
     loss         cross-entropy with label smoothing           Section 5.4
     optimizer    Adam and its schedule                        Section 5.3
-    tokenizer    SentencePiece                                Section 5.1
-    datasets/    TFDS builders
-    sources      sentence pairs from TFDS or text files       Section 5.1
-    token_cache  pairs tokenised once, memory-mapped
     batching     packed rows; the batch of step k             Section 5.1
+    prefetch     batches made ahead in a thread
+    sharding     how arrays lie on the devices
     training     the jitted train step                        Section 5
+    checkpoint   saving, restoring, averaging                 Section 6.1
     decoding     beam search                                  Section 6.1
-    translation  sentences in, sentences out
+    translation  sentences in, sentences out                  Section 6.1
     scores       BLEU, chrF, TER
     evaluation   validation nll, scores of a split
-    checkpoint   saving, restoring, averaging                 Section 6.1
     logs, plots  metrics and pictures
     experiment   a config file as checked, frozen sections
+    trained      a trained model, restored
     cli          flags, errors and exit codes
 """

@@ -25,8 +25,11 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     """
     logging.set_verbosity(logging.WARNING)
     # Orbax logs what fails in its threads, with tracebacks; it also raises it where we save.
+    # Its warnings are about our way of using it.
     logging.get_absl_logger().addFilter(
-        lambda record: not (record.exc_info and "orbax" in record.pathname)
+        lambda record: (
+            "orbax" not in record.pathname or (record.levelname == "ERROR" and not record.exc_info)
+        )
     )
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
         sys.argv.insert(1, f"--config={default_config}")
