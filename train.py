@@ -67,13 +67,16 @@ def train(config: Experiment, workdir: Path) -> None:
 
     # 1. Data: text -> tokenizer -> token cache -> packed rows. What is wrong with the user's
     #    input shows in sections 1 and 2, before anything is written to the work directory.
+    print(f"data     preparing it, in {config.data.data_dir} if new", flush=True)
     train_source = open_source(config.data, "train")
     validation_source = open_source(config.data, "validation")
     bleu(["a"], ["a"], language)  # a language without a tokenizer shows now, not hours later
+    print(f"data     {train_source.describe()}; tokenising them if new", flush=True)
     tokenizers = get_tokenizers(workdir, config.tokenizer, train_source)
     widths = config.data.max_source_length, config.data.max_target_length
     cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"
     train_pairs = token_cache(train_source, tokenizers, cache_dir, *widths)
+    print(f"data     {train_pairs.summary}", flush=True)
     validation_pairs = token_cache(validation_source, tokenizers, cache_dir, None, None)
     packed = PackedPairs(train_pairs, *widths, seed=training.seed)
     rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, mesh.size)
@@ -99,7 +102,8 @@ def train(config: Experiment, workdir: Path) -> None:
         state, notes = restored
     step = int(state.step)
 
-    # 3. Compilation.
+    # 3. Compilation, and a first run of the validation step: its rows are as long as the
+    #    longest validation sentence, and what does not fit in memory is to show now.
     def load_batch(step: int):
         batch = batches[step]
         return jax.device_put(batch, split_rows(mesh, axis=1)), batch.num_tokens
@@ -108,15 +112,16 @@ def train(config: Experiment, workdir: Path) -> None:
     train_step = (
         make_train_step(model, adam, training, mesh).lower(state, load_batch(step)[0]).compile()
     )
+    nll_step = make_nll_step(model, mesh)
+    mean_nll(nll_step, state.params, validation_batches[:1])
     compilation_seconds = time.monotonic() - compilation_start
+    translator = Translator(model, tokenizers, config.decoding, mesh)
+
     peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
     lengths = train_pairs.source_lengths, train_pairs.target_lengths
     flops = training_flops(config.model, vocab_sizes[-1], *lengths).sum()
     flops_per_token = flops / packed.num_tokens
-    nll_step = make_nll_step(model, mesh)
-    translator = Translator(model, tokenizers, config.decoding, mesh)
 
-    print(f"data     {train_source.describe()}: {train_pairs.summary}")
     print(
         f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, {packed.fill:.1%} full, "
         f"{batches.updates_per_epoch:.1f} updates an epoch; on {mesh.size} "
@@ -128,7 +133,7 @@ def train(config: Experiment, workdir: Path) -> None:
     )
     print(
         f"start    at step {step} of {training.steps}, after {time.monotonic() - start_time:.1f} s "
-        f"(train step compiled in {compilation_seconds:.1f} s)",
+        f"({compilation_seconds:.1f} s of them compilation)",
         flush=True,
     )
 

@@ -11,7 +11,6 @@ if __name__ == "__main__":
 
     use_huge_pages()  # before JAX is imported
 
-import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from absl import flags
 from transformer import cli
 from transformer.errors import UserError
 from transformer.files import write_atomically
-from transformer.sources import open_text
+from transformer.sources import blocks_of_lines, open_text
 from transformer.trained import CHECKPOINTS, restore
 
 WORKDIR = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
@@ -44,6 +43,9 @@ LINES_AT_ONCE = 2000  # read, sorted by length and written together
 def main() -> None:
     if WORKDIR.value is None:
         raise UserError("--workdir is missing; give the work directory of a training run")
+    output = OUTPUT.value and Path(OUTPUT.value).expanduser()
+    if output and (output.is_dir() or not os.access(output.absolute().parent, os.W_OK)):
+        raise UserError(f"--output={output} cannot be written; name a file in a folder that can")
     model = restore(
         Path(WORKDIR.value),
         CHECKPOINT.value,
@@ -53,7 +55,7 @@ def main() -> None:
     )
 
     def translated(file: IO[bytes], name: str) -> Iterator[str]:
-        for lines in blocks_of_lines(file, name):
+        for lines in blocks_of_lines(file, name, LINES_AT_ONCE):
             translations = model.translator.translate(model.params, lines)
             yield "".join(f"{line}\n" for line in translations)
 
@@ -61,28 +63,12 @@ def main() -> None:
         texts = translated(sys.stdin.buffer, "standard input")
     else:
         texts = translated(open_text(os.path.expanduser(INPUT.value)), INPUT.value)
-    if OUTPUT.value is None:
+    if output is None:
         for text in texts:
             sys.stdout.buffer.write(text.encode())
             sys.stdout.buffer.flush()
     else:
-        write_atomically(Path(OUTPUT.value), "".join(texts))
-
-
-def blocks_of_lines(file: IO[bytes], name: str) -> Iterator[list[str]]:
-    """The lines of a UTF-8 file, some at a time. Only a line feed ends a line."""
-    for start in itertools.count(step=LINES_AT_ONCE):
-        lines = []
-        for number, line in enumerate(itertools.islice(file, LINES_AT_ONCE), start + 1):
-            try:
-                lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
-            except UnicodeDecodeError as error:
-                raise UserError(f"{name}, line {number} is not UTF-8; convert it") from error
-        if not lines:
-            return
-        if start == 0:
-            lines[0] = lines[0].removeprefix("\ufeff")
-        yield lines
+        write_atomically(output, "".join(texts))
 
 
 if __name__ == "__main__":

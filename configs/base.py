@@ -18,6 +18,7 @@ def get_config() -> ConfigDict:
     config.data = ConfigDict()
     # A TFDS builder with its config, downloaded and prepared when first used.
     config.data.dataset = "wmt14_translate/de-en"
+    # The text features of the data set; the target language also says how BLEU splits words.
     config.data.source_language = "en"
     config.data.target_language = "de"
     # Where TFDS keeps data sets, and we keep the tokenised text.
@@ -66,7 +67,8 @@ def get_config() -> ConfigDict:
     config.model.activation = "relu"  # or gelu, elu, swish
     config.model.norm = "post"  # LayerNorm(x + Sublayer(x)); or pre
     config.model.positions = "sinusoidal"  # or learned (Table 3, row E)
-    config.model.max_positions = 1024  # rows of the tables of learned positions
+    # Rows of the tables of learned positions; no more than training rows have tokens.
+    config.model.max_positions = 256
     # Which of source embedding, target embedding and output layer share one matrix:
     # all; decoder (the latter two); none.
     config.model.share_embeddings = "all"
@@ -84,7 +86,7 @@ def get_config() -> ConfigDict:
 
     config.training = ConfigDict()
     config.training.steps = 100_000  # updates
-    # Target tokens (and as many source tokens) in an update, padding included.
+    # Target positions in an update, and at most as many source positions: whole rows.
     config.training.tokens_per_update = 25_000
     # As many as fit on one device at once; an update is accumulated from such parts.
     # 0: all of it.

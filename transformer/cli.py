@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import jax
 from absl import app, flags, logging
 
 from transformer.errors import UserError
@@ -66,17 +67,23 @@ def one_line_errors() -> Iterator[None]:
         yield
     except UserError as error:
         message = str(error)
-    except PermissionError as error:
-        message = f"no permission to use {error.filename}; change it, or name another place"
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except OSError as error:  # the disk is full, a folder is a file, permission is denied, ...
+        if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        message = f"no space left to write {error.filename or 'a file'}; make some, then try again"
+        place = error.filename or "a file"
+        message = f"cannot use {place}: {error.strerror}; mend that, or name another place"
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        message = (
+            "out of memory on the device; lower training.max_tokens_per_device, or for "
+            f"translation the beam size or the length of the longest sentence ({error})"
+        )[:400]
     else:
         return
     print(f"error: {' '.join(message.split())}", file=sys.stderr)

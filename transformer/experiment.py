@@ -67,10 +67,14 @@ class Experiment:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         return dataclasses.asdict(self)
 
+    def to_json(self) -> str:
+        """The content of WORKDIR/config.json."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
     @property
     def sha256(self) -> str:
-        """Identifies the config: the hash of its JSON with sorted keys."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+        """The hash of WORKDIR/config.json."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
 def check_field(path: str) -> None:
@@ -122,7 +126,7 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
 
 def save(workdir: Path, experiment: Experiment) -> None:
     """Makes `workdir` the work directory of this experiment."""
-    write_atomically(workdir / "config.json", json.dumps(experiment.to_dict(), indent=2) + "\n")
+    write_atomically(workdir / "config.json", experiment.to_json())
 
 
 def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ PEAK_BFLOAT16 = {
     "NVIDIA H200": 989e12,
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,
-    "TPU v5p": 459e12,
+    "TPU v5": 459e12,  # v5p
     "TPU v6 lite": 918e12,
 }
 
@@ -38,15 +38,16 @@ def training_flops(
     position of its own sentence, masked by causality or not.
     """
     c = config
-    d_k, d_v = c.d_k or c.d_model // c.num_heads, c.d_v or c.d_model // c.num_heads
     s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
     # Weights that each token meets.
-    own_token = 2 * c.num_heads * d_k * c.d_model  # query and key
-    own_token += 2 * c.num_heads * d_v * c.d_model  # value and output
+    own_token = 2 * c.num_heads * c.key_size * c.d_model  # query and key
+    own_token += 2 * c.num_heads * c.value_size * c.d_model  # value and output
     feed_forward = 2 * c.d_model * c.d_ff
     # In attention over the memory, queries and outputs are of target tokens, keys and values
     # of source tokens.
-    pair = c.num_heads * (d_k + d_v)  # scores and weighted sums, for each pair of tokens
+    pair = c.num_heads * (
+        c.key_size + c.value_size
+    )  # scores and weighted sums, for each pair of tokens
     encoder = s * (own_token + feed_forward) + s * s * pair
     decoder = t * (own_token + feed_forward) + t * t * pair
     decoder += (s + t) * own_token / 2 + s * t * pair

@@ -77,6 +77,14 @@ class TransformerConfig:
                 f"{self.num_heads}; change one of them, or set model.d_k and model.d_v"
             )
 
+    @property
+    def key_size(self) -> int:
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_size(self) -> int:
+        return self.d_v or self.d_model // self.num_heads
+
 
 class EncoderLayer(nnx.Module):
     """Self-attention and feed-forward network, each in add & norm (Figure 1, left)."""
@@ -293,7 +301,8 @@ class Transformer(nnx.Module):
                 encoding_TD = sinusoidal_encoding(jnp.arange(length), self.config.d_model)
                 encoding_BTD = encoding_TD[positions_BT]
         else:
-            # Positions past the table share its last row.
+            # Positions past the table share its last row, which training has seen if the table
+            # is no longer than training rows.
             encoding_BTD = position_table[jnp.minimum(positions_BT, len(position_table) - 1)]
         x_BTD = embedding.embed(tokens_BT) + encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)
@@ -313,8 +322,8 @@ def _attention(config: TransformerConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.d_model,
         num_heads=config.num_heads,
-        d_k=config.d_k or config.d_model // config.num_heads,
-        d_v=config.d_v or config.d_model // config.num_heads,
+        d_k=config.key_size,
+        d_v=config.value_size,
         dropout_rate=config.attention_dropout,
         dtype=jnp.dtype(config.dtype),
         rngs=rngs,
@@ -351,6 +360,7 @@ class FunctionalModel:
 
     def __init__(self, build):
         """`build(rngs)` makes the module; it must hold parameters and no other state."""
+        # Otherwise NNX 0.12 asks for a mesh as soon as a parameter is made.
         nnx.use_eager_sharding(False)
         self._build = build
         abstract = nnx.eval_shape(lambda: build(nnx.Rngs(0)))

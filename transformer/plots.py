@@ -1,7 +1,7 @@
 """Pictures of a run."""
 
+import io
 import math
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from transformer.errors import UserError
+from transformer.files import write_atomically
 from transformer.logs import read_metrics
 
 
@@ -63,9 +64,9 @@ def learning_curve(metrics_path: str | Path, out_path: str | Path) -> None:
     panels[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     # A directory may have dollar signs in its name: no mathematics.
     figure.suptitle(metrics_path.resolve().parent.name, parse_math=False)
-    temporary = out_path.with_name(out_path.name + ".tmp")
-    figure.savefig(temporary, format="png", dpi=150)
-    os.replace(temporary, out_path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    write_atomically(out_path, picture.getvalue())
 
 
 def _draw_split(

@@ -17,7 +17,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from transformer.errors import UserError
 
-# Written without spaces between words, which are where Moses looks for tokens first.
+# Not split into words at spaces, which is where Moses looks for tokens first.
 NO_SPACES = frozenset({"zh", "ja", "ko"})
 
 TOKENIZED_DEFINITION = (

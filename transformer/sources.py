@@ -165,15 +165,20 @@ class TextPairs(PairSource):
         return self._len
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
+        changed = UserError(f"{self._paths[0]} or {self._paths[1]} has changed while it was read")
+        count = 0
         with open_text(self._paths[0]) as source, open_text(self._paths[1]) as target:
-            for start in range(0, self._len, size):
-                wanted = min(size, self._len - start)
-                sides = [_read_lines(file, wanted, start == 0) for file in (source, target)]
-                if not len(sides[0]) == len(sides[1]) == wanted:
-                    raise UserError(
-                        f"{self._paths[0]} or {self._paths[1]} has changed while it was read"
-                    )
-                yield list(zip(*sides, strict=True))
+            sides = [
+                blocks_of_lines(file, path, size)
+                for file, path in zip((source, target), self._paths, strict=True)
+            ]
+            for lines in itertools.zip_longest(*sides, fillvalue=()):
+                count += len(lines[0])
+                if len(lines[0]) != len(lines[1]) or count > self._len:
+                    raise changed
+                yield list(zip(*lines, strict=True))
+        if count != self._len:
+            raise changed
 
     def describe(self) -> str:
         return f"{self._len} pairs of {self._paths[0]} and {self._paths[1]}"
@@ -208,15 +213,25 @@ def open_text(path: str) -> IO[bytes]:
         return gzip.open(path) if path.endswith(".gz") else open(path, "rb")
 
 
-def _read_lines(file: IO[bytes], count: int, at_start: bool) -> list[str]:
-    with _read_errors(file.name):
-        lines = [
-            line.removesuffix(b"\n").removesuffix(b"\r").decode()
-            for line in itertools.islice(file, count)
-        ]
-    if at_start and lines:
-        lines[0] = lines[0].removeprefix("\ufeff")
-    return lines
+def blocks_of_lines(file: IO[bytes], name: str, size: int) -> Iterator[list[str]]:
+    """The lines of an open UTF-8 file, `size` at a time; UserError for what is none.
+
+    A line ends at a line feed and nowhere else; see `TextPairs`.
+    """
+    for start in itertools.count(step=size):
+        lines = []
+        with _read_errors(name):
+            for line in itertools.islice(file, size):
+                try:
+                    lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
+                except UnicodeDecodeError as error:
+                    number = start + len(lines) + 1
+                    raise UserError(f"{name}, line {number} is not UTF-8; convert it") from error
+        if not lines:
+            return
+        if start == 0:
+            lines[0] = lines[0].removeprefix("\ufeff")
+        yield lines
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ _OURS = ("grammar_en_de", "multi30k")
 # For the error message only: every other dataset of TFDS can be asked for, too.
 _TRANSLATION = (
     *(f"wmt{year}_translate" for year in range(13, 20)),
-    *("flores", "mtnt", "opus", "para_crawl", "ted_hrlr_translate", "ted_multi_translate"),
+    *("flores", "mtnt", "opus", "para_crawl", "ted_hrlr_translate"),
 )
 
 
