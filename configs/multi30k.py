@@ -1,8 +1,9 @@
 """English-German image captions: 29,000 pairs, trained on a CPU.
 
     python train.py --config=configs/multi30k.py --workdir=runs/multi30k
-    python evaluate.py --workdir=runs/multi30k --split=test
+    python evaluate.py --workdir=runs/multi30k --split=test --checkpoint=average
 
+2 CPU cores: 37 minutes, BLEU 39.3 (sacreBLEU, 13a, cased) on test_2016_flickr; see RESULTS.md.
 Downloads the data, or reads them from --config.data.raw_dir=FOLDER. The data may be used for
 non-commercial research and education.
 """
