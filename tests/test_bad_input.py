@@ -396,6 +396,15 @@ def test_no_space_for_the_run(toy, full_disk, kibibytes):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
+def test_no_space_for_a_data_set(toy, tmp_path, full_disk):
+    disk = full_disk(600 * 1024)
+    arguments = ["--config.data.dataset=grammar_en_de", f"--config.data.data_dir={disk}"]
+    result = run("train.py", *arguments, f"--workdir={tmp_path / 'run'}", cwd=toy)
+    assert_refused(result, "no space left for grammar_en_de/1.0.0", str(disk))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
 def test_no_space_for_the_token_cache(toy, tmp_path, full_disk):
     arguments = toy_flags(data_data_dir=full_disk(4096))
     result = run("train.py", *arguments, f"--workdir={tmp_path / 'new'}", cwd=toy)

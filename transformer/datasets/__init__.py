@@ -145,6 +145,13 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
             f"{name} could not be downloaded: {_first_line(error)}; run again with a network, "
             f"or copy {downloads} from a machine where this has worked"
         ) from error
+    except (OSError, RuntimeError) as error:  # the latter is array_record's
+        if "No space left" not in str(error):
+            raise
+        raise UserError(
+            f"no space left for {name} in {builder.data_dir_root}; make some, or choose another "
+            "data.data_dir"
+        ) from error
     except AssertionError as error:
         if "manually download" not in str(error):
             raise
