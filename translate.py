@@ -44,8 +44,10 @@ def main() -> None:
     if WORKDIR.value is None:
         raise UserError("--workdir is missing; give the work directory of a training run")
     output = OUTPUT.value and Path(OUTPUT.value).expanduser()
-    if output and (output.is_dir() or not os.access(output.absolute().parent, os.W_OK)):
-        raise UserError(f"--output={output} cannot be written; name a file in a folder that can")
+    if output:  # better to know before hours of translating
+        folder = next(path for path in output.absolute().parents if path.exists())
+        if output.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
+            raise UserError(f"--output={output} cannot be written; name a file in another place")
     model = restore(
         Path(WORKDIR.value),
         CHECKPOINT.value,

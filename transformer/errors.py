@@ -13,14 +13,14 @@ class UserError(Exception):
     """
 
 
-def check_range(config: Any, section: str, fields: str, low: float, below: float = float("inf")):
+def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):
     """Raises UserError unless low <= config.field < below for each of the named fields."""
     for field in fields.split():
         value = getattr(config, field)
         if not low <= value < below:
-            allowed = f"at least {low}" if below == float("inf") else f"in [{low}, {below})"
-            if not math.isfinite(value):
-                allowed = "a finite number"
+            allowed = f"in [{low}, {below})"
+            if below == math.inf:
+                allowed = f"at least {low}" if math.isfinite(value) else "a finite number"
             raise UserError(f"{section}.{field} is {value}; it must be {allowed}")
 
 
