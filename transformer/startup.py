@@ -7,9 +7,9 @@ import sys
 def use_huge_pages() -> None:
     """Starts the process anew with huge memory pages, on Linux with glibc.
 
-    XLA asks for its working memory at every step and gives it back after, and on a CPU a
-    quarter of a small model's step goes into mapping that memory 4 KiB at a time. glibc reads
-    this setting only when a process starts. Nothing is done where GLIBC_TUNABLES is set.
+    XLA asks for its working memory at every step and gives it back after, and on a CPU much
+    of a small model's step goes into mapping that memory 4 KiB at a time. glibc reads this
+    setting only when a process starts. Nothing is done where GLIBC_TUNABLES is set.
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
