@@ -12,37 +12,47 @@ if __name__ == "__main__":
 
     use_huge_pages()  # before JAX is imported
 
+import collections
 import contextlib
-import math
+import os
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from absl import flags
 from ml_collections import config_flags
 
-from transformer import cli, experiment
-from transformer.batching import PackedPairs, TrainingBatches, evaluation_batches, layout
+from transformer import cli, distributed, experiment
+from transformer.batching import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.checkpoint import Checkpoints
+from transformer.compilation import Compilations, memory_summary
+from transformer.divergence import Monitor, norms_by_layer, write_report
 from transformer.errors import UserError
 from transformer.evaluation import mean_nll, translate_source
 from transformer.experiment import Experiment
 from transformer.flops import peak_flops, training_flops
+from transformer.integrity import digest
+from transformer.lock import lock_workdir
 from transformer.logs import MetricsWriter, Progress
 from transformer.model import num_params, transformer
 from transformer.optimizer import learning_rate, optimizer
 from transformer.plots import learning_curve
+from transformer.preemption import Stopped, StopRequest
 from transformer.prefetch import prefetch
 from transformer.scores import bleu
-from transformer.sharding import data_mesh, replicated, split_rows
+from transformer.sharding import data_mesh, distribute, replicated, split_rows
 from transformer.sources import open_source
 from transformer.token_cache import token_cache
 from transformer.tokenizer import get_tokenizers
-from transformer.training import StepMetrics, init_state, make_nll_step, make_train_step
+from transformer.training import Window, init_state, make_nll_step, make_train_step
 from transformer.translation import Translator
 
 DEMO = Path(__file__).parent / "configs" / "demo.py"
+UPDATES_AHEAD = 2  # that the device may have in hand while the host goes on
+TRIES_AT_THE_END, SECONDS_BETWEEN_TRIES = 60, 10.0  # to save the last checkpoint
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config file; configs/demo.py if none."
@@ -55,191 +65,391 @@ def main() -> None:
     if not config_path.is_file():  # config_flags would say so at the first use, at length
         raise UserError(f"there is no config file {config_path}; see configs/")
     workdir = Path(WORKDIR.value or Path("runs") / config_path.stem)
-    train(Experiment.from_dict(CONFIG.value.to_dict()), workdir)
+    config = Experiment.from_dict(CONFIG.value.to_dict())
+    distributed.initialize()
+    try:
+        with StopRequest() as stop, contextlib.ExitStack() as stack:
+            if distributed.is_first():
+                stack.enter_context(lock_workdir(workdir))
+            else:
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115, until the process ends
+            train(config, workdir, stop)
+    except Stopped as stopped:
+        if stopped.together:
+            distributed.leave()
+        with contextlib.suppress(OSError):  # the disk may be full, the reader gone
+            sys.stdout.flush()
+        # Python would take down what JAX's threads, stopped at no time in particular, still use.
+        os._exit(stopped.code)
 
 
-def train(config: Experiment, workdir: Path) -> None:
+def train(config: Experiment, workdir: Path, stop: StopRequest) -> None:
     """Trains to the end, from the newest checkpoint if there is one."""
     start_time = time.monotonic()
-    experiment.check_workdir(workdir, config)
-    mesh = data_mesh()
-    training, language = config.training, config.data.target_language
-
-    # 1. Data: text -> tokenizer -> token cache -> packed rows. What is wrong with the user's
-    #    input shows in sections 1 and 2, before anything is written to the work directory.
-    print(f"data     preparing it, in {config.data.data_dir} if new", flush=True)
-    train_source = open_source(config.data, "train")
-    validation_source = open_source(config.data, "validation")
-    bleu(["a"], ["a"], language)  # a language without a tokenizer shows now, not hours later
-    print(f"data     {train_source.describe()}; tokenising them if new", flush=True)
-    tokenizers = get_tokenizers(workdir, config.tokenizer, train_source)
-    widths = config.data.max_source_length, config.data.max_target_length
-    cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"
-    train_pairs = token_cache(train_source, tokenizers, cache_dir, *widths)
-    print(f"data     {train_pairs.summary}", flush=True)
-    validation_pairs = token_cache(validation_source, tokenizers, cache_dir, None, None)
-    packed = PackedPairs(train_pairs, *widths, seed=training.seed)
-    rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, mesh.size)
-    batches = TrainingBatches(packed, rows, training.seed)
-    validation_batches = list(
-        evaluation_batches(validation_pairs, *widths, rows.rows_per_step, mesh.size)
-    )
-
-    # 2. The model and its optimizer, at the newest checkpoint.
-    vocab_sizes = [tokenizer.vocab_size for tokenizer in tokenizers]
-    model = transformer(config.model, *vocab_sizes)
-    adam = optimizer(config.model.d_model, config.optimizer)
-    experiment.save(workdir, config)
-    tokenizers.save(workdir)
-    checkpoints = Checkpoints(
-        workdir, keep_last=training.keep_last, best_metric=training.best_metric
-    )
-    state = jax.jit(
-        lambda: init_state(model, adam, training.seed), out_shardings=replicated(mesh)
-    )()
-    notes = {"best": None, "without_better": 0}
-    if restored := checkpoints.restore_last(state):
-        state, notes = restored
-    step = int(state.step)
-
-    # 3. Compilation, and a first run of the validation step: its rows are as long as the
-    #    longest validation sentence, and what does not fit in memory is to show now.
-    def load_batch(step: int):
-        batch = batches[step]
-        return jax.device_put(batch, split_rows(mesh, axis=1)), batch.num_tokens
-
-    compilation_start = time.monotonic()
-    train_step = (
-        make_train_step(model, adam, training, mesh).lower(state, load_batch(step)[0]).compile()
-    )
-    nll_step = make_nll_step(model, mesh)
-    mean_nll(nll_step, state.params, validation_batches[:1])
-    compilation_seconds = time.monotonic() - compilation_start
-    translator = Translator(model, tokenizers, config.decoding, mesh)
-
-    peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
-    lengths = train_pairs.source_lengths, train_pairs.target_lengths
-    flops = training_flops(config.model, vocab_sizes[-1], *lengths).sum()
-    flops_per_token = flops / packed.num_tokens
-
-    print(
-        f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, {packed.fill:.1%} full, "
-        f"{batches.updates_per_epoch:.1f} updates an epoch; on {mesh.size} "
-        f"{mesh.devices.flat[0].platform} device(s) {rows.accumulation} x {rows.rows_per_step} rows"
-    )
-    print(
-        f"model    {num_params(state.params):,} parameters, vocabulary of "
-        + " and ".join(f"{size:,}" for size in sorted(set(vocab_sizes)))
-    )
-    print(
-        f"start    at step {step} of {training.steps}, after {time.monotonic() - start_time:.1f} s "
-        f"({compilation_seconds:.1f} s of them compilation)",
-        flush=True,
-    )
-
-    # 4. The loop. Metrics stay on the device until they are logged, so that it never waits.
-    with (
-        contextlib.closing(checkpoints),
-        MetricsWriter(workdir, first_step=step) as metrics,
-        Progress(training.steps, initial=step) as progress,
-        contextlib.closing(prefetch(load_batch, range(step, training.steps))) as loaded,
-    ):
-        window = Window()
-        while step < training.steps and not out_of_patience(notes, training.patience):
-            wait_start = time.monotonic()
-            batch, num_tokens = next(loaded)
-            window.wait += time.monotonic() - wait_start
-            state, step_metrics = train_step(state, batch)
-            window.add(step_metrics, num_tokens)
-            step += 1
-
-            at_checkpoint = step % training.checkpoint_every == 0 or step == training.steps
-            # At checkpoints too: nothing is saved unchecked, and no window spans a resume.
-            if step % training.log_every == 0 or at_checkpoint:
-                values = window.summary()
-                if not math.isfinite(values["train/loss"]):
-                    raise UserError(
-                        f"the loss is {values['train/loss']} at step {step}; start again in "
-                        "another --workdir with a lower optimizer.learning_rate_scale, a longer "
-                        "optimizer.warmup_steps, or optimizer.max_grad_norm"
-                    )
-                rate = learning_rate(step, config.model.d_model, config.optimizer)
-                values["train/learning_rate"] = float(rate)
-                if peak is not None:
-                    flops_per_second = flops_per_token * values["train/tokens_per_second"]
-                    values["train/mfu"] = flops_per_second / (peak * mesh.size)
-                metrics.write(step, values)
-                progress.update(
-                    step,
-                    loss=values["train/loss"],
-                    tokens_per_second=values["train/tokens_per_second"],
-                )
-                window = Window()
-
-            if at_checkpoint:
-                scores = {"nll": mean_nll(nll_step, state.params, validation_batches)}
-                with_bleu = training.bleu_every and (
-                    step % training.bleu_every == 0 or step == training.steps
-                )
-                if with_bleu:
-                    translations = translate_source(translator, state.params, validation_source)
-                    scores["bleu"] = translations.bleu(language)
-                    progress.print(f"step {step}, validation:\n{translations.examples(3)}")
-                metrics.write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
-                shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
-                progress.print(f"step {step}: validation {shown}")
-                notes = updated_notes(notes, scores, training.best_metric)
-                checkpoints.save(state, scores, notes)
-                window = Window()
-    if out_of_patience(notes, training.patience):
+    with Compilations() as compilations:
+        run = Run(config, workdir, stop, compilations)
+        run.prepare_programs()
+        run.restore()
         print(
-            f"stopped early: no better {training.best_metric} in {training.patience} measurements"
+            f"start    at step {run.step} of {config.training.steps}, after "
+            f"{time.monotonic() - start_time:.1f} s; {compilations.compiled} programs compiled, "
+            f"{compilations.cached} found compiled, in {compilations.seconds:.1f} s",
+            flush=True,
         )
-    print(f"done     {step} steps; python evaluate.py --workdir={workdir} --split=test")
-    learning_curve(workdir / "metrics.jsonl", workdir / "learning_curve.png")
+        run.loop()
 
 
-class Window:
-    """The updates since the last line of the log."""
+class Run:
+    """A run, from text to the last checkpoint."""
 
-    def __init__(self):
-        self.start = time.monotonic()
-        self.wait = 0.0  # seconds spent waiting for input
-        self.tokens = 0  # source and target, padding excluded
-        self.metrics: list[StepMetrics] = []
+    def __init__(
+        self, config: Experiment, workdir: Path, stop: StopRequest, compilations: Compilations
+    ):
+        self.config, self.workdir, self.stop = config, workdir, stop
+        self.compilations = compilations
+        self.training = training = config.training
+        self.language = config.data.target_language
+        experiment.check_workdir(workdir, config)
+        self.mesh = mesh = data_mesh()
 
-    def add(self, metrics: StepMetrics, num_tokens: int) -> None:
-        self.metrics.append(metrics)
-        self.tokens += num_tokens
+        # 1. Data: text -> tokenizer -> token cache -> packed rows. What is wrong with the user's
+        #    input shows here, before anything is written to the work directory.
+        print(f"data     preparing it, in {config.data.data_dir} if new", flush=True)
+        with distributed.first_alone():
+            source = open_source(config.data, "train")
+            self.validation_source = open_source(config.data, "validation")
+            bleu(["a"], ["a"], self.language)  # a language that has no tokenizer
+            print(f"data     {source.describe()}; tokenising them if new", flush=True)
+            self.tokenizers = get_tokenizers(workdir, config.tokenizer, source)
+            widths = config.data.max_source_length, config.data.max_target_length
+            cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"
+            pairs = token_cache(source, self.tokenizers, cache_dir, *widths)
+            print(f"data     {pairs.summary}", flush=True)
+            validation_pairs = token_cache(
+                self.validation_source, self.tokenizers, cache_dir, None, None
+            )
+        self.packed = PackedPairs(pairs, *widths, seed=training.seed)
+        rows = layout(
+            training.tokens_per_update, training.max_tokens_per_device, *widths, mesh.size
+        )
+        self.batches = TrainingBatches(self.packed, rows, training.seed)
+        self.validation = EvaluationBatches(
+            validation_pairs, *widths, rows.rows_per_step, mesh.size
+        )
+        self.data_id = experiment.data_id(source, self.validation_source, self.tokenizers)
+        print(
+            f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, "
+            f"{self.packed.fill:.1%} full, {self.batches.updates_per_epoch:.1f} updates an epoch; "
+            f"on {mesh.size} {mesh.devices.flat[0].platform} device(s) {rows.accumulation} x "
+            f"{rows.rows_per_step} rows"
+        )
 
-    def summary(self) -> dict[str, float]:
-        """The values to log; waits for the device to finish the updates."""
-        metrics = jax.device_get(self.metrics)
-        seconds = time.monotonic() - self.start
-        target_tokens = sum(int(m.tokens) for m in metrics)
-        return {
-            "train/loss": sum(float(m.loss) for m in metrics) / target_tokens,
-            "train/nll": sum(float(m.nll) for m in metrics) / target_tokens,
-            "train/grad_norm": sum(float(m.grad_norm) for m in metrics) / len(metrics),
-            "train/tokens_per_second": self.tokens / seconds,
-            "input/wait_ms": 1000 * self.wait / len(metrics),
+        # 2. The model, its optimizer, and the work directory.
+        vocab_sizes = [tokenizer.vocab_size for tokenizer in self.tokenizers]
+        self.model = transformer(config.model, *vocab_sizes)
+        self.optimizer = optimizer(config.model.d_model, config.optimizer)
+        print(
+            f"model    {num_params(self.model.abstract_params()):,} parameters, vocabulary of "
+            + " and ".join(f"{size:,}" for size in sorted(set(vocab_sizes))),
+            flush=True,
+        )
+        self.peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
+        lengths = pairs.source_lengths, pairs.target_lengths
+        flops = training_flops(config.model, vocab_sizes[-1], *lengths).sum()
+        self.flops_per_token = flops / self.packed.num_tokens
+        if distributed.is_first():
+            experiment.save(workdir, config)
+            self.tokenizers.save(workdir)
+        self.checkpoints = Checkpoints(
+            workdir, keep_last=training.keep_last, best_metric=training.best_metric
+        )
+
+    def prepare_programs(self) -> None:
+        """Compiles all that the loop needs and runs it once, the largest first.
+
+        So what does not fit in memory shows now. The state used up here is not the real one.
+        """
+        self.init_state = jax.jit(
+            lambda: init_state(self.model, self.optimizer, self.training.seed),
+            out_shardings=replicated(self.mesh),
+        )
+        state = self.init_state()
+        self.like = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        )
+        batch, _ = self.load_batch(0)
+        train_step = make_train_step(self.model, self.optimizer, self.training, self.mesh)
+        self.train_step = train_step.lower(state, batch).compile()
+        state, _ = self.train_step(state, batch)
+        jax.block_until_ready(state)
+
+        nll_step = make_nll_step(self.model, self.mesh)
+        batch = next(self.validation_batches())
+        self.nll_step = nll_step.lower(state.params, batch).compile()
+        mean_nll(self.nll_step, state.params, [batch])
+
+        self.translator = Translator(self.model, self.tokenizers, self.config.decoding, self.mesh)
+        searches = {}
+        if self.training.bleu_every:
+            searches = self.translator.prepare(state.params, self.validation_source)
+
+        digest(state.params), digest(state.opt_state)
+        self.learning_rate(1)
+        self.stop.wait_for_steps(self.mesh)
+        for name, program in {
+            "train step": self.train_step,
+            "validation step": self.nll_step,
+            **searches,
+        }.items():
+            print(f"memory   {name}: {memory_summary(program)}")
+
+    def restore(self, *, scheduled_only: bool = False) -> None:
+        """Takes up the newest checkpoint, or begins."""
+        restored = self.checkpoints.restore_newest(self.like, scheduled_only=scheduled_only)
+        self.window, self.monitor = Window(), Monitor(self.training)
+        self.patience = {"best": None, "without_better": 0}
+        if restored is None:
+            self.state, self.is_evaluated = self.init_state(), True
+        else:
+            notes, scores = restored.notes, restored.scores
+            if notes["data"] != self.data_id:
+                raise UserError(
+                    f"the training or validation text has changed since {self.workdir} was "
+                    "begun; put it back, or start again in another --workdir"
+                )
+            self.state, self.is_evaluated = restored.state, scores is not None
+            self.window = Window(notes["window"])
+            self.monitor.restore(notes["monitor"])
+            self.patience = scores["patience"] if scores else notes["patience"]
+        self.step = int(self.state.step)
+
+    def loop(self) -> None:
+        training = self.training
+        first = distributed.is_first()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.closing(self.checkpoints))
+            self.metrics = stack.enter_context(
+                MetricsWriter(self.workdir, first_step=self.step, evaluated=self.is_evaluated)
+                if first
+                else distributed.Quiet()
+            )
+            self.progress = stack.enter_context(
+                Progress(training.steps, initial=self.step) if first else distributed.Quiet()
+            )
+            self.start_loading()
+            stack.callback(lambda: self.loaded.close())
+            self.compilations.expect_none()
+
+            while True:
+                # 1. Validation of a checkpoint, which is on its way to the disk meanwhile.
+                if self.is_due() and not self.is_evaluated:
+                    self.evaluate()
+                if self.step >= training.steps or self.is_out_of_patience():
+                    break
+
+                # 2. An update.
+                wait_start = time.monotonic()
+                batch, num_tokens = next(self.loaded)
+                self.window.wait += time.monotonic() - wait_start
+                self.state, metrics = self.train_step(self.state, batch)
+                self.pending.append((self.step, metrics, num_tokens))
+                self.step, self.is_evaluated = self.step + 1, False
+
+                # 3. Its metrics, a little later, so that the device never waits for the host.
+                stop_now, is_due = self.stop.seen(), self.is_due()
+                at_log = self.step % training.log_every == 0 or is_due
+                self.look_at_metrics(0 if at_log or stop_now else UPDATES_AHEAD)
+                if self.monitor.has_diverged:
+                    self.roll_back()
+                    continue
+                if at_log:
+                    self.log()
+
+                # 4. A checkpoint.
+                if is_due or stop_now:
+                    self.save(scheduled=is_due)
+                if stop_now:
+                    self.checkpoints.wait()
+                    self.progress.print(f"stopped after step {self.step}")
+                    raise Stopped(together=True)
+            self.make_sure_of_the_last_checkpoint()
+        self.finish()
+
+    def is_due(self) -> bool:
+        """Whether a checkpoint is scheduled at this step."""
+        steps = self.training.steps, self.training.checkpoint_every
+        return self.step > 0 and (self.step == steps[0] or self.step % steps[1] == 0)
+
+    def is_out_of_patience(self) -> bool:
+        return 0 < self.training.patience <= self.patience["without_better"]
+
+    def start_loading(self) -> None:
+        """Begins to load batches ahead of the steps to come."""
+        offset = self.monitor.offset
+        numbers = range(self.step + offset, self.training.steps + offset)
+        self.loaded = prefetch(self.load_batch, numbers)
+        self.pending: collections.deque = collections.deque()  # updates whose metrics are to come
+
+    def load_batch(self, number: int) -> tuple[Batch, int]:
+        """A batch on the devices, and how many source and target tokens it has."""
+        rows = self.batches.rows(number)
+        batch = distribute(self.packed.batch, rows, split_rows(self.mesh, axis=1))
+        return batch, self.packed.num_tokens_of(rows)
+
+    def validation_batches(self) -> Iterator[Batch]:
+        for number in range(len(self.validation)):
+            rows = self.validation.rows(number)
+            yield distribute(self.validation.packed.batch, rows, split_rows(self.mesh, axis=0))
+
+    def learning_rate(self, update: int) -> float:
+        return float(learning_rate(update, self.config.model.d_model, self.config.optimizer))
+
+    def look_at_metrics(self, not_yet: int) -> None:
+        """Takes in the metrics of the updates in hand, but for the newest `not_yet`."""
+        while len(self.pending) > not_yet and not self.monitor.has_diverged:
+            step, metrics, num_tokens = self.pending.popleft()
+            metrics = jax.device_get(metrics)
+            self.window.add(metrics, num_tokens)
+            if bad := self.monitor.add(step, metrics):
+                self.progress.print(f"warning: {bad} ({len(self.monitor.bad)} in a row)")
+
+    def log(self) -> None:
+        values = self.window.summary()
+        values["train/learning_rate"] = self.learning_rate(self.step - self.monitor.skipped)
+        values["train/skipped_updates"] = self.monitor.skipped
+        values["train/skipped_batches"] = self.monitor.offset
+        if self.peak is not None:
+            flops_per_second = self.flops_per_token * values["train/tokens_per_second"]
+            values["train/mfu"] = flops_per_second / (self.peak * self.mesh.size)
+        self.metrics.write(self.step, values)
+        self.progress.update(
+            self.step,
+            loss=values["train/loss"],
+            tokens_per_second=values["train/tokens_per_second"],
+        )
+        self.window = Window()
+
+    def save(self, *, scheduled: bool) -> None:
+        """Begins to save; not while the loss is bad, but for the very last checkpoint."""
+        if self.monitor.bad and self.step < self.training.steps:
+            self.progress.print(f"warning: nothing is saved at step {self.step}: the loss is bad")
+            self.is_evaluated = True  # so much as there is to evaluate
+            return
+        monitor = self.monitor.notes()
+        if scheduled:  # whoever restores it has a new checkpoint
+            monitor["rollbacks"] = 0
+        notes = {
+            "data": self.data_id,
+            "window": self.window.notes(),
+            "monitor": monitor,
+            "patience": self.patience,
         }
+        with self.compilations.allowed():  # Orbax slices what several devices have
+            self.checkpoints.save(self.state, notes, scheduled=scheduled)
+
+    def evaluate(self) -> None:
+        def stop_here(*_) -> None:
+            if self.stop.seen():
+                self.progress.print(f"stopped in the validation of step {self.step}")
+                raise Stopped(together=True)
+
+        step, training = self.step, self.training
+        batches = (stop_here() or batch for batch in self.validation_batches())
+        scores = {"nll": mean_nll(self.nll_step, self.state.params, batches)}
+        if training.bleu_every and (step % training.bleu_every == 0 or step == training.steps):
+            translations = translate_source(
+                self.translator, self.state.params, self.validation_source, stop_here
+            )
+            scores["bleu"] = translations.bleu(self.language)
+            self.progress.print(f"step {step}, validation:\n{translations.examples(3)}")
+        self.metrics.write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        self.progress.print(f"step {step}: validation {shown}")
+        self.patience = updated_patience(self.patience, scores, training.best_metric)
+        self.scores = {**scores, "patience": self.patience}
+        self.checkpoints.record_scores(step, self.scores)
+        if distributed.in_all(self.checkpoints.has(step)):
+            self.monitor.rollbacks = 0
+        self.is_evaluated = True
+        self.window = Window()  # its clock starts now
+
+    def roll_back(self) -> None:
+        """Back to the last scheduled checkpoint, and on with the batches after the bad ones."""
+        diverged, step = self.monitor, self.step
+        if diverged.has_given_up:
+            self.report_divergence()
+        self.loaded.close()
+        self.state = None  # its memory is needed
+        self.restore(scheduled_only=True)
+        self.checkpoints.remove_unscheduled()
+        self.monitor.pass_over(diverged, self.step)
+        self.metrics.rewind(self.step)
+        self.start_loading()
+        self.progress.print(
+            f"warning: the loss is bad; from step {step} back to step {self.step}, and on with "
+            f"batch {self.step + self.monitor.offset} "
+            f"(rollback {self.monitor.rollbacks} of {self.training.max_rollbacks})"
+        )
+
+    def report_divergence(self) -> NoReturn:
+        path = self.workdir / "divergence.json"
+        bad = self.monitor.bad
+        with self.compilations.allowed():
+            batch, _ = self.load_batch(bad[0].batch)
+            smoothing = self.training.label_smoothing
+            norms = norms_by_layer(self.model, self.state.params, batch, smoothing)
+        if distributed.is_first():
+            pairs = [self.packed.pairs_of(self.batches.rows(b.batch)) for b in bad]
+            write_report(path, self.monitor, pairs, self.packed, self.tokenizers, norms)
+        raise UserError(
+            f"the loss is bad again after {self.monitor.rollbacks} rollbacks ({bad[-1]}; its "
+            f"running average is {self.monitor.average}); {path} has the batches, their text and "
+            "norms by layer; start again in another --workdir with a lower "
+            "optimizer.learning_rate_scale, a longer optimizer.warmup_steps, or "
+            "optimizer.max_grad_norm"
+        )
+
+    def make_sure_of_the_last_checkpoint(self) -> None:
+        """Waits for it; where it cannot be saved, tries for some minutes."""
+        for _ in range(TRIES_AT_THE_END):
+            self.checkpoints.wait()
+            if distributed.in_all(self.checkpoints.has(self.step)):
+                return
+            self.progress.print(f"warning: trying again in {SECONDS_BETWEEN_TRIES:.0f} s")
+            time.sleep(SECONDS_BETWEEN_TRIES)
+            if self.stop.seen():
+                raise Stopped(together=True)
+            self.save(scheduled=True)
+            self.checkpoints.record_scores(self.step, self.scores)
+        raise UserError(
+            f"the last checkpoint, of step {self.step}, cannot be saved in {self.workdir}; make "
+            "room there, then start again to go on from the one before it"
+        )
+
+    def finish(self) -> None:
+        if self.is_out_of_patience():
+            print(
+                f"stopped early: no better {self.training.best_metric} in "
+                f"{self.training.patience} measurements"
+            )
+        if bad := len(self.monitor.bad):
+            print(f"warning: the last {bad} updates were bad", file=sys.stderr)
+        evaluate = f"python evaluate.py --workdir={self.workdir} --split=test"
+        print(f"done     {self.step} steps; {evaluate}")
+        if distributed.is_first():
+            learning_curve(self.workdir / "metrics.jsonl", self.workdir / "learning_curve.png")
 
 
-def updated_notes(
-    notes: dict[str, Any], scores: dict[str, float], best_metric: str
+def updated_patience(
+    patience: dict[str, Any], scores: dict[str, float], best_metric: str
 ) -> dict[str, Any]:
-    """The notes for early stopping after a measurement."""
+    """What early stopping knows after a measurement."""
     if best_metric not in scores:
-        return notes
-    score, best = scores[best_metric], notes["best"]
+        return patience
+    score, best = scores[best_metric], patience["best"]
     if best is None or (score < best if best_metric == "nll" else score > best):
         return {"best": score, "without_better": 0}
-    return {"best": best, "without_better": notes["without_better"] + 1}
-
-
-def out_of_patience(notes: dict[str, Any], patience: int) -> bool:
-    return 0 < patience <= notes["without_better"]
+    return {"best": best, "without_better": patience["without_better"] + 1}
 
 
 if __name__ == "__main__":

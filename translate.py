@@ -62,6 +62,8 @@ def main() -> None:
             yield "".join(f"{line}\n" for line in translations)
 
     if INPUT.value is None:
+        if sys.stdin is None:  # closed by the shell
+            raise UserError("standard input is closed; give the text there, or --input")
         texts = translated(sys.stdin.buffer, "standard input")
     else:
         texts = translated(open_text(os.path.expanduser(INPUT.value)), INPUT.value)

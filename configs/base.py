@@ -102,6 +102,13 @@ def get_config() -> ConfigDict:
     config.training.best_metric = "bleu"  # or nll: the checkpoint to keep besides the last
     # Stop after so many measurements of best_metric without a better one; 0: never.
     config.training.patience = 0
+    # An update whose loss or gradient is not finite is skipped. After so many in a row, or of
+    # updates whose loss is so far (in nats per token; 0: any) above its running average,
+    # training goes back to the last checkpoint and passes over the batches up to the bad ones;
+    # after so many rollbacks without a new checkpoint it stops with a report.
+    config.training.rollback_after = 5
+    config.training.max_loss_rise = 2.0
+    config.training.max_rollbacks = 3
 
     config.decoding = ConfigDict()  # Section 6.1
     config.decoding.beam_size = 4

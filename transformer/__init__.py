@@ -18,6 +18,9 @@ Map, in reading order; a file imports only from files above it:
     startup      what must happen before JAX is imported
     errors       the exception for wrong input
     files        files that are whole or absent
+    lock         one training process for each work directory
+    compilation  compiled programs: kept, counted, measured
+    distributed  several processes that train as one
     datasets/    TFDS builders: a grammar of English and German, Multi30k
     sources      sentence pairs from TFDS or text files       Section 5.1
     tokenizer    SentencePiece                                Section 5.1
@@ -33,7 +36,10 @@ Map, in reading order; a file imports only from files above it:
     batching     packed rows; the batch of step k             Section 5.1
     prefetch     batches made ahead in a thread
     sharding     how arrays lie on the devices
+    preemption   being told to stop
     training     the jitted train step                        Section 5
+    integrity    whether files and arrays are what they were
+    divergence   a loss that is not finite or rises
     checkpoint   saving, restoring, averaging                 Section 6.1
     decoding     beam search                                  Section 6.1
     translation  sentences in, sentences out                  Section 6.1

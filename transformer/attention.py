@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.layers import at_least_float32, dropout, linear
+from transformer.layers import DropoutRngs, at_least_float32, dropout, linear
 
 
 class KeysValues(NamedTuple):
@@ -21,7 +21,7 @@ def dot_product_attention(
     memory: KeysValues,
     mask_BTS: jax.Array,
     dropout_rate: float = 0.0,
-    rngs: nnx.Rngs | None = None,
+    rngs: DropoutRngs | None = None,
 ) -> jax.Array:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, T, U].
 
@@ -77,7 +77,7 @@ class MultiHeadAttention(nnx.Module):
         x_BTD: jax.Array,
         memory: KeysValues,
         mask_BTS: jax.Array,
-        rngs: nnx.Rngs | None = None,
+        rngs: DropoutRngs | None = None,
     ) -> jax.Array:
         """Attends from x to the given keys and values. Returns [B, T, D]."""
         query_BHTK = self._split_heads(self.query(x_BTD))

@@ -8,7 +8,6 @@ all have the same number of rows, and any update can be had without those before
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +86,8 @@ class PackedPairs:
         self.source_width, self.target_width = source_width, target_width
         self.pairs_by_row = np.argsort(row_of_pair, kind="stable")
         self.row_offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of_pair))])
+        tokens = pairs.source_lengths + pairs.target_lengths
+        self._row_tokens = np.bincount(row_of_pair, tokens).astype(np.int64)
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -102,8 +103,20 @@ class PackedPairs:
         """The share of positions that hold tokens."""
         return self.num_tokens / (len(self) * (self.source_width + self.target_width))
 
+    def num_tokens_of(self, rows: np.ndarray) -> int:
+        """Source and target tokens in these rows; a row number of -1 is an empty row."""
+        return int(self._row_tokens[rows[rows >= 0]].sum())
+
+    def pairs_of(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of the pairs in these rows, whose number may be -1 for an empty row."""
+        rows = rows[rows >= 0]
+        return np.concatenate(
+            [self.pairs_by_row[self.row_offsets[r] : self.row_offsets[r + 1]] for r in rows]
+        )
+
     def batch(self, rows: np.ndarray) -> Batch:
-        """The batch of these rows; a row number of -1 gives an empty row."""
+        """The batch of these rows, in the shape of `rows`; number -1 gives an empty row."""
+        shape, rows = rows.shape, rows.ravel()
         first = np.where(rows < 0, 0, self.row_offsets[rows])
         count = np.where(rows < 0, 0, self.row_offsets[rows + 1] - first)
         row, number = _ragged_arange(count)
@@ -117,7 +130,8 @@ class PackedPairs:
         )
         tgt_in = np.roll(tgt_out, 1, axis=1) * (tgt_segments > 0)
         tgt_in.flat[starts] = BOS
-        return Batch(src, src_segments, tgt_in, tgt_out, tgt_segments)
+        batch = Batch(src, src_segments, tgt_in, tgt_out, tgt_segments)
+        return Batch(*(x.reshape(*shape, -1) for x in batch))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +181,10 @@ class TrainingBatches:
         self._epoch: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def __getitem__(self, step: int) -> Batch:
+        return self.packed.batch(self.rows(step))
+
+    def rows(self, step: int) -> np.ndarray:
+        """The numbers of the rows, [A, B]; -1 for an empty one."""
         rows = step * self.layout.rows + np.arange(self.layout.rows)
         epochs, positions = np.divmod(rows, len(self.packed))
         row_numbers = np.concatenate(
@@ -175,8 +193,7 @@ class TrainingBatches:
         shape = (self.layout.accumulation, self.layout.rows_per_step)
         padded = np.full(shape[0] * shape[1], -1)
         padded[: len(rows)] = row_numbers
-        batch = self.packed.batch(padded)
-        return Batch(*(x.reshape(*shape, -1) for x in batch))
+        return padded.reshape(shape)
 
     @property
     def updates_per_epoch(self) -> float:
@@ -189,25 +206,42 @@ class TrainingBatches:
         return self._epoch[1]
 
 
-def evaluation_batches(
-    pairs: TokenizedPairs, source_width: int, target_width: int, rows: int, num_devices: int
-) -> Iterator[Batch]:
+class EvaluationBatches:
     """Batches that hold every pair exactly once, however long it is.
 
     They have `rows` rows of the given widths; for longer pairs, fewer and wider ones.
     """
-    source_scale, target_scale = (
-        -(-int(lengths.max()) // width)
-        for lengths, width in (
-            (pairs.source_lengths, source_width),
-            (pairs.target_lengths, target_width),
+
+    def __init__(
+        self,
+        pairs: TokenizedPairs,
+        source_width: int,
+        target_width: int,
+        rows: int,
+        num_devices: int,
+    ):
+        source_scale, target_scale = (
+            -(-int(lengths.max()) // width)
+            for lengths, width in (
+                (pairs.source_lengths, source_width),
+                (pairs.target_lengths, target_width),
+            )
         )
-    )
-    rows = num_devices * max(1, rows // num_devices // max(source_scale, target_scale))
-    packed = PackedPairs(pairs, source_scale * source_width, target_scale * target_width, seed=None)
-    for start in range(0, len(packed), rows):
-        numbers = np.arange(start, start + rows)
-        yield packed.batch(np.where(numbers < len(packed), numbers, -1))
+        widths = source_scale * source_width, target_scale * target_width
+        self.packed = PackedPairs(pairs, *widths, seed=None)
+        rows = num_devices * max(1, rows // num_devices // max(source_scale, target_scale))
+        numbers = np.arange(-(-len(self.packed) // rows) * rows).reshape(-1, rows)
+        self._rows = np.where(numbers < len(self.packed), numbers, -1)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.packed.batch(self._rows[index])
+
+    def rows(self, index: int) -> np.ndarray:
+        """The numbers of the rows, [B]; -1 for an empty one."""
+        return self._rows[index]
 
 
 def _ragged_arange(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

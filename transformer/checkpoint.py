@@ -2,113 +2,302 @@
 
 import contextlib
 import errno
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import (
-    AnyPreservationPolicy,
-    BestN,
-    LatestN,
-)
+from absl import logging
 
+from transformer.distributed import in_all, is_first
 from transformer.errors import UserError
+from transformer.files import write_atomically
+from transformer.integrity import difference, digest, read_signed, signed, write_inventory
 from transformer.model import Params
 from transformer.training import TrainState
+
+# What a full or failing disk raises, in Orbax's main thread and in its others.
+DISK_TROUBLE = (OSError, ValueError, jax.errors.JaxRuntimeError)
+_HALF_WRITTEN, _DELETED, _DAMAGED = ".orbax-checkpoint-tmp", ".deleted", ".damaged"
 
 
 class Restored(NamedTuple):
     state: TrainState
     notes: dict[str, Any]  # what was given to `save`
+    scores: dict[str, Any] | None  # what was given to `record_scores`
+
+
+class Damaged(Exception):
+    """A checkpoint is not what was saved; the message says in what way."""
 
 
 class Checkpoints:
     """WORKDIR/checkpoints/<step>/: the last few, and the best by validation BLEU or nll.
 
-    Parameters and optimizer state are separate items, so that evaluation reads only what it
-    needs. Saving goes on in the background; `close` waits for it.
+    A checkpoint has its name when it is complete, and carries digests of what is in it, so
+    that damage is noticed. Parameters and optimizer state are separate items: evaluation
+    reads only what it needs. Saving goes on in the background; `close` waits for it.
+    Scheduled checkpoints are the ones to keep and to average; the others, saved when a run
+    was stopped in between, only last until the next.
     """
 
     def __init__(self, workdir: Path, *, keep_last: int, best_metric: str, read_only: bool = False):
         """`read_only` leaves alone what a training run in the same place may be writing."""
         self.best_metric = best_metric
-
-        def goodness(metrics: Mapping[str, float]) -> float:
-            if best_metric not in metrics:
-                return -math.inf
-            return metrics[best_metric] * (-1 if best_metric == "nll" else 1)
-
-        self._goodness = goodness
+        self._keep_last = keep_last
         self._directory = workdir.absolute() / "checkpoints"
-        self._manager = ocp.CheckpointManager(
-            self._directory,
-            options=ocp.CheckpointManagerOptions(
-                # Without best_fn, Orbax does not write metrics at all; with max_to_keep
-                # beside it, it would delete the newest checkpoint for an older, better one.
-                best_fn=goodness,
-                read_only=read_only,
-                create=not read_only,
-                save_interval_steps=0 if read_only else 1,  # or Orbax warns
-                preservation_policy=AnyPreservationPolicy(
-                    [LatestN(keep_last), BestN(get_metric_fn=goodness, n=1)]
-                ),
-            ),
-        )
+        self._read_only = read_only
+        self._saving: int | None = None  # the step that is being saved
+        self._is_scheduled = False  # whether that was due
+        self._has_saved = False  # a scheduled checkpoint: there must always be one from then on
+        self._checkpointer = self._new_checkpointer()
+        if not read_only and is_first():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._remove_leftovers()
 
-    def save(
-        self, state: TrainState, metrics: Mapping[str, float], notes: Mapping[str, Any]
-    ) -> None:
-        """Saves the state; `metrics` are its validation scores, named 'nll' and 'bleu'."""
-        with self._no_space():
-            self._manager.save(
-                int(state.step),
+    # --- Saving ---
+
+    def save(self, state: TrainState, notes: Mapping[str, Any], *, scheduled: bool) -> None:
+        """Begins to save the state, with notes for whoever restores it.
+
+        When it fails, now or in the background, that is reported and nothing else changes:
+        the checkpoints there are stay, and the next save tries anew.
+        """
+        step = int(state.step)
+        self.wait()
+        if in_all(self.has(step)):
+            return  # the one that the run was just restored from
+        record = {
+            "step": step,
+            "scheduled": scheduled,
+            "notes": dict(notes),
+            "digests": {item: digest(getattr(state, item)) for item in ("params", "opt_state")},
+        }
+        self._saving, self._is_scheduled = step, scheduled
+        try:
+            self._checkpointer.save(
+                self._directory / str(step),
                 args=ocp.args.Composite(
                     params=ocp.args.StandardSave(state.params),
                     opt_state=ocp.args.StandardSave(state.opt_state),
-                    notes=ocp.args.JsonSave(dict(notes)),
+                    record=ocp.args.JsonSave(signed(record)),
                 ),
-                metrics=dict(metrics),
             )
+        except DISK_TROUBLE as error:
+            self._give_up(error)
+
+    def wait(self) -> None:
+        """Returns when what was being saved is on the disk, or has failed."""
+        if self._saving is None:
+            return
+        try:
+            self._checkpointer.wait_until_finished()
+        except DISK_TROUBLE as error:
+            self._give_up(error)
+        else:
+            self._saving = None
+            self._has_saved |= self._is_scheduled
+            self._prune()
+
+    def record_scores(self, step: int, scores: Mapping[str, Any]) -> None:
+        """Keeps the validation scores, named 'nll' and 'bleu', of a checkpoint beside it."""
+        self.wait()
+        if not is_first() or not self.has(step):
+            return
+        try:
+            write_atomically(self._scores_file(step), json.dumps(signed(scores)) + "\n")
+        except UserError as error:
+            logging.warning("%s; after a restart, step %d is evaluated again", error, step)
+        self._prune()
+
+    def remove_unscheduled(self) -> None:
+        """Removes what was saved between scheduled checkpoints."""
+        self.wait()
+        if is_first():
+            with contextlib.suppress(OSError):  # they are never averaged, and go with the next
+                for step in set(self.steps()) - set(self.scheduled_steps()):
+                    if self._record(step) is not None:
+                        self._rename(step, _DELETED)
+            self._remove_leftovers()
+
+    def close(self) -> None:
+        self.wait()
+        self._checkpointer.close()
+
+    def _new_checkpointer(self) -> ocp.AsyncCheckpointer:
+        handler = ocp.CompositeCheckpointHandler(
+            params=ocp.StandardCheckpointHandler(),
+            opt_state=ocp.StandardCheckpointHandler(),
+            record=ocp.JsonCheckpointHandler(filename=_RECORD),
+        )
+        options = ocp.options.AsyncOptions(
+            post_finalization_callback=self._write_inventory,
+            # Otherwise, where a folder cannot be made, Orbax's threads wait minutes for it.
+            create_directories_asynchronously=False,
+        )
+        return ocp.AsyncCheckpointer(handler, async_options=options)
+
+    def _give_up(self, error: BaseException) -> None:
+        logging.warning(
+            "the checkpoint of step %d could not be saved in %s (%s); training goes on, the "
+            "checkpoints there are stay, and the next save tries again",
+            self._saving,
+            self._directory,
+            _reason(error),
+        )
+        self._saving = None
+        with contextlib.suppress(*DISK_TROUBLE):  # the same trouble again
+            self._checkpointer.close()
+        self._checkpointer = self._new_checkpointer()
+        if is_first():
+            self._remove_leftovers()  # what is half-written takes space that may be missing
+
+    def _write_inventory(self) -> None:
+        """Notes what files there are, so that each that is altered or lost is noticed.
+
+        Called in the background, in process 0, when all is written but has no name yet.
+        """
+        (directory,) = self._directory.glob(f"{self._saving}{_HALF_WRITTEN}*")
+        write_inventory(directory, later=("_CHECKPOINT_METADATA",))  # Orbax adds a time to it
+
+    def _prune(self) -> None:
+        """Deletes what need not be kept, now that a newer checkpoint is complete."""
+        if not is_first() or self._read_only:
+            return
+        with contextlib.suppress(OSError):  # later, then
+            steps = self.steps()
+            keep = {*steps[-1:], *self.scheduled_steps()[-self._keep_last :]}
+            if (best := self._best_step()) is not None:
+                keep.add(best)
+            for step in steps:
+                if step not in keep and self._record(step) is not None:
+                    # Not rmtree alone: killed half-way, it would leave what looks complete.
+                    self._rename(step, _DELETED)
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        with contextlib.suppress(OSError):
+            for path in self._directory.iterdir():
+                if path.name.endswith(_DELETED) or _HALF_WRITTEN in path.name:
+                    shutil.rmtree(path, ignore_errors=True)
+            for path in self._directory.glob("*/*.tmp"):  # of scores
+                path.unlink()
+
+    def _rename(self, step: int, suffix: str) -> Path:
+        path = self._directory / f"{step}{suffix}"
+        shutil.rmtree(path, ignore_errors=True)
+        (self._directory / str(step)).rename(path)
+        return path
+
+    # --- What there is ---
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, in ascending order."""
-        return sorted(self._manager.all_steps())
+        if not self._directory.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._directory.iterdir() if path.name.isdecimal())
+
+    def has(self, step: int) -> bool:
+        """Whether this step has a complete checkpoint that can be reached."""
+        try:
+            return (self._directory / str(step)).is_dir()
+        except OSError:  # a file system that went away
+            return False
+
+    def scheduled_steps(self) -> list[int]:
+        """Those of them that were due, in ascending order."""
+        records = ((step, self._record(step)) for step in self.steps())
+        return [step for step, record in records if record and record["scheduled"]]
 
     def best_step(self) -> int:
         """The step of the checkpoint with the best validation score."""
-        step = self._manager.best_step()
-        if step is None or self._goodness(self._manager.metrics(step)) == -math.inf:
+        step = self._best_step()
+        if step is None:
             raise UserError(
                 f"no checkpoint in {self._directory} has a validation {self.best_metric}; "
                 "use --checkpoint=last"
             )
         return step
 
-    def restore_last(self, like: TrainState) -> Restored | None:
-        """The newest state, laid out as the arrays or shapes of `like`; None if there is none."""
-        step = self._manager.latest_step()
-        if step is None:
-            return None
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(_abstract(like.params)),
-                opt_state=ocp.args.StandardRestore(_abstract(like.opt_state)),
-                notes=ocp.args.JsonRestore(),
-            ),
-        )
-        step_array = jax.device_put(jnp.asarray(step, jnp.int32), like.step.sharding)
-        state = TrainState(step_array, restored["params"], restored["opt_state"])
-        return Restored(state, restored["notes"])
+    def _best_step(self) -> int | None:
+        sign = -1 if self.best_metric == "nll" else 1
+        scores = {step: (self._scores(step) or {}).get(self.best_metric) for step in self.steps()}
+        scores = {s: sign * v for s, v in scores.items() if v is not None and v == v}
+        return max(scores, key=lambda step: (scores[step], step)) if scores else None
+
+    def _scores_file(self, step: int) -> Path:
+        return self._directory / str(step) / _SCORES
+
+    def _scores(self, step: int) -> dict[str, Any] | None:
+        return read_signed(self._scores_file(step))
+
+    def _record(self, step: int) -> dict[str, Any] | None:
+        """What was saved beside the arrays; None if it is not as it was saved."""
+        record = read_signed(self._directory / str(step) / "record" / _RECORD)
+        return record if record and record["step"] == step else None
+
+    # --- Restoring ---
+
+    def restore_newest(self, like: TrainState, *, scheduled_only: bool = False) -> Restored | None:
+        """The newest state, laid out as the arrays or shapes of `like`; None if there is none.
+
+        What is damaged is reported and set aside under another name, and the one before it
+        is used. Raises UserError if there are checkpoints and all of them are damaged, and if
+        those that were there are gone.
+        """
+        self.wait()
+        damaged = {}
+        for step in reversed(self.scheduled_steps() if scheduled_only else self.steps()):
+            try:
+                items = self._restore(step, params=like.params, opt_state=like.opt_state)
+            except Damaged as error:
+                damaged[step] = error
+                continue
+            for other, reason in damaged.items():
+                path = self._directory / str(other)
+                if is_first():
+                    path = self._rename(other, _DAMAGED)
+                logging.warning(
+                    "the checkpoint of step %d is damaged (%s); going on from that of step %d "
+                    "(kept as %s)",
+                    other, reason, step, path,
+                )  # fmt: skip
+            step_array = jax.make_array_from_callback(
+                (), like.step.sharding, lambda _, step=step: np.int32(step)
+            )
+            state = TrainState(step_array, items["params"], items["opt_state"])
+            record = self._record(step)
+            self._has_saved |= record["scheduled"]
+            self._prune()
+            return Restored(state, record["notes"], self._scores(step))
+        if damaged:
+            reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged.items())
+            raise UserError(
+                f"no checkpoint in {self._directory} can be used ({reasons}); put back a copy of "
+                "one, or start again in another --workdir"
+            )
+        if self._has_saved:
+            raise UserError(
+                f"the checkpoints in {self._directory} are gone; bring them back, then start again"
+            )
+        return None
 
     def restore_params(self, step: int, like: Params) -> Params:
         """The parameters of one checkpoint, laid out as `like`."""
-        args = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(like)))
-        return self._manager.restore(step, args=args)["params"]
+        try:
+            return self._restore(step, params=like)["params"]
+        except Damaged as error:
+            raise UserError(
+                f"the checkpoint {self._directory / str(step)} is damaged ({error}); put back a "
+                "copy of it, or choose another with --checkpoint"
+            ) from error
 
     def average_params(self, steps: Sequence[int], like: Params) -> Params:
         """The mean of the parameters of several checkpoints."""
@@ -117,28 +306,46 @@ class Checkpoints:
             total = jax.tree.map(jnp.add, total, self.restore_params(step, like))
         return jax.tree.map(lambda x: x / len(steps), total)
 
-    def wait(self) -> None:
-        """Returns when all saves are on disk."""
-        with self._no_space():
-            self._manager.wait_until_finished()
-
-    def close(self) -> None:
-        with self._no_space():
-            self._manager.close()
-
-    @contextlib.contextmanager
-    def _no_space(self) -> Iterator[None]:
-        """Makes a full disk, which Orbax reports in its own ways, a UserError."""
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            if getattr(error, "errno", None) != errno.ENOSPC and "No space left" not in str(error):
+    def _restore(self, step: int, **likes: Any) -> Mapping[str, Any]:
+        """Items of a checkpoint, checked; raises Damaged, in all processes or in none."""
+        # 1. The files.
+        record, items = self._record(step), {}
+        reason = difference(self._directory / str(step)) if is_first() else None
+        if record is None:
+            reason = reason or "its record is missing or altered"
+        # 2. What Orbax reads. All processes must come here, or none.
+        if in_all(reason is None):
+            arguments = {name: ocp.args.StandardRestore(_abstract(x)) for name, x in likes.items()}
+            try:
+                items = self._checkpointer.restore(
+                    self._directory / str(step), args=ocp.args.Composite(**arguments)
+                )
+            except MemoryError:
                 raise
-            raise UserError(
-                f"no space left for a checkpoint in {self._directory}; make some, then start "
-                "again to go on from the last one"
-            ) from error
+            except Exception as error:  # whatever Orbax makes of missing or mangled files
+                if "RESOURCE_EXHAUSTED" in str(error):
+                    raise
+                reason = _reason(error)
+            # 3. Its bits.
+            if in_all(reason is None):
+                wrong = [name for name in likes if digest(items[name]) != record["digests"][name]]
+                if not wrong:
+                    return items
+                reason = f"its {' and '.join(wrong)} are not what was saved"
+        raise Damaged(reason or "another process cannot read it")
 
 
-def _abstract(tree):
+_RECORD, _SCORES = "record.json", "scores.json"
+_DISK_ERRORS = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO
+
+
+def _abstract(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+
+
+def _reason(error: BaseException) -> str:
+    """One short line of what Orbax may say in fifty."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if match := re.search("|".join(map(os.strerror, _DISK_ERRORS)), text):
+        return match[0]
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,19 +1,23 @@
 """What the entry scripts share: flags, one-line errors, exit codes.
 
-Exit codes: 0 done; 2 the user's input is wrong; any other is a defect of ours.
+Exit codes: 0 done; 2 the user's input is wrong; 75 told to stop, and saved: the same command
+goes on from there (train.py); any other is a defect of ours.
 """
 
 import contextlib
 import errno
+import logging as python_logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 from absl import app, flags, logging
 
+from transformer.compilation import use_cache
 from transformer.errors import UserError
 from transformer.experiment import check_field
 
@@ -25,12 +29,16 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     `config_flags` would read it while the flag is being defined, outside of our reach.
     """
     logging.set_verbosity(logging.WARNING)
-    # Orbax logs what fails in its threads, with tracebacks; it also raises it where we save.
-    # Its warnings are about our way of using it.
-    logging.get_absl_logger().addFilter(
-        lambda record: (
-            "orbax" not in record.pathname or (record.levelname == "ERROR" and not record.exc_info)
-        )
+    logging.get_absl_handler().setFormatter(python_logging.Formatter("warning: %(message)s"))
+    # What fails in Orbax's threads is logged with tracebacks, and raised where we save; its
+    # warnings are about our way of using it.
+    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+    # And these are what its threads leave behind when a save has failed.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    python_logging.getLogger("asyncio").setLevel(python_logging.CRITICAL)
+    show = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: (
+        None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
         sys.argv.insert(1, f"--config={default_config}")
@@ -55,6 +63,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     def guarded(argv: Sequence[str]) -> None:
         del argv
         with one_line_errors():
+            use_cache()
             main()
 
     app.run(guarded, flags_parser=parse)
@@ -86,5 +95,6 @@ def one_line_errors() -> Iterator[None]:
         )[:400]
     else:
         return
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the log may lie on the full disk
+        print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
     sys.exit(2)

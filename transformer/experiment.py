@@ -12,20 +12,26 @@ from transformer.errors import UserError
 from transformer.files import write_atomically
 from transformer.model import TransformerConfig
 from transformer.optimizer import OptimizerConfig
-from transformer.sources import DataConfig
-from transformer.tokenizer import TokenizerConfig
+from transformer.sources import SPLITS, DataConfig, PairSource
+from transformer.tokenizer import TokenizerConfig, Tokenizers
 from transformer.training import TrainingConfig
 from transformer.translation import DecodingConfig
 
 # What a run may be continued with: it does not change the meaning of the steps already done.
+# The files may move, too: whether their text is the same is seen from its hash.
 MAY_CHANGE = frozenset(
     {
         "data.data_dir",
+        "data.raw_dir",
+        *(f"data.{split}_{side}" for split in SPLITS for side in ("source", "target")),
         "training.steps",
         "training.max_tokens_per_device",
         "training.log_every",
         "training.keep_last",
         "training.patience",
+        "training.max_loss_rise",
+        "training.rollback_after",
+        "training.max_rollbacks",
     }
 )
 
@@ -99,7 +105,7 @@ def load(workdir: Path) -> Experiment:
             f"{workdir} is not a work directory: it has no config.json; give the --workdir of a "
             "training run"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from error
     return Experiment.from_dict(config)
 
@@ -118,7 +124,7 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
                 f"{workdir} holds a run with another config ({'; '.join(changes)}); "
                 "give another --workdir, or the config the run was started with"
             )
-    elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+    elif workdir.exists() and (not workdir.is_dir() or any(map(_is_foreign, workdir.iterdir()))):
         raise UserError(
             f"{workdir} is not empty and holds no run (no config.json); give another --workdir"
         )
@@ -126,7 +132,21 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
 
 def save(workdir: Path, experiment: Experiment) -> None:
     """Makes `workdir` the work directory of this experiment."""
+    for path in workdir.glob("*.tmp"):  # of processes that were killed while they wrote
+        if not path.name.startswith("lock."):  # of one that may just be asking for the lock
+            path.unlink()
     write_atomically(workdir / "config.json", experiment.to_json())
+
+
+def data_id(train: PairSource, validation: PairSource, tokenizers: Tokenizers) -> str:
+    """A hash of all text that training sees, as token ids."""
+    hashes = [train.fingerprint, validation.fingerprint, *(t.sha256 for t in tokenizers)]
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is neither the lock nor what a killed run may leave before its config."""
+    return path.name != "lock" and not path.name.endswith(".tmp")
 
 
 def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -154,7 +174,7 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
     if isinstance(value, bool):
         fits = kind is bool
     elif isinstance(value, int):
-        fits = isinstance(value, kind) or isinstance(float(value), kind)
+        fits = isinstance(value, kind) or (abs(value) < 2**53 and isinstance(0.0, kind))
     else:
         fits = isinstance(value, kind)
     if not fits:

@@ -22,15 +22,37 @@ def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def dropout(x: jax.Array, rate: float, rngs: nnx.Rngs | None) -> jax.Array:
+class DropoutRngs:
+    """Random keys for dropout, one for each row of a batch; `nnx.Rngs` will do in its place.
+
+    A row's dropout depends on its number alone, not on the rows beside it: it stays the same
+    when a batch is split into other parts, or over other devices.
+    """
+
+    def __init__(self, key: jax.Array, rows_B: jax.Array):
+        """rows_B: the number of each row, such as its place in the whole update."""
+        self._keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_B)
+        self._count = 0
+
+    def dropout(self) -> jax.Array:
+        """Fresh keys at each call, [B]."""
+        self._count += 1
+        return jax.vmap(jax.random.fold_in, (0, None))(self._keys_B, self._count)
+
+
+def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate).
 
     `rngs=None` means evaluation: x is returned as it is. The rate is rounded to 1 / 65536.
+    The first axis of x is the batch.
     """
     if rngs is None or rate == 0:
         return x
+    keys = rngs.dropout()
+    keys_B = keys if keys.ndim else jax.random.split(keys, x.shape[0])
     # Two 16-bit draws from each 32-bit word: random bits are what dropout costs.
-    words = jax.random.bits(rngs.dropout(), (*x.shape[:-1], -(-x.shape[-1] // 2)))
+    row_shape = (*x.shape[1:-1], -(-x.shape[-1] // 2))
+    words = jax.vmap(lambda key: jax.random.bits(key, row_shape))(keys_B)
     draws = jax.lax.bitcast_convert_type(words, jnp.uint16)
     draws = draws.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
     threshold = min(round(rate * 65536), 65535)
@@ -84,7 +106,7 @@ class FeedForward(nnx.Module):
         self.activation = activation
         self.dropout_rate = dropout_rate
 
-    def __call__(self, x_BTD: jax.Array, rngs: nnx.Rngs | None = None) -> jax.Array:
+    def __call__(self, x_BTD: jax.Array, rngs: DropoutRngs | None = None) -> jax.Array:
         x_BTF = ACTIVATIONS[self.activation](self.hidden(x_BTD))
         return self.output(dropout(x_BTF, self.dropout_rate, rngs))
 
@@ -109,7 +131,7 @@ class AddAndNorm(nnx.Module):
     def before(self, x_BTD: jax.Array) -> jax.Array:
         return self.norm(x_BTD) if self.norm_first else x_BTD
 
-    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
+    def after(self, x_BTD: jax.Array, y_BTD: jax.Array, rngs: DropoutRngs | None) -> jax.Array:
         x_BTD = x_BTD + dropout(y_BTD, self.dropout_rate, rngs)
         return x_BTD if self.norm_first else self.norm(x_BTD)
 

@@ -1,21 +1,24 @@
 """What a run says while it runs: metrics in files, progress on standard error."""
 
+import contextlib
 import json
 import math
 import os
+import struct
 import sys
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
+from socket import gethostname
 from time import monotonic, time
 from typing import Any, Self, TextIO
 
-from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
 from tqdm import tqdm
 
 from transformer.errors import UserError
-from transformer.files import write_atomically
 
 SECONDS_BETWEEN_LINES = 30.0  # of Progress, where there is no terminal
 
@@ -34,8 +37,12 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last \n is torn
         try:
             values = json.loads(line)
-            int(values["step"])
-        except (ValueError, TypeError, KeyError) as error:
+            if not isinstance(values["step"], int):
+                raise TypeError("a step is a whole number")
+            for value in values.values():
+                if value is not None:
+                    math.isfinite(value)  # TypeError if it is no number
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise UserError(
                 f'{path}, line {number}: expected an object such as {{"step": 100, '
                 f'"train/loss": 3.5}}, found {line[:60]!r}: remove the line'
@@ -48,37 +55,34 @@ class MetricsWriter:
     """Appends the metrics of a run to WORKDIR/metrics.jsonl and to TensorBoard's files.
 
     `first_step` is the step of the checkpoint that the run continues from, 0 for a fresh
-    start. What an earlier run wrote of later steps, and died before it could save, is
-    removed (hidden, in TensorBoard), and on a fresh start everything is: in the end
-    metrics.jsonl is the same as if nothing had been interrupted. For that to hold, write
-    the metrics of step k before saving the checkpoint of step k.
+    start; `evaluated` says whether the run had evaluated that checkpoint before it stopped.
+    What an earlier run wrote beyond that is removed (hidden, in TensorBoard), and on a fresh
+    start everything is: in the end metrics.jsonl is the same as if nothing had been
+    interrupted. For that to hold, write the training metrics of step k before saving the
+    checkpoint of step k, and after both those that begin with "eval/".
 
-    A killed process loses at most the line in hand. In a run of many processes only one
-    may hold a writer.
+    A full disk does not end the run: what cannot be written is held in memory, standard
+    error says so, and each later call tries again. A killed process loses the line in hand
+    and what is held. In a run of many processes only one may hold a writer.
+
+    Making a writer raises OSError when the disk is full, and UserError when metrics.jsonl is
+    not what `read_metrics` expects.
     """
 
-    def __init__(self, workdir: str | Path, *, first_step: int):
+    def __init__(self, workdir: str | Path, *, first_step: int, evaluated: bool):
         workdir = Path(workdir)
         workdir.mkdir(parents=True, exist_ok=True)
-        path = workdir / "metrics.jsonl"
-        if path.exists():
-            _remove_later_steps(path, first_step)
-        self._file = path.open("a", encoding="utf-8")
+        self._metrics = _Appended(workdir / "metrics.jsonl")
+        _cut(self._metrics.path, first_step, evaluated=evaluated)
         # Not SummaryWriter: its queue and thread lose what waits in them when the process
         # is killed. The number keeps two files of the same second apart.
         number = len(list(workdir.glob("events.out.tfevents.*")))
-        self._events = EventsWriter(str(workdir / "events"), filename_suffix=f".{number:04}")
-        # As SummaryWriter does for its purge_step: TensorBoard drops what earlier files hold
-        # of this step and later ones.
-        purge_step = first_step + 1 if first_step else 0
-        self._events.write_event(
-            Event(
-                step=purge_step,
-                wall_time=time(),
-                session_log=SessionLog(status=SessionLog.START),
-            )
-        )
+        name = f"events.out.tfevents.{int(time())}.{gethostname()}.{number:04}"
+        self._events = _Appended(workdir / name)
+        self._events.add(0, _record(Event(wall_time=time(), file_version="brain.Event:2")))
+        self._hide_later_events(first_step)
         self._events.flush()
+        self._error: OSError | UserError | None = None
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes the metrics of one step; a step may have several lines.
@@ -88,23 +92,63 @@ class MetricsWriter:
         """
         if "step" in metrics:
             raise ValueError("'step' is the first argument, not a metric")
+        step = int(step)
         values = {name: float(metrics[name]) for name in sorted(metrics)}
         finite = {name: v if math.isfinite(v) else None for name, v in values.items()}
-        self._file.write(_json_line({"step": int(step), **finite}))
-        self._file.flush()
+        line = json.dumps({"step": step, **finite}, allow_nan=False) + "\n"
         scalars = [Summary.Value(tag=name, simple_value=v) for name, v in values.items()]
-        self._events.write_event(Event(step=step, wall_time=time(), summary=Summary(value=scalars)))
-        self._events.flush()
+        event = Event(step=step, wall_time=time(), summary=Summary(value=scalars))
+        self._metrics.add(step, line.encode())
+        self._events.add(step, _record(event))
+        self._flush()
+
+    def rewind(self, step: int) -> None:
+        """Removes what later steps than `step` wrote, all if it is 0: the run is back there."""
+        self._metrics.drop_later(step)
+        self._metrics.add(step, None)
+        self._events.drop_later(step)
+        self._hide_later_events(step)
+        self._flush()
 
     def close(self) -> None:
-        self._file.close()
-        self._events.close()
+        self._flush(closing=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_) -> None:
         self.close()
+
+    def _hide_later_events(self, step: int) -> None:
+        # As SummaryWriter does for its purge_step: TensorBoard drops what it has read of this
+        # step and later ones. Of a step that is evaluated again it may have two equal values.
+        start = SessionLog(status=SessionLog.START)
+        hidden_from = step + 1 if step else 0
+        event = Event(step=hidden_from, wall_time=time(), session_log=start)
+        self._events.add(step, _record(event))
+
+    def _flush(self, *, closing: bool = False) -> None:
+        error = None
+        for file in (self._events, self._metrics):
+            try:
+                file.flush()
+            except (OSError, UserError) as e:
+                error = e
+        if error and closing:
+            _print(
+                f"metrics: {_reason(error)}; {self._metrics.num_held} line(s) of metrics.jsonl "
+                f"and {self._events.num_held} event(s) of TensorBoard are lost",
+                sys.stderr,
+            )
+        elif error and not self._error:
+            _print(
+                f"metrics: {_reason(error)}; the training goes on, and what is not written is "
+                "held in memory and tried again with each new line",
+                sys.stderr,
+            )
+        elif self._error and not error:
+            _print("metrics: can be written again, and nothing is lost", sys.stderr)
+        self._error = error
 
 
 class Progress:
@@ -151,10 +195,7 @@ class Progress:
 
     def print(self, text: str) -> None:
         """Prints a message above the bar."""
-        if self._bar is not None:
-            self._bar.write(text, file=self._stream)
-        else:
-            print(text, file=self._stream, flush=True)
+        _print(text, self._stream)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -188,14 +229,97 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-def _remove_later_steps(path: Path, last_step: int) -> None:
-    metrics = read_metrics(path) if last_step > 0 else []
-    kept = (_json_line(values) for values in metrics if values["step"] <= last_step)
-    write_atomically(path, "".join(kept))
+class _Appended:
+    """A file to append to. What the disk does not take is held, and comes first next time."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        # Steps and what to append; None: cut off the lines of later steps.
+        self._held: list[tuple[int, bytes | None]] = []
+        # While a piece is being appended, and after that failed: the length without it.
+        self._whole: int | None = None
+
+    @property
+    def num_held(self) -> int:
+        return sum(piece is not None for _, piece in self._held)
+
+    def add(self, step: int, piece: bytes | None) -> None:
+        self._held.append((step, piece))
+
+    def drop_later(self, step: int) -> None:
+        self._held = [held for held in self._held if held[0] <= step]
+
+    def flush(self) -> None:
+        """Writes what is held, as far as the disk takes it; then raises OSError."""
+        try:
+            while self._held:
+                step, piece = self._held[0]
+                if piece is None:
+                    _cut(self.path, step, evaluated=True)
+                else:
+                    self._append(piece)
+                del self._held[0]
+        except OSError as error:  # that of a write does not name the file
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+    def _append(self, piece: bytes) -> None:
+        # Opened anew each time: a file of a network that went away and came back is another.
+        with self.path.open("ab", buffering=0) as file:
+            size = file.tell()
+            if self._whole is not None and self._whole < size:
+                size = file.truncate(self._whole)
+            self._whole = size
+            try:
+                while piece:
+                    piece = piece[file.write(piece) :]  # a disk may take a part
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
+            self._whole = None
 
 
-def _json_line(values: Mapping[str, Any]) -> str:
-    return json.dumps(values, allow_nan=False) + "\n"
+def _cut(path: Path, step: int, *, evaluated: bool) -> None:
+    """Ends a metrics.jsonl before the first line of a later step, the first of all for step 0.
+
+    Unless `evaluated`, an evaluation of `step` itself counts as later. A torn last line goes
+    too. Steps grow in the file, so what stays is its beginning, and this needs no room.
+    """
+
+    def is_later(line: dict[str, Any]) -> bool:
+        again = not evaluated and any(name.startswith("eval/") for name in line)
+        return line["step"] > step or (line["step"] == step and again)
+
+    path.touch()
+    metrics = read_metrics(path) if step else []
+    kept = next((i for i, line in enumerate(metrics) if is_later(line)), len(metrics))
+    with path.open("r+b") as file:
+        file.truncate(sum(map(len, islice(file, kept))))
+        os.fsync(file.fileno())
+
+
+def _record(event: Event) -> bytes:
+    """A TFRecord: length, its checksum, the event, its checksum."""
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    checksums = [struct.pack("<I", masked_crc32c(part)) for part in (length, data)]
+    return length + checksums[0] + data + checksums[1]
+
+
+def _reason(error: OSError | UserError) -> str:
+    if isinstance(error, OSError):
+        return f"cannot write {error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Prints above the bar, if there is one; leaves out what nobody takes.
+
+    The disk may be full, or the reader gone: no reason to end a run.
+    """
+    with contextlib.suppress(OSError):
+        tqdm.write(text, file=stream)
+        stream.flush()
 
 
 def _words(name: str) -> str:

@@ -25,6 +25,7 @@ from transformer.errors import UserError, check_choice, check_range
 from transformer.layers import (
     ACTIVATIONS,
     AddAndNorm,
+    DropoutRngs,
     Embedding,
     FeedForward,
     dropout,
@@ -96,7 +97,7 @@ class EncoderLayer(nnx.Module):
         self.feed_forward_norm = _add_and_norm(config, rngs)
 
     def __call__(
-        self, x_BSD: jax.Array, mask_BSS: jax.Array, rngs: nnx.Rngs | None = None
+        self, x_BSD: jax.Array, mask_BSS: jax.Array, rngs: DropoutRngs | None = None
     ) -> jax.Array:
         # 1. Self-attention.
         y_BSD = self.self_attention_norm.before(x_BSD)
@@ -124,7 +125,7 @@ class DecoderLayer(nnx.Module):
         memory: KeysValues,
         self_mask_BTT: jax.Array,
         memory_mask_BTS: jax.Array,
-        rngs: nnx.Rngs | None = None,
+        rngs: DropoutRngs | None = None,
         cache: KeysValues | None = None,
         step: jax.Array | None = None,
     ) -> tuple[jax.Array, KeysValues]:
@@ -208,7 +209,7 @@ class Transformer(nnx.Module):
         tgt_in_BT: jax.Array,
         src_segments_BS: jax.Array | None = None,
         tgt_segments_BT: jax.Array | None = None,
-        rngs: nnx.Rngs | None = None,
+        rngs: DropoutRngs | None = None,
     ) -> jax.Array:
         """Logits [B, T, V] of the token that follows each prefix of `tgt_in`.
 
@@ -232,7 +233,7 @@ class Transformer(nnx.Module):
         self,
         src_BS: jax.Array,
         src_segments_BS: jax.Array | None = None,
-        rngs: nnx.Rngs | None = None,
+        rngs: DropoutRngs | None = None,
     ) -> jax.Array:
         """The memory: the encoder's output, [B, S, D]."""
         src_segments_BS = _segments(src_BS, src_segments_BS)

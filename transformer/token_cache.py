@@ -10,6 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import multiprocessing.context
+import operator
 import os
 import pathlib
 import re
@@ -22,7 +23,7 @@ import time
 import types
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import chain
+from itertools import chain, product
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,9 @@ _LARGE = 200_000
 _MOST_PROCESSES = 16
 _SIDES = ("source", "target")
 _DROPPED = ("empty", "source_too_long", "target_too_long")
+_COUNTED = ("pairs", *_DROPPED, "total")
+# No others are read: of the type "object", a file's bytes would be taken for pointers.
+_DTYPES = {"tokens": ("uint16", "int32"), "offsets": ("int64",)}
 # Seconds without a write after which a builder on another machine is taken for dead.
 _ABANDONED = 3600
 
@@ -152,15 +156,29 @@ def _open(directory: pathlib.Path, warn: bool = False) -> TokenizedPairs | None:
     try:
         meta = json.loads((directory / "meta.json").read_bytes())
         arrays = {}
-        for name, (dtype, length) in meta["arrays"].items():
+        for side, (what, dtypes) in product(_SIDES, _DTYPES.items()):
+            name = f"{side}_{what}"
+            dtype, length = meta["arrays"][name]
+            if dtype not in dtypes:
+                raise ValueError(f"{name} is of type {dtype!r}")
             path = directory / f"{name}.bin"
             size, expected = path.stat().st_size, np.dtype(dtype).itemsize * length
             if size != expected:
                 raise ValueError(f"{path.name} has {size} bytes instead of {expected}")
             # As plain arrays: slices of np.memmap objects are slow to make.
             arrays[name] = np.memmap(path, dtype, mode="r").view(np.ndarray)
-        return TokenizedPairs(**arrays, report=meta["report"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        report = {name: operator.index(meta["report"][name]) for name in _COUNTED}
+        for side in _SIDES:
+            offsets, end = arrays[f"{side}_offsets"], len(arrays[f"{side}_tokens"])
+            if (
+                len(offsets) != report["pairs"] + 1
+                or (offsets[0], offsets[-1]) != (0, end)
+                or np.any(offsets[1:] <= offsets[:-1])
+            ):
+                raise ValueError(f"{side}_offsets.bin does not fit {side}_tokens.bin")
+        return TokenizedPairs(**arrays, report=report)
+    # RecursionError: of JSON that is nested very deeply.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if warn and directory.exists():
             logging.warning("token cache %s is damaged and made again: %s", directory, error)
         return None
@@ -175,7 +193,7 @@ def _build(
     """Writes the cache under a temporary name and renames it."""
     temporary = directory.with_suffix(f".{os.getpid()}.{socket.gethostname()}.tmp")
     logging.info("tokenising %s with %d processes", source.describe(), num_processes)
-    report = dict.fromkeys(("pairs", *_DROPPED, "total"), 0)
+    report = dict.fromkeys(_COUNTED, 0)
     started = logged = time.monotonic()
     try:
         with _translated_errors(directory.parent):

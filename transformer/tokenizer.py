@@ -156,7 +156,8 @@ class Tokenizer:
         place of U+2581, and then its bytes in place of the bytes of the other.
         """
         known = self._processor.piece_to_id
-        stand_in = next(c for c in map(chr, _STAND_INS) if c not in text and known(c) == UNK)
+        unknown = self._processor.unk_id()  # not always UNK, in a model that was given to us
+        stand_in = next(c for c in map(chr, _STAND_INS) if c not in text and known(c) == unknown)
         wanted = [known(f"<0x{b:02X}>") for b in stand_in.encode()]
         ids = self._processor.encode(text.replace(_SPACE, stand_in))
         out, i = [], 0
@@ -211,6 +212,8 @@ def train_tokenizer(
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             byte_fallback=True,
+            # However rare it is: left to the bytes, a space would come back as U+2581.
+            required_chars=_SPACE,
             # Longer lines are dropped without a word; the default is 4192 bytes.
             max_sentence_length=2**30,
             # Part of the model's bytes, so it must not depend on the machine.

@@ -65,6 +65,7 @@ def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) 
     if not (steps := checkpoints.steps()):
         raise no_checkpoint
     if checkpoint == "average":
+        steps = checkpoints.scheduled_steps()
         last = min(len(steps), training.keep_last)  # there may be an older, better one
         if average_last > last:
             raise UserError(

@@ -1,15 +1,17 @@
 """The train and evaluation steps (Section 5)."""
 
 import dataclasses
+import math
+import time
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
 from transformer.batching import Batch
 from transformer.errors import UserError, check_choice, check_range
+from transformer.layers import DropoutRngs
 from transformer.loss import Loss, cross_entropy
 from transformer.model import FunctionalModel, Params
 from transformer.sharding import replicated, split_rows
@@ -30,11 +32,15 @@ class TrainingConfig:
     keep_last: int
     best_metric: str
     patience: int
+    max_loss_rise: float
+    rollback_after: int
+    max_rollbacks: int
 
     def __post_init__(self):
-        positive = "steps tokens_per_update log_every checkpoint_every keep_last"
+        positive = "steps tokens_per_update log_every checkpoint_every keep_last rollback_after"
         check_range(self, "training", positive, 1)
         check_range(self, "training", "max_tokens_per_device bleu_every patience seed", 0)
+        check_range(self, "training", "max_loss_rise max_rollbacks", 0)
         check_range(self, "training", "label_smoothing", 0, 1)
         check_choice(self, "training", "best_metric", ("bleu", "nll"))
         if self.bleu_every == 0 and self.best_metric == "bleu":
@@ -64,6 +70,45 @@ class StepMetrics(NamedTuple):
     nll: jax.Array
     tokens: jax.Array  # target tokens
     grad_norm: jax.Array
+    skipped: jax.Array  # bool: loss or gradient was not finite, so nothing was updated
+
+
+class Window:
+    """The updates since the last line of the log; its notes go into checkpoints."""
+
+    def __init__(self, notes: dict[str, float] | None = None):
+        self._sums = notes or {"loss": 0.0, "nll": 0.0, "tokens": 0, "grad_norm": 0.0, "updates": 0}
+        # Of this process alone, so not in the notes:
+        self._start = time.monotonic()
+        self._updates_here = 0
+        self._tokens_here = 0  # source and target, padding excluded
+        self.wait = 0.0  # seconds spent waiting for input
+
+    def notes(self) -> dict[str, float]:
+        return dict(self._sums)
+
+    def add(self, metrics: StepMetrics, num_tokens: int) -> None:
+        """Adds a finished update of so many source and target tokens."""
+        self._updates_here += 1
+        self._tokens_here += num_tokens
+        if metrics.skipped:
+            return
+        self._sums["loss"] += float(metrics.loss)
+        self._sums["nll"] += float(metrics.nll)
+        self._sums["tokens"] += int(metrics.tokens)
+        self._sums["grad_norm"] += float(metrics.grad_norm)
+        self._sums["updates"] += 1
+
+    def summary(self) -> dict[str, float]:
+        """The values to log; without any update that was not skipped, they are not numbers."""
+        tokens, updates = (self._sums[name] or math.nan for name in ("tokens", "updates"))
+        return {
+            "train/loss": self._sums["loss"] / tokens,
+            "train/nll": self._sums["nll"] / tokens,
+            "train/grad_norm": self._sums["grad_norm"] / updates,
+            "train/tokens_per_second": self._tokens_here / (time.monotonic() - self._start),
+            "input/wait_ms": 1000 * self.wait / max(self._updates_here, 1),
+        }
 
 
 def init_state(
@@ -80,7 +125,7 @@ def batch_loss(
     params: Params,
     batch: Batch,
     label_smoothing: float,
-    rngs: nnx.Rngs | None = None,
+    rngs: DropoutRngs | None = None,
 ) -> Loss:
     """The loss, summed over the real tokens of a batch."""
     logits_BTV = model.bind(params)(
@@ -98,12 +143,14 @@ def make_train_step(
     """The jitted `train_step(state, batch) -> state, StepMetrics`; it reuses state's memory.
 
     The batch has axes [A, B, ...]: gradients of the summed loss are added up over A and
-    divided once by the number of tokens, so that A steps of B rows equal one of A * B.
+    divided once by the number of tokens, so that A steps of B rows equal one of A * B, dropout
+    included. An update whose loss or gradient is not finite leaves parameters and optimizer
+    as they are; the step still counts.
     """
 
-    def gradient(params: Params, batch: Batch, key: jax.Array):
+    def gradient(params: Params, batch: Batch, rows_B: jax.Array, key: jax.Array):
         def summed_loss(params):
-            rngs = nnx.Rngs(dropout=key)
+            rngs = DropoutRngs(key, rows_B)
             loss = batch_loss(model, params, batch, config.label_smoothing, rngs)
             return loss.loss, loss
 
@@ -113,25 +160,33 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         _, dropout_key = jax.random.split(jax.random.key(config.seed))
         step_key = jax.random.fold_in(dropout_key, state.step)
-        keys_A = jax.random.split(step_key, batch.src_BS.shape[0])
+        A, B = batch.src_BS.shape[:2]
+        rows_AB = jnp.arange(A * B).reshape(A, B)
 
         # 1. The summed gradient, one part of the batch at a time.
         def accumulate(total, part):
-            return jax.tree.map(jnp.add, total, gradient(state.params, *part)), None
+            return jax.tree.map(jnp.add, total, gradient(state.params, *part, step_key)), None
 
-        parts = (batch, keys_A)
-        total = gradient(state.params, *jax.tree.map(lambda x: x[0], parts))
-        if len(keys_A) > 1:
+        parts = (batch, rows_AB)
+        total = gradient(state.params, *jax.tree.map(lambda x: x[0], parts), step_key)
+        if A > 1:
             total, _ = jax.lax.scan(accumulate, total, jax.tree.map(lambda x: x[1:], parts))
         grads, loss = total
 
         # 2. Its mean over the real tokens of the whole update.
         grads = jax.tree.map(lambda g: g / jnp.maximum(loss.tokens, 1), grads)
 
-        # 3. Adam.
+        # 3. Adam, unless it would spoil the parameters for good.
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, optax.tree.norm(grads))
+        grad_norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(loss.loss) & jnp.isfinite(grad_norm)
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old),
+            (params, opt_state),
+            (state.params, state.opt_state),
+        )
+        metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state), metrics
 
     everywhere = replicated(mesh)

@@ -9,7 +9,8 @@ import numpy as np
 from transformer.decoding import Hypotheses, beam_search
 from transformer.errors import check_range
 from transformer.model import FunctionalModel, Params
-from transformer.sharding import replicated, split_rows
+from transformer.sharding import distribute, replicated, split_rows
+from transformer.sources import PairSource
 from transformer.tokenizer import EOS, PAD, Tokenizers
 
 # Positions (source tokens, padding included) that are decoded at once on each device.
@@ -57,8 +58,24 @@ class Translator:
                 longest=longest,
             )
 
-        rows = split_rows(mesh, axis=0)
-        self._search = jax.jit(search, in_shardings=(replicated(mesh), rows, rows))
+        # Each device decodes its rows; all processes then get all hypotheses.
+        self._rows, everywhere = split_rows(mesh, axis=0), replicated(mesh)
+        self._search = jax.jit(
+            search, in_shardings=(everywhere, self._rows, self._rows), out_shardings=everywhere
+        )
+        self._compiled: dict[int, jax.stages.Compiled] = {}  # by width of the source
+
+    def prepare(self, params: Params, source: PairSource) -> dict[str, jax.stages.Compiled]:
+        """Compiles and runs once what the sentences of `source` need, the largest first."""
+        texts = (text for chunk in source.chunks(10_000) for text, _ in chunk)
+        widths = {width for width, _ in self._batches(self._encode(list(texts)))}
+        extra = self.config.max_extra_length
+        sizes = {w: rows_for_width(w, self.num_devices) * (w + extra) for w in widths}  # of a cache
+        widths = sorted(sizes, key=lambda width: -sizes[width])
+        for width in widths:
+            rows = rows_for_width(width, self.num_devices)
+            self._run(params, np.full((rows, width), PAD, np.int32), np.zeros(rows, np.int32))
+        return {f"search, {width} source tokens": self._compiled[width] for width in widths}
 
     def translate(
         self,
@@ -70,16 +87,10 @@ class Translator:
 
         `progress` is called with the number of sentences done so far.
         """
-        sources = [
-            np.append(np.asarray(tokens, np.int32), EOS)
-            for tokens in self.tokenizers.source.encode_batch(sentences, num_threads=-1)
-        ]
+        sources = self._encode(sentences)
         translations = [""] * len(sentences)
         done = 0
-        for width, members in batches_by_length(
-            [len(s) if text.strip() else 0 for s, text in zip(sources, sentences)],
-            self.num_devices,
-        ):
+        for width, members in self._batches(sources):
             rows = rows_for_width(width, self.num_devices)
             src_BS = np.full((rows, width), PAD, np.int32)
             max_length_B = np.zeros(rows, np.int32)  # 0: an empty row, settled at once
@@ -87,13 +98,32 @@ class Translator:
                 src_BS[row, : len(sources[i])] = sources[i]
                 # Section 6.1: input length + 50, the input counted without its EOS.
                 max_length_B[row] = len(sources[i]) - 1 + self.config.max_extra_length
-            hypotheses = self._search(params, src_BS, max_length_B)
-            best_BL = np.asarray(hypotheses.tokens_BML[:, 0])
+            best_BL = self._run(params, src_BS, max_length_B)
             for row, i in enumerate(members):
                 translations[i] = self.tokenizers.target.decode(best_BL[row].tolist())
             done += len(members)
             progress(done)
         return translations
+
+    def _encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        """Token ids and EOS of each sentence; nothing of a blank one."""
+        encoded = self.tokenizers.source.encode_batch(sentences, num_threads=-1)
+        return [
+            np.append(np.asarray(tokens, np.int32), EOS) if text.strip() else np.empty(0, np.int32)
+            for tokens, text in zip(encoded, sentences)
+        ]
+
+    def _batches(self, sources: Sequence[np.ndarray]) -> list[tuple[int, list[int]]]:
+        return batches_by_length([len(source) for source in sources], self.num_devices)
+
+    def _run(self, params: Params, src_BS: np.ndarray, max_length_B: np.ndarray) -> np.ndarray:
+        """The tokens of the best hypothesis of each row, [B, L]."""
+        arguments = [distribute(lambda x: x, x, self._rows) for x in (src_BS, max_length_B)]
+        width = src_BS.shape[1]
+        if width not in self._compiled:
+            self._compiled[width] = self._search.lower(params, *arguments).compile()
+        hypotheses = self._compiled[width](params, *arguments)
+        return np.asarray(hypotheses.tokens_BML)[:, 0]
 
 
 def rows_for_width(width: int, num_devices: int) -> int:

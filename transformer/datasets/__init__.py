@@ -125,6 +125,9 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
 
     if builder.data_path.exists():
         raise UserError(f"{builder.data_dir} holds no complete dataset: delete it, run again")
+    # What a killed process has left; the lock is ours.
+    for path in builder.data_path.parent.glob(f"incomplete.*_{builder.data_path.name}"):
+        path.rmtree()
     name, downloads = builder.info.full_name, builder.data_dir_root / "downloads"
     # To unpack an archive TFDS wants two functions of TensorFlow. Here they are in Python.
     extractor.tf = types.SimpleNamespace(

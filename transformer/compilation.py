@@ -1,0 +1,158 @@
+"""Compilation: programs kept on disk, counted, and their memory."""
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import jax
+from jax import monitoring
+
+# What JAX warns of when it goes on without its cache. Program, error.
+CACHE_TROUBLE = r"Error (?:reading|writing) persistent compilation cache entry for '(.*?)': (.*)"
+
+
+class CompilationWarning(UserWarning):
+    """Time goes into compilation that should not."""
+
+
+def use_cache() -> None:
+    """Keeps compiled programs in the user's cache folder, for the next start.
+
+    JAX_COMPILATION_CACHE_DIR names another folder, or none if it is empty. Trouble with the
+    folder costs one line on standard error and the time to compile. To be called once, before
+    the first computation.
+    """
+    for name, value in {
+        "jax_compilation_cache_dir": _default_folder(),
+        # However small or quick to compile: there are many of these, and they add up.
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        if name.upper() not in os.environ:
+            jax.config.update(name, value)
+    folder = jax.config.jax_compilation_cache_dir
+    if not folder:  # with "" XLA would still write files for a GPU, where we happen to be
+        jax.config.update("jax_compilation_cache_dir", None)
+        return
+
+    show, told = warnings.showwarning, False
+
+    def showwarning(message, category, *args, **kwargs) -> None:
+        nonlocal told
+        if match := re.match(CACHE_TROUBLE, str(message), re.DOTALL):
+            # JAX never overwrites an entry: one that was cut short, by a full disk or the end
+            # of its process, would be compiled anew at every start. Now it is written again.
+            with contextlib.suppress(OSError):
+                for entry in Path(folder).glob(f"{match[1]}-*-cache"):
+                    entry.unlink(missing_ok=True)
+            if told:
+                return
+            told = True
+            message = f"compiling, since the cache {folder} has a fault: {match[2]}"
+        elif not issubclass(category, CompilationWarning):
+            return show(message, category, *args, **kwargs)
+        with contextlib.suppress(OSError):  # the log may lie on a full disk
+            print(f"warning: {' '.join(str(message).split())}"[:400], file=sys.stderr)
+
+    warnings.filterwarnings("always", CACHE_TROUBLE)
+    warnings.showwarning = showwarning
+
+
+def _default_folder() -> str | None:
+    """Where compiled programs go; None if the user has no home.
+
+    A folder for each type of CPU, as machines may share a home: a program made for one may
+    crash on another, and JAX's names of the entries do not tell them apart.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(caches):
+        return None
+    cpu = {platform.processor()}
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        names = "vendor_id", "cpu family", "model", "flags", "CPU ", "Features"  # x86 and Arm
+        cpu.update(line for line in lines if line.startswith(names))
+    digest = hashlib.sha256("\n".join(sorted(cpu)).encode()).hexdigest()[:12]
+    return os.path.join(caches, "transformer-jax", f"{platform.machine()}-{digest}")
+
+
+class Compilations:
+    """Counts the programs that JAX makes ready while the `with` block lasts.
+
+    An operation outside of jit, such as x + 1, is a program too.
+    """
+
+    def __init__(self):
+        self.programs = 0
+        self.cached = 0  # of them, read from the cache on disk
+        self.seconds = 0.0  # spent by XLA and in the cache, not on tracing and lowering
+        self._expects_none = False
+
+    @property
+    def compiled(self) -> int:
+        return self.programs - self.cached
+
+    def expect_none(self) -> None:
+        """From now on every further program gives a CompilationWarning."""
+        self._expects_none = True
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Suspends `expect_none`."""
+        before, self._expects_none = self._expects_none, False
+        try:
+            yield
+        finally:
+            self._expects_none = before
+
+    def __enter__(self) -> Self:
+        monitoring.register_event_listener(self._on_event)
+        monitoring.register_event_duration_secs_listener(self._on_duration)
+        return self
+
+    def __exit__(self, *_) -> None:
+        monitoring.unregister_event_listener(self._on_event)
+        monitoring.unregister_event_duration_listener(self._on_duration)
+
+    def _on_event(self, event: str, **_) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            self.cached += 1
+
+    def _on_duration(self, event: str, seconds: float, fun_name: str = "?", **_) -> None:
+        if event != "/jax/core/compile/backend_compile_duration":  # also for the cache's hits
+            return
+        self.programs += 1
+        self.seconds += seconds
+        if self._expects_none:
+            warnings.warn(  # the number keeps Python from taking it for a repetition
+                f"program {self.programs}, {fun_name}, was new after the start and took "
+                f"{seconds:.1f} s: a shape or dtype has changed",
+                CompilationWarning,
+                stacklevel=2,
+            )
+
+
+def memory_summary(compiled: jax.stages.Compiled) -> str:
+    """What a program needs on each device, such as "1.2 GiB, 0.9 GiB of it temporary".
+
+    A donated argument and the result in its place count once.
+    """
+    memory = compiled.memory_analysis()
+    if memory is None:
+        return "unknown"
+    arguments_and_results = (
+        memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    )
+    total = arguments_and_results + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+    return f"{_units(total)}, {_units(memory.temp_size_in_bytes)} of it temporary"
+
+
+def _units(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
