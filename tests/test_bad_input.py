@@ -234,6 +234,12 @@ def tree(directory: Path) -> list[Path]:
         (["--config.tokenizer.vocab_size=261"], ["vocab_size is 261", "or more"]),
         (["--config.tokenizer.source_model=no.model"], ["cannot read", "no.model"]),
         (["--config.tokenizer.source_model=notes.txt"], ["notes.txt is not a SentencePiece"]),
+        # Several processes.
+        (["--num_processes=2"], ["--coordinator, --num_processes and --process_id go together"]),
+        (
+            ["--coordinator=localhost:1", "--num_processes=2", "--process_id=2"],
+            ["--process_id=2 must be", "less than --num_processes=2"],
+        ),
         # The work directory.
         (["--workdir=notes.txt"], ["notes.txt", "give another --workdir"]),
         (["--workdir=thesis"], ["thesis is not empty", "give another --workdir"]),
@@ -273,14 +279,17 @@ def test_a_run_with_another_config(trained):
 
 
 def test_a_loss_that_is_not_finite(toy, tmp_path):
-    arguments = toy_flags(optimizer_learning_rate_scale=1e30, training_steps=5)
+    changes = {"optimizer_learning_rate_scale": 1e30, "training_rollback_after": 2}
+    arguments = toy_flags(training_steps=50, training_max_rollbacks=2, **changes)
     result = run("train.py", *arguments, f"--workdir={tmp_path}", cwd=toy)
     *_, last = result.err.splitlines()
     assert result.code == 2
     assert "Traceback" not in result.err
-    assert last.startswith("error: the loss is nan at step ")
+    assert last.startswith("error: the loss is bad again after 2 rollbacks")
     # And its advice can be followed: another rate, another directory.
     assert "another --workdir" in last
+    report = json.loads((tmp_path / "divergence.json").read_text())
+    assert [update["loss"] for update in report["updates"]] == ["nan", "nan"]
 
 
 # --- evaluate.py and translate.py ---------------------------------------------------------
@@ -374,9 +383,9 @@ def full_disk(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
-@pytest.mark.parametrize("kibibytes", [0, 4, 120])
+@pytest.mark.parametrize("kibibytes", [0, 4])
 def test_no_space_for_the_run(toy, full_disk, kibibytes):
-    # None for the config file; none for the tokenizer; none for a checkpoint.
+    # None for the config file; none for the tokenizer.
     disk = full_disk(8192 + 1024 * kibibytes)
     filler = disk / "filler"
     filler.write_bytes(bytes(4096 if kibibytes else 8192))
@@ -393,6 +402,36 @@ def test_no_space_for_the_run(toy, full_disk, kibibytes):
     subprocess.run(["mount", "-o", "remount,size=32M", str(disk)], check=True)
     result = run("train.py", *arguments, f"--workdir={disk / 'run'}", cwd=toy)
     assert result.code == 0, result.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
+def test_no_space_for_a_checkpoint(toy, full_disk):
+    """Training goes on to its end, and waits there for space for the last checkpoint."""
+    disk = full_disk(8192 + 1024 * 120)
+    arguments = toy_flags(model_d_model=62, model_d_ff=331)
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *arguments, f"--workdir={disk / 'run'}"],
+        cwd=toy,
+        env=os.environ | environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        lines = []
+        while not lines or not lines[-1].startswith("warning: trying again in"):
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        before = "".join(lines)
+        assert not list((disk / "run" / "checkpoints").iterdir())
+        subprocess.run(["mount", "-o", "remount,size=32M", str(disk)], check=True)
+        after = process.stderr.read()
+    print(before, after)
+    assert process.returncode == 0
+    for step in (1, 2):
+        assert f"warning: the checkpoint of step {step} could not be saved" in before
+    assert "No space left on device" in before
+    assert "Traceback" not in before + after
+    assert [path.name for path in (disk / "run" / "checkpoints").iterdir()] == ["2"]
+    assert len((disk / "run" / "metrics.jsonl").read_text().splitlines()) == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")

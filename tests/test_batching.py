@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from transformer.batching import (
     Batch,
+    EvaluationBatches,
     Layout,
     PackedPairs,
     TrainingBatches,
-    evaluation_batches,
     first_fit,
     layout,
 )
@@ -317,31 +317,31 @@ def test_the_rows_of_an_update_do_not_depend_on_the_devices():
 
 def test_evaluation_holds_every_pair_once():
     pairs = many_pairs()
-    batches = list(evaluation_batches(pairs, 17, 13, rows=6, num_devices=2))
+    batches = list(EvaluationBatches(pairs, 17, 13, rows=6, num_devices=2))
     shapes = {(batch.src_BS.shape, batch.tgt_in_BT.shape) for batch in batches}
     assert len(shapes) == 1
     found = [pair for batch in batches for pair in pairs_of(batch)]
     assert sorted(found) == sorted(all_pairs(pairs))
-    wide = list(evaluation_batches(pairs, 256, 131, rows=5, num_devices=1))
+    wide = list(EvaluationBatches(pairs, 256, 131, rows=5, num_devices=1))
     assert wide[0].src_BS.shape == (5, 256)
     assert wide[0].tgt_in_BT.shape == (5, 131)
 
 
 def test_evaluation_cuts_nothing_and_makes_fewer_rows_of_longer_ones():
     pairs = numbered([3, 20, 1, 4], [12, 5, 1, 3])
-    batches = list(evaluation_batches(pairs, 7, 11, rows=12, num_devices=2))
+    batches = list(EvaluationBatches(pairs, 7, 11, rows=12, num_devices=2))
     # 20 tokens are three times 7: a third of the rows.
     assert batches[0].src_BS.shape == (4, 21)
     assert batches[0].tgt_in_BT.shape == (4, 22)
     found = [pair for batch in batches for pair in pairs_of(batch)]
     assert sorted(found) == sorted(all_pairs(pairs))
-    batches = list(evaluation_batches(pairs, 7, 11, rows=2, num_devices=2))
+    batches = list(EvaluationBatches(pairs, 7, 11, rows=2, num_devices=2))
     assert batches[0].src_BS.shape == (2, 21)
 
 
 def test_evaluation_batches_have_one_shape():
     pairs = numbered([5] * 13, [64] * 13)
-    batches = list(evaluation_batches(pairs, 5, 64, rows=3, num_devices=1))
+    batches = list(EvaluationBatches(pairs, 5, 64, rows=3, num_devices=1))
     assert len(batches) == 5
     assert {batch.tgt_in_BT.shape for batch in batches} == {(3, 64)}
     assert [len(pairs_of(batch)) for batch in batches] == [3, 3, 3, 3, 1]

@@ -2,19 +2,14 @@
 
 import contextlib
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import sacrebleu
-from test_bad_input import ROOT, Result, environment, run, toy_flags, write_toy
+from test_bad_input import Result, run, toy_flags, write_toy
 
 from transformer import experiment
 from transformer.checkpoint import Checkpoints
@@ -56,87 +51,9 @@ def final_state(workdir: Path) -> TrainState:
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     sharding = replicated(data_mesh(jax.devices()[:1]))
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
-    checkpoints = Checkpoints(workdir, keep_last=1, best_metric="nll")
+    checkpoints = Checkpoints(workdir, keep_last=1, best_metric="nll", read_only=True)
     with contextlib.closing(checkpoints):
-        return checkpoints.restore_last(like).state
-
-
-def assert_same_run(a: Path, b: Path) -> None:
-    assert metrics(a) == metrics(b)
-    states = final_state(a), final_state(b)
-    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
-    for x, y in zip(*map(jax.tree.leaves, states)):
-        np.testing.assert_array_equal(x, y)
-
-
-# --- Resuming -----------------------------------------------------------------------------
-
-
-def resumable(**changes) -> list[str]:
-    """12 updates with dropout, a checkpoint every 3; epochs of 9.6 updates."""
-    return toy_flags(
-        **{
-            "training_steps": 12,
-            "training_log_every": 3,
-            "training_checkpoint_every": 3,
-            "training_max_tokens_per_device": 3 * 31,
-            "model_dropout": 0.2,
-            "optimizer_warmup_steps": 5,
-        }
-        | changes
-    )
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp("resume")
-    write_toy(directory, train=197, validation=5)
-    succeeded(run("train.py", *resumable(), "--workdir=whole", cwd=directory))
-    return directory / "whole"
-
-
-def test_a_run_in_two_parts_is_one_run(uninterrupted):
-    directory = uninterrupted.parent
-    succeeded(run("train.py", *resumable(training_steps=6), "--workdir=parts", cwd=directory))
-    assert metrics(directory / "parts") == metrics(uninterrupted)[:4]
-    # What a run wrote that was killed before it could save a checkpoint.
-    with (directory / "parts" / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 7, "train/loss": 99.0}\n{"step": 9, "train/lo')
-    result = succeeded(run("train.py", *resumable(), "--workdir=parts", cwd=directory))
-    assert b"at step 6 of 12" in result.out
-    assert_same_run(directory / "parts", uninterrupted)
-    assert metrics(uninterrupted)[-1]["step"] == 12
-
-    # Started once more, it has nothing to do, and loses nothing.
-    succeeded(run("train.py", *resumable(), "--workdir=parts", cwd=directory))
-    assert_same_run(directory / "parts", uninterrupted)
-
-
-def test_a_killed_run_is_one_run(uninterrupted):
-    directory = uninterrupted.parent
-    with subprocess.Popen(
-        [sys.executable, ROOT / "train.py", *resumable(), "--workdir=killed"],
-        cwd=directory,
-        env=os.environ | environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not (directory / "killed" / "checkpoints" / "3").exists():
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-    result = succeeded(run("train.py", *resumable(), "--workdir=killed", cwd=directory))
-    assert b"at step 0 of 12" not in result.out
-    assert_same_run(directory / "killed", uninterrupted)
-
-
-def test_another_seed_is_another_run(uninterrupted):
-    arguments = resumable(training_seed=3, training_steps=3)
-    succeeded(run("train.py", *arguments, "--workdir=other", cwd=uninterrupted.parent))
-    other, first = metrics(uninterrupted.parent / "other")[0], metrics(uninterrupted)[0]
-    assert other["train/loss"] != first["train/loss"]
+        return checkpoints.restore_newest(like).state
 
 
 # --- A model that has learned something ---------------------------------------------------

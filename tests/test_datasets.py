@@ -36,6 +36,7 @@ from transformer.datasets.grammar_en_de import (
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.logs import read_metrics
+from transformer.preemption import StopRequest
 
 ROOT = Path(__file__).parents[1]
 RAW = ROOT.parent / "shared" / "data" / "multi30k" / "raw"
@@ -572,7 +573,8 @@ def test_wmt14_from_download_to_training_without_tensorflow(internet, tmp_path):
     config.model.update(d_model=8, d_ff=16, num_heads=2)
     config.model.update(num_encoder_layers=1, num_decoder_layers=1)
     config.training.update(steps=2, tokens_per_update=512, log_every=1)
-    train.train(Experiment.from_dict(config.to_dict()), tmp_path / "run")
+    with StopRequest() as stop:
+        train.train(Experiment.from_dict(config.to_dict()), tmp_path / "run", stop)
     steps = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert [line["step"] for line in steps] == [1, 2, 2]
     assert 4 < steps[0]["train/nll"] < 8  # log(310) = 5.7
@@ -628,6 +630,23 @@ def test_a_builder_made_before_another_process_has_prepared(raw, tmp_path):
     datasets.prepare(early)
     assert early.info.splits["train"].num_examples == 3
     assert texts(early, "validation", "en") == [("A house.",)]
+
+
+def test_what_a_killed_process_has_left_is_removed(raw, tmp_path):
+    data = {"data_dir": str(tmp_path), "raw_dir": str(raw)}
+    script = f"""if True:
+        import os
+        from transformer import datasets
+        builder = datasets.get_builder("multi30k/en-de", **{data!r})
+        builder._download_and_prepare = lambda *_, **__: os._exit(9)
+        datasets.prepare(builder)
+    """
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 9
+    builder = datasets.get_builder("multi30k/en-de", **data)
+    folder = builder.data_path.parent
+    assert [path.name for path in folder.iterdir()] != []
+    datasets.prepare(builder)
+    assert [path.name for path in folder.iterdir()] == [builder.data_path.name]
 
 
 def test_two_processes_may_prepare_at_once_and_none_needs_tensorflow(tmp_path):

@@ -134,6 +134,7 @@ def test_a_config_and_its_dict():
         ),
         ({"model_d_model": 64.0}, "config.model.d_model is 64.0; it must be of type int"),
         ({"model_d_model": "64"}, "config.model.d_model is '64'; it must be of type int"),
+        ({"model_dropout": 10**400}, "config.model.dropout is 1000"),
         ({"model_d_model": True}, "config.model.d_model is True; it must be of type int"),
         ({"model_d_model": None}, "config.model.d_model is None; it must be of type int"),
         ({"model_dropout": "high"}, "config.model.dropout is 'high'; it must be of type float"),
@@ -190,6 +191,14 @@ def test_saved_is_loaded(tmp_path):
     assert saved == config.to_dict()
 
 
+def test_what_killed_processes_leave_is_removed(tmp_path):
+    (tmp_path / "config.json.123.tmp").write_text("{")
+    (tmp_path / "lock").touch()
+    check_workdir(tmp_path, base_experiment())
+    save(tmp_path, base_experiment())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "lock"]
+
+
 def test_a_new_or_empty_directory_will_do(tmp_path):
     check_workdir(tmp_path, base_experiment())
     check_workdir(tmp_path / "new", base_experiment())
@@ -236,7 +245,9 @@ def test_other_directories_are_left_alone(tmp_path):
         check_workdir(tmp_path / "thesis.txt", base_experiment())
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", "null", '"x"', '{"data": 3}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "3", "null", '"x"', '{"data": 3}', "\x00", "[" * 100_000]
+)
 def test_a_damaged_config(content, tmp_path):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(UserError):

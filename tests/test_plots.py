@@ -23,7 +23,7 @@ def drawn(monkeypatch):
 
 
 def write(workdir, *lines):
-    with MetricsWriter(workdir, first_step=0) as writer:
+    with MetricsWriter(workdir, first_step=0, evaluated=True) as writer:
         for step, metrics in lines:
             writer.write(step, metrics)
     return workdir / "metrics.jsonl"

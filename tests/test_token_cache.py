@@ -228,7 +228,9 @@ def test_a_damaged_file_is_seen(tmp_path, caplog, name, change):
     assert pairs.num_reads == 2
 
 
-@pytest.mark.parametrize("meta", ["", "{", "[]", "{}", '{"arrays": {}, "report": {}}'])
+@pytest.mark.parametrize(
+    "meta", ["", "{", "[]", "{}", '{"arrays": {}, "report": {}}', "[" * 100_000]
+)
 def test_damaged_meta(tmp_path, caplog, meta):
     pairs = many_pairs()
     token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
@@ -239,6 +241,42 @@ def test_damaged_meta(tmp_path, caplog, meta):
     assert "is damaged and made again" in caplog.text
     assert texts(cache) == pairs.pairs
     assert json.loads(path.read_text())["report"] == cache.report
+
+
+@pytest.mark.parametrize("dtype", ["object", "float16", "(1 2)i4"])
+def test_arrays_of_another_type_are_not_read(tmp_path, dtype):
+    # The bytes of "object" would be taken for pointers.
+    pairs = Pairs([("abc", "xyz")] * 8)
+    token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    path = cache_directory(tmp_path) / "meta.json"
+    meta = json.loads(path.read_text())
+    assert meta["arrays"]["source_tokens"] == ["uint16", 40]
+    meta["arrays"]["source_tokens"] = [dtype, 10 if dtype == "object" else 40]
+    path.write_text(json.dumps(meta))
+    cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    assert texts(cache) == pairs.pairs
+
+
+@pytest.mark.parametrize("offsets", [[1, 4, 10], [0, 10, 4], [0, 0, 10], [0, 4, 9], [4, 10, 0]])
+def test_offsets_that_cannot_be(tmp_path, offsets):
+    pairs = Pairs([("ab", "w"), ("abcd", "w")])
+    token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    path = cache_directory(tmp_path) / "source_offsets.bin"
+    assert np.fromfile(path, np.int64).tolist() == [0, 4, 10]
+    np.array(offsets).tofile(path)
+    cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    assert cache.source_offsets.tolist() == [0, 4, 10]
+
+
+@pytest.mark.parametrize("report", [None, {}, {"pairs": 99}, {"pairs": 101}, {"total": "100"}])
+def test_a_report_that_cannot_be(tmp_path, report):
+    pairs = many_pairs()
+    made = token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    path = cache_directory(tmp_path) / "meta.json"
+    meta = json.loads(path.read_text())
+    meta["report"] = meta["report"] | report if report else report
+    path.write_text(json.dumps(meta))
+    assert token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS).report == made.report
 
 
 # --- Failures while it is made ------------------------------------------------------------

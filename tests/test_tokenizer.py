@@ -171,6 +171,16 @@ def test_round_trip_of_any_line(text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_round_trip_of_spaces_that_training_hardly_saw(model_type):
+    # One, which SentencePiece puts before the line, of 121 characters. By default a character
+    # of 100,000 is left out, and lines may well be that long.
+    tokenizer = train_tokenizer(
+        ["ab" * 60], vocab_size=263, model_type=model_type, character_coverage=0.99
+    )
+    assert tokenizer.decode(tokenizer.encode(" a  b ")) == " a  b "
+
+
 def test_lone_surrogates_become_the_replacement_character():
     tokenizer = small_tokenizer()
     assert tokenizer.encode("a\ud800b\udfff") == tokenizer.encode("a\ufffdb\ufffd")
@@ -306,6 +316,16 @@ def test_a_model_without_bytes_can_be_used():
     tokenizer = Tokenizer(model.getvalue())
     assert tokenizer.decode(tokenizer.encode("the\u2581dog")) == "the dog"
     assert UNK in tokenizer.encode("\u017c")
+
+
+def test_a_model_with_another_id_for_what_it_does_not_know():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=320, minloglevel=2,
+        pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=5, byte_fallback=True,
+    )  # fmt: skip
+    tokenizer = Tokenizer(model.getvalue())
+    assert tokenizer.decode(tokenizer.encode("a\u2581b")) == "a\u2581b"
 
 
 # --- One vocabulary or two ----------------------------------------------------------------

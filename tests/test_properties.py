@@ -1,0 +1,670 @@
+"""What holds for any text, any corpus and any file, in cases that Hypothesis makes up."""
+
+import ast
+import collections
+import gzip
+import io
+import itertools
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from test_bad_input import ROOT, Result, assert_refused, run
+from test_batching import all_pairs, assert_equal, pairs_of
+from test_tokenizer import small_tokenizer
+
+from transformer import batching, experiment, sources
+from transformer.batching import (
+    Batch,
+    EvaluationBatches,
+    Layout,
+    PackedPairs,
+    TrainingBatches,
+    layout,
+)
+from transformer.errors import UserError
+from transformer.logs import read_metrics
+from transformer.sources import TextPairs, blocks_of_lines
+from transformer.token_cache import TokenizedPairs, token_cache
+from transformer.tokenizer import (
+    BOS,
+    EOS,
+    MODEL_TYPES,
+    PAD,
+    UNK,
+    Tokenizers,
+    train_tokenizer,
+)
+
+# The same examples each time. To search further, turn derandomize off and max_examples up.
+PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+FEWER = settings(PROPERTY, max_examples=50)
+
+NO_LIMITS = {"max_source_length": None, "max_target_length": None}
+
+# --- Text ---------------------------------------------------------------------------------
+
+ODD_PIECES = [
+    *" \t\r\0\x0b\x0c\x1b\x1c\x1f\x7f\x85\xa0\u2028\u2029\u3000",  # no line ends of ours
+    *"\xad\u200b\u200c\u200d\u200e\u200f\u202e\u2060\ufe0f\ufeff\ufffd\ufffe\uffff",  # unseen
+    *["e\u0301", "\u0928\u094d\u200d\u0930", "\u05e9\u05dc", "\U0001f468\u200d\U0001f469"],
+    *["\ufb01", "\u00bd", "\uac00", "\u1100\u1161", "\U0010ffff", "\U000f0000", "\U000f0001"],
+    *["\u2581", "\u2585", "\u2047", "<s>", "</s>", "<pad>", "<unk>", "<0x41>", "<0xE2>"],
+    *["the", " dog", "Katze", "a" * 99],
+]  # fmt: skip
+CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\n")
+TEXT = CHARACTERS | st.sampled_from(ODD_PIECES)
+LINES = st.lists(TEXT, max_size=20).map("".join)
+SURROGATES = st.characters(categories=["Cs"])
+STRINGS = st.lists(TEXT | SURROGATES | st.just("\n"), max_size=20).map("".join)
+
+
+def decoded(line: str) -> str:
+    """What is documented to become of a text that is encoded and decoded."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", re.sub("[\r\n]", " ", line))
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@PROPERTY
+@given(STRINGS, st.booleans())
+def test_decoding_gives_back_what_was_encoded(model_type, text, with_ends):
+    tokenizer = small_tokenizer(model_type)
+    ids = tokenizer.encode(text)
+    assert all(UNK < i < tokenizer.vocab_size for i in ids)
+    assert not {PAD, BOS, EOS, UNK} & set(ids)
+    framed = [BOS, *ids, EOS, *ids, PAD] if with_ends else ids
+    assert tokenizer.decode(framed) == decoded(text)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@PROPERTY
+@given(st.lists(STRINGS, max_size=9), st.sampled_from([-1, 1, 2, 7]))
+def test_a_batch_is_encoded_line_by_line(model_type, texts, num_threads):
+    tokenizer = small_tokenizer(model_type)
+    assert tokenizer.encode_batch(texts, num_threads) == [tokenizer.encode(x) for x in texts]
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@PROPERTY
+@given(st.lists(STRINGS, min_size=1, max_size=9), STRINGS, st.sampled_from([0.98, 0.99999, 1.0]))
+@example(["ab" * 99], "", 0.98)  # of its characters, less than 2% are spaces
+def test_a_vocabulary_of_any_text_loses_nothing(model_type, sentences, text, character_coverage):
+    sentences = [*sentences, "ab"]
+    options = {"model_type": model_type, "character_coverage": character_coverage}
+    with pytest.raises(UserError) as error:
+        train_tokenizer(sentences, vocab_size=10_000, **options)
+    # The advice in the error can be followed.
+    largest = int(re.search(r"set tokenizer\.vocab_size to (\d+) or less", str(error.value))[1])
+    tokenizer = train_tokenizer(sentences, vocab_size=largest, **options)
+    assert tokenizer.vocab_size == largest
+    for line in (text, *sentences, " ", "a  b "):
+        ids = tokenizer.encode(line)
+        assert all(UNK < i < largest for i in ids)
+        assert tokenizer.decode(ids) == decoded(line)
+
+
+@PROPERTY
+@given(st.lists(st.integers(0, 309), max_size=40))
+def test_any_prediction_is_one_line_of_text(ids):
+    text = small_tokenizer().decode(ids)
+    assert not set(text) & set("\r\n")
+    assert text.encode().decode() == text
+    assert text == small_tokenizer().decode(itertools.takewhile(lambda i: i != EOS, ids))
+
+
+# --- Batches ------------------------------------------------------------------------------
+
+
+@st.composite
+def corpora(draw) -> tuple[TokenizedPairs, int, int]:
+    """Pairs in which no token but EOS occurs twice, and widths that hold each of them."""
+    longest = draw(st.tuples(st.integers(1, 12), st.integers(1, 12)))
+    lengths = draw(st.lists(st.tuples(*(st.integers(1, n) for n in longest)), min_size=1))
+    extra = draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
+    widths = (max(side) + more for side, more in zip(zip(*lengths), extra))
+    dtype = draw(st.sampled_from([np.uint16, np.int32]))
+    first = 4 if dtype == np.uint16 else 70_000
+    arrays = []
+    for side in zip(*lengths):
+        offsets = np.concatenate([[0], np.cumsum(side)])
+        tokens = np.arange(first, first + offsets[-1]).astype(dtype)
+        tokens[offsets[1:] - 1] = EOS
+        first += len(tokens)
+        arrays += [tokens, offsets]
+    return TokenizedPairs(*arrays, report={}), *widths
+
+
+SEEDS = st.integers(0, 2**31)
+STEPS = st.integers(0, 999)
+DEVICES = st.tuples(st.integers(0, 99), st.integers(1, 8))  # most tokens on each; how many
+# So that small corpora, too, have more rows than are open.
+OPEN_ROWS = st.sampled_from([1, 2, 64])
+
+
+@pytest.fixture(autouse=True)
+def open_rows(monkeypatch):
+    """The number of open rows as before, whatever a test has set it to."""
+    monkeypatch.setattr(batching, "OPEN_ROWS", batching.OPEN_ROWS)
+
+
+def layout_of(tokens_per_update: int, devices: tuple[int, int], widths: list[int]) -> Layout:
+    max_tokens_per_device, num_devices = devices
+    return layout(tokens_per_update, max_tokens_per_device, *widths, num_devices)
+
+
+def flat(batch: Batch) -> Batch:
+    return Batch(*(x.reshape(-1, x.shape[-1]) for x in batch))
+
+
+def rows_of(batch: Batch) -> list[Batch]:
+    """The rows of an update one by one; checks that the empty ones are the last."""
+    batch = flat(batch)
+    is_full = batch.src_segments_BS.any(axis=1)
+    count = int(is_full.sum())
+    assert is_full[:count].all()
+    assert not any(x[count:].any() for x in batch)
+    return [Batch(*(x[i : i + 1] for x in batch)) for i in range(count)]
+
+
+@PROPERTY
+@given(corpora(), st.integers(1, 200), DEVICES, SEEDS, OPEN_ROWS)
+def test_every_epoch_holds_every_pair_once(corpus, tokens_per_update, devices, seed, open_rows):
+    pairs, *widths = corpus
+    batching.OPEN_ROWS = open_rows
+    packed = PackedPairs(pairs, *widths, seed)
+    rows_per_update = layout_of(tokens_per_update, devices, widths)
+    batches = TrainingBatches(packed, rows_per_update, seed)
+    wanted = collections.Counter(all_pairs(pairs))
+    rows, step = [], 0
+    while len(rows) < 3 * len(packed):
+        update = rows_of(batches[step])
+        assert len(update) == rows_per_update.rows
+        assert batches[step].num_tokens == packed.num_tokens_of(batches.rows(step))
+        numbers = packed.pairs_of(batches.rows(step))
+        found = [pair for row in update for pair in pairs_of(row)]
+        assert found == [all_pairs(pairs)[i] for i in numbers]
+        rows += update
+        step += 1
+    for epoch in range(3):
+        of_epoch = rows[epoch * len(packed) : (epoch + 1) * len(packed)]
+        found = [pair for row in of_epoch for pair in pairs_of(row)]
+        assert collections.Counter(found) == wanted
+
+
+@PROPERTY
+@given(corpora(), st.integers(1, 200), DEVICES, SEEDS, st.lists(STEPS, min_size=1, max_size=6))
+def test_a_batch_is_a_function_of_seed_and_step(corpus, tokens_per_update, devices, seed, steps):
+    pairs, *widths = corpus
+
+    def batches() -> TrainingBatches:
+        rows = layout_of(tokens_per_update, devices, widths)
+        return TrainingBatches(PackedPairs(pairs, *widths, seed), rows, seed)
+
+    asked_for = batches()
+    for step in steps:
+        assert_equal(asked_for[step], batches()[step])
+
+
+@PROPERTY
+@given(corpora(), st.integers(1, 200), DEVICES, DEVICES, SEEDS, STEPS)
+def test_an_update_is_the_same_on_any_devices(corpus, tokens_per_update, one, other, seed, step):
+    pairs, *widths = corpus
+    packed = PackedPairs(pairs, *widths, seed)
+    updates = []
+    for devices in (one, other):
+        rows = layout_of(tokens_per_update, devices, widths)
+        batch = TrainingBatches(packed, rows, seed)[step]
+        assert {x.shape[:2] for x in batch} == {(rows.accumulation, rows.rows_per_step)}
+        updates.append(rows_of(batch))
+    assert len(updates[0]) == len(updates[1])
+    for a, b in zip(*updates):
+        assert_equal(a, b)
+
+
+@PROPERTY
+@given(
+    st.integers(1, 10**5), st.integers(0, 10**5), st.integers(2, 999), st.integers(2, 999),
+    st.integers(1, 64),
+)  # fmt: skip
+def test_no_update_is_over_its_budget(tokens_per_update, max_tokens, source, target, devices):
+    found = layout(tokens_per_update, max_tokens, source, target, devices)
+    width = max(source, target)
+    # One row is the least there can be.
+    assert found.rows * width <= max(width, tokens_per_update) < (found.rows + 1) * width
+    at_once, rest = divmod(found.rows_per_step, devices)
+    assert rest == 0
+    assert not max_tokens or at_once * width <= max(width, max_tokens)
+    # No part holds nothing, and no device more than one row less than another.
+    positions = found.accumulation * found.rows_per_step
+    assert 0 <= positions - found.rows < found.accumulation * devices
+
+
+@PROPERTY
+@given(corpora(), st.integers(1, 9), st.integers(1, 9), st.integers(1, 20), st.integers(1, 4))
+def test_evaluation_holds_every_pair_once(corpus, source_width, target_width, rows, num_devices):
+    pairs, *_ = corpus
+    batches = list(EvaluationBatches(pairs, source_width, target_width, rows, num_devices))
+    found = [pair for batch in batches for row in rows_of(batch) for pair in pairs_of(row)]
+    assert collections.Counter(found) == collections.Counter(all_pairs(pairs))
+    ((num_rows, source),) = {batch.src_BS.shape for batch in batches}
+    ((num_rows, target),) = {batch.tgt_out_BT.shape for batch in batches}
+    assert num_rows % num_devices == 0
+    # As many positions as `rows` rows of these widths, or one row for each device.
+    assert num_rows == num_devices or num_rows * source <= rows * source_width
+    assert num_rows == num_devices or num_rows * target <= rows * target_width
+
+
+# --- Text files ---------------------------------------------------------------------------
+
+
+@st.composite
+def text_files(draw, num_lines: int | None = None) -> tuple[bytes, list[str]]:
+    """The content of a text file, and the lines that are documented to be in it."""
+    bounds = {"min_size": 1, "max_size": 12}
+    if num_lines is not None:
+        bounds = {"min_size": num_lines, "max_size": num_lines}
+    written = draw(st.lists(st.tuples(LINES, st.sampled_from(["\n", "\n", "\r\n"])), **bounds))
+    content = "".join(line + end for line, end in written)
+    if written[-1][0] and draw(st.booleans()):
+        content = content.removesuffix("\n")
+    mark = draw(st.sampled_from(["", "\ufeff"]))
+    # Of what a line ends with, one carriage return; of what the file begins with, one mark.
+    lines = [line if end == "\r\n" else line.removesuffix("\r") for line, end in written]
+    if not mark:
+        lines[0] = lines[0].removeprefix("\ufeff")
+    return (mark + content).encode(), lines
+
+
+def write(path: str, content: bytes, compress: bool) -> str:
+    path += ".gz" if compress else ""
+    Path(path).write_bytes(gzip.compress(content) if compress else content)
+    return path
+
+
+@PROPERTY
+@given(st.data(), st.integers(1, 9), st.integers(1, 99), st.booleans())
+def test_text_files_hold_their_lines(data, size, block, compress):
+    content, lines = data.draw(text_files())
+    other, translations = data.draw(text_files(len(lines)))
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sources, "_BLOCK", block):
+        pairs = TextPairs(
+            write(f"{folder}/a", content, compress), write(f"{folder}/b", other, not compress)
+        )
+        assert len(pairs) == len(lines)
+        found = [pair for chunk in pairs.chunks(size) for pair in chunk]
+        assert found == list(zip(lines, translations))
+        assert pairs.sample(len(lines)) == found
+    blocks = list(blocks_of_lines(io.BytesIO(content), "a", size))
+    assert [line for block in blocks for line in block] == lines
+    assert all(len(block) == size for block in blocks[:-1])
+
+
+INVALID = st.sampled_from(
+    [b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xff", b"\xc3", b"\xc0\x80", b"\x80"]
+)
+
+
+@PROPERTY
+@given(
+    st.integers(0, 9),
+    st.lists(INVALID | TEXT.map(str.encode) | st.just(b"\n") | st.binary(), min_size=1),
+    st.integers(1, 9),
+)
+def test_the_first_line_that_is_no_text_is_named(num_good, parts, block):
+    content = b"good\r\n" * num_good + b"".join(parts) + b"\n"
+    wrong = None
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            wrong = number, error.start + 1
+            break
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sources, "_BLOCK", block):
+        path = write(f"{folder}/a", content, compress=False)
+        if wrong is None:
+            assert len(TextPairs(path, path)) == content.count(b"\n")
+            return
+        with pytest.raises(UserError) as error:
+            TextPairs(path, path)
+        where = f"{path} is not UTF-8: line {wrong[0]}, byte {wrong[1]} is 0x"
+        assert str(error.value).startswith(where)
+    with pytest.raises(UserError, match=rf"^standard input, line {wrong[0]} is not UTF-8"):
+        list(blocks_of_lines(io.BytesIO(content), "standard input", 7))
+
+
+@PROPERTY
+@given(text_files(), st.data())
+def test_a_damaged_gzip_file_is_never_read_wrongly(file, data):
+    content, lines = file
+    whole = bytearray(gzip.compress(content, mtime=0))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+        whole[at] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del whole[at:]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.gz"
+        path.write_bytes(whole)
+        try:
+            pairs = TextPairs(str(path), str(path))
+        except UserError:
+            return
+        # What was changed is of the header, such as the time.
+        assert [a for chunk in pairs.chunks(5) for a, _ in chunk] == lines
+
+
+@FEWER
+@given(st.data(), st.integers(1, 3), SEEDS, st.integers(2, 40))
+def test_text_goes_through_cache_and_batches_unchanged(data, num_devices, seed, limit):
+    content, lines = data.draw(text_files())
+    other, translations = data.draw(text_files(len(lines)))
+    expected = list(zip(map(decoded, lines), map(decoded, translations)))
+    tokenizers = Tokenizers(small_tokenizer("bpe"), small_tokenizer("unigram"))
+
+    def texts(batches) -> list[tuple[str, str]]:
+        found = [pair for batch in batches for row in rows_of(batch) for pair in pairs_of(row)]
+        assert all(side[-1] == EOS and side.count(EOS) == 1 for pair in found for side in pair)
+        return [tuple(t.decode(ids) for t, ids in zip(tokenizers, pair)) for pair in found]
+
+    chunks_of_3 = mock.patch("transformer.token_cache._CHUNK", 3)
+    with tempfile.TemporaryDirectory() as folder, chunks_of_3:
+        pairs = TextPairs(write(f"{folder}/a", content, False), write(f"{folder}/b", other, True))
+        cache = token_cache(pairs, tokenizers, folder, **NO_LIMITS)
+        batches = EvaluationBatches(cache, 7, 11, 5, num_devices)
+        assert sorted(texts(batches)) == sorted(expected)
+
+        # For training, all but the blank and the long.
+        def is_kept(pair: tuple[str, str]) -> bool:
+            return all(t.strip() and len(x.encode(t)) < limit for t, x in zip(pair, tokenizers))
+
+        kept = [pair for pair in zip(lines, translations) if is_kept(pair)]
+        if not kept:
+            with pytest.raises(UserError, match="no pair is left"):
+                token_cache(pairs, tokenizers, folder, limit, limit)
+            return
+        cache = token_cache(pairs, tokenizers, folder, limit, limit)
+        packed = PackedPairs(cache, limit, limit, seed)
+        found = texts([packed.batch(np.arange(len(packed)))])
+        assert sorted(found) == sorted(tuple(map(decoded, pair)) for pair in kept)
+        assert cache.report["total"] == sum(cache.report.values()) - cache.report["total"]
+
+
+ODD_LINES = [
+    *["", " ", "\t", "\0", "a\0b", "\x01\x02\x1b[31m\x7f", "a\u200db", "\u200f\u05e9 \u202ea"],
+    *["e\u0301\u0301\u0308", "\ufeffa", "a\ufeffb", "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg"],
+    *["a\rb", "\r", "\ufffd\ufffe\uffff\U0010ffff", "\u2581 \u2581", "x" * 100_000, "ab " * 33_333],
+]  # fmt: skip
+ODD_FILE = "\r\n".join(ODD_LINES[:-3]) + "\n" + "\n".join(ODD_LINES[-3:])
+ODD_BYTES = b"\xef\xbb\xbf" + ODD_FILE.encode()
+
+
+def test_odd_lines_go_through_the_file_door(tmp_path):
+    tokenizers = Tokenizers(small_tokenizer("bpe"), small_tokenizer("unigram"))
+    paths = [write(f"{tmp_path}/{i}", ODD_BYTES, compress=bool(i)) for i in range(2)]
+    pairs = TextPairs(*paths)
+    assert [pair for chunk in pairs.chunks(5) for pair in chunk] == [(x, x) for x in ODD_LINES]
+    cache = token_cache(pairs, tokenizers, tmp_path, **NO_LIMITS)
+    assert len(cache) == len(ODD_LINES)
+    for i, line in enumerate(map(decoded, ODD_LINES)):
+        assert tokenizers.source.decode(cache.source(i)) == line
+        assert tokenizers.target.decode(cache.target(i)) == line
+    batches = EvaluationBatches(cache, 64, 64, 8, 1)
+    found = [pair for batch in batches for row in rows_of(batch) for pair in pairs_of(row)]
+    assert sorted(found) == sorted(all_pairs(cache))
+
+
+# translate.py with a model whose translation is what its tokenizer makes of the sentence.
+ECHO = """
+import pathlib
+import sys
+from types import SimpleNamespace
+
+import translate
+from transformer import cli
+from transformer.tokenizer import Tokenizer
+
+def restore(workdir, *arguments, **options):
+    tokenizer = Tokenizer.load(workdir / "tokenizer.model")
+
+    def echo(params, lines):
+        assert len(lines) <= 3
+        return [tokenizer.decode(tokenizer.encode(line)) for line in lines]
+
+    return SimpleNamespace(params=None, translator=SimpleNamespace(translate=echo))
+
+translate.restore = restore
+translate.LINES_AT_ONCE = 3
+cli.run(translate.main)
+"""
+
+
+@pytest.fixture
+def echo(tmp_path):
+    """echo(*arguments, stdin=b"") -> the result of such a translate.py, in tmp_path."""
+    (tmp_path / "echo.py").write_text(ECHO)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tokenizer.model").write_bytes(small_tokenizer().model_bytes)
+
+    def run_echo(*arguments: str, stdin: bytes = b"") -> Result:
+        return run(
+            str(tmp_path / "echo.py"), "--workdir=run", *arguments, cwd=tmp_path, stdin=stdin
+        )
+
+    return run_echo
+
+
+def test_translate_answers_each_line_with_one_line(echo, tmp_path):
+    expected = "".join(f"{decoded(line)}\n" for line in ODD_LINES).encode()
+    assert echo(stdin=ODD_BYTES) == (0, expected, "")
+    write(f"{tmp_path}/in", ODD_BYTES, compress=True)
+    assert echo("--input=in.gz", "--output=out") == (0, b"", "")
+    assert (tmp_path / "out").read_bytes() == expected
+    assert echo(stdin=b"") == (0, b"", "")
+    assert echo(stdin=b"\n\r\n\n\r") == (0, b"\n\n\n\n", "")
+    assert echo(stdin=b"\xef\xbb\xbf") == (0, b"\n", "")
+
+
+def test_translate_names_the_line_that_is_no_text(echo, tmp_path):
+    surrogate = "a\nb\x85c\u2028d\n\n".encode() + b"\xed\xa0\x80\n"
+    assert_refused(echo(stdin=surrogate), "standard input, line 4 is not UTF-8")
+    write(f"{tmp_path}/in", surrogate, compress=True)
+    assert_refused(echo("--input=in.gz", "--output=out"), "in.gz, line 4 is not UTF-8")
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"a\n" * 99)[:-9])
+    assert_refused(echo("--input=in.gz", "--output=out"), "in.gz is damaged")
+    assert not (tmp_path / "out").exists()
+
+
+# --- Files from strangers -----------------------------------------------------------------
+
+LOADERS = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "torch"}
+
+
+def code_runners(tree: ast.Module) -> list[str]:
+    """What a module names that could run code out of a file which it reads."""
+    found = []
+    for node in ast.walk(tree):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        found += [name for name in modules if name.partition(".")[0] in LOADERS]
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            keywords = {keyword.arg for keyword in node.keywords}
+            if name in ("eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load"):
+                found.append(name)
+            if "allow_pickle" in keywords or (name == "np.load" and len(node.args) > 1):
+                found.append("allow_pickle")
+    return found
+
+
+def test_no_module_reads_files_that_could_hold_code():
+    for code, expected in (
+        ("import pickle as p", ["pickle"]),
+        ("from torch.serialization import load", ["torch.serialization"]),
+        ("def f():\n    return eval(x)", ["eval"]),
+        ("np.load(path, allow_pickle=True)", ["allow_pickle"]),
+        ("yaml.load(file)", ["yaml.load"]),
+        ("json.load(file); np.load(path); model.eval()", []),
+    ):
+        assert code_runners(ast.parse(code)) == expected
+    # Tests, which read only what they wrote, may well make such files.
+    patterns = "*.py", "configs/*.py", "transformer/**/*.py"
+    paths = [path for pattern in patterns for path in ROOT.glob(pattern)]
+    assert {ROOT / x for x in ("train.py", "transformer/datasets/multi30k.py")} < {*paths}
+    found = {str(path): code_runners(ast.parse(path.read_text())) for path in paths}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+class Bomb:
+    """Makes a directory when it is unpickled."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.fixture(params=[0, pickle.HIGHEST_PROTOCOL])
+def bomb(request, tmp_path):
+    """A pickle that makes a directory; at the end there must be none."""
+    content = pickle.dumps(Bomb(tmp_path / "exploded"), request.param)
+    pickle.loads(content)
+    (tmp_path / "exploded").rmdir()
+    yield content + b"\n"
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "config.json", "metrics.jsonl"])
+def test_a_pickle_in_a_work_directory_is_refused(tmp_path, bomb, name):
+    (tmp_path / name).write_bytes(bomb)
+    read = {
+        "tokenizer.model": Tokenizers.load,
+        "config.json": experiment.load,
+        "metrics.jsonl": lambda workdir: read_metrics(workdir / name),
+    }
+    with pytest.raises(UserError) as error:
+        read[name](tmp_path)
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("name", [
+    "meta.json", "source_tokens.bin", "source_offsets.bin", "target_tokens.bin",
+    "target_offsets.bin",
+])  # fmt: skip
+def test_a_pickle_in_the_token_cache_is_replaced(tmp_path, bomb, name):
+    tokenizers = Tokenizers(small_tokenizer(), small_tokenizer())
+    path = write(f"{tmp_path}/a", b"one\ntwo words\n\n" * 50, compress=False)
+    pairs, cache = TextPairs(path, path), tmp_path / "cache"
+    wanted = all_pairs(token_cache(pairs, tokenizers, cache, **NO_LIMITS))
+    (file,) = cache.glob(f"*/{name}")
+    content = file.read_bytes()
+    same_size = (bomb * len(content))[: len(content)]
+    for damaged in (bomb, same_size):
+        if damaged is same_size and name.endswith("tokens.bin"):
+            continue  # numbers that the cache takes for tokens
+        file.write_bytes(damaged)
+        assert all_pairs(token_cache(pairs, tokenizers, cache, **NO_LIMITS)) == wanted
+        assert file.read_bytes() == content
+
+
+META_VALUES = st.recursive(
+    st.sampled_from(["object", "O", "int64", "uint16", "float16", "(1 2)i4", "V8", -1, 2**70, None])
+    | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made_cache(tmp_path_factory):
+    """The pairs of a token cache, their tokenizers, its directory, and its meta.json."""
+    directory = tmp_path_factory.mktemp("made")
+    path = write(f"{directory}/a", b"one\ntwo words\n\n" * 5, compress=False)
+    pairs, tokenizers = TextPairs(path, path), Tokenizers(small_tokenizer(), small_tokenizer())
+    token_cache(pairs, tokenizers, directory, **NO_LIMITS)
+    (file,) = directory.glob("*/meta.json")
+    return pairs, tokenizers, directory, file.read_text()
+
+
+@PROPERTY
+@given(st.data())
+def test_whatever_a_meta_file_says_the_pairs_are_right(made_cache, data):
+    pairs, tokenizers, directory, meta = made_cache
+    # One value of the file, at any depth, is another.
+    root = {"meta": json.loads(meta)}
+    parent, key = root, "meta"
+    while isinstance(parent[key], dict | list) and data.draw(st.booleans()):
+        parent = parent[key]
+        key = data.draw(st.sampled_from([*parent] if isinstance(parent, dict) else [0, 1]))
+    parent[key] = data.draw(META_VALUES)
+    (file,) = directory.glob("*/meta.json")
+    file.write_text(json.dumps(root["meta"]))
+    # The log that pytest keeps would keep the errors, and they the files.
+    with mock.patch("transformer.token_cache.logging.warning"):
+        found = token_cache(pairs, tokenizers, directory, **NO_LIMITS)
+    texts = [tokenizers.source.decode(found.source(i)) for i in range(len(found))]
+    assert texts == ["one", "two words", ""] * 5
+    assert all_pairs(found) == [(source, source) for source, _ in all_pairs(found)]
+    assert found.summary.startswith(f"15 of {found.report['total']:,} pairs; dropped: ")
+
+
+# In a process of its own: what aborts in SentencePiece is no exception.
+DAMAGED_MODELS = """
+import random, sys
+from transformer.errors import UserError
+from transformer.tokenizer import Tokenizer
+
+whole = [open(path, "rb").read() for path in sys.argv[1:]]
+refused = 0
+for seed in range(4000):
+    rng = random.Random(seed)
+    model = bytearray(rng.choice(whole))
+    kind = rng.randrange(4)
+    if kind == 0:
+        model = rng.randbytes(rng.choice([1, 2, 5, 20, 300]))
+    elif kind == 1:
+        del model[rng.randrange(len(model)):]
+    elif kind == 2:
+        for _ in range(rng.choice([1, 2, 5, 30])):
+            model[rng.randrange(len(model))] ^= 1 << rng.randrange(8)
+    else:
+        at = rng.randrange(len(model))
+        model[at:at + rng.randrange(200)] = model[rng.randrange(len(model)):][:rng.randrange(200)]
+    try:
+        tokenizer = Tokenizer(bytes(model))
+    except UserError:
+        refused += 1
+        continue
+    for text in ("The dog sees the cat.", "", "a\\u2581b", " \\t\\u00e9\\0", "x" * 2000):
+        tokenizer.decode(tokenizer.encode(text))
+    tokenizer.decode(range(tokenizer.vocab_size))
+print(refused)
+"""
+
+
+def test_no_damaged_tokenizer_ends_the_process(tmp_path):
+    paths = [tmp_path / f"{model_type}.model" for model_type in MODEL_TYPES]
+    for path in paths:
+        path.write_bytes(small_tokenizer(path.stem).model_bytes)
+    result = subprocess.run(
+        [sys.executable, "-c", DAMAGED_MODELS, *paths],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert 1000 < int(result.stdout) < 4000

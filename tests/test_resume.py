@@ -1,0 +1,489 @@
+"""A run in parts is one run: after signals, sudden death, and on other devices."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import soak
+from jax.experimental.compilation_cache import compilation_cache
+from test_bad_input import ROOT, environment, run, toy_flags, write_toy
+from test_command_line import final_state, metrics, succeeded
+
+import train
+from configs import base
+from transformer.compilation import Compilations
+from transformer.errors import UserError
+from transformer.experiment import Experiment
+from transformer.preemption import EXIT_CODE, Stopped, StopRequest
+
+
+def assert_same_run(a: Path, b: Path) -> None:
+    assert metrics(a) == metrics(b)
+    states = final_state(a), final_state(b)
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+    for x, y in zip(*map(jax.tree.leaves, states)):
+        np.testing.assert_array_equal(x, y)
+
+
+# --- Resuming -----------------------------------------------------------------------------
+
+
+def resumable(**changes) -> list[str]:
+    """12 updates with dropout, a checkpoint every 3; epochs of 9.6 updates."""
+    return toy_flags(
+        **{
+            "training_steps": 12,
+            "training_log_every": 3,
+            "training_checkpoint_every": 3,
+            "training_max_tokens_per_device": 3 * 31,
+            "model_dropout": 0.2,
+            "optimizer_warmup_steps": 5,
+        }
+        | changes
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("resume")
+    write_toy(directory, train=197, validation=5)
+    succeeded(run("train.py", *resumable(), "--workdir=whole", cwd=directory))
+    return directory / "whole"
+
+
+def test_a_run_in_two_parts_is_one_run(uninterrupted):
+    directory = uninterrupted.parent
+    succeeded(run("train.py", *resumable(training_steps=6), "--workdir=parts", cwd=directory))
+    assert metrics(directory / "parts") == metrics(uninterrupted)[:4]
+    # What a run wrote that was killed before it could save a checkpoint.
+    with (directory / "parts" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "train/loss": 99.0}\n{"step": 9, "train/lo')
+    result = succeeded(run("train.py", *resumable(), "--workdir=parts", cwd=directory))
+    assert b"at step 6 of 12" in result.out
+    assert_same_run(directory / "parts", uninterrupted)
+    assert metrics(uninterrupted)[-1]["step"] == 12
+
+    # Started once more, it has nothing to do, and loses nothing.
+    succeeded(run("train.py", *resumable(), "--workdir=parts", cwd=directory))
+    assert_same_run(directory / "parts", uninterrupted)
+
+
+def test_a_killed_run_is_one_run(uninterrupted):
+    directory = uninterrupted.parent
+    with subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *resumable(), "--workdir=killed"],
+        cwd=directory,
+        env=os.environ | environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (directory / "killed" / "checkpoints" / "3").exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+    result = succeeded(run("train.py", *resumable(), "--workdir=killed", cwd=directory))
+    assert b"at step 0 of 12" not in result.out
+    assert_same_run(directory / "killed", uninterrupted)
+
+
+def test_another_seed_is_another_run(uninterrupted):
+    arguments = resumable(training_seed=3, training_steps=3)
+    succeeded(run("train.py", *arguments, "--workdir=other", cwd=uninterrupted.parent))
+    other, first = metrics(uninterrupted.parent / "other")[0], metrics(uninterrupted)[0]
+    assert other["train/loss"] != first["train/loss"]
+
+
+# --- Told to stop -------------------------------------------------------------------------
+
+
+class StopAt(StopRequest):
+    """A request that comes just before the loop asks for the `number`th time."""
+
+    def __init__(self, number: int | None):
+        self.asked, self.number = 0, number
+
+    def wait_for_steps(self, mesh) -> None:
+        pass
+
+    def seen(self) -> bool:
+        self.asked += 1
+        return self.asked == self.number
+
+
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory):
+    """Programs of this process come from a cache, as those of the scripts do."""
+    names = ("dir", "min_compile_time_secs", "min_entry_size_bytes")
+    keys = ["jax_compilation_cache_dir", *(f"jax_persistent_cache_{n}" for n in names[1:])]
+    before = [getattr(jax.config, key) for key in keys]
+    for key, value in zip(keys, (str(tmp_path_factory.mktemp("compiled")), 0.0, -1)):
+        jax.config.update(key, value)
+    compilation_cache.reset_cache()
+    yield
+    for key, value in zip(keys, before):
+        jax.config.update(key, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("text")
+    write_toy(directory, train=197, validation=41)
+    return directory
+
+
+def experiment_of(text: Path, **changes) -> Experiment:
+    """9 updates: a checkpoint each 4, validation BLEU each 8, a line of the log each 3."""
+    config = base.get_config().to_dict()
+    fields = {
+        "training_steps": 9,
+        "training_checkpoint_every": 4,
+        "training_bleu_every": 8,
+        "training_log_every": 3,
+        "training_max_tokens_per_device": 3 * 31,
+        "model_attention_dropout": 0.1,
+        "data_data_dir": str(text / "data"),
+    }
+    for flag in toy_flags(**{**fields, **changes})[1:]:
+        name, _, value = flag.removeprefix("--config.").partition("=")
+        section, _, field = name.partition(".")
+        kind = type(config[section][field])
+        config[section][field] = value if kind is type(None) else kind(value)
+    for name in ("train", "validation"):
+        config["data"][f"{name}_source"] = str(text / f"{name}.en")
+        config["data"][f"{name}_target"] = str(text / f"{name}.de")
+    return Experiment.from_dict(config)
+
+
+VARIANTS = {"accumulated": {}, "bfloat16": {"model_dtype": "bfloat16"}}
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request, text, tmp_path_factory, compiled_once):
+    """An experiment, its uninterrupted run, and how often that was asked to stop."""
+    config = experiment_of(text, **VARIANTS[request.param])
+    workdir, stop = tmp_path_factory.mktemp("whole"), StopAt(None)
+    train.train(config, workdir, stop)
+    return config, workdir, stop.asked
+
+
+def test_stopped_anywhere_it_goes_on_from_there(variant, tmp_path, capsys):
+    """Between checkpoints, at them, and in the validation of either kind."""
+    config, whole, asked = variant
+    assert asked > 15
+    saved = []
+    for number in range(2, asked + 1, 4 if config.model.dtype == "float32" else 7):
+        workdir = tmp_path / str(number)
+        with pytest.raises(Stopped) as stopped:
+            train.train(config, workdir, StopAt(number))
+        assert stopped.value.code == EXIT_CODE == 75
+        saved.append(max(int(p.name) for p in (workdir / "checkpoints").iterdir()))
+        assert re.search(rf"^stopped .* step {saved[-1]}$", capsys.readouterr().err, re.M)
+        train.train(config, workdir, StopAt(None))
+        assert f"at step {saved[-1]} of 9" in capsys.readouterr().out
+        assert_same_run(workdir, whole)
+        assert kept(workdir) == kept(whole) == ["4", "8", "9"]
+    assert saved == sorted(saved)
+    assert len(set(saved)) > 1
+
+
+def kept(workdir: Path) -> list[str]:
+    return sorted(path.name for path in (workdir / "checkpoints").iterdir())
+
+
+def test_nothing_compiles_after_the_start(text, tmp_path, compiled_once):
+    """A warning of ours is an error here. Divergence and its report are no exception."""
+    train.train(experiment_of(text, training_log_every=1), tmp_path, StopAt(None))
+    with Compilations() as second:
+        train.train(experiment_of(text, training_steps=10), tmp_path, StopAt(None))
+    assert second.compiled == 0 < second.cached
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], 2 * [signal.SIGTERM]])
+def test_real_signals(signals, uninterrupted):
+    """The first is heard out; the second ends the process at once."""
+    workdir = uninterrupted.parent / f"signals{len(signals)}{signals[0]}"
+    arguments = resumable(training_steps=100_000, training_checkpoint_every=1000)
+    with subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *arguments, f"--workdir={workdir}"],
+        cwd=uninterrupted.parent,
+        env=os.environ | environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while "start    at step" not in process.stdout.readline():
+            assert process.poll() is None
+        path = workdir / "metrics.jsonl"
+        while not (path.exists() and path.read_text()):
+            time.sleep(0.01)
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.0002)
+        _, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    if len(signals) == 1:
+        assert process.returncode == EXIT_CODE
+        assert f"{signals[0].name}: stopping after this step" in err
+        (step,) = kept(workdir)
+        assert f"stopped after step {step}" in err
+    else:
+        assert process.returncode in (-signal.SIGTERM, EXIT_CODE)
+    assert not (workdir / "lock").exists() or len(signals) == 2
+
+
+def test_a_signal_is_heard_when_nobody_reads_the_log(uninterrupted):
+    """As in `train.py 2>&1 | tee log` and Ctrl-C, which ends tee first."""
+    workdir = uninterrupted.parent / "unread"
+    arguments = resumable(training_steps=100_000, training_checkpoint_every=1000)
+    with subprocess.Popen(
+        [sys.executable, ROOT / "train.py", *arguments, f"--workdir={workdir}"],
+        cwd=uninterrupted.parent,
+        env=os.environ | environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        while b"start    at step" not in process.stdout.readline():
+            assert process.poll() is None
+        path = workdir / "metrics.jsonl"
+        while not (path.exists() and path.read_text()):
+            time.sleep(0.01)
+        process.stdout.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == EXIT_CODE
+    assert len(kept(workdir)) == 1
+
+
+# --- Divergence ---------------------------------------------------------------------------
+
+
+def poison(monkeypatch, *bad: int, labels=lambda labels: labels + 10_000) -> None:
+    """Alters the labels of some batches: beyond the vocabulary, the loss is not finite."""
+
+    class Poisoned(train.Run):
+        def load_batch(self, number: int):
+            batch, num_tokens = super().load_batch(number)
+            if number in bad:
+                altered = labels(np.asarray(batch.tgt_out_BT))
+                altered = jax.device_put(altered, batch.tgt_out_BT.sharding)
+                batch = batch._replace(tgt_out_BT=altered)
+            return batch, num_tokens
+
+    monkeypatch.setattr(train, "Run", Poisoned)
+
+
+def skipped(workdir: Path) -> list[tuple[int, float, float]]:
+    lines = [line for line in metrics(workdir) if "train/skipped_updates" in line]
+    names = "step", "train/skipped_updates", "train/skipped_batches"
+    return [tuple(line[name] for name in names) for line in lines]
+
+
+def test_a_bad_batch_is_skipped_and_counted(text, tmp_path, capsys, monkeypatch, compiled_once):
+    poison(monkeypatch, 2, 5, 6)
+    config = experiment_of(text, training_log_every=1)
+    train.train(config, tmp_path / "a", StopAt(None))
+    assert skipped(tmp_path / "a") == [
+        (step, (step > 2) + (step > 5) + (step > 6), 0) for step in range(1, 10)
+    ]
+    losses = [line["train/loss"] for line in metrics(tmp_path / "a") if "train/loss" in line]
+    assert [i for i, loss in enumerate(losses) if loss is None] == [2, 5, 6]
+    err = capsys.readouterr().err
+    assert re.search(r"warning: update 3 on batch 2: loss nan, .*: skipped \(1 in a row\)", err)
+    assert re.search(r"warning: update 7 on batch 6: loss nan, .*: skipped \(2 in a row\)", err)
+    # Also when it is stopped in between.
+    with pytest.raises(Stopped):
+        train.train(config, tmp_path / "b", StopAt(5))
+    train.train(config, tmp_path / "b", StopAt(None))
+    assert_same_run(tmp_path / "b", tmp_path / "a")
+
+
+def test_after_many_in_a_row_it_goes_back_and_passes_them_over(
+    text, tmp_path, capsys, monkeypatch, compiled_once
+):
+    poison(monkeypatch, 5, 6)
+    config = experiment_of(text, training_log_every=1, training_rollback_after=2)
+    train.train(config, tmp_path / "a", StopAt(None))
+    assert "from step 7 back to step 4, and on with batch 7 (rollback 1 of 3)" in (
+        capsys.readouterr().err
+    )
+    assert skipped(tmp_path / "a") == [(s, 0, 0 if s < 5 else 3) for s in range(1, 10)]
+    # Killed after the rollback, before a checkpoint: the same again.
+    for number in (3, 8, 10):
+        workdir = tmp_path / str(number)
+        with pytest.raises(Stopped):
+            train.train(config, workdir, StopAt(number))
+        train.train(config, workdir, StopAt(None))
+        assert_same_run(workdir, tmp_path / "a")
+
+
+def test_without_a_checkpoint_it_goes_back_to_the_beginning(
+    text, tmp_path, capsys, monkeypatch, compiled_once
+):
+    poison(monkeypatch, 1, 2)
+    config = experiment_of(text, training_rollback_after=2)
+    train.train(config, tmp_path, StopAt(None))
+    assert "back to step 0, and on with batch 3" in capsys.readouterr().err
+
+
+def test_a_loss_far_above_its_average_is_bad_too(
+    text, tmp_path, capsys, monkeypatch, compiled_once
+):
+    """The batches of a language that is not the one it has learned."""
+    poison(monkeypatch, 61, 62, 63, labels=lambda labels: 299 - labels)
+    config = experiment_of(
+        text,
+        training_steps=70,
+        training_checkpoint_every=10,
+        training_bleu_every=0,
+        training_rollback_after=3,
+        optimizer_warmup_steps=20,
+    )
+    train.train(config, tmp_path / "a", StopAt(None))
+    assert "far above the average" in capsys.readouterr().err
+    assert skipped(tmp_path / "a")[-1] == (70, 0, 4)  # batches 60 to 63
+    config = dataclasses.replace(
+        config, training=dataclasses.replace(config.training, max_loss_rise=0.0)
+    )
+    train.train(config, tmp_path / "b", StopAt(None))
+    assert skipped(tmp_path / "b")[-1] == (70, 0, 0)
+
+
+def test_after_a_few_rollbacks_it_stops_with_a_report(text, tmp_path, monkeypatch, compiled_once):
+    poison(monkeypatch, *range(5, 99))
+    config = experiment_of(text, training_rollback_after=2, training_max_rollbacks=2)
+    with pytest.raises(UserError, match=r"after 2 rollbacks .* has the batches") as error:
+        train.train(config, tmp_path, StopAt(None))
+    assert str(tmp_path / "divergence.json") in str(error.value)
+    report = json.loads((tmp_path / "divergence.json").read_text())
+    updates = report["updates"]
+    assert [update["batch"] for update in updates] == [9, 10]
+    assert [update["step"] for update in updates] == [4, 5]
+    assert all(update["skipped"] and update["loss"] == "nan" for update in updates)
+    lines = [(text / f"train.{x}").read_text().splitlines() for x in ("en", "de")]
+    for update in updates:
+        assert len(update["pairs"]) > 5
+        for pair in update["pairs"]:
+            assert (pair["source"], pair["target"]) == tuple(x[pair["pair"]] for x in lines)
+    norms = report["norms_by_layer"]
+    assert set(norms) == {"encoder_layers/0", "decoder_layers/0", "target_embedding"}
+    assert all(min(values.values()) > 0.1 for values in norms.values())
+    assert kept(tmp_path) == ["4"]  # nothing of the bad part was saved
+
+
+# --- The data has changed -----------------------------------------------------------------
+
+
+def test_files_may_move_but_not_change(text, tmp_path, compiled_once):
+    directory = tmp_path / "text"
+    directory.mkdir()
+    for path in text.glob("*.??"):
+        (directory / path.name).write_bytes(path.read_bytes())
+    train.train(experiment_of(text), tmp_path / "run", StopAt(None))
+    moved = experiment_of(directory, training_steps=10)
+    train.train(moved, tmp_path / "run", StopAt(None))
+    (directory / "train.de").write_text((directory / "train.de").read_text().replace("Eno", "On"))
+    with pytest.raises(UserError, match="training or validation text has changed"):
+        train.train(moved, tmp_path / "run", StopAt(None))
+
+
+# --- Other machines -----------------------------------------------------------------------
+
+
+def assert_close_run(a: Path, b: Path) -> None:
+    for x, y in zip(metrics(a), metrics(b), strict=True):
+        assert x.keys() == y.keys()
+        for name in x:
+            np.testing.assert_allclose(x[name], y[name], rtol=2e-3, err_msg=name)
+    for x, y in zip(*map(jax.tree.leaves, (final_state(a).params, final_state(b).params))):
+        np.testing.assert_allclose(x, y, rtol=0, atol=2e-3)
+
+
+def on_devices(count: int) -> dict[str, str]:
+    flags = f"--xla_force_host_platform_device_count={count}"
+    return os.environ | environment() | {"XLA_FLAGS": flags}
+
+
+def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
+    """The rows of an update, split in 2 parts, in 4 and in 8, with dropout."""
+    workdir = uninterrupted.parent / "devices"
+    for steps, devices in ((3, 1), (6, 4), (9, 8), (12, 1)):
+        command = [sys.executable, ROOT / "train.py", *resumable(training_steps=steps)]
+        done = subprocess.run(
+            [*command, f"--workdir={workdir}"],
+            cwd=uninterrupted.parent,
+            env=on_devices(devices),
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"on {devices} cpu device(s)" in done.stdout
+    assert_close_run(workdir, uninterrupted)
+    assert metrics(workdir) != metrics(uninterrupted)  # so the devices did make a difference
+
+
+def processes(workdir: Path, steps: int, count: int, stop: bool = False) -> list[int]:
+    """Trains in several processes; `stop`: one of them gets a SIGTERM. The exit codes."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    arguments = resumable(training_steps=steps, training_checkpoint_every=3 if not stop else 1000)
+    command = [sys.executable, str(ROOT / "train.py"), *arguments, f"--workdir={workdir}"]
+    job = [f"--coordinator=localhost:{port}", f"--num_processes={count}"]
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [*command, *job, f"--process_id={i}"],
+                    cwd=workdir.parent,
+                    env=on_devices(2),
+                    stdout=subprocess.DEVNULL,
+                )
+            )
+            for i in range(count)
+        ]
+        if stop:
+            path = workdir / "metrics.jsonl"
+            while not (path.exists() and path.read_text()):
+                assert all(process.poll() is None for process in started)
+                time.sleep(0.01)
+            started[-1].send_signal(signal.SIGTERM)
+        return [process.wait(timeout=300) for process in started]
+
+
+def test_from_one_process_to_two_and_back(uninterrupted):
+    workdir = uninterrupted.parent / "processes"
+    alone = ["train.py", *resumable(training_steps=6), "--workdir=processes"]
+    succeeded(run(*alone, cwd=uninterrupted.parent))
+    assert processes(workdir, steps=9, count=2) == [0, 0]
+    alone = ["train.py", *resumable(), "--workdir=processes"]
+    succeeded(run(*alone, cwd=uninterrupted.parent))
+    assert_close_run(workdir, uninterrupted)
+
+
+def test_a_signal_to_one_process_stops_all_at_the_same_step(uninterrupted):
+    workdir = uninterrupted.parent / "stopped"
+    assert processes(workdir, steps=100_000, count=2, stop=True) == [EXIT_CODE, EXIT_CODE]
+    assert len(kept(workdir)) == 1
+
+
+# --- For longer ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_killed_thirty_times():
+    command = [sys.executable, Path(soak.__file__), "--kills=30", "--variant=accumulated"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
