@@ -219,28 +219,40 @@ def test_a_lock_that_is_released_while_it_is_being_locked(tmp_path, process, mon
 
 def test_a_lock_that_is_made_or_released_while_it_is_looked_for(tmp_path, process, monkeypatch):
     path, holder = tmp_path / "lock", process(tmp_path)
-    real = os.open
+    real = os.link
 
-    def made(name, flags, *args, **kwargs):
-        monkeypatch.setattr(os, "open", real)
+    def made(*names):
+        monkeypatch.setattr(os, "link", real)
         assert holder.start().line() == "held"
-        return real(name, flags, *args, **kwargs)
+        return real(*names)
 
-    monkeypatch.setattr(os, "open", made)
+    monkeypatch.setattr(os, "link", made)
     with pytest.raises(UserError, match=f"process {holder.pid} "), lock_workdir(tmp_path):
         pass
 
-    def released(name, flags, *args, **kwargs):
-        monkeypatch.setattr(os, "open", real)
+    def released(*names):
+        monkeypatch.setattr(os, "link", real)
         try:
-            return real(name, flags, *args, **kwargs)
+            return real(*names)
         finally:
             holder.end()
 
-    monkeypatch.setattr(os, "open", released)
+    monkeypatch.setattr(os, "link", released)
     with lock_workdir(tmp_path):
         assert_held_by_us(tmp_path)
     assert not path.exists()
+
+
+def test_a_file_system_without_links(tmp_path, process, monkeypatch):
+    def link(*names):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    with lock_workdir(tmp_path):
+        assert_held_by_us(tmp_path)
+        other = process(tmp_path).start()
+        assert "is in use by" in other.line()
+    assert files(tmp_path) == []
 
 
 def test_who_takes_a_dead_lock_over_is_named_not_the_dead(tmp_path, monkeypatch):

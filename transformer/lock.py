@@ -73,11 +73,18 @@ def _take_place(path: Path, temporary: Path, file: FileIO) -> None:
     """Renames our file to `path` when no live process holds that."""
     seen, seen_at = None, 0.0
     while True:
-        # 1. No lock: of all processes on all hosts, one creates the file.
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-            temporary.replace(path)
+        # 1. No lock: of all processes on all hosts, one creates the file; whole and locked, so
+        #    that nobody takes it for a dead one, where the file system has links.
+        try:
+            os.link(temporary, path)
             return
+        except FileExistsError:
+            pass
+        except OSError:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+                temporary.replace(path)
+                return
 
         # 2. Opened anew for every look: that is when NFS asks the server for the time.
         try:
