@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.layers import DropoutRngs, at_least_float32, dropout, linear
+from transformer.layers import DropoutRngs, Linear, dropout, multiply
 
 
 class KeysValues(NamedTuple):
@@ -30,17 +30,13 @@ def dot_product_attention(
     """
     dtype = query_BHTK.dtype
     query_BHTK = query_BHTK * jnp.asarray(query_BHTK.shape[-1] ** -0.5, dtype)
-    scores_BHTS = jnp.einsum(
-        "BHTK,BHSK->BHTS",
-        query_BHTK,
-        memory.key_BHSK,
-        preferred_element_type=at_least_float32(dtype),
-    )
+    scores_BHTS = multiply("BHTK,BHSK->BHTS", query_BHTK, memory.key_BHSK, dtype)
     # The paper's -inf would make NaN of a row that is masked whole.
     scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, jnp.finfo(scores_BHTS.dtype).min)
     weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(dtype)
     weights_BHTS = dropout(weights_BHTS, dropout_rate, rngs)
-    return jnp.einsum("BHTS,BHSU->BHTU", weights_BHTS, memory.value_BHSU)
+    y_BHTU = multiply("BHTS,BHSU->BHTU", weights_BHTS, memory.value_BHSU, dtype)
+    return y_BHTU.astype(dtype)
 
 
 class MultiHeadAttention(nnx.Module):
@@ -61,10 +57,10 @@ class MultiHeadAttention(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        self.query = linear(d_model, num_heads * d_k, use_bias=False, dtype=dtype, rngs=rngs)
-        self.key = linear(d_model, num_heads * d_k, use_bias=False, dtype=dtype, rngs=rngs)
-        self.value = linear(d_model, num_heads * d_v, use_bias=False, dtype=dtype, rngs=rngs)
-        self.output = linear(num_heads * d_v, d_model, use_bias=False, dtype=dtype, rngs=rngs)
+        self.query = Linear(d_model, num_heads * d_k, use_bias=False, dtype=dtype, rngs=rngs)
+        self.key = Linear(d_model, num_heads * d_k, use_bias=False, dtype=dtype, rngs=rngs)
+        self.value = Linear(d_model, num_heads * d_v, use_bias=False, dtype=dtype, rngs=rngs)
+        self.output = Linear(num_heads * d_v, d_model, use_bias=False, dtype=dtype, rngs=rngs)
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
 

@@ -1,9 +1,11 @@
 """The small parts: dropout, embedding, feed-forward network, add & norm."""
 
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -43,26 +45,93 @@ class DropoutRngs:
 def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate).
 
-    `rngs=None` means evaluation: x is returned as it is. The rate is rounded to 1 / 65536.
-    The first axis of x is the batch.
+    `rngs=None` means evaluation: x is returned as it is. The first axis of x is the batch.
     """
     if rngs is None or rate == 0:
         return x
     keys = rngs.dropout()
     keys_B = keys if keys.ndim else jax.random.split(keys, x.shape[0])
-    # Two 16-bit draws from each 32-bit word: random bits are what dropout costs.
-    row_shape = (*x.shape[1:-1], -(-x.shape[-1] // 2))
-    words = jax.vmap(lambda key: jax.random.bits(key, row_shape))(keys_B)
-    draws = jax.lax.bitcast_convert_type(words, jnp.uint16)
-    draws = draws.reshape(*x.shape[:-1], -1)[..., : x.shape[-1]]
-    threshold = min(round(rate * 65536), 65535)
-    return jnp.where(draws >= threshold, x * (65536 / (65536 - threshold)), 0).astype(x.dtype)
+    threshold = min(round(rate * 2**32), 2**32 - 1)
+    keep = random_words(keys_B, x.shape) >= np.uint32(threshold)
+    return jnp.where(keep, x * (2**32 / (2**32 - threshold)), 0).astype(x.dtype)
 
 
-def linear(d_in: int, d_out: int, *, use_bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs):
-    return nnx.Linear(
-        d_in, d_out, use_bias=use_bias, dtype=dtype, kernel_init=kernel_init, rngs=rngs
+def random_words(keys_B: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Random 32-bit words, `shape` = [B, ...]; row b depends on key b alone.
+
+    Each word is a hash of its place and the key: unlike `jax.random.bits`, some twenty times
+    the arithmetic, it costs next to nothing, since XLA makes it part of the loop that uses it.
+    Good enough to drop units with, and no better.
+    """
+    words_B2 = jax.random.key_data(keys_B)[:, :2]
+    first, second = (words_B2[:, i].reshape(-1, *[1] * (len(shape) - 1)) for i in (0, 1))
+    place = jnp.zeros(shape, jnp.uint32)
+    for axis in range(1, len(shape)):
+        place = place * np.uint32(shape[axis]) + jax.lax.broadcasted_iota(
+            jnp.uint32, shape, axis
+        )
+    return _mix(_mix(place ^ first) ^ second)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A bijection of 32-bit words in which every bit of x moves every bit of the result."""
+    # Multipliers and shifts: C. Wellons, "Prospecting for Hash Functions", 2018.
+    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def multiply(spec: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The einsum of two arrays: operands of type `dtype`, sums of at least float32.
+
+    So are the products of the gradient. `jnp.einsum` would multiply its float32 gradient with
+    a bfloat16 operand there, in float32; and round the gradient of a parameter to bfloat16.
+    Every letter must stand in two of the three terms of the spec.
+    """
+    return _multiply(spec, jnp.dtype(dtype), x, y)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _multiply(spec: str, dtype: jnp.dtype, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.einsum(
+        spec, x.astype(dtype), y.astype(dtype), preferred_element_type=at_least_float32(dtype)
     )
+
+
+def _multiply_forward(spec, dtype, x, y):
+    # Kept as they came, so that a parameter is not kept twice.
+    return _multiply(spec, dtype, x, y), (x, y)
+
+
+def _multiply_backward(spec, dtype, operands, gradient):
+    x, y = operands
+    terms, result = spec.split("->")
+    x_term, y_term = terms.split(",")
+    x_gradient = _multiply(f"{result},{y_term}->{x_term}", dtype, gradient, y)
+    y_gradient = _multiply(f"{x_term},{result}->{y_term}", dtype, x, gradient)
+    return x_gradient.astype(x.dtype), y_gradient.astype(y.dtype)
+
+
+_multiply.defvjp(_multiply_forward, _multiply_backward)
+
+
+class Linear(nnx.Module):
+    """x W + b, or x W. The parameters are float32, the result has type `dtype`."""
+
+    def __init__(
+        self, d_in: int, d_out: int, *, use_bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs
+    ):
+        self.kernel = nnx.Param(kernel_init(rngs.params(), (d_in, d_out), jnp.float32))
+        if use_bias:
+            self.bias = nnx.Param(jnp.zeros(d_out, jnp.float32))
+        self.use_bias = use_bias
+        self.dtype = dtype
+
+    def __call__(self, x_BTI: jax.Array) -> jax.Array:
+        y_BTO = multiply("BTI,IO->BTO", x_BTI, self.kernel[...], self.dtype)
+        if self.use_bias:
+            y_BTO += self.bias[...][None, None]
+        return y_BTO.astype(self.dtype)
 
 
 class Embedding(nnx.Module):
@@ -80,12 +149,7 @@ class Embedding(nnx.Module):
 
     def logits(self, x_BTD: jax.Array) -> jax.Array:
         """The linear transformation before the softmax, not scaled. Returns [B, T, V]."""
-        return jnp.einsum(
-            "BTD,VD->BTV",
-            x_BTD,
-            self.table_VD[...].astype(self.dtype),
-            preferred_element_type=at_least_float32(self.dtype),
-        )
+        return multiply("BTD,VD->BTV", x_BTD, self.table_VD[...], self.dtype)
 
 
 class FeedForward(nnx.Module):
@@ -101,8 +165,8 @@ class FeedForward(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        self.hidden = linear(d_model, d_ff, use_bias=True, dtype=dtype, rngs=rngs)
-        self.output = linear(d_ff, d_model, use_bias=True, dtype=dtype, rngs=rngs)
+        self.hidden = Linear(d_model, d_ff, use_bias=True, dtype=dtype, rngs=rngs)
+        self.output = Linear(d_ff, d_model, use_bias=True, dtype=dtype, rngs=rngs)
         self.activation = activation
         self.dropout_rate = dropout_rate
 
