@@ -8,6 +8,8 @@ download. What train.py does besides (validation, checkpoints, logs) is left out
 """
 
 import collections
+import contextlib
+import itertools
 import os
 import sys
 import time
@@ -31,6 +33,7 @@ from transformer.compilation import memory_summary
 from transformer.experiment import Experiment
 from transformer.flops import peak_flops, training_flops
 from transformer.prefetch import prefetch
+from transformer.profiling import STEP, Profile
 from transformer.sharding import distribute, split_rows
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
@@ -40,17 +43,18 @@ UPDATES_AHEAD = 2  # as train.py
 CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
 STEPS = flags.DEFINE_integer("steps", 20, "Updates to time", lower_bound=1)
 OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
+PROFILE = flags.DEFINE_string("profile", None, "A folder for a trace of three more updates")
 
 
 def main() -> None:
     config = Experiment.from_dict(CONFIG.value.to_dict())
-    result = measure(config, STEPS.value)
+    result = measure(config, STEPS.value, Path(PROFILE.value) if PROFILE.value else None)
     show(result)
     if OUTPUT.value:
         timing.write(OUTPUT.value, result)
 
 
-def measure(config: Experiment, steps: int) -> dict[str, Any]:
+def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, Any]:
     """Trains for a few updates; returns what is worth knowing about them."""
     # 1. Data and program.
     vocab_size = config.tokenizer.vocab_size
@@ -76,7 +80,7 @@ def measure(config: Experiment, steps: int) -> dict[str, Any]:
     compile_seconds = time.monotonic() - start
 
     # 2. Updates. A step lasts from the end of the one before it to its own.
-    loaded = prefetch(load_batch, range(WARM_UP + steps))
+    loaded = prefetch(load_batch, itertools.count())
     pending: collections.deque = collections.deque()
     ends, waits, rows_of_step = [], [], []
 
@@ -94,7 +98,17 @@ def measure(config: Experiment, steps: int) -> dict[str, Any]:
         look_at_metrics(UPDATES_AHEAD)
     look_at_metrics(0)
 
-    # 3. What they come to.
+    # 3. Three more in a trace.
+    if profile is not None:
+        with contextlib.closing(Profile(profile, range(3), compiled)) as tracing:
+            for number in range(3):
+                tracing.before(number, program.state)
+                with jax.profiler.StepTraceAnnotation(STEP, step_num=number):
+                    program.step(next(loaded)[0])
+                tracing.after(number + 1, program.state)
+    loaded.close()
+
+    # 4. What they come to.
     step_seconds = np.diff(ends[WARM_UP - 1 :]).tolist()
     seconds, rows_timed = sum(step_seconds), rows_of_step[WARM_UP:]
     tokens = sum(map(packed.num_tokens_of, rows_timed))
