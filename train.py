@@ -5,6 +5,7 @@
     python train.py --config=configs/base.py --config.model.num_heads=16 --workdir=runs/h16
 
 A second start with the same --workdir continues where the first one stopped.
+--profile=100:103 writes a trace of the updates from step 100 to step 103 to WORKDIR/profile.
 """
 
 if __name__ == "__main__":
@@ -42,6 +43,7 @@ from transformer.optimizer import learning_rate, optimizer
 from transformer.plots import learning_curve
 from transformer.preemption import Stopped, StopRequest
 from transformer.prefetch import prefetch
+from transformer.profiling import STEP, Profile, step_range
 from transformer.scores import bleu
 from transformer.sharding import data_mesh, distribute, replicated, split_rows
 from transformer.sources import open_source
@@ -58,6 +60,9 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config file; configs/demo.py if none."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run lives; runs/<name of the config>.")
+PROFILE = flags.DEFINE_string(
+    "profile", None, "START:STOP; trace the updates between these steps into WORKDIR/profile."
+)
 
 
 def main() -> None:
@@ -66,6 +71,9 @@ def main() -> None:
         raise UserError(f"there is no config file {config_path}; see configs/")
     workdir = Path(WORKDIR.value or Path("runs") / config_path.stem)
     config = Experiment.from_dict(CONFIG.value.to_dict())
+    profiled = range(0)
+    if PROFILE.value is not None:
+        profiled = step_range(PROFILE.value, config.training.steps)
     distributed.initialize()
     try:
         with StopRequest() as stop, contextlib.ExitStack() as stack:
@@ -73,7 +81,7 @@ def main() -> None:
                 stack.enter_context(lock_workdir(workdir))
             else:
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115, until the process ends
-            train(config, workdir, stop)
+            train(config, workdir, stop, profiled)
     except Stopped as stopped:
         if stopped.together:
             distributed.leave()
@@ -83,7 +91,7 @@ def main() -> None:
         os._exit(stopped.code)
 
 
-def train(config: Experiment, workdir: Path, stop: StopRequest) -> None:
+def train(config: Experiment, workdir: Path, stop: StopRequest, profiled: range) -> None:
     """Trains to the end, from the newest checkpoint if there is one."""
     start_time = time.monotonic()
     with Compilations() as compilations:
@@ -96,7 +104,9 @@ def train(config: Experiment, workdir: Path, stop: StopRequest) -> None:
             f"{compilations.cached} found compiled, in {compilations.seconds:.1f} s",
             flush=True,
         )
-        run.loop()
+        if profiled and run.step > profiled.start:
+            print(f"profile  not made: step {profiled.start} is done")
+        run.loop(profiled if distributed.is_first() else range(0))
 
 
 class Run:
@@ -223,7 +233,7 @@ class Run:
             self.patience = scores["patience"] if scores else notes["patience"]
         self.step = int(self.state.step)
 
-    def loop(self) -> None:
+    def loop(self, profiled: range) -> None:
         training = self.training
         first = distributed.is_first()
         with contextlib.ExitStack() as stack:
@@ -236,6 +246,8 @@ class Run:
             self.progress = stack.enter_context(
                 Progress(training.steps, initial=self.step) if first else distributed.Quiet()
             )
+            profile = Profile(self.workdir / "profile", profiled, self.train_step)
+            stack.callback(profile.close)
             self.start_loading()
             stack.callback(lambda: self.loaded.close())
             self.compilations.expect_none()
@@ -248,12 +260,15 @@ class Run:
                     break
 
                 # 2. An update.
+                profile.before(self.step, self.state)
                 wait_start = time.monotonic()
                 batch, num_tokens = next(self.loaded)
                 self.window.wait += time.monotonic() - wait_start
-                self.state, metrics = self.train_step(self.state, batch)
+                with jax.profiler.StepTraceAnnotation(STEP, step_num=self.step):
+                    self.state, metrics = self.train_step(self.state, batch)
                 self.pending.append((self.step, metrics, num_tokens))
                 self.step, self.is_evaluated = self.step + 1, False
+                profile.after(self.step, self.state)
 
                 # 3. Its metrics, a little later, so that the device never waits for the host.
                 stop_now, is_due = self.stop.seen(), self.is_due()

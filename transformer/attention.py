@@ -16,6 +16,7 @@ class KeysValues(NamedTuple):
     value_BHSU: jax.Array
 
 
+@jax.named_scope("attention")
 def dot_product_attention(
     query_BHTK: jax.Array,
     memory: KeysValues,

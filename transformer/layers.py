@@ -42,6 +42,7 @@ class DropoutRngs:
         return jax.vmap(jax.random.fold_in, (0, None))(self._keys_B, self._count)
 
 
+@jax.named_scope("dropout")
 def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate).
 
@@ -142,11 +143,13 @@ class Embedding(nnx.Module):
         self.table_VD = nnx.Param(init(rngs.params(), (vocab_size, d_model), jnp.float32))
         self.dtype = dtype
 
+    @jax.named_scope("embedding")
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """Rows of the matrix, multiplied by sqrt(d_model). Returns [B, T, D]."""
         x_BTD = self.table_VD[...][tokens_BT].astype(self.dtype)
         return x_BTD * jnp.asarray(x_BTD.shape[-1] ** 0.5, self.dtype)
 
+    @jax.named_scope("logits")
     def logits(self, x_BTD: jax.Array) -> jax.Array:
         """The linear transformation before the softmax, not scaled. Returns [B, T, V]."""
         return multiply("BTD,VD->BTV", x_BTD, self.table_VD[...], self.dtype)
@@ -192,9 +195,11 @@ class AddAndNorm(nnx.Module):
         self.norm_first = norm == "pre"
         self.dropout_rate = dropout_rate
 
+    @jax.named_scope("add_and_norm")
     def before(self, x_BTD: jax.Array) -> jax.Array:
         return self.norm(x_BTD) if self.norm_first else x_BTD
 
+    @jax.named_scope("add_and_norm")
     def after(self, x_BTD: jax.Array, y_BTD: jax.Array, rngs: DropoutRngs | None) -> jax.Array:
         x_BTD = x_BTD + dropout(y_BTD, self.dropout_rate, rngs)
         return x_BTD if self.norm_first else self.norm(x_BTD)

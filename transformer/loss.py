@@ -16,6 +16,7 @@ class Loss(NamedTuple):
     tokens: jax.Array  # how many
 
 
+@jax.named_scope("loss")
 def cross_entropy(
     logits_BTV: jax.Array, labels_BT: jax.Array, real_BT: jax.Array, label_smoothing: float
 ) -> Loss:

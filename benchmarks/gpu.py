@@ -1,0 +1,158 @@
+"""All that is worth measuring on a machine with one GPU, in ten minutes.
+
+    python benchmarks/gpu.py RESULTS
+    python benchmarks/gpu.py RESULTS --quick
+
+Base and big in bfloat16 with the paper's 25,000 source and target tokens an update, where their
+time goes, the same in PyTorch, and base again under other settings of JAX and XLA. The folder
+RESULTS gets results.json, rewritten after each part, and log.txt. A part that fails or for which
+no time is left does not stop those after it. --quick tries the script itself, on any machine.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import timing
+
+QUICK = [
+    *(f"--config.model.{field}=1" for field in ("num_encoder_layers", "num_decoder_layers")),
+    "--config.model.d_model=32",
+    "--config.model.d_ff=64",
+    "--config.model.num_heads=2",
+]
+QUICK_DATA = [
+    *(f"--config.data.max_{side}_length=16" for side in ("source", "target")),
+    "--config.tokenizer.vocab_size=500",
+    "--config.training.tokens_per_update=256",
+]
+SECONDS_FOR_A_PART = 240
+# What base is tried with besides; an environment each.
+VARIANTS = {
+    "random bits by the device (rbg)": {"JAX_DEFAULT_PRNG_IMPL": "rbg"},
+    "without Triton's matrix products": {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false"},
+    "without command buffers": {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="},
+    "latency-hiding scheduler": {
+        "XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true",
+    },
+}
+
+
+class Part(NamedTuple):
+    """A script to run; with --output, the JSON file it writes is its result."""
+
+    name: str
+    script: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+
+
+def parts(traces: Path, quick: bool) -> list[Part]:
+    """In order of importance."""
+    result = []
+
+    def speed(name: str, model: str, environment: Mapping[str, str], *flags: str) -> None:
+        sizes = [*QUICK, *QUICK_DATA] if quick else []
+        steps = 2 if quick else 30
+        config = [f"--config=configs/{model}.py", "--config.model.dtype=bfloat16", *sizes]
+        flags = [*config, f"--steps={steps}", *flags]
+        result.append(Part(name, "training_speed.py", flags, environment))
+
+    def versus(model: str, *against: str) -> None:
+        shape = ["--rows=97", "--length=256", "--vocab_size=37000", "--rounds=5"]
+        if quick:
+            shape = [*QUICK, "--rows=2", "--length=16", "--vocab_size=500", "--rounds=1"]
+        flags = [f"--config=configs/{model}.py", "--dtype=bfloat16", *shape]
+        flags.append(f"--versus={','.join(against)}")
+        result.append(Part(f"{model} versus PyTorch", "versus_pytorch.py", flags, {}))
+
+    for model in ("base", "big"):
+        speed(model, model, {}, f"--profile={traces / model}")
+        name = f"{model}, where the time goes"
+        result.append(Part(name, "profile_summary.py", [str(traces / model)], {}))
+    versus("base", *(["pytorch"] if quick else ["pytorch", "pytorch_compiled"]))
+    versus("big", "pytorch" if quick else "pytorch_compiled")
+    for name, environment in VARIANTS.items():
+        speed(f"base, {name}", "base", environment)
+    return result
+
+
+def run(part: Part, seconds: float, log: Path) -> dict[str, Any]:
+    """The part's result, or what went wrong."""
+    with tempfile.TemporaryDirectory() as directory, log.open("a") as stream:
+        output = Path(directory) / "result.json"
+        command = [sys.executable, f"benchmarks/{part.script}", *part.arguments]
+        print(f"\n== {part.name}: {dict(part.environment)}", *command[1:], file=stream, flush=True)
+        start = time.monotonic()
+        process = subprocess.Popen(
+            [*command, f"--output={output}"],
+            cwd=timing.ROOT,
+            env=os.environ | dict(part.environment),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)  # with its workers
+            process.wait()
+            return {"failed": f"stopped after {seconds:.0f} s"}
+        if code:
+            return {"failed": f"exit code {code}; see {log.name}"}
+        return {"took_seconds": time.monotonic() - start, **json.loads(output.read_text())}
+
+
+def shown(result: Mapping[str, Any]) -> str:
+    """A line for people."""
+    if "failed" in result:
+        return result["failed"]
+    if "kinds_ms" in result:
+        total = sum(result["kinds_ms"].values())
+        ranked = sorted(result["kinds_ms"].items(), key=lambda item: -item[1])
+        return ", ".join(f"{kind} {ms / total:.0%}" for kind, ms in ranked if ms > 0.01 * total)
+    if "results" in result:
+        rows = result["results"].items()
+        ratios = {name: row["time_over_ours"]["of_medians"] for name, row in rows}
+        return ", ".join(f"{name} {ratio:.3f} x our time" for name, ratio in ratios.items())
+    mfu = "unknown" if result["mfu"] is None else f"{result['mfu']:.1%}"
+    step = timing.shown(result["step_seconds"]["values"])
+    return f"{step} ms a step, {result['tokens_per_second']:,.0f} tokens/s, MFU {mfu}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("results", type=Path, help="a folder")
+    parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")
+    parser.add_argument("--minutes", type=float, default=9.5, help="to stop after")
+    args = parser.parse_args()
+    end = time.monotonic() + 60 * args.minutes
+    folder = args.results.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        # Equal programs of several parts are compiled once.
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(directory, "compiled")
+        for part in parts(Path(directory), args.quick):
+            left = end - time.monotonic()
+            if left < 20:
+                results[part.name] = {"failed": "no time was left"}
+            else:
+                results[part.name] = run(part, min(left, SECONDS_FOR_A_PART), folder / "log.txt")
+            timing.write(folder / "results.json", results)
+            print(f"{part.name}: {shown(results[part.name])}", flush=True)
+    if all("failed" in result for result in results.values()):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

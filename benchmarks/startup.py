@@ -1,0 +1,114 @@
+"""Seconds from `python train.py` to the end of step 1, and what huge pages do to a step.
+
+    python benchmarks/startup.py
+
+Starts train.py again and again, in turns with an empty cache of compiled programs (cold) and a
+full one (warm), and stops it at its first line of metrics; data and tokenised text are ready.
+Then times steps with transformer/startup.py's huge pages and without, in turns as well.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import timing
+
+# Set, even to nothing, it keeps the scripts from starting anew.
+HUGE_PAGES, USUAL_PAGES = "glibc.malloc.hugetlb=1", ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--config", default=str(timing.ROOT / "configs" / "demo.py"))
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each")
+    parser.add_argument("--steps", type=int, default=20, help="a measurement of the step's time")
+    parser.add_argument("--output", type=Path, help="a JSON file for the result")
+    args, overrides = parser.parse_known_args()
+    config = [f"--config={args.config}", *overrides]
+
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        start = {"cold": lambda: seconds_to_step_1(config, place, cold=True)}
+        start["warm"] = lambda: seconds_to_step_1(config, place, cold=False)
+        start["cold"]()  # prepares the data, and compiles for the first warm start
+        starts = timing.alternate(start, args.rounds)
+        pages = {"huge pages": HUGE_PAGES, "usual pages": USUAL_PAGES}
+        steps = timing.alternate(
+            {
+                name: lambda value=value: seconds_a_step(config, place, args.steps, value)
+                for name, value in pages.items()
+            },
+            args.rounds,
+        )
+    print("Seconds from the start of train.py to the end of step 1:")
+    for name, values in starts.items():
+        print(f"{name:12} {timing.shown(values, unit=1)}")
+    print("Milliseconds a step (medians of processes):")
+    for name, values in steps.items():
+        print(f"{name:12} {timing.shown(values)}")
+    ratios = [h / u for h, u in zip(steps["huge pages"], steps["usual pages"], strict=True)]
+    print(f"{'ratio':12} {timing.shown(ratios, unit=1)}")
+    if args.output:
+        result = {
+            "conditions": timing.conditions(),
+            "seconds_to_step_1": {k: timing.summary(v) for k, v in starts.items()},
+            "seconds_per_step": {k: timing.summary(v) for k, v in steps.items()},
+            "huge_over_usual_pages": timing.summary(ratios),
+        }
+        timing.write(args.output, result)
+
+
+def seconds_to_step_1(config: Sequence[str], place: Path, cold: bool) -> float:
+    """Starts train.py in a new work directory, and kills it at its first line of metrics."""
+    cache, workdir = place / "cache", place / "run"
+    shutil.rmtree(workdir, ignore_errors=True)
+    if cold:
+        shutil.rmtree(cache, ignore_errors=True)
+    flags = [f"--workdir={workdir}", f"--config.data.data_dir={place / 'data'}"]
+    flags += ["--config.training.log_every=1"]
+    metrics = workdir / "metrics.jsonl"
+    with tempfile.TemporaryFile() as log:
+        start = time.monotonic()
+        process = run("train.py", [*config, *flags], {"JAX_COMPILATION_CACHE_DIR": str(cache)}, log)
+        try:
+            while not (metrics.exists() and metrics.stat().st_size):
+                if process.poll() is not None:
+                    log.seek(0)
+                    raise SystemExit(f"train.py has ended: {log.read().decode()}")
+                time.sleep(0.005)
+            return time.monotonic() - start
+        finally:
+            process.kill()
+            process.wait()
+
+
+def seconds_a_step(config: Sequence[str], place: Path, steps: int, tunables: str) -> float:
+    """The median time of a step in a process of its own."""
+    output = place / "speed.json"
+    flags = [f"--steps={steps}", f"--output={output}"]
+    environment = {"GLIBC_TUNABLES": tunables, "JAX_COMPILATION_CACHE_DIR": str(place / "cache")}
+    process = run("benchmarks/training_speed.py", [*config, *flags], environment)
+    if process.wait():
+        raise SystemExit("training_speed.py has failed; its error is above")
+    return json.loads(output.read_text())["step_seconds"]["median"]
+
+
+def run(
+    script: str, arguments: Sequence[str], environment: Mapping[str, str], log=subprocess.DEVNULL
+) -> subprocess.Popen:
+    command = [sys.executable, str(timing.ROOT / script), *arguments]
+    stderr = subprocess.STDOUT if log != subprocess.DEVNULL else None
+    return subprocess.Popen(command, stdout=log, stderr=stderr, env=os.environ | environment)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Timings that alternate, and what must stand beside them.
+
+A machine's speed drifts with its temperature and its other users. Measurements that take turns
+share the drift, so that their ratio keeps its meaning where their seconds do not.
+"""
+
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SECONDS_BETWEEN = 0.5  # threads of the measurement before may spin for a while
+
+
+def alternate(
+    measurements: Mapping[str, Callable[[], float]], rounds: int
+) -> dict[str, list[float]]:
+    """Takes each measurement once a round, in turn; returns the values of each."""
+    values = {name: [] for name in measurements}
+    for _ in range(rounds):
+        for name, measure in measurements.items():
+            time.sleep(SECONDS_BETWEEN)
+            values[name].append(measure())
+    return values
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "values": list(values),
+    }
+
+
+def shown(values: Sequence[float], unit: float = 1e-3) -> str:
+    """Median and range, such as "3021.4 [2988.0 .. 3134.2]"; unit=1e-3 shows seconds as ms."""
+    median, low, high = (x / unit for x in (statistics.median(values), min(values), max(values)))
+    return f"{median:.4g} [{low:.4g} .. {high:.4g}]"
+
+
+class WorkerFailed(Exception):
+    """A worker process has ended before it answered; its standard error says why."""
+
+
+class Worker:
+    """A process that prepares something and then measures it whenever it is asked to.
+
+    A process each, since the thread pools of two libraries in one disturb each other. `about`
+    is what it said about what it prepared. The other end is `serve`.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self.about: dict[str, Any] = self._read()
+
+    def measure(self) -> Any:
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _read(self) -> Any:
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerFailed(f"exit code {self._process.wait()}")
+        return json.loads(line)
+
+
+def serve(prepare: Callable[[], tuple[dict[str, Any], Callable[[], Any]]]) -> None:
+    """The worker's side: `prepare()` returns what to say about itself and how to measure."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever the libraries print is no reply
+    about, measure = prepare()
+    print(json.dumps(about), file=replies)
+    for _ in sys.stdin:
+        print(json.dumps(measure()), file=replies)
+
+
+def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
+    """A measurement: seconds a step, over as many steps as take a second, but at least one.
+
+    `finish` waits for the device; only the last of the steps does. The first calls, which may
+    compile, are made here and not measured.
+    """
+
+    def seconds(steps: int) -> float:
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        finish()
+        return (time.perf_counter() - start) / steps
+
+    steps = max(1, round(1 / min(seconds(1), seconds(1))))
+    return lambda: seconds(steps)
+
+
+def conditions() -> dict[str, Any]:
+    """Command, commit, hardware and versions: what a figure needs to be worth anything."""
+    import jax  # not at the top: importing it starts threads, and drivers need none
+
+    devices = jax.devices()
+    return {
+        "command": shlex.join(["python", *map(_relative, sys.argv)]),
+        "commit": _commit(),
+        "device": f"{len(devices)} x {devices[0].device_kind}",
+        "cpu": f"{len(os.sched_getaffinity(0))} cores, {_cpu()}",
+        "python": platform.python_version(),
+        "jax": version("jax"),
+        "flax": version("flax"),
+    }
+
+
+def write(path: str | Path, result: Mapping[str, Any]) -> None:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def _relative(argument: str) -> str:
+    path = Path(argument)
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else argument
+
+
+def _commit() -> str:
+    """The commit's short hash, with -dirty where files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model n"))
+    except (OSError, StopIteration):
+        return platform.machine()

@@ -1,0 +1,166 @@
+"""How fast a config trains: tokens a second, MFU, memory, time to compile.
+
+    python benchmarks/training_speed.py --config=configs/demo.py
+    python benchmarks/training_speed.py --config=configs/big.py --config.model.dtype=bfloat16
+
+The train step, packing, prefetching and batches of train.py, on synthetic sentence pairs: no
+download. What train.py does besides (validation, checkpoints, logs) is left out.
+"""
+
+import collections
+import contextlib
+import itertools
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # or there would be nothing to time
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import config_flags
+
+from benchmarks import timing
+from benchmarks.program import Program
+from benchmarks.synthetic import synthetic_pairs
+from transformer import cli
+from transformer.batching import Batch, PackedPairs, TrainingBatches, layout
+from transformer.compilation import memory_summary
+from transformer.experiment import Experiment
+from transformer.flops import peak_flops, training_flops
+from transformer.prefetch import prefetch
+from transformer.profiling import STEP, Profile
+from transformer.sharding import distribute, split_rows
+
+BASE = Path(__file__).parents[1] / "configs" / "base.py"
+WARM_UP = 3  # updates
+UPDATES_AHEAD = 2  # as train.py
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
+STEPS = flags.DEFINE_integer("steps", 20, "Updates to time", lower_bound=1)
+OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
+PROFILE = flags.DEFINE_string("profile", None, "A folder for a trace of three more updates")
+
+
+def main() -> None:
+    config = Experiment.from_dict(CONFIG.value.to_dict())
+    result = measure(config, STEPS.value, Path(PROFILE.value) if PROFILE.value else None)
+    show(result)
+    if OUTPUT.value:
+        timing.write(OUTPUT.value, result)
+
+
+def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, Any]:
+    """Trains for a few updates; returns what is worth knowing about them."""
+    # 1. Data and program.
+    vocab_size = config.tokenizer.vocab_size
+    widths = config.data.max_source_length, config.data.max_target_length
+    program = Program(config, vocab_size)
+    rows = layout(
+        config.training.tokens_per_update,
+        config.training.max_tokens_per_device,
+        *widths,
+        program.mesh.size,
+    )
+    num_pairs = 64 + 4 * rows.rows * max(widths) // min(24, *widths)  # more than four updates
+    pairs = synthetic_pairs(num_pairs, vocab_size, *widths, config.training.seed)
+    packed = PackedPairs(pairs, *widths, config.training.seed)
+    batches = TrainingBatches(packed, rows, config.training.seed)
+
+    def load_batch(number: int) -> tuple[Batch, np.ndarray]:
+        rows = batches.rows(number)
+        return distribute(packed.batch, rows, split_rows(program.mesh, axis=1)), rows
+
+    start = time.monotonic()
+    compiled = program.compile(load_batch(0)[0])
+    compile_seconds = time.monotonic() - start
+
+    # 2. Updates. A step lasts from the end of the one before it to its own.
+    loaded = prefetch(load_batch, itertools.count())
+    pending: collections.deque = collections.deque()
+    ends, waits, rows_of_step = [], [], []
+
+    def look_at_metrics(not_yet: int) -> None:
+        while len(pending) > not_yet:
+            jax.device_get(pending.popleft())
+            ends.append(time.monotonic())
+
+    for _ in range(WARM_UP + steps):
+        wait_start = time.monotonic()
+        batch, row_numbers = next(loaded)
+        waits.append(time.monotonic() - wait_start)
+        rows_of_step.append(row_numbers)
+        pending.append(program.step(batch))
+        look_at_metrics(UPDATES_AHEAD)
+    look_at_metrics(0)
+
+    # 3. Three more in a trace.
+    if profile is not None:
+        with contextlib.closing(Profile(profile, range(3), compiled)) as tracing:
+            for number in range(3):
+                tracing.before(number, program.state)
+                with jax.profiler.StepTraceAnnotation(STEP, step_num=number):
+                    program.step(next(loaded)[0])
+                tracing.after(number + 1, program.state)
+    loaded.close()
+
+    # 4. What they come to.
+    step_seconds = np.diff(ends[WARM_UP - 1 :]).tolist()
+    seconds, rows_timed = sum(step_seconds), rows_of_step[WARM_UP:]
+    tokens = sum(map(packed.num_tokens_of, rows_timed))
+    flops_of_pair = training_flops(
+        config.model, vocab_size, pairs.source_lengths, pairs.target_lengths
+    )
+    flops = sum(flops_of_pair[packed.pairs_of(r)].sum() for r in rows_timed)
+    positions = steps * rows.accumulation * rows.rows_per_step * sum(widths)
+    device = program.mesh.devices.flat[0]
+    peak = peak_flops(device, config.model.dtype)
+    flops_per_second = flops / seconds / program.mesh.size
+    stats = device.memory_stats()
+    return {
+        "conditions": timing.conditions(),
+        "config": config.to_dict(),
+        "parameters": program.num_params,
+        "rows": [rows.accumulation, rows.rows_per_step],
+        "tokens_per_update": tokens / steps,
+        "padding": 1 - tokens / positions,
+        "tokens_per_second": tokens / seconds,
+        "step_seconds": timing.summary(step_seconds),
+        "input_wait_seconds": timing.summary(waits[WARM_UP:]),
+        "model_flops_per_second_per_device": flops_per_second,
+        "mfu": None if peak is None else flops_per_second / peak,
+        "memory_of_train_step": memory_summary(compiled),
+        "peak_memory": stats["peak_bytes_in_use"] if stats else None,
+        "compile_seconds": compile_seconds,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    data, tokenizer = result["config"]["data"], result["config"]["tokenizer"]
+    accumulation, rows = result["rows"]
+    mfu, peak_memory = result["mfu"], result["peak_memory"]
+    for name, value in {
+        "device": f"{result['conditions']['device']}, {result['config']['model']['dtype']}",
+        "model": f"{result['parameters']:,} parameters, vocabulary of {tokenizer['vocab_size']:,}",
+        "update": f"{accumulation} x {rows} rows of {data['max_source_length']} + "
+        f"{data['max_target_length']}, {result['padding']:.1%} of them padding",
+        "tokens": f"{result['tokens_per_second']:,.0f} a second, source and target, "
+        f"{result['tokens_per_update']:,.0f} an update, padding excluded",
+        "step": f"{timing.shown(result['step_seconds']['values'])} ms",
+        "input wait": f"{timing.shown(result['input_wait_seconds']['values'])} ms a step",
+        "model FLOPs": f"{result['model_flops_per_second_per_device'] / 1e12:.4g} T a second "
+        "and device; MFU "
+        + ("unknown, as is the peak of this device and type" if mfu is None else f"{mfu:.1%}"),
+        "memory": f"train step {result['memory_of_train_step']}"
+        + ("" if peak_memory is None else f"; at most {peak_memory / 2**30:.2f} GiB in use"),
+        "compilation": f"{result['compile_seconds']:.1f} s",
+    }.items():
+        print(f"{name:12} {value}")
+
+
+if __name__ == "__main__":
+    cli.run(main, default_config=BASE)

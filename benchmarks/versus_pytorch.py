@@ -1,0 +1,242 @@
+"""One training step of a config: this project against torch.nn.Transformer, in turns.
+
+    pip install -r requirements-benchmarks.txt
+    python benchmarks/versus_pytorch.py --dtype=float32 --rounds=5
+    python benchmarks/versus_pytorch.py --config=configs/big.py --dtype=bfloat16 --rows=97 \
+        --length=256 --vocab_size=37000
+
+Both train the same function of as many parameters (benchmarks/pytorch_model.py) with Adam, the
+paper's schedule and label smoothing on full rows of random tokens; on the GPU if there is one,
+else the CPU. bfloat16 means model.dtype=bfloat16 here and autocast there. Each is a process of
+its own, and only one works at a time. Times are of whole steps: forward, backward, update.
+"""
+
+import dataclasses
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from absl import flags
+from ml_collections import config_flags
+
+from benchmarks import timing
+from transformer import cli
+from transformer.errors import UserError
+from transformer.experiment import Experiment
+from transformer.flops import training_flops
+
+BASE = Path(__file__).parents[1] / "configs" / "base.py"
+OURS, EAGER, COMPILED = "ours", "pytorch", "pytorch_compiled"
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
+DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "In place of model.dtype")
+ROWS = flags.DEFINE_integer("rows", 16, "Sentence pairs in a batch", lower_bound=1)
+LENGTH = flags.DEFINE_integer("length", 64, "Source tokens of each, and target", lower_bound=2)
+VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 32_000, "Size of the vocabulary", lower_bound=8)
+VERSUS = flags.DEFINE_list("versus", [EAGER, COMPILED], "Which of the two, or both")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Measurements of each", lower_bound=1)
+OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
+WORKER = flags.DEFINE_enum("worker", None, [OURS, EAGER, COMPILED], "Used by this script itself")
+
+
+def main() -> None:
+    config = Experiment.from_dict(CONFIG.value.to_dict())
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=DTYPE.value))
+    if WORKER.value:
+        prepare = prepare_ours if WORKER.value == OURS else prepare_pytorch
+        timing.serve(lambda: prepare(config))
+        return
+    for field, value in (
+        ("share_embeddings", "all"),
+        ("norm", "post"),
+        ("positions", "sinusoidal"),
+    ):
+        if getattr(config.model, field) != value:
+            raise UserError(f"torch.nn.Transformer is compared only with model.{field}={value!r}")
+    if unknown := set(VERSUS.value) - {EAGER, COMPILED}:
+        raise UserError(f"--versus={','.join(unknown)}: it must be {EAGER}, {COMPILED} or both")
+    compare(config)
+
+
+def compare(config: Experiment) -> None:
+    """Starts the workers, lets them take turns, prints and writes the result."""
+    workers = {}
+    for name in [OURS, *VERSUS.value]:
+        try:
+            workers[name] = timing.Worker(
+                [sys.executable, *sys.argv, f"--worker={name}"],
+                # Beside PyTorch, JAX cannot have most of the GPU's memory.
+                {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"},
+            )
+        except timing.WorkerFailed as failure:
+            print(f"{name} cannot be measured: {failure}; its error is above", file=sys.stderr)
+    if OURS not in workers:
+        raise SystemExit(1)
+    times = timing.alternate({name: w.measure for name, w in workers.items()}, ROUNDS.value)
+    for worker in workers.values():
+        worker.close()
+
+    tokens = 2 * ROWS.value * LENGTH.value
+    lengths = np.full(ROWS.value, LENGTH.value)
+    flops = training_flops(config.model, VOCAB_SIZE.value, lengths, lengths).sum()
+    print(
+        f"\n{ROWS.value} rows of {LENGTH.value} + {LENGTH.value} tokens, vocabulary of "
+        f"{VOCAB_SIZE.value:,}, {DTYPE.value}; {flops / 1e9:.0f} model GFLOPs a step\n"
+        f"\n{'':17} {'parameters':>12} {'start':>7} {'memory':>9} {'ms a step':^26} "
+        f"{'tokens/s':>9} {'TFLOP/s':>8} {'time / ours':^22}"
+    )
+    results = {}
+    for name, worker in workers.items():
+        ratios = [theirs / ours for theirs, ours in zip(times[name], times[OURS], strict=True)]
+        seconds = timing.summary(times[name])
+        ratio = seconds["median"] / timing.summary(times[OURS])["median"]
+        results[name] = {
+            **worker.about,
+            "seconds_per_step": seconds,
+            "tokens_per_second": tokens / seconds["median"],
+            "flops_per_second": flops / seconds["median"],
+            "time_over_ours": {"of_medians": ratio, "min": min(ratios), "max": max(ratios)},
+        }
+        print(
+            f"{name:17} {worker.about['parameters']:12,} {worker.about['start_seconds']:6.1f}s "
+            f"{worker.about['peak_memory'] / 2**30:5.2f} GiB {timing.shown(times[name]):^26} "
+            f"{tokens / seconds['median']:9,.0f} {flops / seconds['median'] / 1e12:8.3f} "
+            f"{ratio:6.3f} [{min(ratios):.3f} .. {max(ratios):.3f}]"
+        )
+    if OUTPUT.value:
+        shape = {"rows": ROWS.value, "length": LENGTH.value, "vocab_size": VOCAB_SIZE.value}
+        timing.write(
+            OUTPUT.value,
+            {
+                "conditions": timing.conditions(),
+                "model": dataclasses.asdict(config.model),
+                "batch": shape,
+                "model_flops_per_step": flops,
+                "results": results,
+            },
+        )
+
+
+def random_tokens() -> dict[str, np.ndarray]:
+    """Rows without padding; the target and its shift by one, BOS first."""
+    rng = np.random.default_rng(0)
+    shape = ROWS.value, LENGTH.value
+    src_BS, tgt_out_BT = rng.integers(4, VOCAB_SIZE.value, (2, *shape), dtype=np.int32)
+    tgt_in_BT = np.roll(tgt_out_BT, 1, axis=1)
+    tgt_in_BT[:, 0] = 1
+    return {"src": src_BS, "tgt_in": tgt_in_BT, "tgt_out": tgt_out_BT}
+
+
+def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
+    import jax
+
+    from benchmarks.program import Program
+    from transformer.batching import Batch
+    from transformer.sharding import split_rows
+
+    start = time.monotonic()
+    program = Program(config, VOCAB_SIZE.value)
+    tokens = random_tokens()
+    segments = np.ones((ROWS.value, LENGTH.value), np.int32)
+    batch = Batch(tokens["src"], segments, tokens["tgt_in"], tokens["tgt_out"], segments)
+    batch = jax.tree.map(lambda x: x[None], batch)  # one accumulation step
+    batch = jax.device_put(batch, split_rows(program.mesh, axis=1))
+    program.compile(batch)
+
+    def finish() -> None:
+        jax.block_until_ready(program.state)
+
+    program.step(batch)
+    finish()
+    seconds = time.monotonic() - start
+    measure = timing.repeat_for_a_second(lambda: program.step(batch), finish)
+    stats = jax.local_devices()[0].memory_stats()
+    return {
+        "parameters": program.num_params,
+        "start_seconds": seconds,
+        "peak_memory": stats["peak_bytes_in_use"] if stats else peak_of_process(),
+    }, measure
+
+
+def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
+    import torch
+
+    from benchmarks.pytorch_model import PyTorchTransformer
+
+    start = time.monotonic()
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda" if on_gpu else "cpu")
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")  # TF32, as XLA
+    else:
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.manual_seed(config.training.seed)
+    model = PyTorchTransformer(config.model, VOCAB_SIZE.value, LENGTH.value).to(device)
+    adam = torch.optim.Adam(
+        model.parameters(),
+        lr=1.0,  # times the schedule
+        betas=(config.optimizer.beta1, config.optimizer.beta2),
+        eps=config.optimizer.epsilon,
+        fused=True,
+    )
+    warmup = config.optimizer.warmup_steps
+    scale = config.optimizer.learning_rate_scale * config.model.d_model**-0.5
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        adam, lambda count: scale * min((count + 1) ** -0.5, (count + 1) * warmup**-1.5)
+    )
+    tokens = {
+        k: torch.tensor(v, dtype=torch.long, device=device) for k, v in random_tokens().items()
+    }
+    padding_BS = tokens["src"] == 0
+
+    def loss() -> torch.Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=DTYPE.value == "bfloat16"):
+            logits_BTV = model(tokens["src"], tokens["tgt_in"], padding_BS)
+        return torch.nn.functional.cross_entropy(
+            logits_BTV.float().flatten(0, 1),
+            tokens["tgt_out"].flatten(),
+            label_smoothing=config.training.label_smoothing,
+        )
+
+    if WORKER.value == COMPILED:
+        loss = torch.compile(loss)
+
+    def step() -> None:
+        loss().backward()
+        adam.step()
+        schedule.step()
+        adam.zero_grad()
+
+    def finish() -> None:
+        if on_gpu:
+            torch.cuda.synchronize()
+
+    step()
+    finish()
+    seconds = time.monotonic() - start
+    measure = timing.repeat_for_a_second(step, finish)
+    if not math.isfinite(loss().item()):
+        raise FloatingPointError("the loss in PyTorch is not finite")
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "start_seconds": seconds,
+        "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else peak_of_process(),
+        "torch": torch.__version__,
+    }, measure
+
+
+def peak_of_process() -> int:
+    """The most main memory that this process has held, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    cli.run(main, default_config=BASE)
