@@ -68,9 +68,7 @@ def random_words(keys_B: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     first, second = (words_B2[:, i].reshape(-1, *[1] * (len(shape) - 1)) for i in (0, 1))
     place = jnp.zeros(shape, jnp.uint32)
     for axis in range(1, len(shape)):
-        place = place * np.uint32(shape[axis]) + jax.lax.broadcasted_iota(
-            jnp.uint32, shape, axis
-        )
+        place = place * np.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     return _mix(_mix(place ^ first) ^ second)
 
 
@@ -109,7 +107,14 @@ def _multiply_backward(spec, dtype, operands, gradient):
     terms, result = spec.split("->")
     x_term, y_term = terms.split(",")
     x_gradient = _multiply(f"{result},{y_term}->{x_term}", dtype, gradient, y)
-    y_gradient = _multiply(f"{x_term},{result}->{y_term}", dtype, x, gradient)
+    if gradient.size < x.size:
+        # XLA on the CPU transposes the first operand, which is slow: let it be the smaller one.
+        # The barrier keeps it from exchanging them again.
+        order = "".join(c for c in dict.fromkeys(result + x_term) if c in y_term)
+        y_gradient = _multiply(f"{result},{x_term}->{order}", dtype, gradient, x)
+        y_gradient = jnp.einsum(f"{order}->{y_term}", jax.lax.optimization_barrier(y_gradient))
+    else:
+        y_gradient = _multiply(f"{x_term},{result}->{y_term}", dtype, x, gradient)
     return x_gradient.astype(x.dtype), y_gradient.astype(y.dtype)
 
 
@@ -119,9 +124,7 @@ _multiply.defvjp(_multiply_forward, _multiply_backward)
 class Linear(nnx.Module):
     """x W + b, or x W. The parameters are float32, the result has type `dtype`."""
 
-    def __init__(
-        self, d_in: int, d_out: int, *, use_bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs
-    ):
+    def __init__(self, d_in: int, d_out: int, *, use_bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.kernel = nnx.Param(kernel_init(rngs.params(), (d_in, d_out), jnp.float32))
         if use_bias:
             self.bias = nnx.Param(jnp.zeros(d_out, jnp.float32))

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -181,11 +181,8 @@ def make_train_step(
         params = optax.apply_updates(state.params, updates)
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss.loss) & jnp.isfinite(grad_norm)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old),
-            (params, opt_state),
-            (state.params, state.opt_state),
-        )
+        params = _where(finite, params, state.params)
+        opt_state = _where(finite & _exist(params, mesh), opt_state, state.opt_state)
         metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state), metrics
 
@@ -196,6 +193,22 @@ def make_train_step(
         out_shardings=everywhere,
         donate_argnums=0,
     )
+
+
+def _where(condition: jax.Array, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
+
+
+def _exist(params: Params, mesh: jax.sharding.Mesh) -> jax.Array | bool:
+    """True, but on one CPU known only when all of the parameters are.
+
+    Parameters and moments are written in place, and made from the old moments. XLA on the CPU
+    sees no order between them and copies all moments first, unless these wait.
+    """
+    if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
+        return True
+    some = jnp.stack([leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(params)]).sum()
+    return (some < 0) | ~(some < 0)
 
 
 def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
