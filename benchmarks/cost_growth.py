@@ -42,7 +42,7 @@ from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from ml_collections import config_flags
 
 import transformer.attention
@@ -160,7 +160,7 @@ def picture(results: dict[str, Any], wanted: dict[str, list[Case]]) -> bytes:
     """The results as a PNG file: memory and time against length, batch and depth."""
     figure = Figure(figsize=(10, 6), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(2, 3, sharex="col", sharey="row")
+    panels = figure.subplots(2, 3, sharex="col")
     names = {
         "length": "length (source and target tokens of one row)",
         "rows": "batch (rows of 256 source and target tokens)",
@@ -179,8 +179,8 @@ def picture(results: dict[str, Any], wanted: dict[str, list[Case]]) -> bytes:
                 for form in ("blocks", "plain")
             }
             _draw(axes, curves)
-            if row is panels[-1]:
-                axes.set_xlabel(names[grows])
+    for grows, axes in zip(wanted, panels[-1]):
+        axes.set_xlabel(names[grows])
     panels[0, 0].legend(frameon=False)
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=100)
@@ -207,6 +207,7 @@ def _draw(axes: Axes, curves: dict[str, list[tuple[int, float]]]) -> None:
     axes.set_xticks(xs, minor=False)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
 
