@@ -42,7 +42,7 @@ from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ml_collections import config_flags
 
 import transformer.attention
@@ -162,9 +162,9 @@ def picture(results: dict[str, Any], wanted: dict[str, list[Case]]) -> bytes:
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 3, sharex="col")
     names = {
-        "length": "length (source and target tokens of one row)",
-        "rows": "batch (rows of 256 source and target tokens)",
-        "layers": "depth (layers in encoder and in decoder)",
+        "length": "length (tokens), one row",
+        "rows": "batch (rows), length 256",
+        "layers": "depth (layers each), 8 rows of 256",
     }
     units = {"bytes": (1e6, "memory of a step (MB)"), "seconds": (1, "time of a step (s)")}
     for quantity, (unit, label), row in zip(units, units.values(), panels):
@@ -195,7 +195,7 @@ def _draw(axes: Axes, curves: dict[str, list[tuple[int, float]]]) -> None:
     axes.plot(*zip(*points), color="C0", marker="o", markersize=4, label="this code")
     if curves["plain"]:
         style = dict(color="C3", marker="s", markersize=4)
-        axes.plot(*zip(*curves["plain"]), label="attention to all at once", **style)
+        axes.plot(*zip(*curves["plain"]), label="attention not in blocks", **style)
     limits = axes.get_ylim()
     x_middle, y_middle = points[len(points) // 2]
     xs = [x for x, _ in points]
@@ -207,7 +207,8 @@ def _draw(axes: Axes, curves: dict[str, list[tuple[int, float]]]) -> None:
     axes.set_xticks(xs, minor=False)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
 
