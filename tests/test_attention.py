@@ -192,8 +192,7 @@ def test_dropout_in_blocks(blocks_of_three):
     np.testing.assert_allclose(scale_BHTS[is_kept], 1 / (1 - rate), rtol=1e-4)
     n = is_kept.size
     assert abs(is_kept.sum() - (1 - rate) * n) < 4 * (n * rate * (1 - rate)) ** 0.5
-    for one, other in ((is_kept[0], is_kept[1]), (is_kept[:, :, :3], is_kept[:, :, 3:6])):
-        assert (one != other).any()
+    assert rows_and_blocks_differ(is_kept)
 
     # The backward pass, which draws again, draws the same.
     def reference(query, memory):
@@ -210,6 +209,14 @@ def test_dropout_in_blocks(blocks_of_three):
     # A row's draw is its own, whatever the rows beside it.
     swapped = dropped(*jax.tree.map(lambda x: x[::-1], (query, memory)), rows=(1, 0))
     np.testing.assert_allclose(swapped[::-1], dropped(query, memory), atol=1e-6)
+    # And with one key for all rows at a time, which `nnx.Rngs` gives.
+    memory = memory._replace(value_BHSU=identity)
+    weights_BHTS = attention(query, memory, mask, rate, nnx.Rngs(dropout=0))
+    assert rows_and_blocks_differ(np.asarray(weights_BHTS) != 0)
+
+
+def rows_and_blocks_differ(is_kept):
+    return (is_kept[0] != is_kept[1]).any() and (is_kept[:, :, :3] != is_kept[:, :, 3:6]).any()
 
 
 def test_gradients_of_bfloat16_memory_are_summed_in_float32(monkeypatch):
