@@ -45,8 +45,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ml_collections import config_flags
 
-import transformer.attention
-from transformer import cli
+from transformer import attention, cli
 from transformer.batching import Batch
 from transformer.errors import UserError
 from transformer.experiment import Experiment
@@ -84,7 +83,7 @@ class Case(NamedTuple):
 def cases(layers: int) -> dict[str, list[Case]]:
     """What to measure, by what grows."""
     return {
-        "length": [Case(1, n, layers, form) for form in ("blocks", "plain") for n in LENGTHS],
+        "length": [Case(1, n, layers, form) for form in ("plain", "blocks") for n in LENGTHS],
         "rows": [Case(n, 256, layers, "blocks") for n in ROWS],
         "layers": [Case(8, 256, n, "blocks") for n in DEPTHS],
     }
@@ -102,12 +101,12 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
     tokens, segments = tokens.astype(np.int32), np.ones_like(tokens, np.int32)
     batch = Batch(tokens, segments, tokens, tokens, segments)
     state = jax.jit(lambda: init_state(model, adam, seed=0))()
-    most = transformer.attention.MAX_QUERIES
+    most = attention.MAX_QUERIES
     if case.form == "plain":
-        transformer.attention.MAX_QUERIES = case.length
+        attention.MAX_QUERIES = case.length
     step = make_train_step(model, adam, config.training, data_mesh(jax.devices()[:1]))
     step = step.lower(state, batch).compile()
-    transformer.attention.MAX_QUERIES = most
+    attention.MAX_QUERIES = most
     result = {**case._asdict(), "bytes": step.memory_analysis().temp_size_in_bytes}
 
     # 2. The step itself.
@@ -143,7 +142,8 @@ def main() -> None:
             raise UserError(f"{path} is of another model or machine; give another --out")
 
     wanted = cases(config.model.num_encoder_layers)
-    for case in dict.fromkeys(case for group in wanted.values() for case in group):
+    every = dict.fromkeys(case for group in wanted.values() for case in group)
+    for case in sorted(every, key=lambda case: case.length):
         if find(results, case) is None:
             results["steps"].append(measure(case, config))
             write_atomically(path, json.dumps(results, indent=1) + "\n")

@@ -108,7 +108,7 @@ B, H, T, S, K, U = 2, 3, 11, 13, 5, 7
 @pytest.fixture
 def blocks_of_three(monkeypatch):
     """11 queries then make 4 blocks, the last filled up with one query."""
-    monkeypatch.setattr(transformer.attention, "MAX_QUERIES", 3)
+    monkeypatch.setattr("transformer.attention.MAX_QUERIES", 3)
 
 
 def drawn_tensors(dtype=F32):
@@ -166,7 +166,7 @@ def test_blocks_equal_the_plain_form(mask, blocks_of_three):
 
 def test_few_queries_are_one_block(monkeypatch):
     def has_loop(most):
-        monkeypatch.setattr(transformer.attention, "MAX_QUERIES", most)
+        monkeypatch.setattr("transformer.attention.MAX_QUERIES", most)
         query, memory, _ = drawn_tensors()
         # A function of its own each time, since JAX keeps what it has traced.
         program = jax.make_jaxpr(lambda *x: attention(*x, MASKS["segments"]))(query, memory)
@@ -220,7 +220,7 @@ def rows_and_blocks_differ(is_kept):
 
 
 def test_gradients_of_bfloat16_memory_are_summed_in_float32(monkeypatch):
-    monkeypatch.setattr(transformer.attention, "MAX_QUERIES", 2)
+    monkeypatch.setattr("transformer.attention.MAX_QUERIES", 2)
     n = 1024  # 512 blocks of 2; in bfloat16, 512 + 2 is 512
     query = jnp.zeros((1, 1, n, 1), jnp.bfloat16)
     memory = KeysValues(*jnp.ones((2, 1, 1, 1, 1), jnp.bfloat16))
@@ -246,7 +246,7 @@ def temporary_bytes(n):
 
 def test_memory_grows_linearly_with_length(monkeypatch):
     assert temporary_bytes(4096) < 2.1 * temporary_bytes(2048)
-    monkeypatch.setattr(transformer.attention, "MAX_QUERIES", 4096)
+    monkeypatch.setattr("transformer.attention.MAX_QUERIES", 4096)
     assert temporary_bytes(4096) > 3.9 * temporary_bytes(2048)
 
 

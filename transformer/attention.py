@@ -9,7 +9,8 @@ from flax import nnx
 from transformer.layers import DropoutRngs, at_least_float32, dropout, linear
 from transformer.masks import Mask
 
-# The most queries whose scores are in memory at once. To be measured.
+# The most queries whose scores are in memory at once. On a CPU, rows of 256 as the paper's take
+# the same time in one block or two, and longer rows less in blocks: docs/performance.md.
 MAX_QUERIES = 256
 
 
