@@ -9,8 +9,8 @@ from flax import nnx
 from transformer.layers import DropoutRngs, at_least_float32, dropout, linear
 from transformer.masks import Mask
 
-# The most queries whose scores are in memory at once. On a CPU, rows of 256 as the paper's take
-# the same time in one block or two, and longer rows less in blocks: docs/performance.md.
+# The most queries whose scores are in memory at once: a row of the paper's length is one block,
+# which saves the second softmax. What longer rows gain is in docs/performance.md.
 MAX_QUERIES = 256
 
 
