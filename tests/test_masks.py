@@ -1,7 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.masks import causal_mask, segment_mask
+from transformer.masks import Mask
 
 
 def drawn(*rows):
@@ -10,15 +10,18 @@ def drawn(*rows):
 
 
 def test_causal_mask():
-    assert causal_mask(3).dtype == bool
-    np.testing.assert_array_equal(causal_mask(3), [drawn("x..", "xx.", "xxx")])
-    np.testing.assert_array_equal(causal_mask(1), [[[True]]])
+    one = jnp.ones((1, 3), int)
+    mask = Mask(one, one, jnp.arange(3)).dense()
+    assert mask.dtype == bool
+    np.testing.assert_array_equal(mask, [drawn("x..", "xx.", "xxx")])
+    # A decoding step: one query, whose position is its step.
+    np.testing.assert_array_equal(Mask(one[:, :1], one, jnp.array([1])).dense(), [drawn("xx.")])
 
 
 def test_padding_mask_wherever_the_padding_stands():
-    mask = segment_mask(
+    mask = Mask(
         jnp.array([[1, 1], [1, 0], [0, 0]]), jnp.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
-    )
+    ).dense()
     assert mask.dtype == bool
     expected = [drawn("xx.", "xx."), drawn(".xx", "..."), drawn("...", "...")]
     np.testing.assert_array_equal(mask, expected)
@@ -34,7 +37,7 @@ def test_packed_sentences_do_not_see_one_another():
         ".......",
         ".....xx",
     )
-    np.testing.assert_array_equal(segment_mask(queries, keys), [expected])
+    np.testing.assert_array_equal(Mask(queries, keys).dense(), [expected])
 
 
 def test_packed_causal_mask():
@@ -48,10 +51,10 @@ def test_packed_causal_mask():
         ".......",
         ".......",
     )
-    mask = segment_mask(segments, segments) & causal_mask(7)
+    mask = Mask(segments, segments, jnp.arange(7)).dense()
     np.testing.assert_array_equal(mask, [expected])
 
 
 def test_a_sentence_missing_on_one_side_attends_to_nothing():
-    mask = segment_mask(jnp.array([[1, 2]]), jnp.array([[2, 2, 0]]))
+    mask = Mask(jnp.array([[1, 2]]), jnp.array([[2, 2, 0]])).dense()
     np.testing.assert_array_equal(mask, [drawn("...", "xx.")])

@@ -162,6 +162,29 @@ def test_rows_of_padding_keep_the_gradients_finite(random_params):
     assert (gradients["source_embedding"]["table_VD"][0] == 0).all()
 
 
+def test_long_rows_in_blocks_of_queries_equal_the_plain_form(random_params, monkeypatch):
+    model = small()
+    rng, params = np.random.default_rng(5), random_params(model)
+    src, tgt = rng.integers(1, SOURCE_VOCABULARY, (2, 11)), rng.integers(1, 7, (2, 13))
+    src_segments = np.array([[1, 1, 1, 0, 2, 2, 2, 2, 2, 3, 3], [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]])
+    tgt_segments = np.array(
+        [[1, 1, 1, 1, 1, 1, 2, 2, 2, 0, 3, 3, 0], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0]]
+    )
+    batch = [jnp.asarray(x) for x in (src, tgt, src_segments, tgt_segments)]
+
+    def loss_and_gradient():
+        def loss(params):
+            log_probs_BTV = jax.nn.log_softmax(model.bind(params)(*batch))
+            return jnp.where(tgt_segments > 0, log_probs_BTV[:, :, 5], 0).sum()
+
+        return jax.tree.leaves(jax.jit(jax.value_and_grad(loss))(params))
+
+    expected = loss_and_gradient()
+    monkeypatch.setattr("transformer.attention.MAX_QUERIES", 3)
+    for found, plain in zip(loss_and_gradient(), expected):
+        np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4)
+
+
 # ---- Decoding ----
 
 

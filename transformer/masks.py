@@ -1,20 +1,31 @@
-"""Attention masks: boolean [B, queries, keys], True where a query may attend to a key."""
+"""Attention masks: who may attend to whom."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 
-def segment_mask(query_segments_BT: jax.Array, key_segments_BS: jax.Array) -> jax.Array:
-    """Attention within a sentence: equal segment ids, and no padding (id 0).
+class Mask(NamedTuple):
+    """Who may attend to whom, in memory linear in the length; `dense` makes the array [B, T, S].
 
-    Returns [B, T, S]. With one sentence a row, this is the padding mask.
+    A query attends to keys of its own segment and to no padding (id 0). With one sentence a
+    row, this is the padding mask. Either array may have size 1 in place of B, and
+    `query_segments_BT` in place of T.
+
+    With the queries' positions among the keys (0, 1, ...), no query attends to later ones
+    (Section 3.2.3). In training they are 0 to T - 1; a query that is decoded has its step.
     """
-    query_BT1 = query_segments_BT[:, :, None]
-    key_B1S = key_segments_BS[:, None, :]
-    return (query_BT1 == key_B1S) & (key_B1S > 0)
 
+    query_segments_BT: jax.Array
+    key_segments_BS: jax.Array
+    query_positions_T: jax.Array | None = None
 
-def causal_mask(length: int) -> jax.Array:
-    """No attention to later positions (Section 3.2.3): lower-triangular [1, T, T]."""
-    position_T = jnp.arange(length)
-    return (position_T[:, None] >= position_T[None, :])[None]
+    def dense(self) -> jax.Array:
+        """Boolean [B, T, S], True where a query may attend to a key; sizes of 1 stay."""
+        key_B1S = self.key_segments_BS[:, None, :]
+        mask_BTS = (self.query_segments_BT[:, :, None] == key_B1S) & (key_B1S > 0)
+        if self.query_positions_T is not None:
+            position_11S = jnp.arange(self.key_segments_BS.shape[1])[None, None, :]
+            mask_BTS &= position_11S <= self.query_positions_T[None, :, None]
+        return mask_BTS

@@ -31,7 +31,7 @@ from transformer.layers import (
     dropout,
     layer_norm,
 )
-from transformer.masks import causal_mask, segment_mask
+from transformer.masks import Mask
 from transformer.positions import segment_positions, sinusoidal_encoding
 from transformer.tokenizer import PAD
 
@@ -96,12 +96,10 @@ class EncoderLayer(nnx.Module):
         self.feed_forward = _feed_forward(config, rngs)
         self.feed_forward_norm = _add_and_norm(config, rngs)
 
-    def __call__(
-        self, x_BSD: jax.Array, mask_BSS: jax.Array, rngs: DropoutRngs | None = None
-    ) -> jax.Array:
+    def __call__(self, x_BSD: jax.Array, mask: Mask, rngs: DropoutRngs | None = None) -> jax.Array:
         # 1. Self-attention.
         y_BSD = self.self_attention_norm.before(x_BSD)
-        y_BSD = self.self_attention(y_BSD, self.self_attention.keys_values(y_BSD), mask_BSS, rngs)
+        y_BSD = self.self_attention(y_BSD, self.self_attention.keys_values(y_BSD), mask, rngs)
         x_BSD = self.self_attention_norm.after(x_BSD, y_BSD, rngs)
         # 2. Feed-forward network.
         y_BSD = self.feed_forward(self.feed_forward_norm.before(x_BSD), rngs)
@@ -123,8 +121,8 @@ class DecoderLayer(nnx.Module):
         self,
         x_BTD: jax.Array,
         memory: KeysValues,
-        self_mask_BTT: jax.Array,
-        memory_mask_BTS: jax.Array,
+        self_mask: Mask,
+        memory_mask: Mask,
         rngs: DropoutRngs | None = None,
         cache: KeysValues | None = None,
         step: jax.Array | None = None,
@@ -143,13 +141,13 @@ class DecoderLayer(nnx.Module):
                 cache,
                 keys_values,
             )
-        y_BTD = self.self_attention(y_BTD, keys_values, self_mask_BTT, rngs)
+        y_BTD = self.self_attention(y_BTD, keys_values, self_mask, rngs)
         x_BTD = self.self_attention_norm.after(x_BTD, y_BTD, rngs)
         # 2. Attention over the memory. In a search the M hypotheses of a sentence take the
         #    place of T, so that they share one copy of its memory.
         y_BTD = self.cross_attention_norm.before(x_BTD)
         y_BTD = y_BTD.reshape(memory.key_BHSK.shape[0], -1, y_BTD.shape[-1])
-        y_BTD = self.cross_attention(y_BTD, memory, memory_mask_BTS, rngs)
+        y_BTD = self.cross_attention(y_BTD, memory, memory_mask, rngs)
         x_BTD = self.cross_attention_norm.after(x_BTD, y_BTD.reshape(x_BTD.shape), rngs)
         # 3. Feed-forward network.
         y_BTD = self.feed_forward(self.feed_forward_norm.before(x_BTD), rngs)
@@ -219,14 +217,13 @@ class Transformer(nnx.Module):
         memory_BSD = self.encode(src_BS, src_segments_BS, rngs)
         src_segments_BS = _segments(src_BS, src_segments_BS)
         tgt_segments_BT = _segments(tgt_in_BT, tgt_segments_BT)
-        self_mask_BTT = segment_mask(tgt_segments_BT, tgt_segments_BT)
-        self_mask_BTT &= causal_mask(tgt_in_BT.shape[1])
-        memory_mask_BTS = segment_mask(tgt_segments_BT, src_segments_BS)
+        self_mask = Mask(tgt_segments_BT, tgt_segments_BT, jnp.arange(tgt_in_BT.shape[1]))
+        memory_mask = Mask(tgt_segments_BT, src_segments_BS)
 
         y_BTD = self._embed_target(tgt_in_BT, segment_positions(tgt_segments_BT), rngs)
         for layer in self.decoder_layers:
             memory = layer.cross_attention.keys_values(memory_BSD)
-            y_BTD, _ = layer(y_BTD, memory, self_mask_BTT, memory_mask_BTS, rngs)
+            y_BTD, _ = layer(y_BTD, memory, self_mask, memory_mask, rngs)
         return self._logits(y_BTD)
 
     def encode(
@@ -237,10 +234,10 @@ class Transformer(nnx.Module):
     ) -> jax.Array:
         """The memory: the encoder's output, [B, S, D]."""
         src_segments_BS = _segments(src_BS, src_segments_BS)
-        mask_BSS = segment_mask(src_segments_BS, src_segments_BS)
+        mask = Mask(src_segments_BS, src_segments_BS)
         x_BSD = self._embed_source(src_BS, segment_positions(src_segments_BS), rngs)
         for layer in self.encoder_layers:
-            x_BSD = layer(x_BSD, mask_BSS, rngs)
+            x_BSD = layer(x_BSD, mask, rngs)
         return self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD
 
     def init_cache(
@@ -259,7 +256,7 @@ class Transformer(nnx.Module):
 
         return {
             "step": jnp.zeros((), jnp.int32),
-            "sentence": {"memory": memory, "mask": (src_BS != PAD)[:, None, :]},
+            "sentence": {"memory": memory, "segments": _segments(src_BS, None)},
             "hypothesis": jax.tree.map(empty, memory),
         }
 
@@ -267,17 +264,16 @@ class Transformer(nnx.Module):
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
         step = cache["step"]
         max_length = jax.tree.leaves(cache["hypothesis"])[0].shape[2]
-        self_mask_11L = (jnp.arange(max_length) <= step)[None, None, :]
+        one_11 = jnp.ones((1, 1), jnp.int32)
+        self_mask = Mask(one_11, jnp.ones((1, max_length), jnp.int32), step[None])
+        memory_mask = Mask(one_11, cache["sentence"]["segments"])
 
         y_N1D = self._embed_target(tokens_N[:, None], step[None, None], None)
         hypothesis = []
         for layer, memory, earlier in zip(
             self.decoder_layers, cache["sentence"]["memory"], cache["hypothesis"], strict=True
         ):
-            mask_B1S = cache["sentence"]["mask"]
-            y_N1D, extended = layer(
-                y_N1D, memory, self_mask_11L, mask_B1S, cache=earlier, step=step
-            )
+            y_N1D, extended = layer(y_N1D, memory, self_mask, memory_mask, cache=earlier, step=step)
             hypothesis.append(extended)
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis}
         return self._logits(y_N1D)[:, 0], cache

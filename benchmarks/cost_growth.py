@@ -1,0 +1,217 @@
+"""How the memory and time of a training step grow with length, batch and depth.
+
+    python benchmarks/cost_growth.py --out=RESULTS
+    python benchmarks/cost_growth.py --out=RESULTS --config=configs/base.py --longest_timed=1024
+
+Of the config, the model and its vocabulary; configs/demo.py if none. Measured are steps of one
+row of 128 to 16,384 source and as many target tokens; of 1 to 32 rows of 256; of 8 rows of 256
+with 1 to 8 layers in encoder and decoder each. Rows are full, and one sentence each. For
+comparison, long rows are also measured with the plain form of attention, all queries at once.
+
+Memory is what XLA plans for a step besides parameters, Adam's moments and the batch; it is known
+without running the step. Time is the median of 5 steps after a first, or of as many as fit into
+20 seconds, at least one.
+
+RESULTS gets cost_growth.json, written after each measurement, and cost_growth.png. The same
+command goes on with the measurements that are not in there yet.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+if __name__ == "__main__":
+    from transformer.startup import use_huge_pages
+
+    use_huge_pages()  # before JAX is imported
+
+import dataclasses
+import io
+import json
+import os
+import platform
+import statistics
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from ml_collections import config_flags
+
+from transformer import attention, cli
+from transformer.batching import Batch
+from transformer.errors import UserError
+from transformer.experiment import Experiment
+from transformer.files import write_atomically
+from transformer.model import transformer as make_model
+from transformer.optimizer import optimizer
+from transformer.sharding import data_mesh
+from transformer.training import init_state, make_train_step
+
+DEMO = Path(__file__).parents[1] / "configs" / "demo.py"
+LENGTHS = [2**n for n in range(7, 15)]
+ROWS = [2**n for n in range(6)]
+DEPTHS = [1, 2, 4, 8]
+SECONDS_FOR_A_TIME = 20
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The config file; configs/demo.py if none."
+)
+OUT = flags.DEFINE_string("out", None, "The folder for the results.")
+LONGEST_TIMED = flags.DEFINE_integer("longest_timed", 16384, "Longer rows are not run.")
+LONGEST_TIMED_PLAIN = flags.DEFINE_integer(
+    "longest_timed_plain", 4096, "Longer rows are not run in the plain form: it needs much memory."
+)
+
+
+class Case(NamedTuple):
+    """A training step to measure. The form of attention is 'blocks' or 'plain'."""
+
+    rows: int
+    length: int  # of source and of target
+    layers: int  # of encoder and of decoder
+    form: str
+
+
+def cases(layers: int) -> dict[str, list[Case]]:
+    """What to measure, by what grows."""
+    return {
+        "length": [Case(1, n, layers, form) for form in ("plain", "blocks") for n in LENGTHS],
+        "rows": [Case(n, 256, layers, "blocks") for n in ROWS],
+        "layers": [Case(8, 256, n, "blocks") for n in DEPTHS],
+    }
+
+
+def measure(case: Case, config: Experiment) -> dict[str, Any]:
+    """Bytes and, unless the rows are too long to run, seconds of a step."""
+    # 1. The compiled step.
+    layers = dict(num_encoder_layers=case.layers, num_decoder_layers=case.layers)
+    model_config = dataclasses.replace(config.model, **layers)
+    vocab_size = config.tokenizer.vocab_size
+    model = make_model(model_config, vocab_size, vocab_size)
+    adam = optimizer(model_config.d_model, config.optimizer)
+    tokens = np.random.default_rng(0).integers(3, vocab_size, (1, case.rows, case.length))
+    tokens, segments = tokens.astype(np.int32), np.ones_like(tokens, np.int32)
+    batch = Batch(tokens, segments, tokens, tokens, segments)
+    state = jax.jit(lambda: init_state(model, adam, seed=0))()
+    most = attention.MAX_QUERIES
+    if case.form == "plain":
+        attention.MAX_QUERIES = case.length
+    step = make_train_step(model, adam, config.training, data_mesh(jax.devices()[:1]))
+    step = step.lower(state, batch).compile()
+    attention.MAX_QUERIES = most
+    result = {**case._asdict(), "bytes": step.memory_analysis().temp_size_in_bytes}
+
+    # 2. The step itself.
+    longest = LONGEST_TIMED if case.form == "blocks" else LONGEST_TIMED_PLAIN
+    if case.length > longest.value:
+        return {**result, "seconds": None}
+    batch = jax.tree.map(jnp.asarray, batch)
+    seconds, start = [], time.perf_counter()
+    while len(seconds) < 6 and time.perf_counter() - start < SECONDS_FOR_A_TIME:
+        before = time.perf_counter()
+        state, _ = jax.block_until_ready(step(state, batch))
+        seconds.append(time.perf_counter() - before)
+    return {**result, "seconds": statistics.median(seconds[1:] or seconds)}
+
+
+def main() -> None:
+    if OUT.value is None:
+        raise UserError("--out is missing; name a folder for the results")
+    config = Experiment.from_dict(CONFIG.value.to_dict())
+    device = jax.devices()[0].device_kind
+    about = {
+        "device": f"{os.cpu_count()} cores" if device == "cpu" else device,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "model": dataclasses.asdict(config.model),
+        "vocab_size": config.tokenizer.vocab_size,
+    }
+    path = Path(OUT.value) / "cost_growth.json"
+    results = {"about": about, "steps": []}
+    if path.exists():
+        results = json.loads(path.read_text())
+        if results["about"] != about:
+            raise UserError(f"{path} is of another model or machine; give another --out")
+
+    wanted = cases(config.model.num_encoder_layers)
+    every = dict.fromkeys(case for group in wanted.values() for case in group)
+    for case in sorted(every, key=lambda case: case.length):
+        if find(results, case) is None:
+            results["steps"].append(measure(case, config))
+            write_atomically(path, json.dumps(results, indent=1) + "\n")
+            print(json.dumps(results["steps"][-1]), flush=True)
+    write_atomically(path.with_suffix(".png"), picture(results, wanted))
+
+
+def find(results: dict[str, Any], case: Case) -> dict[str, Any] | None:
+    steps = [step for step in results["steps"] if case._asdict().items() <= step.items()]
+    return steps[0] if steps else None
+
+
+def picture(results: dict[str, Any], wanted: dict[str, list[Case]]) -> bytes:
+    """The results as a PNG file: memory and time against length, batch and depth."""
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 3, sharex="col")
+    names = {
+        "length": "length (tokens), one row",
+        "rows": "batch (rows), length 256",
+        "layers": "depth (layers each), 8 rows of 256",
+    }
+    units = {"bytes": (1e6, "memory of a step (MB)"), "seconds": (1, "time of a step (s)")}
+    for quantity, (unit, label), row in zip(units, units.values(), panels):
+        row[0].set_ylabel(label)
+        for grows, axes in zip(wanted, row):
+            curves = {
+                form: [
+                    (getattr(case, grows), find(results, case)[quantity] / unit)
+                    for case in wanted[grows]
+                    if case.form == form and find(results, case)[quantity] is not None
+                ]
+                for form in ("blocks", "plain")
+            }
+            _draw(axes, curves)
+    for grows, axes in zip(wanted, panels[-1]):
+        axes.set_xlabel(names[grows])
+    panels[0, 0].legend(frameon=False)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=100)
+    return png.getvalue()
+
+
+def _draw(axes: Axes, curves: dict[str, list[tuple[int, float]]]) -> None:
+    """Curves on logarithmic axes, and through the middle of the first what grows as x or x^2."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    points = curves["blocks"]
+    axes.plot(*zip(*points), color="C0", marker="o", markersize=4, label="this code")
+    if curves["plain"]:
+        style = dict(color="C3", marker="s", markersize=4)
+        axes.plot(*zip(*curves["plain"]), label="attention not in blocks", **style)
+    limits = axes.get_ylim()
+    x_middle, y_middle = points[len(points) // 2]
+    xs = [x for x, _ in points]
+    for power, style, label in ((1, "--", "linear"), (2, ":", "quadratic")):
+        if power == 1 or curves["plain"]:
+            ys = [y_middle * (x / x_middle) ** power for x in xs]
+            axes.plot(xs, ys, color="0.5", linestyle=style, linewidth=1, label=label)
+    axes.set_ylim(limits)
+    axes.set_xticks(xs, minor=False)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(color="0.9")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+if __name__ == "__main__":
+    cli.run(main, default_config=DEMO)
