@@ -143,6 +143,11 @@ class Run:
             validation_pairs, *widths, rows.rows_per_step, mesh.size
         )
         self.data_id = experiment.data_id(source, self.validation_source, self.tokenizers)
+        if distributed.from_first(lambda: self.data_id) != self.data_id:
+            raise UserError(
+                f"process {jax.process_index()} reads other text than process 0, or has made "
+                "another tokenizer of it; put the data where all processes read the same"
+            )
         print(
             f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, "
             f"{self.packed.fill:.1%} full, {self.batches.updates_per_epoch:.1f} updates an epoch; "

@@ -4,6 +4,7 @@ import http.server
 import json
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +12,7 @@ import jax
 import pytest
 from absl import flags
 from processes import flags_of_a_job, run_together, slurm_variables
-from test_bad_input import ROOT, assert_refused, run, toy_flags, write_toy
+from test_bad_input import ROOT, SIDES, assert_refused, run, toy_flags, write_toy
 
 from transformer import distributed
 from transformer.lock import lock_workdir
@@ -225,10 +226,12 @@ def main():
     found["made"], found["sum"] = made, int(jax.jit(lambda x: x.sum())(batch))
     Path(f"found{jax.process_index()}").write_text(json.dumps(found))
     print("only process 0 is heard")
-    if ENDING.value and is_first():
-        time.sleep(3600) if ENDING.value == "asleep" else in_all(True)
+    if ENDING.value == "defect":
+        in_all(True) if is_first() else 1 / 0
     elif ENDING.value:
-        raise ValueError("a defect") if ENDING.value == "defect" else UserError("one\\nline")
+        if is_first():
+            time.sleep(3600)
+        raise UserError("one\\nline")
 
 cli.run(main)
 """
@@ -257,15 +260,72 @@ def test_two_work_together(tmp_path):
     assert found == 2 * [expected | {"sum": sum(range(48)) * 3}]
 
 
-@pytest.mark.parametrize("ending", ["waits", "asleep", "defect"])
+# The second sees what a network file system may still show it: what was there before.
+STALE = """
+import json
+from pathlib import Path
+import jax, jax.numpy as jnp
+from transformer import cli
+from transformer.checkpoint import Checkpoints
+from transformer.distributed import initialize, is_first, meet
+from transformer.sharding import data_mesh, replicated
+from transformer.training import TrainState
+
+def main():
+    initialize()
+    make = jax.jit(
+        lambda step: TrainState(step, {"kernel": jnp.full((3, 5), step)}, {"mu": jnp.ones(7)}),
+        out_shardings=replicated(data_mesh()),
+    )
+    checkpoints = Checkpoints(Path("run"), keep_last=5, best_metric="nll")
+    for step in (11, 13):
+        checkpoints.save(make(step), {"note": step}, scheduled=True)
+        checkpoints.record_scores(step, {"nll": 1.5})
+    meet()
+    if not is_first():
+        looks, has = iter(range(3)), Checkpoints.has
+        Checkpoints.steps = lambda self: [11]
+        Checkpoints._record = Checkpoints._scores = lambda self, step: None
+        Checkpoints.has = lambda self, step: next(looks, None) is None and has(self, step)
+
+    def restored():
+        state, notes, scores = checkpoints.restore_newest(make(0))
+        return int(state.step), int(state.params["kernel"][0, 0]), notes, scores
+
+    found = [restored()]
+    if is_first():
+        Path("run/checkpoints/13/record/record.json").write_text("{}")
+    meet()
+    found.append(restored())
+    checkpoints.save(make(13), {"note": 17}, scheduled=True)
+    found.append(restored())
+    Path(f"found{jax.process_index()}").write_text(json.dumps(found))
+
+cli.run(main)
+"""
+
+
+def test_process_0_says_what_checkpoints_there_are(tmp_path):
+    (tmp_path / "stale.py").write_text(STALE)
+    first, second = run_together(2 * [[tmp_path / "stale.py"]], tmp_path, slurm_variables(2))
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    found = [[step, step, {"note": note}, {"nll": 1.5}] for step, note in ((13, 13), (11, 11))]
+    found.append([13, 13, {"note": 17}, None])
+    for i in (0, 1):
+        assert json.loads((tmp_path / f"found{i}").read_text()) == found
+    assert "the checkpoint of step 13 is damaged" in first.err
+    assert second.err == ""
+
+
+@pytest.mark.parametrize("ending", ["defect", "user error"])
 def test_all_end_together(tmp_path, ending):
-    """Whatever the first is at: waiting for the second on its devices, or something else."""
+    """Whatever the first is at: waiting for the second on its devices, or asleep."""
     start = time.monotonic()
     first, second = together(tmp_path, ending)
     assert time.monotonic() - start < 60  # without `end`, up to two minutes
     if ending == "defect":
         assert (first.code, second.code) == (1, 1)
-        assert first.err.endswith("ValueError: a defect\n\n")
+        assert first.err.endswith("ZeroDivisionError: division by zero\n\n")
         assert first.err.count("Traceback") == 1
     else:
         assert (first.code, second.code) == (2, 2)
@@ -284,11 +344,11 @@ def toy(tmp_path_factory) -> Path:
     return directory
 
 
-def refused(toy: Path, script: str, *arguments: str, changed: str = "--workdir=run") -> str:
+def refused(toy: Path, arguments: Sequence[str], changed: str = "--workdir=run", **options) -> str:
     """The only line on standard error of two processes, the second of which has a flag changed."""
-    jobs = flags_of_a_job(2)
-    commands = [[ROOT / script, *arguments, "--workdir=run", *job] for job in jobs]
-    results = run_together([commands[0], [*commands[1], changed]], toy)
+    command = [ROOT / "train.py", *arguments, "--workdir=run"]
+    first, second = flags_of_a_job(2)
+    results = run_together([[*command, *first], [*command, *second, changed]], toy, **options)
     assert [result.code for result in results] == [2, 2], results
     lines = [line for r in results for line in r.err.splitlines()]
     assert len(lines) == 1, lines
@@ -297,12 +357,25 @@ def refused(toy: Path, script: str, *arguments: str, changed: str = "--workdir=r
 
 def test_what_only_process_0_sees_ends_both(toy):
     with lock_workdir(toy / "run"):
-        assert "run is in use by process" in refused(toy, "train.py", *toy_flags())
+        assert "run is in use by process" in refused(toy, toy_flags())
 
 
 def test_processes_of_different_runs(toy):
-    line = refused(toy, "train.py", *toy_flags(), changed="--config.model.dropout=0.3")
+    line = refused(toy, toy_flags(), changed="--config.model.dropout=0.3")
     assert "process 1 was given another config than process 0" in line
+
+
+def test_processes_that_read_different_text(toy):
+    homes = [toy / "home0", toy / "home1"]  # each host has its own
+    for home, size in zip(homes, (97, 101)):
+        home.mkdir()
+        write_toy(home, train=size, validation=5)
+    files = [f"{split}_{side}" for split in ("train", "validation") for side in SIDES]
+    paths = [f"~/{split}.{x}" for split in ("train", "validation") for x in ("en", "de")]
+    fields = {f"data_{name}": path for name, path in zip(files, paths)}
+    variables = [{"HOME": str(home)} for home in homes]
+    line = refused(toy, toy_flags(**fields), variables=variables)
+    assert "process 1 reads other text than process 0" in line
 
 
 def test_translate_is_for_one_process(toy):
