@@ -247,8 +247,8 @@ def together(directory: Path, ending: str) -> list:
 def test_two_work_together(tmp_path):
     first, second = together(tmp_path, "")
     assert (first.code, second.code) == (0, 0), first.err + second.err
-    assert first.out == b"only process 0 is heard\n"
-    assert second.out == b""
+    assert b"only process 0 is heard\n" in first.out
+    assert b"heard" not in second.out
     found = [json.loads((tmp_path / f"found{i}").read_text()) for i in (0, 1)]
     # Each makes the rows of its own two devices, and no others.
     rows = [list(range(start, start + 6)) for start in (0, 6, 12, 18)]
