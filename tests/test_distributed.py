@@ -202,7 +202,7 @@ from pathlib import Path
 import jax, numpy as np
 from absl import flags
 from transformer import cli
-from transformer.distributed import first_alone, from_first, in_all, initialize, is_first, meet
+from transformer.distributed import first_alone, from_first, in_all, initialize, is_first
 from transformer.errors import UserError
 from transformer.sharding import data_mesh, distribute, split_rows
 
@@ -223,11 +223,12 @@ def main():
         return part[..., None] * np.arange(3)
 
     batch = distribute(make, rows, split_rows(data_mesh(), axis=1))
-    found["made"], found["sum"] = made, int(jax.jit(lambda x: x.sum())(batch))
+    total = jax.jit(lambda x: x.sum())
+    found["made"], found["sum"] = made, int(total(batch))
     Path(f"found{jax.process_index()}").write_text(json.dumps(found))
     print("only process 0 is heard")
     if ENDING.value == "defect":
-        in_all(True) if is_first() else 1 / 0
+        int(total(batch)) if is_first() else 1 / 0
     elif ENDING.value:
         if is_first():
             time.sleep(3600)

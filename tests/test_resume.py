@@ -441,12 +441,14 @@ def test_from_one_process_to_two_and_back(uninterrupted):
     assert_close_run(workdir, uninterrupted)
 
 
-def test_a_signal_to_one_process_stops_all_at_the_same_step(uninterrupted):
-    workdir = uninterrupted.parent / "stopped"
-    with training(LONG, workdir, *flags_of_a_job(2), devices=2) as processes:
+@pytest.mark.parametrize("until", ["config.json", "metrics.jsonl"])
+def test_a_signal_to_one_process_stops_all(until, uninterrupted):
+    """During the start there is nothing to save; later, all stop at the same step."""
+    workdir = uninterrupted.parent / f"stopped-{until}"
+    with training(LONG, workdir, *flags_of_a_job(2), until=until, devices=2) as processes:
         processes[1].send_signal(signal.SIGTERM)
         assert [process.wait(timeout=60) for process in processes] == [EXIT_CODE, EXIT_CODE]
-    assert len(kept(workdir)) == 1
+    assert len(list(workdir.glob("checkpoints/*"))) == (until == "metrics.jsonl")
 
 
 # --- For longer ---------------------------------------------------------------------------

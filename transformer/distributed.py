@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
 
 import jax
-import numpy as np
 from absl import flags
 from jax._src.distributed import global_state  # the coordinator's store has no public name
-from jax.experimental import multihost_utils
 
 from transformer.errors import UserError
 
@@ -31,7 +29,7 @@ _END = "transformer/end"  # the key under which a process says that all must end
 _SECONDS_BETWEEN_LOOKS = 1.0  # at that key
 _LOCAL_DEVICES = "jax_cuda_visible_devices", "jax_rocm_visible_devices"
 
-_asked = itertools.count()  # calls of `from_first`, the same in all processes
+_asked = itertools.count()  # questions so far, the same in all processes
 _met = itertools.count()  # calls of `meet`
 _has_left = threading.Event()
 
@@ -149,13 +147,6 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def in_all(flag: bool) -> bool:
-    """Whether `flag` is true in every process; all of them must ask."""
-    if jax.process_count() == 1:
-        return flag
-    return bool(np.all(multihost_utils.process_allgather(np.asarray(flag))))
-
-
 def from_first(make: Callable[[], Any]) -> Any:
     """What `make` returns in process 0, a JSON value; all processes must ask.
 
@@ -167,6 +158,21 @@ def from_first(make: Callable[[], Any]) -> Any:
     key = f"transformer/from_first/{next(_asked)}"
     if is_first():
         global_state.client.key_value_set(key, json.dumps(make()))
+    return _wait_for(key)
+
+
+def in_all(flag: bool) -> bool:
+    """Whether `flag` is true in every process; all of them must ask."""
+    if jax.process_count() == 1:
+        return flag
+    number = next(_asked)
+    keys = [f"transformer/in_all/{number}/{i}" for i in range(jax.process_count())]
+    global_state.client.key_value_set(keys[jax.process_index()], json.dumps(flag))
+    return from_first(lambda: all([_wait_for(key) for key in keys]))
+
+
+def _wait_for(key: str) -> Any:
+    """The JSON value of a key, once it is there."""
     while True:  # signals are heard in between
         try:
             return json.loads(global_state.client.blocking_key_value_get(key, 1000))
