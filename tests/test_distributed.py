@@ -15,6 +15,7 @@ from processes import flags_of_a_job, run_together, slurm_variables
 from test_bad_input import ROOT, SIDES, assert_refused, run, toy_flags, write_toy
 
 from transformer import distributed
+from transformer.errors import UserError
 from transformer.lock import lock_workdir
 
 SLURM = {
@@ -180,6 +181,12 @@ def test_a_process_has_the_gpus_that_no_other_is_to_use(monkeypatch, variables, 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     set_all(monkeypatch, SLURM | variables)
     assert joined(monkeypatch) == ({}, devices)
+
+
+def test_a_job_that_jax_cannot_read(monkeypatch):
+    set_all(monkeypatch, OPEN_MPI)
+    with pytest.raises(UserError, match=r"cannot join the other processes \(.*--coordinator"):
+        distributed.initialize()
 
 
 def test_alone_nothing_is_joined(monkeypatch):

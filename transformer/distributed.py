@@ -24,6 +24,7 @@ COORDINATOR = flags.DEFINE_string(
 NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes the job has.")
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this one is, from 0.")
 
+SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that it waits for the others
 _A_WEEK = 7 * 24 * 3600 * 1000  # milliseconds: longer than anything that we wait for
 _END = "transformer/end"  # the key under which a process says that all must end
 _SECONDS_BETWEEN_LOOKS = 1.0  # at that key
@@ -47,13 +48,18 @@ def initialize() -> None:
         return
     # JAX's own handler of SIGTERM would take the place of ours (preemption.py).
     jax.config.update("jax_enable_preemption_service", False)
+    wait = "waiting for the other processes of the job; after 5 minutes JAX ends this one (SIGABRT)"
+    timer = threading.Timer(SECONDS_UNTIL_IT_SAYS_SO, _say, [wait])
+    timer.start()
     try:
         jax.distributed.initialize(**arguments)
     except (RuntimeError, ValueError) as error:
         raise UserError(
-            f"cannot join the other processes: {str(error)[:300]}; start all of them, or say "
-            "where they are with --coordinator, --num_processes and --process_id"
+            f"cannot join the other processes ({str(error)[:300]}); say where they are with "
+            "--coordinator, --num_processes and --process_id"
         ) from error
+    finally:
+        timer.cancel()
     if _has_all_gpus_it_sees():
         for name in _LOCAL_DEVICES:
             jax.config.update(name, "all")
