@@ -3,7 +3,8 @@
     python evaluate.py --workdir=runs/demo --split=test
     python evaluate.py --workdir=runs/base --checkpoint=average --average_last=5
 
-Writes WORKDIR/eval/<split>/: sources.txt, references.txt, hypotheses.txt, scores.json.
+Writes WORKDIR/eval/<split>/: sources.txt, references.txt, hypotheses.txt, scores.json. In
+several processes (docs/running.md) the devices of all share the sentences.
 """
 
 if __name__ == "__main__":
@@ -12,51 +13,40 @@ if __name__ == "__main__":
     use_huge_pages()  # before JAX is imported
 
 import time
-from pathlib import Path
 
 from absl import flags
 
-from transformer import cli
-from transformer.errors import UserError
+from transformer import cli, distributed
 from transformer.evaluation import translate_source, write_evaluation
 from transformer.logs import Progress
 from transformer.scores import corpus_scores
 from transformer.sources import open_source
-from transformer.trained import CHECKPOINTS, restore
+from transformer.trained import define_flags
 
-WORKDIR = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
+restore_model = define_flags()
 SPLIT = flags.DEFINE_string(
     "split", "test", "train, validation, test, or another split of the run's data set."
 )
-CHECKPOINT = flags.DEFINE_enum("checkpoint", "best", CHECKPOINTS, "Which parameters to use.")
-AVERAGE_LAST = flags.DEFINE_integer(
-    "average_last", 5, "How many checkpoints --checkpoint=average averages.", lower_bound=1
-)
-BEAM_SIZE = flags.DEFINE_integer("beam_size", None, "Instead of the config's.")
-LENGTH_PENALTY = flags.DEFINE_float("length_penalty", None, "Its alpha, instead of the config's.")
 
 
 def main() -> None:
-    if WORKDIR.value is None:
-        raise UserError("--workdir is missing; give the work directory of a training run")
-    workdir = Path(WORKDIR.value)
+    distributed.initialize()
 
     # 1. The model and the split.
-    model = restore(
-        workdir,
-        CHECKPOINT.value,
-        AVERAGE_LAST.value,
-        beam_size=BEAM_SIZE.value,
-        length_penalty=LENGTH_PENALTY.value,
-    )
-    source = open_source(model.config.data, SPLIT.value)
-    print(f"{workdir} at step {', '.join(map(str, model.steps))}; {source.describe()}", flush=True)
+    model = restore_model()
+    with distributed.first_alone():
+        source = open_source(model.config.data, SPLIT.value)
+    steps = ", ".join(map(str, model.steps))
+    print(f"{model.workdir} at step {steps}; {source.describe()}", flush=True)
 
-    # 2. Its translations.
+    # 2. Its translations, by the devices of all processes.
     start = time.monotonic()
-    with Progress(len(source), initial=0) as progress:
+    is_first = distributed.is_first()
+    with Progress(len(source), initial=0) if is_first else distributed.Quiet() as progress:
         translations = translate_source(model.translator, model.params, source, progress.update)
     seconds = time.monotonic() - start
+    if not is_first:
+        return
 
     # 3. Their scores.
     language = model.config.data.target_language
@@ -64,7 +54,7 @@ def main() -> None:
         translations.hypotheses, translations.references, target_language=language
     )
     directory = write_evaluation(
-        workdir,
+        model.workdir,
         SPLIT.value,
         translations,
         {

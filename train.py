@@ -66,6 +66,7 @@ PROFILE = flags.DEFINE_string(
 
 
 def main() -> None:
+    distributed.initialize()
     config_path = Path(config_flags.get_config_filename(flags.FLAGS["config"]))
     if not config_path.is_file():  # config_flags would say so at the first use, at length
         raise UserError(f"there is no config file {config_path}; see configs/")
@@ -74,17 +75,21 @@ def main() -> None:
     profiled = range(0)
     if PROFILE.value is not None:
         profiled = step_range(PROFILE.value, config.training.steps)
-    distributed.initialize()
+    if distributed.from_first(lambda: config.sha256) != config.sha256:
+        raise UserError(
+            f"process {jax.process_index()} was given another config than process 0; start all "
+            "with the same command and config file"
+        )
     try:
         with StopRequest() as stop, contextlib.ExitStack() as stack:
             if distributed.is_first():
                 stack.enter_context(lock_workdir(workdir))
-            else:
-                sys.stdout = open(os.devnull, "w")  # noqa: SIM115, until the process ends
             train(config, workdir, stop, profiled)
     except Stopped as stopped:
         if stopped.together:
             distributed.leave()
+        elif distributed.has_joined():
+            distributed.end(stopped.code, "")
         with contextlib.suppress(OSError):  # the disk may be full, the reader gone
             sys.stdout.flush()
         # Python would take down what JAX's threads, stopped at no time in particular, still use.
@@ -119,7 +124,8 @@ class Run:
         self.compilations = compilations
         self.training = training = config.training
         self.language = config.data.target_language
-        experiment.check_workdir(workdir, config)
+        if distributed.is_first():
+            experiment.check_workdir(workdir, config)
         self.mesh = mesh = data_mesh()
 
         # 1. Data: text -> tokenizer -> token cache -> packed rows. What is wrong with the user's
@@ -147,6 +153,11 @@ class Run:
             validation_pairs, *widths, rows.rows_per_step, mesh.size
         )
         self.data_id = experiment.data_id(source, self.validation_source, self.tokenizers)
+        if distributed.from_first(lambda: self.data_id) != self.data_id:
+            raise UserError(
+                f"process {jax.process_index()} reads other text than process 0, or has made "
+                "another tokenizer of it; put the data where all processes read the same"
+            )
         print(
             f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, "
             f"{self.packed.fill:.1%} full, {self.batches.updates_per_epoch:.1f} updates an epoch; "
@@ -190,6 +201,7 @@ class Run:
         batch, _ = self.load_batch(0)
         train_step = make_train_step(self.model, self.optimizer, self.training, self.mesh)
         self.train_step = train_step.lower(state, batch).compile()
+        distributed.meet()  # one may have compiled for longer
         state, _ = self.train_step(state, batch)
         jax.block_until_ready(state)
 
@@ -383,7 +395,7 @@ class Run:
         self.patience = updated_patience(self.patience, scores, training.best_metric)
         self.scores = {**scores, "patience": self.patience}
         self.checkpoints.record_scores(step, self.scores)
-        if distributed.in_all(self.checkpoints.has(step)):
+        if distributed.from_first(lambda: self.checkpoints.has(step)):
             self.monitor.rollbacks = 0
         self.is_evaluated = True
         self.window = Window()  # its clock starts now
@@ -398,7 +410,7 @@ class Run:
         self.restore(scheduled_only=True)
         self.checkpoints.remove_unscheduled()
         self.monitor.pass_over(diverged, self.step)
-        self.metrics.rewind(self.step)
+        self.metrics.rewind(self.step, evaluated=self.is_evaluated)
         self.start_loading()
         self.progress.print(
             f"warning: the loss is bad; from step {step} back to step {self.step}, and on with "
@@ -428,7 +440,7 @@ class Run:
         """Waits for it; where it cannot be saved, tries for some minutes."""
         for _ in range(TRIES_AT_THE_END):
             self.checkpoints.wait()
-            if distributed.in_all(self.checkpoints.has(self.step)):
+            if distributed.from_first(lambda: self.checkpoints.has(self.step)):
                 return
             self.progress.print(f"warning: trying again in {SECONDS_BETWEEN_TRIES:.0f} s")
             time.sleep(SECONDS_BETWEEN_TRIES)

@@ -19,42 +19,30 @@ from typing import IO
 
 from absl import flags
 
-from transformer import cli
+from transformer import cli, distributed
 from transformer.errors import UserError
 from transformer.files import write_atomically
 from transformer.sources import blocks_of_lines, open_text
-from transformer.trained import CHECKPOINTS, restore
+from transformer.trained import define_flags
 
-WORKDIR = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
+restore_model = define_flags()
 INPUT = flags.DEFINE_string(
     "input", None, "UTF-8 text, one sentence a line; standard input if none."
 )
 OUTPUT = flags.DEFINE_string("output", None, "Where to write; standard output if none.")
-CHECKPOINT = flags.DEFINE_enum("checkpoint", "best", CHECKPOINTS, "Which parameters to use.")
-AVERAGE_LAST = flags.DEFINE_integer(
-    "average_last", 5, "How many checkpoints --checkpoint=average averages.", lower_bound=1
-)
-BEAM_SIZE = flags.DEFINE_integer("beam_size", None, "Instead of the config's.")
-LENGTH_PENALTY = flags.DEFINE_float("length_penalty", None, "Its alpha, instead of the config's.")
 
 LINES_AT_ONCE = 2000  # read, sorted by length and written together
 
 
 def main() -> None:
-    if WORKDIR.value is None:
-        raise UserError("--workdir is missing; give the work directory of a training run")
+    if distributed.job() is not None:
+        raise UserError("translate.py works in one process; start it once, without srun or mpirun")
     output = OUTPUT.value and Path(OUTPUT.value).expanduser()
     if output:  # better to know before hours of translating
         folder = next(path for path in output.absolute().parents if path.exists())
         if output.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise UserError(f"--output={output} cannot be written; name a file in another place")
-    model = restore(
-        Path(WORKDIR.value),
-        CHECKPOINT.value,
-        AVERAGE_LAST.value,
-        beam_size=BEAM_SIZE.value,
-        length_penalty=LENGTH_PENALTY.value,
-    )
+    model = restore_model()
 
     def translated(file: IO[bytes], name: str) -> Iterator[str]:
         for lines in blocks_of_lines(file, name, LINES_AT_ONCE):

@@ -70,7 +70,7 @@ def write_text(directory: Path, seed: int) -> dict[str, str]:
 class Run:
     """A work directory, and the processes that train in it."""
 
-    def __init__(self, workdir: Path, fields: dict[str, object], caches: Path, devices: int = 1):
+    def __init__(self, workdir: Path, fields: dict[str, object], caches: Path):
         self.workdir, self.log = workdir, workdir.with_name(f"{workdir.name}.log")
         self.compiled = caches / "compiled"
         self.tokens = caches / "data"
@@ -83,7 +83,6 @@ class Run:
             "JAX_PLATFORMS": "cpu",
             "JAX_COMPILATION_CACHE_DIR": str(self.compiled),
             "PYTHONFAULTHANDLER": "1",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         }
 
     def start(self, file_limit: int | None = None) -> subprocess.Popen:

@@ -309,6 +309,10 @@ def test_a_loss_that_is_not_finite(toy, tmp_path):
             ["--average_last=3 is more than the last 2 checkpoints of run"],
         ),
         (["--workdir=run", "--average_last=0"], ["average_last"]),
+        (
+            ["--workdir=run", "--average_last=2"],
+            ["--average_last=2 is for --checkpoint=average", "this is --checkpoint=best"],
+        ),
         (["--workdir=run", "--beam_size=0"], ["beam_size is 0"]),
         (["--workdir=run", "--length_penalty=-1"], ["length_penalty is -1"]),
         (["--workdir=run", "--beamsize=3"], ["beamsize"]),

@@ -191,6 +191,17 @@ def test_what_was_saved_in_between_lasts_until_the_next(tmp_path):
     assert kept(tmp_path) == ["20", "30"]
 
 
+def test_what_was_saved_in_between_is_scheduled_once_it_has_scores(tmp_path):
+    """As when a run is stopped, and then told to end at that step."""
+    manager = saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}})
+    manager.save(state(23), {}, scheduled=False)
+    manager.record_scores(23, {"bleu": 1.0})
+    assert manager.scheduled_steps() == [20, 23]
+    manager.save(state(27), {}, scheduled=False)
+    manager.wait()
+    assert kept(tmp_path) == ["20", "23", "27"]
+
+
 def test_a_rollback_forgets_what_was_saved_in_between(tmp_path):
     manager = saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}})
     manager.save(state(23), {}, scheduled=False)

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 import sacrebleu
-from test_bad_input import Result, run, toy_flags, write_toy
+from processes import flags_of_a_job, run_together
+from test_bad_input import ROOT, Result, run, toy_flags, write_toy
 
 from transformer import experiment
 from transformer.checkpoint import Checkpoints
@@ -164,6 +165,29 @@ def test_every_sentence_is_scored_whole(learned):
     assert scores["ter"]["score"] == sacrebleu.corpus_ter(*corpus).score
     assert "nrefs:1|case:mixed|eff:no|tok:13a" in scores["bleu"]["signature"]
     assert scores["bleu"]["score"] > 10
+
+
+def test_two_processes_evaluate_as_one(learned):
+    """Every sentence once, on the four devices of both; the files are the same, to the byte."""
+    checkpoint = ["--checkpoint=average", "--average_last=2"]
+
+    def texts_and_scores() -> tuple[dict[str, bytes], dict]:
+        directory = learned / "eval" / "test"
+        files = {path.name: path.read_bytes() for path in directory.iterdir()}
+        return files, json.loads(files.pop("scores.json")) | {"seconds": 0}
+
+    alone = run("evaluate.py", "--workdir=run", *checkpoint, cwd=learned.parent)
+    expected = texts_and_scores()
+    shutil.rmtree(learned / "eval")
+    command = [ROOT / "evaluate.py", "--workdir=run", *checkpoint]
+    jobs = [[*command, *job] for job in flags_of_a_job(2)]
+    first, second = run_together(jobs, learned.parent)
+    assert texts_and_scores() == expected
+    *report, _ = succeeded(alone).out.splitlines(keepends=True)  # the last says how long it took
+    assert b"".join(report) in succeeded(first).out
+    assert report[0] not in succeeded(second).out
+    assert "/38, " in first.err
+    assert second.err == ""
 
 
 def test_scores_say_what_they_are_of(learned):

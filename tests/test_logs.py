@@ -215,13 +215,27 @@ def test_rewind(tmp_path, capsys, step):
         for k in range(1, 6):
             writer.write(k, {TRAIN: k})
             writer.write(k, {EVAL: k})
-        writer.rewind(step)
+        writer.rewind(step, evaluated=True)
         kept = [(k, name) for k in range(1, min(step, 5) + 1) for name in (TRAIN, EVAL)]
         assert written(tmp_path) == shown(tmp_path) == kept
         writer.write(step + 1, {"train/nll": 1})
-        writer.rewind(step + 1)  # nothing is later
+        writer.rewind(step + 1, evaluated=True)  # nothing is later
     assert written(tmp_path) == shown(tmp_path) == [*kept, (step + 1, "train/nll")]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_rewind_to_a_step_that_is_evaluated_again(tmp_path, evaluated, is_away):
+    workdir = tmp_path / "run"
+    with MetricsWriter(workdir, first_step=0, evaluated=True) as writer:
+        writer.write(3, {TRAIN: 0.5})
+        with away(workdir) if is_away else contextlib.nullcontext():
+            writer.write(3, {EVAL: 0.5})
+            writer.write(4, {TRAIN: 0.5})
+            writer.rewind(3, evaluated=evaluated)
+        writer.write(3, {EVAL: 0.5})
+    assert written(workdir) == [(3, TRAIN), *[(3, EVAL)] * (1 + evaluated)]
 
 
 # --- Disks that are full or away ----------------------------------------------------------
@@ -324,7 +338,7 @@ def test_rewound_lines_are_not_lost(tmp_path, capsys):
     with away(workdir):
         writer.write(1, {TRAIN: 0.5})
         writer.write(2, {TRAIN: 0.5})
-        writer.rewind(1)
+        writer.rewind(1, evaluated=True)
         writer.close()
     assert said(capsys)[1].endswith(  # START is an event
         "; 1 line(s) of metrics.jsonl and 2 event(s) of TensorBoard are lost"
@@ -375,8 +389,8 @@ def test_rewind_without_room(tmp_path, capsys, step, is_away):
         with away(workdir) if is_away else no_room_beyond(0):
             for k in (4, 5, 6):
                 writer.write(k, {TRAIN: 0.5})
-            writer.rewind(5)
-            writer.rewind(step)
+            writer.rewind(5, evaluated=True)
+            writer.rewind(step, evaluated=True)
             writer.write(step + 1, {EVAL: 0.5})
             assert said(capsys) == [FAILED]
             if not is_away and step < 3:  # what needs no room is done at once
@@ -392,7 +406,7 @@ def test_rewind_of_a_broken_file(tmp_path, capsys):
         writer.write(1, {TRAIN: 0.5})
         whole = path.read_bytes()
         path.write_bytes(b"{\n")
-        writer.rewind(1)
+        writer.rewind(1, evaluated=True)
         writer.write(2, {TRAIN: 0.5})
         assert "metrics.jsonl, line 1: expected an object" in capsys.readouterr().err
         path.write_bytes(whole)
@@ -433,7 +447,7 @@ def test_a_disk_that_is_really_full(small_disk, capsys):
         for i in range(k + 1, k + 200):
             writer.write(i, {TRAIN: 0.5})
         assert len(written(small_disk / "run")) < k + 100
-        writer.rewind(k - 20)
+        writer.rewind(k - 20, evaluated=True)
         writer.write(k - 19, {EVAL: 0.5})
         os.remove(small_disk / "filler")
     assert said(capsys)[-1] == RECOVERED  # rewinding made room for a while

@@ -3,10 +3,8 @@
 import contextlib
 import dataclasses
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,11 +15,13 @@ import numpy as np
 import pytest
 import soak
 from jax.experimental.compilation_cache import compilation_cache
-from test_bad_input import ROOT, environment, run, toy_flags, write_toy
+from processes import flags_of_a_job, on_devices, run_together, slurm_variables, training
+from test_bad_input import ROOT, run, toy_flags, write_toy
 from test_command_line import final_state, metrics, succeeded
 
 import train
 from configs import base
+from transformer.checkpoint import Checkpoints
 from transformer.compilation import Compilations
 from transformer.errors import UserError
 from transformer.experiment import Experiment
@@ -81,18 +81,9 @@ def test_a_run_in_two_parts_is_one_run(uninterrupted):
 
 def test_a_killed_run_is_one_run(uninterrupted):
     directory = uninterrupted.parent
-    with subprocess.Popen(
-        [sys.executable, ROOT / "train.py", *resumable(), "--workdir=killed"],
-        cwd=directory,
-        env=os.environ | environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not (directory / "killed" / "checkpoints" / "3").exists():
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.001)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    until = "checkpoints/3"
+    with training(resumable(), directory / "killed", until=until, **quiet) as (process,):
         process.send_signal(signal.SIGKILL)
     result = succeeded(run("train.py", *resumable(), "--workdir=killed", cwd=directory))
     assert b"at step 0 of 12" not in result.out
@@ -200,36 +191,38 @@ def test_stopped_anywhere_it_goes_on_from_there(variant, tmp_path, capsys):
     assert len(set(saved)) > 1
 
 
+def test_a_run_may_end_where_it_was_stopped(text, tmp_path, compiled_once):
+    with pytest.raises(Stopped):
+        train.train(experiment_of(text), tmp_path, StopAt(3))
+    (between,) = map(int, kept(tmp_path))
+    assert between < 4  # before the first checkpoint that is due
+    train.train(experiment_of(text, training_steps=between), tmp_path, StopAt(None))
+    checkpoints = Checkpoints(tmp_path, keep_last=5, best_metric="nll", read_only=True)
+    with contextlib.closing(checkpoints):
+        assert checkpoints.scheduled_steps() == [between]  # so that it can be averaged
+
+
 def kept(workdir: Path) -> list[str]:
     return sorted(path.name for path in (workdir / "checkpoints").iterdir())
 
 
 def test_nothing_compiles_after_the_start(text, tmp_path, compiled_once):
-    """A warning of ours is an error here. Divergence and its report are no exception."""
+    """A warning of ours is an error here, so the tests of rollbacks below show it of these."""
     train.train(experiment_of(text, training_log_every=1), tmp_path, StopAt(None))
     with Compilations() as second:
         train.train(experiment_of(text, training_steps=10), tmp_path, StopAt(None))
     assert second.compiled == 0 < second.cached
 
 
+LONG = resumable(training_steps=100_000, training_checkpoint_every=1000)
+
+
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], 2 * [signal.SIGTERM]])
 def test_real_signals(signals, uninterrupted):
     """The first is heard out; the second ends the process at once."""
     workdir = uninterrupted.parent / f"signals{len(signals)}{signals[0]}"
-    arguments = resumable(training_steps=100_000, training_checkpoint_every=1000)
-    with subprocess.Popen(
-        [sys.executable, ROOT / "train.py", *arguments, f"--workdir={workdir}"],
-        cwd=uninterrupted.parent,
-        env=os.environ | environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        while "start    at step" not in process.stdout.readline():
-            assert process.poll() is None
-        path = workdir / "metrics.jsonl"
-        while not (path.exists() and path.read_text()):
-            time.sleep(0.01)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with training(LONG, workdir, **pipes) as (process,):
         for number in signals:
             process.send_signal(number)
             time.sleep(0.0002)
@@ -248,19 +241,8 @@ def test_real_signals(signals, uninterrupted):
 def test_a_signal_is_heard_when_nobody_reads_the_log(uninterrupted):
     """As in `train.py 2>&1 | tee log` and Ctrl-C, which ends tee first."""
     workdir = uninterrupted.parent / "unread"
-    arguments = resumable(training_steps=100_000, training_checkpoint_every=1000)
-    with subprocess.Popen(
-        [sys.executable, ROOT / "train.py", *arguments, f"--workdir={workdir}"],
-        cwd=uninterrupted.parent,
-        env=os.environ | environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        while b"start    at step" not in process.stdout.readline():
-            assert process.poll() is None
-        path = workdir / "metrics.jsonl"
-        while not (path.exists() and path.read_text()):
-            time.sleep(0.01)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with training(LONG, workdir, **pipes) as (process,):
         process.stdout.close()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == EXIT_CODE
@@ -327,6 +309,22 @@ def test_after_many_in_a_row_it_goes_back_and_passes_them_over(
             train.train(config, workdir, StopAt(number))
         train.train(config, workdir, StopAt(None))
         assert_same_run(workdir, tmp_path / "a")
+
+
+def test_back_at_a_checkpoint_without_scores_it_is_evaluated_again(
+    text, tmp_path, monkeypatch, compiled_once
+):
+    poison(monkeypatch, 5, 6)
+    config = experiment_of(text, training_log_every=1, training_rollback_after=2)
+    train.train(config, tmp_path / "a", StopAt(None))
+
+    def fail_once(*_) -> None:  # as on a full disk
+        monkeypatch.setattr(Checkpoints, "record_scores", record_scores)
+
+    record_scores = Checkpoints.record_scores
+    monkeypatch.setattr(Checkpoints, "record_scores", fail_once)
+    train.train(config, tmp_path / "b", StopAt(None))
+    assert_same_run(tmp_path / "b", tmp_path / "a")
 
 
 def test_without_a_checkpoint_it_goes_back_to_the_beginning(
@@ -411,11 +409,6 @@ def assert_close_run(a: Path, b: Path) -> None:
         np.testing.assert_allclose(x, y, rtol=0, atol=2e-3)
 
 
-def on_devices(count: int) -> dict[str, str]:
-    flags = f"--xla_force_host_platform_device_count={count}"
-    return os.environ | environment() | {"XLA_FLAGS": flags}
-
-
 def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
     """The rows of an update, split in 2 parts, in 4 and in 8, with dropout."""
     workdir = uninterrupted.parent / "devices"
@@ -434,49 +427,28 @@ def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
     assert metrics(workdir) != metrics(uninterrupted)  # so the devices did make a difference
 
 
-def processes(workdir: Path, steps: int, count: int, stop: bool = False) -> list[int]:
-    """Trains in several processes; `stop`: one of them gets a SIGTERM. The exit codes."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    arguments = resumable(training_steps=steps, training_checkpoint_every=3 if not stop else 1000)
-    command = [sys.executable, str(ROOT / "train.py"), *arguments, f"--workdir={workdir}"]
-    job = [f"--coordinator=localhost:{port}", f"--num_processes={count}"]
-    with contextlib.ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [*command, *job, f"--process_id={i}"],
-                    cwd=workdir.parent,
-                    env=on_devices(2),
-                    stdout=subprocess.DEVNULL,
-                )
-            )
-            for i in range(count)
-        ]
-        if stop:
-            path = workdir / "metrics.jsonl"
-            while not (path.exists() and path.read_text()):
-                assert all(process.poll() is None for process in started)
-                time.sleep(0.01)
-            started[-1].send_signal(signal.SIGTERM)
-        return [process.wait(timeout=300) for process in started]
-
-
 def test_from_one_process_to_two_and_back(uninterrupted):
+    """The two of a Slurm step, as it starts them."""
     workdir = uninterrupted.parent / "processes"
     alone = ["train.py", *resumable(training_steps=6), "--workdir=processes"]
     succeeded(run(*alone, cwd=uninterrupted.parent))
-    assert processes(workdir, steps=9, count=2) == [0, 0]
+    command = [ROOT / "train.py", *resumable(training_steps=9), "--workdir=processes"]
+    first, second = run_together(2 * [command], uninterrupted.parent, slurm_variables(2))
+    assert b"on 4 cpu device(s)" in succeeded(first).out
+    assert b"cpu device(s)" not in succeeded(second).out
     alone = ["train.py", *resumable(), "--workdir=processes"]
     succeeded(run(*alone, cwd=uninterrupted.parent))
     assert_close_run(workdir, uninterrupted)
 
 
-def test_a_signal_to_one_process_stops_all_at_the_same_step(uninterrupted):
-    workdir = uninterrupted.parent / "stopped"
-    assert processes(workdir, steps=100_000, count=2, stop=True) == [EXIT_CODE, EXIT_CODE]
-    assert len(kept(workdir)) == 1
+@pytest.mark.parametrize("until", ["config.json", "metrics.jsonl"])
+def test_a_signal_to_one_process_stops_all(until, uninterrupted):
+    """During the start there is nothing to save; later, all stop at the same step."""
+    workdir = uninterrupted.parent / f"stopped-{until}"
+    with training(LONG, workdir, *flags_of_a_job(2), until=until, devices=2) as processes:
+        processes[1].send_signal(signal.SIGTERM)
+        assert [process.wait(timeout=60) for process in processes] == [EXIT_CODE, EXIT_CODE]
+    assert len(list(workdir.glob("checkpoints/*"))) == (until == "metrics.jsonl")
 
 
 # --- For longer ---------------------------------------------------------------------------

@@ -20,7 +20,7 @@ Map, in reading order; a file imports only from files above it:
     files        files that are whole or absent
     lock         one training process for each work directory
     compilation  compiled programs: kept, counted, measured
-    distributed  several processes that train as one
+    distributed  several processes that work as one
     datasets/    TFDS builders: a grammar of English and German, Multi30k
     sources      sentence pairs from TFDS or text files       Section 5.1
     tokenizer    SentencePiece                                Section 5.1

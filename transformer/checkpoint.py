@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from transformer.distributed import in_all, is_first
+from transformer.distributed import from_first, in_all, is_first
 from transformer.errors import UserError
 from transformer.files import write_atomically
 from transformer.integrity import difference, digest, read_signed, signed, write_inventory
@@ -25,6 +26,7 @@ from transformer.training import TrainState
 
 # What a full or failing disk raises, in Orbax's main thread and in its others.
 DISK_TROUBLE = (OSError, ValueError, jax.errors.JaxRuntimeError)
+SECONDS_UNTIL_VISIBLE = 60.0  # of a directory, to all hosts of a network file system
 _HALF_WRITTEN, _DELETED, _DAMAGED = ".orbax-checkpoint-tmp", ".deleted", ".damaged"
 
 
@@ -72,7 +74,7 @@ class Checkpoints:
         """
         step = int(state.step)
         self.wait()
-        if in_all(self.has(step)):
+        if from_first(lambda: self.has(step)):
             return  # the one that the run was just restored from
         record = {
             "step": step,
@@ -212,9 +214,16 @@ class Checkpoints:
             return False
 
     def scheduled_steps(self) -> list[int]:
-        """Those of them that were due, in ascending order."""
+        """Those of them that were due, in ascending order.
+
+        One that was not becomes so when a later start of the run ends there, and scores it.
+        """
         records = ((step, self._record(step)) for step in self.steps())
-        return [step for step, record in records if record and record["scheduled"]]
+        return [
+            step
+            for step, record in records
+            if record and (record["scheduled"] or self._scores(step))
+        ]
 
     def best_step(self) -> int:
         """The step of the checkpoint with the best validation score."""
@@ -249,34 +258,34 @@ class Checkpoints:
         """The newest state, laid out as the arrays or shapes of `like`; None if there is none.
 
         What is damaged is reported and set aside under another name, and the one before it
-        is used. Raises UserError if there are checkpoints and all of them are damaged, and if
-        those that were there are gone.
+        is used. Process 0 says what there is and what is damaged: to another one a network
+        file system may still show older files. Raises UserError if there are checkpoints and
+        all of them are damaged, and if those that were there are gone.
         """
         self.wait()
         damaged = {}
-        for step in reversed(self.scheduled_steps() if scheduled_only else self.steps()):
+        steps = from_first(self.scheduled_steps if scheduled_only else self.steps)
+        for step in reversed(steps):
             try:
-                items = self._restore(step, params=like.params, opt_state=like.opt_state)
+                items, record = self._restore(step, params=like.params, opt_state=like.opt_state)
             except Damaged as error:
                 damaged[step] = error
                 continue
             for other, reason in damaged.items():
-                path = self._directory / str(other)
                 if is_first():
-                    path = self._rename(other, _DAMAGED)
-                logging.warning(
-                    "the checkpoint of step %d is damaged (%s); going on from that of step %d "
-                    "(kept as %s)",
-                    other, reason, step, path,
-                )  # fmt: skip
+                    logging.warning(
+                        "the checkpoint of step %d is damaged (%s); going on from that of step "
+                        "%d (kept as %s)",
+                        other, reason, step, self._rename(other, _DAMAGED),
+                    )  # fmt: skip
             step_array = jax.make_array_from_callback(
                 (), like.step.sharding, lambda _, step=step: np.int32(step)
             )
             state = TrainState(step_array, items["params"], items["opt_state"])
-            record = self._record(step)
             self._has_saved |= record["scheduled"]
             self._prune()
-            return Restored(state, record["notes"], self._scores(step))
+            scores = from_first(lambda step=step: self._scores(step))
+            return Restored(state, record["notes"], scores)
         if damaged:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged.items())
             raise UserError(
@@ -292,7 +301,7 @@ class Checkpoints:
     def restore_params(self, step: int, like: Params) -> Params:
         """The parameters of one checkpoint, laid out as `like`."""
         try:
-            return self._restore(step, params=like)["params"]
+            return self._restore(step, params=like)[0]["params"]
         except Damaged as error:
             raise UserError(
                 f"the checkpoint {self._directory / str(step)} is damaged ({error}); put back a "
@@ -306,32 +315,40 @@ class Checkpoints:
             total = jax.tree.map(jnp.add, total, self.restore_params(step, like))
         return jax.tree.map(lambda x: x / len(steps), total)
 
-    def _restore(self, step: int, **likes: Any) -> Mapping[str, Any]:
-        """Items of a checkpoint, checked; raises Damaged, in all processes or in none."""
+    def _restore(self, step: int, **likes: Any) -> tuple[Mapping[str, Any], dict[str, Any]]:
+        """Items and record of a checkpoint; raises Damaged, in all processes or in none."""
+        directory = self._directory / str(step)
+
         # 1. The files.
-        record, items = self._record(step), {}
-        reason = difference(self._directory / str(step)) if is_first() else None
-        if record is None:
-            reason = reason or "its record is missing or altered"
-        # 2. What Orbax reads. All processes must come here, or none.
-        if in_all(reason is None):
-            arguments = {name: ocp.args.StandardRestore(_abstract(x)) for name, x in likes.items()}
-            try:
-                items = self._checkpointer.restore(
-                    self._directory / str(step), args=ocp.args.Composite(**arguments)
-                )
-            except MemoryError:
+        def record_and_reason() -> tuple[dict[str, Any] | None, str | None]:
+            record, reason = self._record(step), difference(directory)
+            if record is None:
+                reason = reason or "its record is missing or altered"
+            return record, reason
+
+        record, reason = from_first(record_and_reason)
+        if reason:
+            raise Damaged(reason)
+        end = time.monotonic() + SECONDS_UNTIL_VISIBLE
+        while not self.has(step) and time.monotonic() < end:
+            time.sleep(0.1)
+        # 2. What Orbax reads.
+        items = {}
+        arguments = {name: ocp.args.StandardRestore(_abstract(x)) for name, x in likes.items()}
+        try:
+            items = self._checkpointer.restore(directory, args=ocp.args.Composite(**arguments))
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever Orbax makes of missing or mangled files
+            if "RESOURCE_EXHAUSTED" in str(error):
                 raise
-            except Exception as error:  # whatever Orbax makes of missing or mangled files
-                if "RESOURCE_EXHAUSTED" in str(error):
-                    raise
-                reason = _reason(error)
-            # 3. Its bits.
-            if in_all(reason is None):
-                wrong = [name for name in likes if digest(items[name]) != record["digests"][name]]
-                if not wrong:
-                    return items
-                reason = f"its {' and '.join(wrong)} are not what was saved"
+            reason = _reason(error)
+        # 3. Its bits.
+        if in_all(reason is None):
+            wrong = [name for name in likes if digest(items[name]) != record["digests"][name]]
+            if in_all(not wrong):
+                return items, record
+            reason = f"its {' and '.join(wrong)} are not what was saved"
         raise Damaged(reason or "another process cannot read it")
 
 

@@ -10,6 +10,7 @@ import logging as python_logging
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import jax
 from absl import app, flags, logging
 
+from transformer import distributed
 from transformer.compilation import use_cache
 from transformer.errors import UserError
 from transformer.experiment import check_field
@@ -62,25 +64,31 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
 
     def guarded(argv: Sequence[str]) -> None:
         del argv
-        with one_line_errors():
-            use_cache()
-            main()
+        try:
+            with one_line_errors():
+                use_cache()
+                main()
+                distributed.leave()
+        except Exception:
+            if not distributed.has_joined():
+                raise
+            distributed.end(1, traceback.format_exc())
 
     app.run(guarded, flags_parser=parse)
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turns the errors that a user can mend into one line and exit code 2."""
+    """Turns the errors that a user can mend into one line and exit code 2, of all processes."""
     try:
         yield
     except UserError as error:
         message = str(error)
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        distributed.end(0, "")
     except KeyboardInterrupt:
-        sys.exit(130)
+        distributed.end(130, "")
     except OSError as error:  # the disk is full, a folder is a file, permission is denied, ...
         if error.filename is None and error.errno != errno.ENOSPC:
             raise
@@ -95,6 +103,4 @@ def one_line_errors() -> Iterator[None]:
         )[:400]
     else:
         return
-    with contextlib.suppress(OSError):  # the log may lie on the full disk
-        print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
-    sys.exit(2)
+    distributed.end(2, f"error: {' '.join(message.split())}")

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from socket import gethostname
 from time import monotonic, time
-from typing import Any, Self, TextIO
+from typing import Any, NamedTuple, Self, TextIO
 
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
@@ -102,10 +102,13 @@ class MetricsWriter:
         self._events.add(step, _record(event))
         self._flush()
 
-    def rewind(self, step: int) -> None:
-        """Removes what later steps than `step` wrote, all if it is 0: the run is back there."""
+    def rewind(self, step: int, *, evaluated: bool) -> None:
+        """Removes what later steps than `step` wrote, all if it is 0: the run is back there.
+
+        Unless `evaluated`, the checkpoint of `step` is evaluated again, and its line goes too.
+        """
         self._metrics.drop_later(step)
-        self._metrics.add(step, None)
+        self._metrics.add(step, _Cut(evaluated))
         self._events.drop_later(step)
         self._hide_later_events(step)
         self._flush()
@@ -229,21 +232,26 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
+class _Cut(NamedTuple):
+    """Instead of a piece to append: the lines of later steps go, as `_cut` says."""
+
+    evaluated: bool
+
+
 class _Appended:
     """A file to append to. What the disk does not take is held, and comes first next time."""
 
     def __init__(self, path: Path):
         self.path = path
-        # Steps and what to append; None: cut off the lines of later steps.
-        self._held: list[tuple[int, bytes | None]] = []
+        self._held: list[tuple[int, bytes | _Cut]] = []  # steps and what to do
         # While a piece is being appended, and after that failed: the length without it.
         self._whole: int | None = None
 
     @property
     def num_held(self) -> int:
-        return sum(piece is not None for _, piece in self._held)
+        return sum(isinstance(piece, bytes) for _, piece in self._held)
 
-    def add(self, step: int, piece: bytes | None) -> None:
+    def add(self, step: int, piece: bytes | _Cut) -> None:
         self._held.append((step, piece))
 
     def drop_later(self, step: int) -> None:
@@ -254,8 +262,8 @@ class _Appended:
         try:
             while self._held:
                 step, piece = self._held[0]
-                if piece is None:
-                    _cut(self.path, step, evaluated=True)
+                if isinstance(piece, _Cut):
+                    _cut(self.path, step, evaluated=piece.evaluated)
                 else:
                     self._append(piece)
                 del self._held[0]

@@ -1,13 +1,16 @@
 """A trained model, restored from its work directory and ready to translate."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+from absl import flags
 
 from transformer import experiment
 from transformer.checkpoint import Checkpoints
+from transformer.distributed import from_first
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.model import Params, transformer
@@ -20,6 +23,7 @@ CHECKPOINTS = ("last", "best", "average")
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
+    workdir: Path
     config: Experiment  # as in WORKDIR/config.json
     tokenizers: Tokenizers
     steps: list[int]  # of the checkpoint, or of those averaged
@@ -39,6 +43,37 @@ class TrainedModel:
         }
 
 
+def define_flags() -> Callable[[], TrainedModel]:
+    """Defines the flags that choose a trained model and its search; returns what restores it."""
+    workdir = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
+    checkpoint = flags.DEFINE_enum("checkpoint", "best", CHECKPOINTS, "Which parameters to use.")
+    average_last = flags.DEFINE_integer(
+        "average_last", None, "How many --checkpoint=average averages; 5 if none.", lower_bound=1
+    )
+    beam_size = flags.DEFINE_integer("beam_size", None, "Instead of the config's.")
+    length_penalty = flags.DEFINE_float(
+        "length_penalty", None, "Its alpha, instead of the config's."
+    )
+
+    def restore_chosen() -> TrainedModel:
+        if workdir.value is None:
+            raise UserError("--workdir is missing; give the work directory of a training run")
+        if average_last.value is not None and checkpoint.value != "average":
+            raise UserError(
+                f"--average_last={average_last.value} is for --checkpoint=average, and this is "
+                f"--checkpoint={checkpoint.value}; give both or neither"
+            )
+        return restore(
+            Path(workdir.value),
+            checkpoint.value,
+            average_last.value or 5,
+            beam_size=beam_size.value,
+            length_penalty=length_penalty.value,
+        )
+
+    return restore_chosen
+
+
 def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) -> TrainedModel:
     """Restores the 'last' or 'best' checkpoint, or the 'average' of the last few.
 
@@ -55,16 +90,16 @@ def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) 
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(mesh)),
         model.abstract_params(),
     )
-    no_checkpoint = UserError(f"{workdir} has no checkpoint yet; train on, then try again")
-    if not (workdir / "checkpoints").is_dir():
-        raise no_checkpoint
     training = config.training
     checkpoints = Checkpoints(
         workdir, keep_last=training.keep_last, best_metric=training.best_metric, read_only=True
     )
-    if not (steps := checkpoints.steps()):
-        raise no_checkpoint
-    if checkpoint == "average":
+
+    def chosen() -> list[int]:
+        if not (steps := checkpoints.steps()):
+            raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
+        if checkpoint != "average":
+            return [steps[-1] if checkpoint == "last" else checkpoints.best_step()]
         steps = checkpoints.scheduled_steps()
         last = min(len(steps), training.keep_last)  # there may be an older, better one
         if average_last > last:
@@ -72,10 +107,10 @@ def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) 
                 f"--average_last={average_last} is more than the last {last} checkpoints of "
                 f"{workdir}; lower it, or train with a larger training.keep_last"
             )
-        steps = steps[-average_last:]
-    else:
-        steps = [steps[-1] if checkpoint == "last" else checkpoints.best_step()]
+        return steps[-average_last:]
+
+    steps = from_first(chosen)
     params = checkpoints.average_params(steps, like)
     checkpoints.close()
     translator = Translator(model, tokenizers, decoding_config, mesh)
-    return TrainedModel(config, tokenizers, steps, params, translator)
+    return TrainedModel(workdir, config, tokenizers, steps, params, translator)

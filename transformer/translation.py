@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from transformer.decoding import Hypotheses, beam_search
+from transformer.distributed import meet
 from transformer.errors import check_range
 from transformer.model import FunctionalModel, Params
 from transformer.sharding import distribute, replicated, split_rows
@@ -122,6 +123,7 @@ class Translator:
         width = src_BS.shape[1]
         if width not in self._compiled:
             self._compiled[width] = self._search.lower(params, *arguments).compile()
+            meet()  # one may have compiled for longer
         hypotheses = self._compiled[width](params, *arguments)
         return np.asarray(hypotheses.tokens_BML)[:, 0]
 
