@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+if __name__ == "__main__":
+    from transformer.startup import use_huge_pages
+
+    use_huge_pages()  # as train.py, before JAX is imported
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # or there would be nothing to time
 
 import jax

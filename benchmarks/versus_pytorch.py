@@ -32,6 +32,7 @@ from transformer import cli
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.flops import training_flops
+from transformer.startup import use_huge_pages
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 OURS, EAGER, COMPILED = "ours", "pytorch", "pytorch_compiled"
@@ -51,6 +52,8 @@ def main() -> None:
     config = Experiment.from_dict(CONFIG.value.to_dict())
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=DTYPE.value))
     if WORKER.value:
+        if WORKER.value == OURS:
+            use_huge_pages()  # as train.py; starts the worker anew
         prepare = prepare_ours if WORKER.value == OURS else prepare_pytorch
         timing.serve(lambda: prepare(config))
         return
