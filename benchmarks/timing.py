@@ -4,6 +4,7 @@ A machine's speed drifts with its temperature and its other users. Measurements 
 share the drift, so that their ratio keeps its meaning where their seconds do not.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -70,8 +71,9 @@ class Worker:
         self.about: dict[str, Any] = self._read()
 
     def measure(self) -> Any:
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has died; the answer says so
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
         return self._read()
 
     def close(self) -> None:
@@ -80,7 +82,8 @@ class Worker:
     def _read(self) -> Any:
         line = self._process.stdout.readline()
         if not line:
-            raise WorkerFailed(f"exit code {self._process.wait()}")
+            self.close()
+            raise WorkerFailed(f"exit code {self._process.returncode}")
         return json.loads(line)
 
 
