@@ -148,7 +148,8 @@ def show(result: dict[str, Any]) -> None:
     accumulation, rows = result["rows"]
     mfu, peak_memory = result["mfu"], result["peak_memory"]
     for name, value in {
-        "device": f"{result['conditions']['device']}, {result['config']['model']['dtype']}",
+        "device": f"{result['conditions']['device']} beside {result['conditions']['cpu']}; "
+        f"{result['config']['model']['dtype']}",
         "model": f"{result['parameters']:,} parameters, vocabulary of {tokenizer['vocab_size']:,}",
         "update": f"{accumulation} x {rows} rows of {data['max_source_length']} + "
         f"{data['max_target_length']}, {result['padding']:.1%} of them padding",

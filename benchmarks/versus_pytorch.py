@@ -71,7 +71,7 @@ def main() -> None:
 
 def compare(config: Experiment) -> None:
     """Starts the workers, lets them take turns, prints and writes the result."""
-    workers = {}
+    workers, failed = {}, {}
     for name in [OURS, *VERSUS.value]:
         try:
             workers[name] = timing.Worker(
@@ -80,6 +80,7 @@ def compare(config: Experiment) -> None:
                 {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"},
             )
         except timing.WorkerFailed as failure:
+            failed[name] = str(failure)
             print(f"{name} cannot be measured: {failure}; its error is above", file=sys.stderr)
     if OURS not in workers:
         raise SystemExit(1)
@@ -124,6 +125,7 @@ def compare(config: Experiment) -> None:
                 "batch": shape,
                 "model_flops_per_step": flops,
                 "results": results,
+                "failed": failed,
             },
         )
 
