@@ -94,10 +94,11 @@ def kind(instruction: Instruction, computations: dict[str, list[Instruction]]) -
     """
     parts = list(_parts(instruction, computations))
     products = [p for p in parts if PRODUCT.fullmatch(f"{p.opcode}{p.target}")]
-    if not products and all(p.opcode in {"copy", *WEIGHTLESS} for p in parts):
+    weighty = products or [p for p in parts if p.opcode not in WEIGHTLESS] or parts
+    if all(p.opcode == "copy" for p in weighty):
         return COPIES
-    weighty = products or [p for p in parts if p.opcode not in WEIGHTLESS and p.op_name]
-    counts = collections.Counter(_kind_of_part(p, bool(products)) for p in weighty)
+    named = [p for p in weighty if p.op_name or products]
+    counts = collections.Counter(_kind_of_part(p, bool(products)) for p in named)
     return counts.most_common(1)[0][0] if counts else OTHER
 
 

@@ -121,11 +121,17 @@ HLO = """HloModule jit_train_step
   ROOT %c = u32[2,3]{1,0} xor(%b, %b), metadata={op_name="jit(s)/jvp(add_and_norm)/dropout/xor"}
 }
 
+%wrapped_computation (p: f32[]) -> f32[2,3] {
+  %p.3 = f32[] parameter(0)
+  ROOT %ones = f32[2,3]{1,0} broadcast(%p.3), metadata={op_name="jit(s)/jvp(embedding)/mul"}
+}
+
 ENTRY %main.9 (state: f32[2,3]) -> (f32[2], f32[]) {
   %state = f32[2,3]{1,0} parameter(0)
   %copy.7 = f32[2,3]{1,0} copy(%state)
   %relu_dot_fusion = f32[2,5]{1,0} fusion(%copy.7), kind=kCustom, calls=%fused_computation.1
   %xor_fusion.2 = u32[2,3]{1,0} fusion(%state), kind=kLoop, calls=%fused_computation.2
+  %wrapped = f32[2,3]{1,0} call(%scale), to_apply=%wrapped_computation
   %dot.5 = f32[2]{0} dot(%x, %y), metadata={op_name="jit(s)/transpose(jvp(attention))/dot_general"}
   %cublas.3 = (f32[2]{0}, s8[9]{0}) custom-call(%x), custom_call_target="__cublas$gemm"
   %while.4 = (s32[], f32[2]{0:T(8)}) while(%tuple), condition=%c, body=%b
@@ -140,6 +146,7 @@ ENTRY %main.9 (state: f32[2,3]) -> (f32[2], f32[]) {
         ("copy.7", "copies"),
         ("relu_dot_fusion", "matrix products"),
         ("xor_fusion.2", "dropout, random bits"),
+        ("wrapped", "embedding"),
         ("dot.5", "attention"),
         ("cublas.3", "matrix products"),
         ("divide.6", "update (Adam)"),
