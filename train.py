@@ -96,7 +96,7 @@ def main() -> None:
         os._exit(stopped.code)
 
 
-def train(config: Experiment, workdir: Path, stop: StopRequest, profiled: range) -> None:
+def train(config: Experiment, workdir: Path, stop: StopRequest, profiled: range = range(0)) -> None:
     """Trains to the end, from the newest checkpoint if there is one."""
     start_time = time.monotonic()
     with Compilations() as compilations:

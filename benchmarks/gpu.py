@@ -106,24 +106,28 @@ def run(part: Part, seconds: float, log: Path) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)  # with its workers
             process.wait()
-            return {"failed": f"stopped after {seconds:.0f} s"}
+            return {"error": f"stopped after {seconds:.0f} s"}
         if code:
-            return {"failed": f"exit code {code}; see {log.name}"}
+            return {"error": f"exit code {code}; see {log.name}"}
         return {"took_seconds": time.monotonic() - start, **json.loads(output.read_text())}
 
 
 def shown(result: Mapping[str, Any]) -> str:
     """A line for people."""
-    if "failed" in result:
-        return result["failed"]
+    if "error" in result:
+        return result["error"]
     if "kinds_ms" in result:
         total = sum(result["kinds_ms"].values())
         ranked = sorted(result["kinds_ms"].items(), key=lambda item: -item[1])
         return ", ".join(f"{kind} {ms / total:.0%}" for kind, ms in ranked if ms > 0.01 * total)
     if "results" in result:
-        rows = result["results"].items()
-        ratios = {name: row["time_over_ours"]["of_medians"] for name, row in rows}
-        return ", ".join(f"{name} {ratio:.3f} x our time" for name, ratio in ratios.items())
+        lines = [
+            f"{name} {timing.shown(row['seconds_per_step']['values'])} ms a step, "
+            f"{row['time_over_ours']['of_medians']:.3f} x our time"
+            for name, row in result["results"].items()
+        ]
+        lines += [f"{name} failed, {why}" for name, why in result["failed"].items()]
+        return "; ".join(lines)
     mfu = "unknown" if result["mfu"] is None else f"{result['mfu']:.1%}"
     step = timing.shown(result["step_seconds"]["values"])
     return f"{step} ms a step, {result['tokens_per_second']:,.0f} tokens/s, MFU {mfu}"
@@ -145,12 +149,12 @@ def main() -> None:
         for part in parts(Path(directory), args.quick):
             left = end - time.monotonic()
             if left < 20:
-                results[part.name] = {"failed": "no time was left"}
+                results[part.name] = {"error": "no time was left"}
             else:
                 results[part.name] = run(part, min(left, SECONDS_FOR_A_PART), folder / "log.txt")
             timing.write(folder / "results.json", results)
             print(f"{part.name}: {shown(results[part.name])}", flush=True)
-    if all("failed" in result for result in results.values()):
+    if all("error" in result for result in results.values()):
         raise SystemExit(1)
 
 

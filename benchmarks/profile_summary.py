@@ -42,7 +42,7 @@ KINDS = [PRODUCTS, *dict.fromkeys(SCOPES.values()), UPDATE, COPIES, OTHER]
 SCOPE = re.compile(rf"(?<![a-zA-Z])({'|'.join(SCOPES)})(?![a-zA-Z])")
 PRODUCT = re.compile(r"dot|convolution|custom-call.*(?:gemm|matmul|dot)", re.IGNORECASE)
 # Their parts are instructions of their own.
-CONTROL = {"while", "call", "conditional", "async-start", "async-done", "async-update"}
+CONTROL = {"while", "conditional", "async-start", "async-done", "async-update"}
 WEIGHTLESS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "broadcast", "iota"}
 
 
@@ -51,7 +51,7 @@ class Instruction(NamedTuple):
 
     opcode: str
     op_name: str  # the path of scopes and transformations to the operation; "" if unknown
-    calls: str | None  # the computation that a fusion is made of
+    calls: str | None  # the computation that a fusion or call is made of
     target: str  # of a custom call
 
 
@@ -71,7 +71,9 @@ def parse_hlo(text: str) -> tuple[dict[str, Instruction], dict[str, list[Instruc
             name = line.removeprefix("ENTRY ").lstrip("%").split()[0]
             computation = computations[name] = []
         elif match := re.match(r" +(?:ROOT )?%?([\w.-]+) = .*? ([a-z][a-z\d-]*)\(", line):
-            calls = re.search(r"calls=%?([\w.-]+)", line)
+            calls = None
+            if match[2] in ("fusion", "call"):
+                calls = re.search(r"(?:calls|to_apply)=%?([\w.-]+)", line)
             op_name = re.search(r'op_name="([^"]*)"', line)
             target = re.search(r'custom_call_target="([^"]*)"', line)
             instruction = Instruction(
@@ -92,10 +94,11 @@ def kind(instruction: Instruction, computations: dict[str, list[Instruction]]) -
     """
     parts = list(_parts(instruction, computations))
     products = [p for p in parts if PRODUCT.fullmatch(f"{p.opcode}{p.target}")]
-    if not products and all(p.opcode in {"copy", *WEIGHTLESS} for p in parts):
+    weighty = products or [p for p in parts if p.opcode not in WEIGHTLESS] or parts
+    if all(p.opcode == "copy" for p in weighty):
         return COPIES
-    weighty = products or [p for p in parts if p.opcode not in WEIGHTLESS and p.op_name]
-    counts = collections.Counter(_kind_of_part(p, bool(products)) for p in weighty)
+    named = [p for p in weighty if p.op_name or products]
+    counts = collections.Counter(_kind_of_part(p, bool(products)) for p in named)
     return counts.most_common(1)[0][0] if counts else OTHER
 
 

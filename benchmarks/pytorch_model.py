@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from transformer.model import TransformerConfig
+from transformer.model import Params, TransformerConfig
 
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
 
@@ -106,3 +106,35 @@ def _sinusoidal_encoding(length: int, d_model: int) -> torch.Tensor:
     angle_TF = np.arange(length)[:, None] / 10000 ** (np.arange(0, d_model, 2) / d_model)
     return torch.tensor(np.stack([np.sin(angle_TF), np.cos(angle_TF)], -1).reshape(length, -1),
                         dtype=torch.float32)  # fmt: skip
+
+
+@torch.no_grad()
+def load(model: PyTorchTransformer, params: Params) -> None:
+    """Gives the model our parameters."""
+    transformer = model.transformer
+    _fill(model.embedding.weight, params["target_embedding"]["table_VD"])
+    for layers, modules in (
+        (params["encoder_layers"], transformer.encoder.layers),
+        (params["decoder_layers"], transformer.decoder.layers),
+    ):
+        for number, layer in enumerate(modules):
+            ours = layers[number]
+            sublayers = [("self_attention", "self_attn")]
+            if isinstance(layer, nn.TransformerDecoderLayer):
+                sublayers.append(("cross_attention", "multihead_attn"))
+            for our_name, their_name in sublayers:
+                attention, theirs = ours[our_name], getattr(layer, their_name)
+                kernels = [np.asarray(attention[x]["kernel"]) for x in ("query", "key", "value")]
+                _fill(theirs.in_proj_weight, np.concatenate(kernels, axis=1).T)
+                _fill(theirs.out_proj.weight, np.asarray(attention["output"]["kernel"]).T)
+            for our_name, theirs in (("hidden", layer.linear1), ("output", layer.linear2)):
+                _fill(theirs.weight, np.asarray(ours["feed_forward"][our_name]["kernel"]).T)
+                _fill(theirs.bias, ours["feed_forward"][our_name]["bias"])
+            for i, (our_name, _) in enumerate([*sublayers, ("feed_forward", "")], start=1):
+                norm, theirs = ours[f"{our_name}_norm"]["norm"], getattr(layer, f"norm{i}")
+                _fill(theirs.weight, norm["scale"])
+                _fill(theirs.bias, norm["bias"])
+
+
+def _fill(tensor: torch.Tensor, values: np.ndarray) -> None:
+    tensor.copy_(torch.tensor(np.asarray(values)))

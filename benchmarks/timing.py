@@ -4,6 +4,7 @@ A machine's speed drifts with its temperature and its other users. Measurements 
 share the drift, so that their ratio keeps its meaning where their seconds do not.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -24,12 +25,14 @@ SECONDS_BETWEEN = 0.5  # threads of the measurement before may spin for a while
 def alternate(
     measurements: Mapping[str, Callable[[], float]], rounds: int
 ) -> dict[str, list[float]]:
-    """Takes each measurement once a round, in turn; returns the values of each."""
+    """Takes each measurement, of seconds, once a round, in turn; returns the values of each."""
     values = {name: [] for name in measurements}
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for name, measure in measurements.items():
             time.sleep(SECONDS_BETWEEN)
             values[name].append(measure())
+        newest = ", ".join(f"{name} {seconds[-1]:.4g} s" for name, seconds in values.items())
+        print(f"round {number} of {rounds}: {newest}", file=sys.stderr)
     return values
 
 
@@ -70,8 +73,9 @@ class Worker:
         self.about: dict[str, Any] = self._read()
 
     def measure(self) -> Any:
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has died; the answer says so
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
         return self._read()
 
     def close(self) -> None:
@@ -80,7 +84,8 @@ class Worker:
     def _read(self) -> Any:
         line = self._process.stdout.readline()
         if not line:
-            raise WorkerFailed(f"exit code {self._process.wait()}")
+            self.close()
+            raise WorkerFailed(f"exit code {self._process.returncode}")
         return json.loads(line)
 
 
@@ -97,8 +102,8 @@ def serve(prepare: Callable[[], tuple[dict[str, Any], Callable[[], Any]]]) -> No
 def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
     """A measurement: seconds a step, over as many steps as take a second, but at least one.
 
-    `finish` waits for the device; only the last of the steps does. The first calls, which may
-    compile, are made here and not measured.
+    `finish` waits for the device; only the last of the steps does. A step before them is not
+    measured: it brings back what others pushed out of caches and memory.
     """
 
     def seconds(steps: int) -> float:
@@ -108,8 +113,13 @@ def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
         finish()
         return (time.perf_counter() - start) / steps
 
-    steps = max(1, round(1 / min(seconds(1), seconds(1))))
-    return lambda: seconds(steps)
+    def measure() -> float:
+        seconds(1)
+        return seconds(steps)
+
+    seconds(1)
+    steps = max(1, round(1 / seconds(1)))
+    return measure
 
 
 def conditions() -> dict[str, Any]:

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+if __name__ == "__main__":
+    from transformer.startup import use_huge_pages
+
+    use_huge_pages()  # as train.py, before JAX is imported
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # or there would be nothing to time
 
 import jax
@@ -144,7 +148,8 @@ def show(result: dict[str, Any]) -> None:
     accumulation, rows = result["rows"]
     mfu, peak_memory = result["mfu"], result["peak_memory"]
     for name, value in {
-        "device": f"{result['conditions']['device']}, {result['config']['model']['dtype']}",
+        "device": f"{result['conditions']['device']} beside {result['conditions']['cpu']}; "
+        f"{result['config']['model']['dtype']}",
         "model": f"{result['parameters']:,} parameters, vocabulary of {tokenizer['vocab_size']:,}",
         "update": f"{accumulation} x {rows} rows of {data['max_source_length']} + "
         f"{data['max_target_length']}, {result['padding']:.1%} of them padding",

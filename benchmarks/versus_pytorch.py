@@ -32,6 +32,7 @@ from transformer import cli
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.flops import training_flops
+from transformer.startup import use_huge_pages
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 OURS, EAGER, COMPILED = "ours", "pytorch", "pytorch_compiled"
@@ -51,6 +52,8 @@ def main() -> None:
     config = Experiment.from_dict(CONFIG.value.to_dict())
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=DTYPE.value))
     if WORKER.value:
+        if WORKER.value == OURS:
+            use_huge_pages()  # as train.py; starts the worker anew
         prepare = prepare_ours if WORKER.value == OURS else prepare_pytorch
         timing.serve(lambda: prepare(config))
         return
@@ -68,7 +71,7 @@ def main() -> None:
 
 def compare(config: Experiment) -> None:
     """Starts the workers, lets them take turns, prints and writes the result."""
-    workers = {}
+    workers, failed = {}, {}
     for name in [OURS, *VERSUS.value]:
         try:
             workers[name] = timing.Worker(
@@ -77,6 +80,7 @@ def compare(config: Experiment) -> None:
                 {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"},
             )
         except timing.WorkerFailed as failure:
+            failed[name] = str(failure)
             print(f"{name} cannot be measured: {failure}; its error is above", file=sys.stderr)
     if OURS not in workers:
         raise SystemExit(1)
@@ -121,6 +125,7 @@ def compare(config: Experiment) -> None:
                 "batch": shape,
                 "model_flops_per_step": flops,
                 "results": results,
+                "failed": failed,
             },
         )
 

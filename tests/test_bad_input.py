@@ -22,7 +22,7 @@ import json, os, runpy, sys
 import train  # which imports all that the scripts need, and starts no backend of JAX
 from absl import flags
 for name in list(flags.FLAGS):
-    if name in ("config", "workdir"):
+    if name in ("config", "workdir", "profile"):
         delattr(flags.FLAGS, name)
 del sys.modules["train"]
 
@@ -194,6 +194,10 @@ def tree(directory: Path) -> list[Path]:
         (["--config.model.norm=middle"], ["model.norm is 'middle'", "one of: post, pre"]),
         (["--config.tokenizer.model_type=x"], ["model_type is 'x'", "bpe, unigram"]),
         (["--config.training.best_metric=ter"], ["best_metric is 'ter'", "bleu, nll"]),
+        (["--profile=100"], ["--profile=100 must be START:STOP"]),
+        (["--profile=1:1"], ["--profile=1:1", "START < STOP"]),
+        (["--profile=-1:1"], ["--profile=-1:1", "START < STOP"]),
+        (["--profile=0:3", "--config.training.steps=2"], ["STOP <= training.steps = 2"]),
         (["--config.training.steps=0"], ["training.steps is 0", "at least 1"]),
         (["--config.model.dropout=nan"], ["model.dropout is nan"]),
         (["--config.optimizer.max_grad_norm=nan"], ["optimizer.max_grad_norm is nan"]),

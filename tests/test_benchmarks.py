@@ -1,0 +1,297 @@
+"""The benchmarks run, and say what they should."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_bad_input import assert_refused, environment, run, toy_flags, write_toy
+from test_command_line import succeeded
+
+from benchmarks import profile_summary, timing
+from benchmarks.profile_summary import Event
+from benchmarks.synthetic import synthetic_pairs
+from configs import base
+from transformer.experiment import Experiment
+from transformer.loss import cross_entropy
+from transformer.model import transformer
+from transformer.tokenizer import EOS, UNK
+
+ROOT = Path(__file__).parents[1]
+TINY = [
+    *(f"--config.model.num_{side}_layers=1" for side in ("encoder", "decoder")),
+    "--config.model.d_model=14",
+    "--config.model.d_ff=11",
+    "--config.model.num_heads=2",
+]
+TINY_DATA = [
+    *(f"--config.data.max_{side}_length=31" for side in ("source", "target")),
+    "--config.tokenizer.vocab_size=300",
+    "--config.training.tokens_per_update=155",
+]
+
+
+# --- timing.py ----------------------------------------------------------------------------
+
+
+def test_measurements_take_turns(monkeypatch):
+    monkeypatch.setattr(timing, "SECONDS_BETWEEN", 0)
+    calls = []
+    measurements = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
+    assert timing.alternate(measurements, 3) == {"a": [1, 3, 5], "b": [2, 4, 6]}
+    assert calls == ["a", "b"] * 3
+
+
+def test_median_and_range():
+    assert timing.shown([0.003, 0.001, 0.0021]) == "2.1 [1 .. 3]"
+    assert timing.summary([3, 1, 2]) == {"median": 2, "min": 1, "max": 3, "values": [3, 1, 2]}
+
+
+def test_a_worker_that_dies_is_named():
+    with pytest.raises(timing.WorkerFailed, match="exit code 3"):
+        timing.Worker([sys.executable, "-c", "raise SystemExit(3)"], {})
+
+
+# --- training_speed.py --------------------------------------------------------------------
+
+
+def test_synthetic_pairs():
+    pairs = synthetic_pairs(20_000, 997, 256, 61, seed=0)
+    assert len(pairs) == 20_000
+    assert 27 < pairs.source_lengths.mean() < 31
+    assert pairs.source_lengths.min() == 2
+    assert pairs.target_lengths.max() == 61
+    assert np.corrcoef(pairs.source_lengths, pairs.target_lengths)[0, 1] > 0.8
+    for tokens, offsets in (
+        (pairs.source_tokens, pairs.source_offsets),
+        (pairs.target_tokens, pairs.target_offsets),
+    ):
+        np.testing.assert_array_equal(tokens[offsets[1:] - 1], EOS)
+        words = tokens[tokens != EOS]
+        assert (words.min(), words.max()) == (UNK + 1, 996)
+        # Zipf's law: the first word is twice as frequent as the second.
+        assert 1.5 < (words == UNK + 1).mean() / (words == UNK + 2).mean() < 2.5
+
+
+@pytest.fixture(scope="module")
+def speed(tmp_path_factory) -> Path:
+    """A folder with the result of training_speed.py and a trace."""
+    folder = tmp_path_factory.mktemp("speed")
+    flags = ["--steps=5", "--output=speed.json", "--profile=trace", *TINY, *TINY_DATA]
+    result = succeeded(run("benchmarks/training_speed.py", *flags, cwd=folder))
+    (folder / "printed").write_bytes(result.out)
+    return folder
+
+
+def test_training_speed(speed):
+    result = json.loads((speed / "speed.json").read_text())
+    seconds = result["step_seconds"]
+    assert len(seconds["values"]) == 5
+    tokens = result["tokens_per_update"]
+    assert tokens < 5 * (31 + 31)
+    assert result["padding"] == pytest.approx(1 - tokens / (5 * (31 + 31)))
+    assert result["tokens_per_second"] == pytest.approx(5 * tokens / sum(seconds["values"]))
+    assert result["mfu"] is None  # on a CPU
+    printed = (speed / "printed").read_text()
+    assert f"{result['tokens_per_second']:,.0f} a second" in printed
+    assert f"{timing.shown(seconds['values'])} ms" in printed
+
+
+# --- profile_summary.py -------------------------------------------------------------------
+
+HLO = """HloModule jit_train_step
+
+%fused_computation.1 (p: f32[2,3]) -> f32[2,5] {
+  %p = f32[2,3]{1,0} parameter(0)
+  %relu.1 = f32[2,3]{1,0} maximum(%p, %p), metadata={op_name="jit(s)/jvp()/max" stack_frame_id=3}
+  ROOT %dot.1 = f32[2,5]{1,0} dot(%relu.1, %w), metadata={op_name="jit(s)/jvp()/dot_general"}
+}
+
+%fused_computation.2 (p: f32[2,3]) -> f32[2,3] {
+  %p.2 = f32[2,3]{1,0} parameter(0), metadata={op_name="jit(s)/jvp(attention)/x"}
+  %a = f32[2,3]{1,0} add(%p.2, %p.2), metadata={op_name="jit(s)/jvp(add_and_norm)/add"}
+  %b = u32[2,3]{1,0} xor(%a, %a), metadata={op_name="jit(s)/jvp(add_and_norm)/dropout/xor"}
+  ROOT %c = u32[2,3]{1,0} xor(%b, %b), metadata={op_name="jit(s)/jvp(add_and_norm)/dropout/xor"}
+}
+
+%wrapped_computation (p: f32[]) -> f32[2,3] {
+  %p.3 = f32[] parameter(0)
+  ROOT %ones = f32[2,3]{1,0} broadcast(%p.3), metadata={op_name="jit(s)/jvp(embedding)/mul"}
+}
+
+ENTRY %main.9 (state: f32[2,3]) -> (f32[2], f32[]) {
+  %state = f32[2,3]{1,0} parameter(0)
+  %copy.7 = f32[2,3]{1,0} copy(%state)
+  %relu_dot_fusion = f32[2,5]{1,0} fusion(%copy.7), kind=kCustom, calls=%fused_computation.1
+  %xor_fusion.2 = u32[2,3]{1,0} fusion(%state), kind=kLoop, calls=%fused_computation.2
+  %wrapped = f32[2,3]{1,0} call(%scale), to_apply=%wrapped_computation
+  %dot.5 = f32[2]{0} dot(%x, %y), metadata={op_name="jit(s)/transpose(jvp(attention))/dot_general"}
+  %cublas.3 = (f32[2]{0}, s8[9]{0}) custom-call(%x), custom_call_target="__cublas$gemm"
+  %while.4 = (s32[], f32[2]{0:T(8)}) while(%tuple), condition=%c, body=%b
+  ROOT %divide.6 = f32[2]{0} divide(%x, %y), metadata={op_name="jit(s)/div"}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("instruction", "kind"),
+    [
+        ("copy.7", "copies"),
+        ("relu_dot_fusion", "matrix products"),
+        ("xor_fusion.2", "dropout, random bits"),
+        ("wrapped", "embedding"),
+        ("dot.5", "attention"),
+        ("cublas.3", "matrix products"),
+        ("divide.6", "update (Adam)"),
+    ],
+)
+def test_kinds_of_instructions(instruction, kind):
+    instructions, computations = profile_summary.parse_hlo(HLO)
+    assert profile_summary.kind(instructions[instruction], computations) == kind
+
+
+def test_summary_of_events():
+    events = [
+        Event("while.4", 0, 30e6),
+        Event("xor_fusion_2", 0, 10e6),  # as a GPU's kernel is named
+        Event("dot.5", 10e6, 20e6),
+        Event("xor_fusion.2", 20e6, 30e6),
+        Event("MemcpyD2H", 30e6, 32e6),
+    ]
+    summary = profile_summary.summarise(events, 2, HLO)
+    assert {k: v for k, v in summary["kinds_ms"].items() if v} == {
+        "dropout, random bits": 10,
+        "attention": 5,
+        "copies": 1,
+    }
+    assert summary["span_ms"] == 16
+    assert [row["instruction"] for row in summary["longest"]][:2] == ["xor_fusion.2", "dot.5"]
+
+
+def summary_of(folder: Path, path: str) -> dict:
+    result = run("benchmarks/profile_summary.py", path, "--output=summary.json", cwd=folder)
+    assert "matrix products" in succeeded(result).out.decode()
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_profile_summary_knows_the_models_parts(speed):
+    summary = summary_of(speed, "trace")
+    assert summary["steps"] == 3
+    assert all(summary["kinds_ms"].values()), summary["kinds_ms"]
+    assert summary["kinds_ms"]["other"] < 0.3 * sum(summary["kinds_ms"].values())
+
+
+def test_profile_of_train(tmp_path):
+    write_toy(tmp_path, train=97, validation=5)
+    flags = toy_flags(training_steps=5, training_checkpoint_every=5)
+    succeeded(run("train.py", *flags, "--workdir=run", "--profile=1:4", cwd=tmp_path))
+    assert list((tmp_path / "run" / "profile").rglob("perfetto_trace.json.gz"))
+    assert summary_of(tmp_path, "run")["steps"] == 3
+    # Once more: the steps to trace are done, and the run goes on without.
+    flags = toy_flags(training_steps=6, training_checkpoint_every=5)
+    again = run("train.py", *flags, "--workdir=run", "--profile=1:4", cwd=tmp_path)
+    assert b"profile  not made: step 1 is done" in succeeded(again).out
+
+
+def test_profile_summary_without_a_trace(tmp_path):
+    nothing = run("benchmarks/profile_summary.py", ".", cwd=tmp_path)
+    assert_refused(nothing, "no *.xplane.pb", "train.py --profile")
+    (tmp_path / "x.xplane.pb").touch()
+    assert_refused(run("benchmarks/profile_summary.py", ".", cwd=tmp_path), "train_step.hlo.txt")
+
+
+# --- versus_pytorch.py --------------------------------------------------------------------
+
+has_torch = importlib.util.find_spec("torch") is not None
+
+
+def test_versus_pytorch(tmp_path):
+    flags = ["--rows=3", "--length=7", "--vocab_size=97", "--rounds=2", *TINY]
+    flags += ["--versus=pytorch", "--output=versus.json"]
+    run_of_it = run("benchmarks/versus_pytorch.py", *flags, cwd=tmp_path)
+    assert run_of_it.code == 0, run_of_it.err
+    result = json.loads((tmp_path / "versus.json").read_text())
+    ours = result["results"]["ours"]
+    assert ours["time_over_ours"] == {"of_medians": 1, "min": 1, "max": 1}
+    if not has_torch:
+        assert result["failed"] == {"pytorch": "exit code 1"}
+        pytest.skip("PyTorch is not installed: only our side was measured")
+    theirs = result["results"]["pytorch"]
+    assert ours["parameters"] == theirs["parameters"]
+    ratio = theirs["seconds_per_step"]["median"] / ours["seconds_per_step"]["median"]
+    assert theirs["time_over_ours"]["of_medians"] == ratio
+
+
+def test_pytorchs_model_is_ours():
+    """With the same parameters, the same loss: nothing is compared with less work."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    from benchmarks.pytorch_model import PyTorchTransformer, load
+
+    config = Experiment.from_dict(base.get_config().to_dict()).model
+    config = dataclasses.replace(
+        config, num_encoder_layers=2, num_decoder_layers=3, d_model=14, d_ff=11, num_heads=7
+    )
+    ours = transformer(config, 97, 97)
+    params = ours.init(jax.random.key(0))
+    theirs = PyTorchTransformer(config, 97, max_length=13).eval()
+    load(theirs, params)
+
+    rng = np.random.default_rng(0)
+    src, tgt_in, labels = (rng.integers(4, 97, (3, n), dtype=np.int32) for n in (11, 13, 13))
+    src[1, 5:] = 0
+    logits = ours.bind(params)(jnp.asarray(src), jnp.asarray(tgt_in))
+    loss = cross_entropy(logits, labels, labels > 0, label_smoothing=0.1)
+    src, tgt_in, labels = (torch.tensor(x, dtype=torch.long) for x in (src, tgt_in, labels))
+    their_logits = theirs(src, tgt_in, src == 0)
+    their_loss = torch.nn.functional.cross_entropy(
+        their_logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1
+    )
+    np.testing.assert_allclose(their_logits.detach().numpy(), logits, atol=2e-5)
+    assert their_loss.item() == pytest.approx(float(loss.loss / loss.tokens), rel=1e-5)
+
+
+def test_versus_refuses_another_model(tmp_path):
+    refused = run("benchmarks/versus_pytorch.py", "--config.model.norm=pre", cwd=tmp_path)
+    assert_refused(refused, "model.norm='post'")
+    refused = run("benchmarks/versus_pytorch.py", "--versus=tensorflow", cwd=tmp_path)
+    assert_refused(refused, "tensorflow", "pytorch_compiled")
+
+
+# --- Scripts that start many processes ----------------------------------------------------
+
+
+def slow_script(folder: Path, script: str, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    variables = {k: v for k, v in environment().items() if k != "GLIBC_TUNABLES"}
+    process = subprocess.run(
+        command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=True
+    )
+    return process.stdout
+
+
+@pytest.mark.slow
+def test_startup(tmp_path):
+    write_toy(tmp_path, train=97, validation=5)
+    flags = ["--rounds=1", "--steps=2", "--output=startup.json", *toy_flags()]
+    slow_script(tmp_path, "startup.py", *flags)
+    seconds = json.loads((tmp_path / "startup.json").read_text())["seconds_to_step_1"]
+    assert seconds["cold"]["median"] > seconds["warm"]["median"] > 0
+
+
+@pytest.mark.slow
+def test_gpu_quick(tmp_path):
+    slow_script(tmp_path, "gpu.py", "results", "--quick")
+    results = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert len(results) == 10
+    for name, result in results.items():
+        assert "error" not in result, (name, result)
+        # Without PyTorch, a comparison still measures our side, and names who failed.
+        assert result.get("failed", {}).keys() <= (set() if has_torch else {"pytorch"}), name
