@@ -410,10 +410,11 @@ def assert_close_run(a: Path, b: Path) -> None:
 
 
 def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
-    """The rows of an update, split in 2 parts, in 4 and in 8, with dropout."""
+    """The rows of an update, split in 2 parts, and in 4; parameters, too; with dropout."""
     workdir = uninterrupted.parent / "devices"
-    for steps, devices in ((3, 1), (6, 4), (9, 8), (12, 1)):
-        command = [sys.executable, ROOT / "train.py", *resumable(training_steps=steps)]
+    mixed = {"mesh_data": 2, "mesh_fsdp": 2, "mesh_tensor": 2}
+    for steps, devices, mesh in ((3, 1, {}), (6, 4, {}), (9, 8, mixed), (12, 1, {})):
+        command = [sys.executable, ROOT / "train.py", *resumable(training_steps=steps, **mesh)]
         done = subprocess.run(
             [*command, f"--workdir={workdir}"],
             cwd=uninterrupted.parent,
@@ -428,11 +429,12 @@ def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
 
 
 def test_from_one_process_to_two_and_back(uninterrupted):
-    """The two of a Slurm step, as it starts them."""
+    """The two of a Slurm step, as it starts them; they have a half each of every parameter."""
     workdir = uninterrupted.parent / "processes"
     alone = ["train.py", *resumable(training_steps=6), "--workdir=processes"]
     succeeded(run(*alone, cwd=uninterrupted.parent))
-    command = [ROOT / "train.py", *resumable(training_steps=9), "--workdir=processes"]
+    mesh = {"mesh_fsdp": 2, "mesh_tensor": 2}
+    command = [ROOT / "train.py", *resumable(training_steps=9, **mesh), "--workdir=processes"]
     first, second = run_together(2 * [command], uninterrupted.parent, slurm_variables(2))
     assert b"on 4 cpu device(s)" in succeeded(first).out
     assert b"cpu device(s)" not in succeeded(second).out
