@@ -60,13 +60,17 @@ def _pack_once(source, target, source_width, target_width) -> np.ndarray:
     """The row of each pair; all rows but a few are well filled."""
     # 1. Most of a row's pairs are those that come. A row that they overfill is given up.
     least_rows = max(source.sum() / source_width, target.sum() / target_width)
-    num_by_chance = max(0, int(len(source) / least_rows) - _CHOSEN_PAIRS)
+    num_by_chance = max(0, int(len(source) / least_rows - _CHOSEN_PAIRS))
     shape = int(least_rows), num_by_chance
     by_chance = np.arange(shape[0] * shape[1]).reshape(shape)
     source_room = source_width - source[by_chance].sum(axis=1)
     target_room = target_width - target[by_chance].sum(axis=1)
     is_row = (source_room >= 0) & (target_room >= 0)
-    by_chance, source_room, target_room = by_chance[is_row], source_room[is_row], target_room[is_row]
+    by_chance, source_room, target_room = (
+        by_chance[is_row],
+        source_room[is_row],
+        target_room[is_row],
+    )
 
     # 2. Rows with equal room get numbers in a sequence.
     order, starts = _groups(source_room, target_room, source_width, target_width)
@@ -94,7 +98,9 @@ def _pack_once(source, target, source_width, target_width) -> np.ndarray:
     ]
     firsts = np.array([numbers.start for numbers in ranges], np.int64)
     counts = np.array([len(numbers) for numbers in ranges], np.int64)
-    row_of_pair[rest] = np.arange(len(rest)) + np.repeat(firsts - np.cumsum(counts) + counts, counts)
+    row_of_pair[rest] = np.arange(len(rest)) + np.repeat(
+        firsts - np.cumsum(counts) + counts, counts
+    )
     return row_of_pair
 
 
@@ -117,7 +123,7 @@ class _OpenRows:
         self._rows: list[list[range]] = []
         self._slots: dict[tuple[int, int], int] = {}
         # The rooms again, each times the other side's width: so both are to one scale.
-        self._scaled = np.empty((2, 1024), np.uint64)
+        self._scaled = np.empty((2, 1024), np.int64)
 
     def new(self, count: int) -> range:
         """Numbers for rows."""
@@ -151,11 +157,10 @@ class _OpenRows:
         """The slot where the larger of the two rooms left would be smallest."""
         if not self._rooms:
             return None
-        source_room, target_room = self._scaled[:, : len(self._rooms)]
-        # Unsigned: what would be below zero is above everything.
-        left = np.maximum(
-            source_room - source * self._widths[1], target_room - target * self._widths[0]
-        )
+        source_left = self._scaled[0, : len(self._rooms)] - source * self._widths[1]
+        target_left = self._scaled[1, : len(self._rooms)] - target * self._widths[0]
+        # Unsigned, what is below zero is above everything.
+        left = np.maximum(source_left.view(np.uint64), target_left.view(np.uint64))
         slot = int(left.argmin())
         return slot if left[slot] < 2**63 else None
 
