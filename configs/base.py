@@ -87,7 +87,7 @@ def get_config() -> ConfigDict:
 
     config.training = ConfigDict()
     config.training.steps = 100_000  # updates
-    # Target positions in an update, and at most as many source positions: whole rows.
+    # Positions in an update, source or target, whichever are more: whole rows.
     config.training.tokens_per_update = 25_000
     # As many as fit on one device at once; an update is accumulated from such parts.
     # 0: all of it.
