@@ -35,8 +35,8 @@ def pack(
     """The row of each pair, int64 (N,): rows 0, 1, ..., none of them empty.
 
     No pair may be longer than a row. Equal pairs are interchangeable, and so are rows with
-    equal room: time goes with the number of different ones, less than a microsecond a pair
-    from a million pairs on.
+    equal room: time goes with the number of different ones, and is about a microsecond a pair
+    for a million pairs.
     """
     rng = np.random.default_rng((seed, 0))
     row_of_pair = np.empty(len(source_lengths), np.int64)
@@ -46,7 +46,8 @@ def pack(
         source, target = source_lengths[rest], target_lengths[rest]
         row = _pack_once(source, target, source_width, target_width)
         tokens = np.bincount(row, source + target)
-        is_kept = tokens >= _WELL_FILLED * (source_width + target_width) * (attempts_left > 0)
+        lowest = _WELL_FILLED * (source_width + target_width) if attempts_left else 0
+        is_kept = tokens >= lowest
         number = num_rows + np.cumsum(is_kept) - 1
         row_of_pair[rest] = number[row]
         num_rows += np.count_nonzero(is_kept)
@@ -66,50 +67,37 @@ def _pack_once(source, target, source_width, target_width) -> np.ndarray:
     source_room = source_width - source[by_chance].sum(axis=1)
     target_room = target_width - target[by_chance].sum(axis=1)
     is_row = (source_room >= 0) & (target_room >= 0)
-    by_chance, source_room, target_room = (
-        by_chance[is_row],
-        source_room[is_row],
-        target_room[is_row],
-    )
+    by_chance, source_room, target_room = (a[is_row] for a in (by_chance, source_room, target_room))
 
-    # 2. Rows with equal room get numbers in a sequence.
-    order, starts = _groups(source_room, target_room, source_width, target_width)
-    rows = _OpenRows(source_width, target_width)
-    for room, number in zip(
-        zip(source_room[order[starts]].tolist(), target_room[order[starts]].tolist()),
-        np.diff(starts, append=len(order)).tolist(),
-    ):
-        rows.add(room, rows.new(number))
+    # 2. They are numbered in such an order that rows with equal room follow each other.
+    order, rooms = _groups(source_room, target_room, source_width, target_width)
     row_of_pair = np.full(len(source), -1)
     row_of_pair[by_chance[order]] = np.arange(len(order))[:, None]
+    rows = _OpenRows(source_width, target_width)
+    for room, count in rooms:
+        rows.add(room, rows.new(count))
 
     # 3. The other pairs go where they fit best, the largest first.
     rest = np.flatnonzero(row_of_pair < 0)
-    order, starts = _groups(source[rest], target[rest], source_width, target_width)
-    rest = rest[order]
-    ranges = [
-        numbers
-        for s, t, count in zip(
-            source[rest[starts]].tolist(),
-            target[rest[starts]].tolist(),
-            np.diff(starts, append=len(rest)).tolist(),
-        )
-        for numbers in rows.place(s, t, count)
-    ]
+    order, pairs = _groups(source[rest], target[rest], source_width, target_width)
+    ranges = [numbers for pair, count in pairs for numbers in rows.place(*pair, count)]
     firsts = np.array([numbers.start for numbers in ranges], np.int64)
     counts = np.array([len(numbers) for numbers in ranges], np.int64)
-    row_of_pair[rest] = np.arange(len(rest)) + np.repeat(
-        firsts - np.cumsum(counts) + counts, counts
-    )
+    within = np.arange(len(rest)) - np.repeat(np.cumsum(counts) - counts, counts)
+    row_of_pair[rest[order]] = np.repeat(firsts, counts) + within
     return row_of_pair
 
 
-def _groups(source, target, source_width, target_width) -> tuple[np.ndarray, np.ndarray]:
-    """An order, the largest first, that has equal ones together; where the groups begin in it."""
+def _groups(source, target, source_width, target_width):
+    """Which are equal, the largest first: an order that has them together; each with its count."""
     size = source.astype(np.int64) * target_width + target.astype(np.int64) * source_width
     key = size * (source_width + 1) + source
     order = np.argsort(-key, kind="stable")  # any other kind differs between processors
-    return order, np.flatnonzero(np.diff(key[order], prepend=-1))
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    counts = np.diff(starts, append=len(order))
+    first = order[starts]
+    pairs = zip(source[first].tolist(), target[first].tolist())
+    return order, list(zip(pairs, counts.tolist()))
 
 
 class _OpenRows:
