@@ -35,8 +35,8 @@ def pack(
     """The row of each pair, int64 (N,): rows 0, 1, ..., none of them empty.
 
     No pair may be longer than a row. Equal pairs are interchangeable, and so are rows with
-    equal room: time goes with the number of different ones, and is about a microsecond a pair
-    for a million pairs.
+    equal room: time goes with the number of different ones, and is one or two microseconds a
+    pair for a million pairs.
     """
     rng = np.random.default_rng((seed, 0))
     row_of_pair = np.empty(len(source_lengths), np.int64)
