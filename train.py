@@ -40,6 +40,7 @@ from transformer.lock import lock_workdir
 from transformer.logs import MetricsWriter, Progress
 from transformer.model import num_params, transformer
 from transformer.optimizer import learning_rate, optimizer
+from transformer.packing import row_widths
 from transformer.plots import learning_curve
 from transformer.preemption import Stopped, StopRequest
 from transformer.prefetch import prefetch
@@ -150,13 +151,15 @@ class Run:
             bleu(["a"], ["a"], self.language)  # a language that has no tokenizer
             print(f"data     {source.describe()}; tokenising them if new", flush=True)
             self.tokenizers = get_tokenizers(workdir, config.tokenizer, source)
-            widths = config.data.max_source_length, config.data.max_target_length
+            limits = config.data.max_source_length, config.data.max_target_length
             cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"
-            pairs = token_cache(source, self.tokenizers, cache_dir, *widths)
+            pairs = token_cache(source, self.tokenizers, cache_dir, *limits)
             print(f"data     {pairs.summary}", flush=True)
             validation_pairs = token_cache(
                 self.validation_source, self.tokenizers, cache_dir, None, None
             )
+        lengths = pairs.source_lengths, pairs.target_lengths
+        widths = row_widths(*lengths, *limits)
         self.packed = PackedPairs(pairs, *widths, seed=training.seed)
         shards = row_shards(mesh)
         rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, shards)
@@ -186,7 +189,6 @@ class Run:
             flush=True,
         )
         self.peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
-        lengths = pairs.source_lengths, pairs.target_lengths
         flops = training_flops(config.model, vocab_sizes[-1], *lengths).sum()
         self.flops_per_token = flops / self.packed.num_tokens
         if distributed.is_first():

@@ -36,8 +36,9 @@ def get_config() -> ConfigDict:
     config.data.validation_target = placeholder(str)
     config.data.test_source = placeholder(str)
     config.data.test_target = placeholder(str)
-    # The length of a packed row, in tokens. Training pairs with a longer side are dropped,
-    # and counted; sentences to translate are never dropped or cut.
+    # The longest side of a training pair, in tokens; longer ones are dropped, and counted.
+    # Also the least width of a packed row: that of the side with more tokens is larger.
+    # Sentences to translate are never dropped or cut.
     config.data.max_source_length = 256
     config.data.max_target_length = 256
 
@@ -86,7 +87,7 @@ def get_config() -> ConfigDict:
 
     config.training = ConfigDict()
     config.training.steps = 100_000  # updates
-    # Target positions in an update, and at most as many source positions: whole rows.
+    # Positions in an update, source or target, whichever are more: whole rows.
     config.training.tokens_per_update = 25_000
     # As many as fit on one device at once; an update is accumulated from such parts.
     # 0: all of it.

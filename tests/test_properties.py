@@ -23,7 +23,7 @@ from test_bad_input import ROOT, Result, assert_refused, run
 from test_batching import all_pairs, assert_equal, pairs_of
 from test_tokenizer import small_tokenizer
 
-from transformer import batching, experiment, sources
+from transformer import experiment, sources
 from transformer.batching import (
     Batch,
     EvaluationBatches,
@@ -147,14 +147,6 @@ def corpora(draw) -> tuple[TokenizedPairs, int, int]:
 SEEDS = st.integers(0, 2**31)
 STEPS = st.integers(0, 999)
 DEVICES = st.tuples(st.integers(0, 99), st.integers(1, 8))  # most tokens on each; how many
-# So that small corpora, too, have more rows than are open.
-OPEN_ROWS = st.sampled_from([1, 2, 64])
-
-
-@pytest.fixture(autouse=True)
-def open_rows(monkeypatch):
-    """The number of open rows as before, whatever a test has set it to."""
-    monkeypatch.setattr(batching, "OPEN_ROWS", batching.OPEN_ROWS)
 
 
 def layout_of(tokens_per_update: int, devices: tuple[int, int], widths: list[int]) -> Layout:
@@ -177,10 +169,9 @@ def rows_of(batch: Batch) -> list[Batch]:
 
 
 @PROPERTY
-@given(corpora(), st.integers(1, 200), DEVICES, SEEDS, OPEN_ROWS)
-def test_every_epoch_holds_every_pair_once(corpus, tokens_per_update, devices, seed, open_rows):
+@given(corpora(), st.integers(1, 200), DEVICES, SEEDS)
+def test_every_epoch_holds_every_pair_once(corpus, tokens_per_update, devices, seed):
     pairs, *widths = corpus
-    batching.OPEN_ROWS = open_rows
     packed = PackedPairs(pairs, *widths, seed)
     rows_per_update = layout_of(tokens_per_update, devices, widths)
     batches = TrainingBatches(packed, rows_per_update, seed)

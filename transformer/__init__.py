@@ -33,6 +33,7 @@ Map, in reading order; a file imports only from files above it:
     flops        the arithmetic a model needs
     loss         cross-entropy with label smoothing           Section 5.4
     optimizer    Adam and its schedule                        Section 5.3
+    packing      which pairs share a row
     batching     packed rows; the batch of step k             Section 5.1
     prefetch     batches made ahead in a thread
     sharding     the mesh; how arrays lie on its devices

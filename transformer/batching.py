@@ -1,8 +1,8 @@
 """Batches of packed rows (Section 5.1); the batch of step k is a function of (seed, k).
 
 Several sentence pairs share a row, told apart by segment ids, so that nearly every position
-holds a real token and one batch shape is enough. Pairs are packed once, in a random order
-that depends on the seed; each epoch then visits the rows in a new order, every row exactly
+holds a real token and one batch shape is enough. Pairs are packed once, in a way that
+depends on the seed; each epoch then visits the rows in a new order, every row exactly
 once. Updates take consecutive rows of that endless sequence, across the ends of epochs, so
 all have the same number of rows, and any update can be had without those before it.
 """
@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from transformer.packing import pack
 from transformer.token_cache import TokenizedPairs
 from transformer.tokenizer import BOS
-
-OPEN_ROWS = 64  # first-fit looks for room in this many rows at a time
 
 
 class Batch(NamedTuple):
@@ -36,51 +35,12 @@ class Batch(NamedTuple):
         return np.count_nonzero(self.src_segments_BS) + np.count_nonzero(self.tgt_segments_BT)
 
 
-def first_fit(
-    source_lengths: np.ndarray,
-    target_lengths: np.ndarray,
-    source_width: int,
-    target_width: int,
-    order: np.ndarray,
-) -> np.ndarray:
-    """The row of each pair: the first open row with room for both of its sides.
-
-    When none has room, the fullest open row is closed for a new one. Rows are numbered
-    0, 1, ...; pairs are placed in the given order. About 5 microseconds a pair.
-    """
-    row_of_pair = np.empty(len(order), np.int64)
-    source_room = np.full(OPEN_ROWS, source_width)
-    target_room = np.full(OPEN_ROWS, target_width)
-    open_rows = np.arange(OPEN_ROWS)
-    num_rows = OPEN_ROWS
-    for pair in order:
-        s, t = source_lengths[pair], target_lengths[pair]
-        fits = (source_room >= s) & (target_room >= t)
-        slot = fits.argmax()
-        if not fits[slot]:
-            slot = np.minimum(source_room, target_room).argmin()
-            open_rows[slot] = num_rows
-            source_room[slot], target_room[slot] = source_width, target_width
-            num_rows += 1
-        row_of_pair[pair] = open_rows[slot]
-        source_room[slot] -= s
-        target_room[slot] -= t
-    # With few pairs, some of the first rows may have stayed empty.
-    return np.unique(row_of_pair, return_inverse=True)[1]
-
-
 class PackedPairs:
     """Sentence pairs packed into rows of `source_width` and `target_width` tokens."""
 
-    def __init__(
-        self, pairs: TokenizedPairs, source_width: int, target_width: int, seed: int | None
-    ):
-        """`seed=None` keeps the corpus order, for validation."""
-        order = np.arange(len(pairs))
-        if seed is not None:
-            order = np.random.default_rng((seed, 0)).permutation(order)
-        row_of_pair = first_fit(
-            pairs.source_lengths, pairs.target_lengths, source_width, target_width, order
+    def __init__(self, pairs: TokenizedPairs, source_width: int, target_width: int, seed: int):
+        row_of_pair = pack(
+            pairs.source_lengths, pairs.target_lengths, source_width, target_width, seed
         )
         self.pairs = pairs
         self.source_width, self.target_width = source_width, target_width
@@ -228,7 +188,7 @@ class EvaluationBatches:
             )
         )
         widths = source_scale * source_width, target_scale * target_width
-        self.packed = PackedPairs(pairs, *widths, seed=None)
+        self.packed = PackedPairs(pairs, *widths, seed=0)
         rows = num_devices * max(1, rows // num_devices // max(source_scale, target_scale))
         numbers = np.arange(-(-len(self.packed) // rows) * rows).reshape(-1, rows)
         self._rows = np.where(numbers < len(self.packed), numbers, -1)

@@ -1,0 +1,180 @@
+"""How full batches are and how fast the host makes them; packed rows beside length buckets.
+
+    python benchmarks/input_pipeline.py
+    python benchmarks/input_pipeline.py --pairs=0 --text --config=configs/multi30k.py
+    python benchmarks/input_pipeline.py --pairs=0 --text \\
+        --config.data.train_source=a.en --config.data.train_target=a.de
+
+The first makes a million pairs with lengths like WMT's; --text takes the training text of the
+config. --train also times an update of the config's model for every shape of batch.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import config_flags
+
+from transformer import cli
+from transformer.batching import Batch, PackedPairs, TrainingBatches, layout
+from transformer.experiment import Experiment
+from transformer.model import transformer
+from transformer.optimizer import optimizer
+from transformer.packing import row_widths
+from transformer.prefetch import prefetch
+from transformer.sharding import data_mesh
+from transformer.sources import open_source
+from transformer.token_cache import TokenizedPairs, token_cache
+from transformer.tokenizer import EOS, get_tokenizers
+from transformer.training import init_state, make_train_step
+
+BASE = Path(__file__).parents[1] / "configs" / "base.py"
+BATCHES = 300
+REPEATS = 3
+BUCKET = 8  # tokens: the lengths of a bucket differ by less
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
+PAIRS = flags.DEFINE_integer("pairs", 1_000_000, "Synthetic pairs; 0 for none", lower_bound=0)
+RATIO = flags.DEFINE_float("ratio", 1.1, "Of target to source tokens in synthetic pairs")
+MEDIAN = flags.DEFINE_float("median", 22, "Of the source tokens of synthetic pairs")
+TEXT = flags.DEFINE_bool("text", False, "Measure the config's training text")
+TRAIN = flags.DEFINE_bool("train", False, "Time updates of the config's model")
+
+
+def main() -> None:
+    config = Experiment.from_dict(CONFIG.value.to_dict())
+    limits = config.data.max_source_length, config.data.max_target_length
+    with tempfile.TemporaryDirectory() as folder:
+        if PAIRS.value:
+            print(f"{PAIRS.value:,} synthetic pairs")
+            measure(synthetic(Path(folder), PAIRS.value, limits), config)
+        if TEXT.value:
+            source = open_source(config.data, "train")
+            print(source.describe())
+            tokenizers = get_tokenizers(folder, config.tokenizer, source)
+            measure(token_cache(source, tokenizers, folder, *limits), config)
+
+
+def synthetic(folder: Path, num_pairs: int, limits: tuple[int, int]) -> TokenizedPairs:
+    """Pairs with log-normal lengths, cut at the limits; memory-mapped, as a token cache is."""
+    rng = np.random.default_rng(0)
+    source_lengths = rng.lognormal(np.log(MEDIAN.value), 0.65, num_pairs)
+    target_lengths = source_lengths * rng.lognormal(np.log(RATIO.value), 0.2, num_pairs)
+    arrays = []
+    for side, lengths, limit in zip(range(2), (source_lengths, target_lengths), limits):
+        offsets = np.concatenate([[0], np.cumsum(np.clip(lengths.round().astype(int), 2, limit))])
+        tokens = np.memmap(folder / f"{side}.bin", np.uint16, "w+", shape=(offsets[-1],))
+        tokens[:] = rng.integers(EOS + 1, 2**16, len(tokens), np.uint16)
+        tokens[offsets[1:] - 1] = EOS
+        arrays += [tokens.view(np.ndarray), offsets]
+    return TokenizedPairs(*arrays, report={})
+
+
+def measure(pairs: TokenizedPairs, config: Experiment) -> None:
+    source, target = pairs.source_lengths, pairs.target_lengths
+    print(
+        f"  tokens: median {np.median(source):.0f} + {np.median(target):.0f}, longest "
+        f"{source.max()} + {target.max()}, target / source {target.sum() / source.sum():.3f}"
+    )
+
+    # 1. Packed rows.
+    limits = config.data.max_source_length, config.data.max_target_length
+    widths = row_widths(source, target, *limits)
+    plan_seconds, packed = timed(lambda: PackedPairs(pairs, *widths, seed=0))
+    rows = layout(config.training.tokens_per_update, 0, *widths, 1)
+    print(
+        f"  packed:  {packed.fill:6.2%} full, 1 shape, {rows.rows} x ({widths[0]} + {widths[1]}); "
+        f"planned in {plan_seconds:.2f} s, {plan_seconds / len(pairs) * 1e6:.2f} us a pair"
+    )
+
+    # 2. Host batches.
+    batches = TrainingBatches(packed, rows, seed=0)
+    steps = range(BATCHES)
+    num_pairs = sum(len(packed.pairs_of(batches.rows(step))) for step in steps)
+    alone, _ = timed(lambda: [batches[step] for step in steps][-1])
+    ahead, _ = timed(lambda: list(prefetch(batches.__getitem__, steps))[-1])
+    print(
+        f"  batches: {num_pairs / alone:,.0f} pairs/s, {BATCHES / alone:,.0f} batches/s; "
+        f"{num_pairs / ahead:,.0f} pairs/s through prefetch"
+    )
+
+    # 3. Length buckets: by the longer side, as Tensor2Tensor; and by both sides.
+    longer = np.maximum(source, target)
+    by_one = buckets(longer, longer, config.training.tokens_per_update)
+    by_both = buckets(source, target, config.training.tokens_per_update)
+    for name, shapes in (("longer side", by_one), ("both sides", by_both)):
+        positions = sum(count * rows * (s + t) for (rows, s, t), count in shapes.items())
+        print(
+            f"  buckets: {packed.num_tokens / positions:6.2%} full, {len(shapes)} shapes, "
+            f"lengths of the {name} to multiples of {BUCKET}"
+        )
+
+    # 4. Updates.
+    if TRAIN.value:
+        num_batches = {(rows.rows, *widths): len(packed) / rows.rows}
+        for name, shapes in (("packed rows", num_batches), ("buckets (longer side)", by_one)):
+            seconds = epoch_seconds(config, shapes)
+            print(
+                f"  trained: {packed.num_tokens / seconds:,.0f} tokens/s, "
+                f"{len(pairs) / seconds:,.0f} pairs/s with {name}"
+            )
+
+
+def buckets(
+    source: np.ndarray, target: np.ndarray, tokens_per_update: int
+) -> dict[tuple[int, int, int], int]:
+    """The batches of an epoch by their shape: sentences, source and target length.
+
+    A batch has a bucket's width and as many sentences as `tokens_per_update` allows; the last
+    of each bucket is filled up with empty ones.
+    """
+    widths = np.stack([-(-source // BUCKET), -(-target // BUCKET)]) * BUCKET
+    shapes, counts = np.unique(widths, axis=1, return_counts=True)
+    result = {}
+    for (s, t), count in zip(shapes.T.tolist(), counts.tolist()):
+        rows = max(1, tokens_per_update // max(s, t))
+        result[rows, s, t] = -(-count // rows)
+    return result
+
+
+def epoch_seconds(config: Experiment, shapes: dict[tuple[int, int, int], float]) -> float:
+    """How long the updates of an epoch take, from the median of a few of each shape."""
+    vocab_size = config.tokenizer.vocab_size
+    model = transformer(config.model, vocab_size, vocab_size)
+    adam = optimizer(config.model.d_model, config.optimizer)
+    train_step = make_train_step(model, adam, config.training, data_mesh())
+    state = jax.jit(lambda: init_state(model, adam, 0))()
+    rng = np.random.default_rng(0)
+    total = 0.0
+    for (rows, s, t), count in shapes.items():
+        src, tgt = (rng.integers(4, vocab_size, (1, rows, n)).astype(np.int32) for n in (s, t))
+        batch = Batch(src, np.ones_like(src), tgt, tgt, np.ones_like(tgt))
+        seconds = []
+        for _ in range(2 + REPEATS):  # the first compiles, the second warms up
+            start = time.monotonic()
+            state, metrics = train_step(state, batch)
+            jax.block_until_ready(metrics)
+            seconds.append(time.monotonic() - start)
+        total += count * float(np.median(seconds[2:]))
+    return total
+
+
+def timed(function: Callable):
+    """The median of the seconds that a few calls take, and what the last one returns."""
+    seconds = []
+    for _ in range(REPEATS):
+        start = time.monotonic()
+        result = function()
+        seconds.append(time.monotonic() - start)
+    return float(np.median(seconds)), result
+
+
+if __name__ == "__main__":
+    cli.run(main, default_config=BASE)
