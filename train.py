@@ -28,7 +28,7 @@ from ml_collections import config_flags
 from transformer import cli, distributed, experiment
 from transformer.batching import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.checkpoint import Checkpoints
-from transformer.compilation import Compilations, memory_summary
+from transformer.compilation import Compilations, memory_summary, units
 from transformer.divergence import Monitor, norms_by_layer, write_report
 from transformer.errors import UserError
 from transformer.evaluation import mean_nll, translate_source
@@ -43,11 +43,24 @@ from transformer.plots import learning_curve
 from transformer.preemption import Stopped, StopRequest
 from transformer.prefetch import prefetch
 from transformer.scores import bleu
-from transformer.sharding import data_mesh, distribute, replicated, split_rows
+from transformer.sharding import (
+    bytes_per_device,
+    distribute,
+    make_mesh,
+    row_shards,
+    split_rows,
+    state_sharding,
+)
 from transformer.sources import open_source
 from transformer.token_cache import token_cache
 from transformer.tokenizer import get_tokenizers
-from transformer.training import Window, init_state, make_nll_step, make_train_step
+from transformer.training import (
+    Window,
+    abstract_state,
+    init_state,
+    make_nll_step,
+    make_train_step,
+)
 from transformer.translation import Translator
 
 DEMO = Path(__file__).parent / "configs" / "demo.py"
@@ -110,7 +123,7 @@ class Run:
         self.training = training = config.training
         self.language = config.data.target_language
         experiment.check_workdir(workdir, config)
-        self.mesh = mesh = data_mesh()
+        self.mesh = mesh = make_mesh(config.mesh)
 
         # 1. Data: text -> tokenizer -> token cache -> packed rows. What is wrong with the user's
         #    input shows here, before anything is written to the work directory.
@@ -129,19 +142,17 @@ class Run:
                 self.validation_source, self.tokenizers, cache_dir, None, None
             )
         self.packed = PackedPairs(pairs, *widths, seed=training.seed)
-        rows = layout(
-            training.tokens_per_update, training.max_tokens_per_device, *widths, mesh.size
-        )
+        shards = row_shards(mesh)
+        rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, shards)
         self.batches = TrainingBatches(self.packed, rows, training.seed)
-        self.validation = EvaluationBatches(
-            validation_pairs, *widths, rows.rows_per_step, mesh.size
-        )
+        self.validation = EvaluationBatches(validation_pairs, *widths, rows.rows_per_step, shards)
         self.data_id = experiment.data_id(source, self.validation_source, self.tokenizers)
         print(
             f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, "
             f"{self.packed.fill:.1%} full, {self.batches.updates_per_epoch:.1f} updates an epoch; "
-            f"on {mesh.size} {mesh.devices.flat[0].platform} device(s) {rows.accumulation} x "
-            f"{rows.rows_per_step} rows"
+            f"on {mesh.size} {mesh.devices.flat[0].platform} device(s), "
+            f"{' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())}, "
+            f"{rows.accumulation} x {rows.rows_per_step} rows"
         )
 
         # 2. The model, its optimizer, and the work directory.
@@ -169,14 +180,23 @@ class Run:
 
         So what does not fit in memory shows now. The state used up here is not the real one.
         """
+        shapes = abstract_state(self.model, self.optimizer)
+        shardings = state_sharding(self.mesh, shapes)
+        self.like = jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            shapes,
+            shardings,
+        )
+        print(
+            f"state    {units(bytes_per_device(self.like.params))} of parameters and "
+            f"{units(bytes_per_device(self.like.opt_state))} of optimizer state per device",
+            flush=True,
+        )
         self.init_state = jax.jit(
             lambda: init_state(self.model, self.optimizer, self.training.seed),
-            out_shardings=replicated(self.mesh),
+            out_shardings=shardings,
         )
         state = self.init_state()
-        self.like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-        )
         batch, _ = self.load_batch(0)
         train_step = make_train_step(self.model, self.optimizer, self.training, self.mesh)
         self.train_step = train_step.lower(state, batch).compile()

@@ -115,5 +115,13 @@ def get_config() -> ConfigDict:
     config.decoding.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha
     config.decoding.max_extra_length = 50  # the longest output: source tokens + 50
 
+    config.mesh = ConfigDict()  # docs/scaling.md; one of them may be 0: all devices that are left
+    # Devices that differ in the rows they compute, and are alike in all else.
+    config.mesh.data = 0
+    # Devices that share rows out among them, too, and keep a part each of the parameters.
+    config.mesh.fsdp = 1
+    # Devices that compute a part each of every matrix product, for the same rows.
+    config.mesh.tensor = 1
+
     config.lock()
     return config

@@ -151,8 +151,9 @@ def memory_summary(compiled: jax.stages.Compiled) -> str:
         memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     )
     total = arguments_and_results + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
-    return f"{_units(total)}, {_units(memory.temp_size_in_bytes)} of it temporary"
+    return f"{units(total)}, {units(memory.temp_size_in_bytes)} of it temporary"
 
 
-def _units(size: int) -> str:
+def units(size: int) -> str:
+    """A number of bytes as text, such as "1.2 GiB"."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -13,6 +13,7 @@ import numpy as np
 from transformer.batching import PackedPairs
 from transformer.files import write_atomically
 from transformer.model import FunctionalModel, Params
+from transformer.sharding import gather_fsdp, replicated
 from transformer.tokenizer import Tokenizers
 from transformer.training import StepMetrics, TrainingConfig, batch_loss
 
@@ -140,12 +141,18 @@ def norms_by_layer(
 ) -> dict[str, dict[str, float]]:
     """Norms of parameters and of the gradient of a batch, for each layer."""
 
+    mesh = batch.src_BS.sharding.mesh
+
     def norms(params, batch):
         part = jax.tree.map(lambda x: x[0], batch)  # the first of the accumulation steps
-        gradient = jax.grad(lambda p: batch_loss(model, p, part, label_smoothing).loss)(params)
-        return _squares(params), _squares(gradient)
 
-    params_squares, gradient_squares = jax.device_get(jax.jit(norms)(params, batch))
+        def loss(params):
+            return batch_loss(model, gather_fsdp(mesh, params), part, label_smoothing).loss
+
+        return _squares(params), _squares(jax.grad(loss)(params))
+
+    norms = jax.jit(norms, out_shardings=replicated(mesh))
+    params_squares, gradient_squares = jax.device_get(norms(params, batch))
     return {
         layer: {
             "parameters": math.sqrt(params_squares[layer]),

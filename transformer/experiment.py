@@ -12,6 +12,7 @@ from transformer.errors import UserError
 from transformer.files import write_atomically
 from transformer.model import TransformerConfig
 from transformer.optimizer import OptimizerConfig
+from transformer.sharding import MeshConfig
 from transformer.sources import SPLITS, DataConfig, PairSource
 from transformer.tokenizer import TokenizerConfig, Tokenizers
 from transformer.training import TrainingConfig
@@ -24,6 +25,9 @@ MAY_CHANGE = frozenset(
         "data.data_dir",
         "data.raw_dir",
         *(f"data.{split}_{side}" for split in SPLITS for side in ("source", "target")),
+        "mesh.data",
+        "mesh.fsdp",
+        "mesh.tensor",
         "training.steps",
         "training.max_tokens_per_device",
         "training.log_every",
@@ -46,6 +50,7 @@ class Experiment:
     optimizer: OptimizerConfig
     training: TrainingConfig
     decoding: DecodingConfig
+    mesh: MeshConfig
 
     def __post_init__(self):
         if self.model.share_embeddings == "all" and not self.tokenizer.joint:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.sharding import replicated, split_rows
+from transformer.sharding import replicated, split_over_all
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: start the same command again to go on
 
@@ -76,7 +76,7 @@ class StopRequest:
         """
         if jax.process_count() == 1:
             return self._received
-        sharding = split_rows(self._mesh, axis=0)
+        sharding = split_over_all(self._mesh)
         vote = jax.make_array_from_callback(
             (self._mesh.size,), sharding, lambda index: np.full(1, self._received)
         )

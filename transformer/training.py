@@ -14,7 +14,7 @@ from transformer.errors import UserError, check_choice, check_range
 from transformer.layers import DropoutRngs
 from transformer.loss import Loss, cross_entropy
 from transformer.model import FunctionalModel, Params
-from transformer.sharding import replicated, split_rows
+from transformer.sharding import gather_fsdp, replicated, split_rows, state_sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +120,13 @@ def init_state(
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
 
+def abstract_state(model: FunctionalModel, optimizer: optax.GradientTransformation) -> TrainState:
+    """Shapes and types of a state; allocates nothing."""
+    params = model.abstract_params()
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    return TrainState(step, params, jax.eval_shape(optimizer.init, params))
+
+
 def batch_loss(
     model: FunctionalModel,
     params: Params,
@@ -151,11 +158,12 @@ def make_train_step(
     def gradient(params: Params, batch: Batch, rows_B: jax.Array, key: jax.Array):
         def summed_loss(params):
             rngs = DropoutRngs(key, rows_B)
+            params = gather_fsdp(mesh, params)
             loss = batch_loss(model, params, batch, config.label_smoothing, rngs)
             return loss.loss, loss
 
         grads, loss = jax.grad(summed_loss, has_aux=True)(params)
-        return grads, loss
+        return jax.lax.with_sharding_constraint(grads, state_sharding(mesh, grads)), loss
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         _, dropout_key = jax.random.split(jax.random.key(config.seed))
@@ -189,11 +197,11 @@ def make_train_step(
         metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state), metrics
 
-    everywhere = replicated(mesh)
+    state = state_sharding(mesh, abstract_state(model, optimizer))
     return jax.jit(
         train_step,
-        in_shardings=(everywhere, split_rows(mesh, axis=1)),
-        out_shardings=everywhere,
+        in_shardings=(state, split_rows(mesh, axis=1)),
+        out_shardings=(state, replicated(mesh)),
         donate_argnums=0,
     )
 
@@ -202,9 +210,11 @@ def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
     """The jitted `nll_step(params, batch) -> Loss`, without dropout or label smoothing."""
 
     def nll_step(params: Params, batch: Batch) -> Loss:
-        return batch_loss(model, params, batch, label_smoothing=0.0)
+        return batch_loss(model, gather_fsdp(mesh, params), batch, label_smoothing=0.0)
 
-    everywhere = replicated(mesh)
+    params = state_sharding(mesh, model.abstract_params())
     return jax.jit(
-        nll_step, in_shardings=(everywhere, split_rows(mesh, axis=0)), out_shardings=everywhere
+        nll_step,
+        in_shardings=(params, split_rows(mesh, axis=0)),
+        out_shardings=replicated(mesh),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from transformer.decoding import Hypotheses, beam_search
 from transformer.errors import check_range
 from transformer.model import FunctionalModel, Params
-from transformer.sharding import distribute, replicated, split_rows
+from transformer.sharding import distribute, replicated, split_over_all
 from transformer.sources import PairSource
 from transformer.tokenizer import EOS, PAD, Tokenizers
 
@@ -58,8 +58,10 @@ class Translator:
                 longest=longest,
             )
 
-        # Each device decodes its rows; all processes then get all hypotheses.
-        self._rows, everywhere = split_rows(mesh, axis=0), replicated(mesh)
+        # Each device decodes its rows with all of the parameters: a step of a search is too
+        # little work to wait for messages. All processes then get all hypotheses.
+        self._rows, everywhere = split_over_all(mesh), replicated(mesh)
+        self._gather = jax.jit(lambda params: params, out_shardings=everywhere)
         self._search = jax.jit(
             search, in_shardings=(everywhere, self._rows, self._rows), out_shardings=everywhere
         )
@@ -72,6 +74,7 @@ class Translator:
         extra = self.config.max_extra_length
         sizes = {w: rows_for_width(w, self.num_devices) * (w + extra) for w in widths}  # of a cache
         widths = sorted(sizes, key=lambda width: -sizes[width])
+        params = self._gather(params)
         for width in widths:
             rows = rows_for_width(width, self.num_devices)
             self._run(params, np.full((rows, width), PAD, np.int32), np.zeros(rows, np.int32))
@@ -87,6 +90,7 @@ class Translator:
 
         `progress` is called with the number of sentences done so far.
         """
+        params = self._gather(params)
         sources = self._encode(sentences)
         translations = [""] * len(sentences)
         done = 0
