@@ -417,10 +417,11 @@ def on_devices(count: int) -> dict[str, str]:
 
 
 def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
-    """The rows of an update, split in 2 parts, in 4 and in 8, with dropout."""
+    """The rows of an update, split in 2 parts, and in 4; parameters, too; with dropout."""
     workdir = uninterrupted.parent / "devices"
-    for steps, devices in ((3, 1), (6, 4), (9, 8), (12, 1)):
-        command = [sys.executable, ROOT / "train.py", *resumable(training_steps=steps)]
+    mixed = {"mesh_data": 2, "mesh_fsdp": 2, "mesh_tensor": 2}
+    for steps, devices, mesh in ((3, 1, {}), (6, 4, {}), (9, 8, mixed), (12, 1, {})):
+        command = [sys.executable, ROOT / "train.py", *resumable(training_steps=steps, **mesh)]
         done = subprocess.run(
             [*command, f"--workdir={workdir}"],
             cwd=uninterrupted.parent,
@@ -434,12 +435,15 @@ def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
     assert metrics(workdir) != metrics(uninterrupted)  # so the devices did make a difference
 
 
-def processes(workdir: Path, steps: int, count: int, stop: bool = False) -> list[int]:
+def processes(
+    workdir: Path, steps: int, count: int, stop: bool = False, **changes: int
+) -> list[int]:
     """Trains in several processes; `stop`: one of them gets a SIGTERM. The exit codes."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    arguments = resumable(training_steps=steps, training_checkpoint_every=3 if not stop else 1000)
+    every = 3 if not stop else 1000
+    arguments = resumable(training_steps=steps, training_checkpoint_every=every, **changes)
     command = [sys.executable, str(ROOT / "train.py"), *arguments, f"--workdir={workdir}"]
     job = [f"--coordinator=localhost:{port}", f"--num_processes={count}"]
     with contextlib.ExitStack() as stack:
@@ -464,10 +468,11 @@ def processes(workdir: Path, steps: int, count: int, stop: bool = False) -> list
 
 
 def test_from_one_process_to_two_and_back(uninterrupted):
+    """The two have a half each of every parameter."""
     workdir = uninterrupted.parent / "processes"
     alone = ["train.py", *resumable(training_steps=6), "--workdir=processes"]
     succeeded(run(*alone, cwd=uninterrupted.parent))
-    assert processes(workdir, steps=9, count=2) == [0, 0]
+    assert processes(workdir, steps=9, count=2, mesh_fsdp=2, mesh_tensor=2) == [0, 0]
     alone = ["train.py", *resumable(), "--workdir=processes"]
     succeeded(run(*alone, cwd=uninterrupted.parent))
     assert_close_run(workdir, uninterrupted)
