@@ -18,7 +18,7 @@ from transformer.optimizer import optimizer
 from transformer.training import init_state, make_nll_step, make_train_step
 from transformer.translation import Translator
 
-MESH = AbstractMesh((8,), ("data",), (AxisType.Auto,))
+MESH = AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"), 3 * (AxisType.Auto,))
 SHORT = {"float32": "f32", "bfloat16": "bf16"}
 # What a program may call that is not StableHLO. A callback into Python would show here.
 KNOWN_CUSTOM_CALLS = {"Sharding"}
