@@ -35,7 +35,7 @@ Map, in reading order; a file imports only from files above it:
     optimizer    Adam and its schedule                        Section 5.3
     batching     packed rows; the batch of step k             Section 5.1
     prefetch     batches made ahead in a thread
-    sharding     how arrays lie on the devices
+    sharding     the mesh; how arrays lie on its devices
     preemption   being told to stop
     training     the jitted train step                        Section 5
     integrity    whether files and arrays are what they were

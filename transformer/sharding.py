@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -75,7 +76,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             "and a 0 stands for what the other two leave"
         )
     # Auto: with Explicit, JAX's default, every contraction would need an annotation.
-    return jax.make_mesh(shape, ("data", "fsdp", "tensor"), 3 * (AxisType.Auto,), devices=devices)
+    axes, types = ("data", "fsdp", "tensor"), 3 * (AxisType.Auto,)
+    try:
+        return jax.make_mesh(shape, axes, types, devices=devices)
+    except NotImplementedError:  # some axis is a part of an axis of the TPUs' torus
+        grid = create_device_mesh(shape, devices, allow_split_physical_axes=True)
+        return Mesh(grid, axes, axis_types=types)
 
 
 def data_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
