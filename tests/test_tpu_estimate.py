@@ -19,7 +19,6 @@ SMALL = [
     "--config.data.max_source_length=5",
     "--config.data.max_target_length=7",
     "--config.training.tokens_per_update=133",  # 19 rows of 7
-    "--config.training.max_tokens_per_device=21",  # 3 rows
 ]
 
 
@@ -102,7 +101,7 @@ def test_estimates_for_virtual_devices():
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()
     assert lines[0] == "slice       cpu:8: 8 x cpu, 2 data x 2 fsdp x 2 tensor"
-    assert lines[1].endswith("19 rows of 5 + 7 tokens, float32; 2 x 12 rows, 5 of them empty")
+    assert lines[1].endswith("19 rows of 5 + 7 tokens, float32; 1 x 20 rows, 1 of them empty")
     exchanged = re.findall(r"exchange    (\d+) ([a-z-]+), ", process.stdout)
     assert {"all-reduce", "all-gather"} <= {kind for _, kind in exchanged}
     assert all(int(count) > 0 for count, _ in exchanged)
