@@ -89,8 +89,7 @@ def main() -> None:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        used = re.search(r"Used \S+ of \S+ hbm", str(error))
-        print(f"memory      does not fit: {used[0] if used else str(error)[:300]}")
+        print(f"memory      does not fit: {' '.join(str(error).split())[:200]}")
         return
     print(f"compiled    in {time.monotonic() - start_time:.0f} s, jax {jax.__version__}")
 
