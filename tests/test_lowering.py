@@ -1,0 +1,91 @@
+"""Every step lowers for CUDA and for TPU, full-size models too, on a machine that has neither."""
+
+import functools
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import export
+from jax.sharding import AbstractMesh, AxisType
+
+from configs import base, big
+from transformer.batching import Batch
+from transformer.experiment import Experiment
+from transformer.model import transformer
+from transformer.optimizer import optimizer
+from transformer.training import init_state, make_nll_step, make_train_step
+from transformer.translation import Translator
+
+MESH = AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"), 3 * (AxisType.Auto,))
+SHORT = {"float32": "f32", "bfloat16": "bf16"}
+# What a program may call that is not StableHLO. A callback into Python would show here.
+KNOWN_CUSTOM_CALLS = {"Sharding"}
+
+
+def small():
+    config = base.get_config()
+    config.model.update(num_encoder_layers=1, num_decoder_layers=2, d_model=24, d_ff=11)
+    return config
+
+
+def ints(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+@functools.cache
+def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
+    """The jitted steps of a config, each with abstract arguments."""
+    config = get_config()
+    config.model.dtype = dtype
+    config = Experiment.from_dict(config.to_dict())
+    model = transformer(config.model, 37_000, 37_000)
+    adam = optimizer(config.model.d_model, config.optimizer)
+    state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
+    train_step = make_train_step(model, adam, config.training, MESH)
+    search = Translator(model, None, config.decoding, MESH)._search
+    return {
+        "train": (train_step, state, Batch(*[ints(2, 16, 256)] * 5)),
+        "nll": (make_nll_step(model, MESH), state.params, Batch(*[ints(16, 256)] * 5)),
+        "search": (search, state.params, ints(16, 64), ints(16)),
+    }
+
+
+@pytest.mark.parametrize("program", ["train", "nll", "search"])
+@pytest.mark.parametrize(
+    ("get_config", "dtype"),
+    [
+        (small, "float32"),
+        (small, "bfloat16"),
+        (base.get_config, "float32"),
+        (big.get_config, "bfloat16"),
+    ],
+    ids=["small-float32", "small-bfloat16", "base-float32", "big-bfloat16"],
+)
+def test_lowers_without_the_device(get_config, dtype, program):
+    step, *arguments = programs(get_config, dtype)[program]
+    for platform in ("cuda", "tpu"):
+        exported = export.export(step, platforms=[platform])(*arguments)
+        assert exported.platforms == (platform,)
+        assert exported.nr_devices == 8
+        module = exported.mlir_module()
+
+        custom_calls = re.findall(r"custom_call @([\w.]+)", module)
+        assert set(custom_calls) <= KNOWN_CUSTOM_CALLS
+
+        # Operand types of the matrix products: bfloat16 throughout the forward pass, and float32
+        # only in gradients of those products that keep a float32 result.
+        products = re.findall(
+            r"stablehlo.dot_general.* : \(tensor<[\dx]*x(\w+)>, tensor<[\dx]*x(\w+)>\)", module
+        )
+        of_type = [types == (SHORT[dtype],) * 2 for types in products]
+        assert len(products) > 10
+        if dtype == "float32" or program != "train":
+            assert all(of_type)
+        else:
+            assert sum(of_type) > 0.8 * len(products)
+
+        # The train step reuses the memory of every array of the state, and of nothing else.
+        reused = re.findall(r"tf.aliasing_output|jax.buffer_donor", module)
+        assert len(reused) == (program == "train") * len(jax.tree.leaves(arguments[0]))
