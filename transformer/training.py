@@ -190,7 +190,7 @@ def make_train_step(
         grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss.loss) & jnp.isfinite(grad_norm)
         params = _where(finite, params, state.params)
-        opt_state = _where(finite & _exist(params, mesh), opt_state, state.opt_state)
+        opt_state = _where(finite & _when_made(params, mesh), opt_state, state.opt_state)
         metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state), metrics
 
@@ -207,7 +207,7 @@ def _where(condition: jax.Array, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
 
 
-def _exist(params: Params, mesh: jax.sharding.Mesh) -> jax.Array | bool:
+def _when_made(params: Params, mesh: jax.sharding.Mesh) -> jax.Array | bool:
     """True, but on one CPU known only when all of the parameters are.
 
     Parameters and moments are written in place, and made from the old moments. XLA on the CPU
