@@ -66,7 +66,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     Raises UserError if the axes do not take all of the devices.
     """
     devices = jax.devices() if devices is None else devices
-    shape = dataclasses.astuple(config)
+    shape = config.data, config.fsdp, config.tensor
     if 0 in shape:
         rest = len(devices) // math.prod(size for size in shape if size)
         shape = tuple(size or rest for size in shape)
