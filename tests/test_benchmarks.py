@@ -185,7 +185,12 @@ def test_profile_summary_knows_the_models_parts(speed):
     summary = summary_of(speed, "trace")
     assert summary["steps"] == 3
     assert all(summary["kinds_ms"].values()), summary["kinds_ms"]
-    assert summary["kinds_ms"]["other"] < 0.3 * sum(summary["kinds_ms"].values())
+    # By number, since on a busy machine any instruction may take long.
+    hlo = next((speed / "trace").rglob(profile_summary.HLO_FILE)).read_text()
+    _, computations = profile_summary.parse_hlo(hlo)
+    *_, entry = computations.values()
+    kinds = [profile_summary.kind(instruction, computations) for instruction in entry]
+    assert kinds.count("other") < 0.3 * len(kinds)
 
 
 def test_profile_of_train(tmp_path):

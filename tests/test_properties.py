@@ -424,8 +424,8 @@ import translate
 from transformer import cli
 from transformer.tokenizer import Tokenizer
 
-def restore(workdir, *arguments, **options):
-    tokenizer = Tokenizer.load(workdir / "tokenizer.model")
+def restore_model():
+    tokenizer = Tokenizer.load(pathlib.Path("run", "tokenizer.model"))
 
     def echo(params, lines):
         assert len(lines) <= 3
@@ -433,7 +433,7 @@ def restore(workdir, *arguments, **options):
 
     return SimpleNamespace(params=None, translator=SimpleNamespace(translate=echo))
 
-translate.restore = restore
+translate.restore_model = restore_model
 translate.LINES_AT_ONCE = 3
 cli.run(translate.main)
 """

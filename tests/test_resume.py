@@ -162,7 +162,9 @@ def experiment_of(text: Path, **changes) -> Experiment:
 VARIANTS = {"accumulated": {}, "bfloat16": {"model_dtype": "bfloat16"}}
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(
+    scope="module", params=["accumulated", pytest.param("bfloat16", marks=pytest.mark.slow)]
+)
 def variant(request, text, tmp_path_factory, compiled_once):
     """An experiment, its uninterrupted run, and how often that was asked to stop."""
     config = experiment_of(text, **VARIANTS[request.param])
