@@ -38,7 +38,6 @@ QUICK_DATA = [
 SECONDS_FOR_A_PART = 240
 # What base is tried with besides; an environment each.
 VARIANTS = {
-    "random bits by the device (rbg)": {"JAX_DEFAULT_PRNG_IMPL": "rbg"},
     "without Triton's matrix products": {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false"},
     "without command buffers": {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="},
     "latency-hiding scheduler": {

@@ -149,7 +149,7 @@ def epoch_seconds(config: Experiment, shapes: dict[tuple[int, int, int], float])
     vocab_size = config.tokenizer.vocab_size
     model = transformer(config.model, vocab_size, vocab_size)
     adam = optimizer(config.model.d_model, config.optimizer)
-    train_step = make_train_step(model, adam, config.training, data_mesh())
+    train_step = make_train_step(model, adam, config.training, data_mesh(jax.devices()[:1]))
     state = jax.jit(lambda: init_state(model, adam, 0))()
     rng = np.random.default_rng(0)
     total = 0.0

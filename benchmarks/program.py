@@ -6,22 +6,23 @@ from transformer.batching import Batch
 from transformer.experiment import Experiment
 from transformer.model import num_params, transformer
 from transformer.optimizer import optimizer
-from transformer.sharding import data_mesh, replicated
-from transformer.training import StepMetrics, init_state, make_train_step
+from transformer.sharding import make_mesh, state_sharding
+from transformer.training import StepMetrics, abstract_state, init_state, make_train_step
 
 
 class Program:
-    """A model with its state and its train step, on all devices."""
+    """A model with its state and its train step, on the config's mesh."""
 
-    def __init__(self, config: Experiment, vocab_size: int):
-        self.mesh = data_mesh()
+    def __init__(self, config: Experiment, vocab_size: int, devices=None):
+        """devices: all of them if None."""
+        self.mesh = make_mesh(config.mesh, devices)
         self.model = transformer(config.model, vocab_size, vocab_size)
         self.num_params = num_params(self.model.abstract_params())
         self._optimizer = optimizer(config.model.d_model, config.optimizer)
         self._training = config.training
         self.state = jax.jit(
             lambda: init_state(self.model, self._optimizer, config.training.seed),
-            out_shardings=replicated(self.mesh),
+            out_shardings=state_sharding(self.mesh, abstract_state(self.model, self._optimizer)),
         )()
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:

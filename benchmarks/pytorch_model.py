@@ -8,6 +8,7 @@ they are taken out, so that both compute the same function of as many parameters
   dropout of attention weights and inside feed-forward networks follows the config's two rates
 """
 
+import functools
 import math
 
 import numpy as np
@@ -16,7 +17,10 @@ from torch import nn
 
 from transformer.model import Params, TransformerConfig
 
-ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu}
+ACTIVATIONS = {
+    "relu": nn.functional.relu,
+    "gelu": functools.partial(nn.functional.gelu, approximate="tanh"),
+}
 
 
 class PyTorchTransformer(nn.Module):

@@ -38,7 +38,7 @@ from transformer.experiment import Experiment
 from transformer.flops import peak_flops, training_flops
 from transformer.prefetch import prefetch
 from transformer.profiling import STEP, Profile
-from transformer.sharding import distribute, split_rows
+from transformer.sharding import distribute, row_shards, split_rows
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 WARM_UP = 3  # updates
@@ -68,7 +68,7 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
         config.training.tokens_per_update,
         config.training.max_tokens_per_device,
         *widths,
-        program.mesh.size,
+        row_shards(program.mesh),
     )
     num_pairs = 64 + 4 * rows.rows * max(widths) // min(24, *widths)  # more than four updates
     pairs = synthetic_pairs(num_pairs, vocab_size, *widths, config.training.seed)

@@ -61,9 +61,13 @@ def main() -> None:
         ("share_embeddings", "all"),
         ("norm", "post"),
         ("positions", "sinusoidal"),
+        ("d_k", 0),
+        ("d_v", 0),
     ):
         if getattr(config.model, field) != value:
             raise UserError(f"torch.nn.Transformer is compared only with model.{field}={value!r}")
+    if config.model.activation not in ("relu", "gelu"):
+        raise UserError(f"torch.nn.Transformer has no model.activation={config.model.activation!r}")
     if unknown := set(VERSUS.value) - {EAGER, COMPILED}:
         raise UserError(f"--versus={','.join(unknown)}: it must be {EAGER}, {COMPILED} or both")
     compare(config)
@@ -148,7 +152,7 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
     from transformer.sharding import split_rows
 
     start = time.monotonic()
-    program = Program(config, VOCAB_SIZE.value)
+    program = Program(config, VOCAB_SIZE.value, jax.devices()[:1])
     tokens = random_tokens()
     segments = np.ones((ROWS.value, LENGTH.value), np.int32)
     batch = Batch(tokens["src"], segments, tokens["tgt_in"], tokens["tgt_out"], segments)

@@ -412,6 +412,7 @@ def test_no_space_for_the_run(toy, full_disk, kibibytes):
     assert result.code == 0, result.err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
 def test_no_space_for_a_checkpoint(toy, full_disk):
     """Training goes on to its end, and waits there for space for the last checkpoint."""

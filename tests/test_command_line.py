@@ -188,7 +188,7 @@ def test_two_processes_evaluate_as_one(learned):
     assert [line for line in lines if not line.startswith(b"[Gloo]")][:-1] == report
     assert report[0] not in succeeded(second).out
     assert "/38, " in first.err
-    assert second.err == ""
+    assert "/38, " not in second.err
 
 
 def test_scores_say_what_they_are_of(learned):

@@ -411,6 +411,7 @@ def assert_close_run(a: Path, b: Path) -> None:
         np.testing.assert_allclose(x, y, rtol=0, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
     """The rows of an update, split in 2 parts, and in 4; parameters, too; with dropout."""
     workdir = uninterrupted.parent / "devices"

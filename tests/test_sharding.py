@@ -69,6 +69,31 @@ def test_a_mesh_takes_all_devices():
         assert make_mesh(config, [device]).shape == {"data": 1, "fsdp": 1, "tensor": 1}
 
 
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """What a GPU of another node shows of itself."""
+
+    id: int
+    platform: str = "gpu"
+
+    @property
+    def slice_index(self) -> int:  # JAX's count of nodes
+        return self.id // 4
+
+
+def test_gpus_of_several_nodes_keep_tensor_within_a_node():
+    mesh = make_mesh(MeshConfig(data=0, fsdp=2, tensor=2), [Gpu(i) for i in range(8)])
+    assert mesh.shape == {"data": 2, "fsdp": 2, "tensor": 2}
+    nodes = [[device.slice_index for device in part.flat] for part in mesh.devices]
+    assert nodes == [4 * [0], 4 * [1]]
+
+
+def test_tpu_slices_lie_along_data():
+    devices = [Gpu(i, platform="tpu") for i in range(8)]
+    with pytest.raises(UserError, match="mesh.data = 1 is not divisible by the 2 TPU slices"):
+        make_mesh(MeshConfig(data=1, fsdp=8, tensor=1), devices)
+
+
 @pytest.mark.parametrize("shape", [(2, 2, 2), (0, 2, 1), (2, 0, 1)])
 def test_a_mesh_that_does_not_fit_the_devices(shape):
     message = rf"mesh.tensor = {shape[0]} x {shape[1]} x {shape[2]} does not fit 1 device\(s\)"

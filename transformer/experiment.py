@@ -112,7 +112,10 @@ def load(workdir: Path) -> Experiment:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from error
-    return Experiment.from_dict(config)
+    try:
+        return Experiment.from_dict(config)
+    except UserError as error:  # of another version, or edited
+        raise UserError(f"{path}: {error}") from error
 
 
 def check_workdir(workdir: Path, experiment: Experiment) -> None:

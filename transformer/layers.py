@@ -54,7 +54,8 @@ def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
     keys_B = keys if keys.ndim else jax.random.split(keys, x.shape[0])
     threshold = min(round(rate * 2**32), 2**32 - 1)
     keep = random_words(keys_B, x.shape) >= np.uint32(threshold)
-    return jnp.where(keep, x * (2**32 / (2**32 - threshold)), 0).astype(x.dtype)
+    scaled = x.astype(at_least_float32(x.dtype)) * (2**32 / (2**32 - threshold))
+    return jnp.where(keep, scaled, 0).astype(x.dtype)
 
 
 def random_words(keys_B: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -85,7 +86,7 @@ def multiply(spec: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype) -> jax.Arr
 
     So are the products of the gradient. `jnp.einsum` would multiply its float32 gradient with
     a bfloat16 operand there, in float32; and round the gradient of a parameter to bfloat16.
-    Every letter must stand in two of the three terms of the spec.
+    Every letter must stand in at least two of the three terms of the spec.
     """
     return _multiply(spec, jnp.dtype(dtype), x, y)
 
@@ -112,7 +113,10 @@ def _multiply_backward(spec, dtype, operands, gradient):
         # The barrier keeps it from exchanging them again.
         order = "".join(c for c in dict.fromkeys(result + x_term) if c in y_term)
         y_gradient = _multiply(f"{result},{x_term}->{order}", dtype, gradient, x)
-        y_gradient = jnp.einsum(f"{order}->{y_term}", jax.lax.optimization_barrier(y_gradient))
+        y_gradient = jax.lax.platform_dependent(
+            y_gradient, cpu=jax.lax.optimization_barrier, default=lambda gradient: gradient
+        )
+        y_gradient = jnp.einsum(f"{order}->{y_term}", y_gradient)
     else:
         y_gradient = _multiply(f"{x_term},{result}->{y_term}", dtype, x, gradient)
     return x_gradient.astype(x.dtype), y_gradient.astype(y.dtype)

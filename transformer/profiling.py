@@ -1,6 +1,8 @@
 """Traces of a few training steps, for Perfetto and for benchmarks/profile_summary.py."""
 
+import contextlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,12 @@ class Profile:
             self.close()
 
     def close(self) -> None:
-        """Ends a trace that is under way."""
+        """Ends a trace that is under way; where it cannot be written, training goes on."""
         if self._tracing:
             self._tracing = False
-            jax.profiler.stop_trace()
-            (self._folder / HLO_FILE).write_text(self._program.as_text())
+            try:
+                jax.profiler.stop_trace()
+                (self._folder / HLO_FILE).write_text(self._program.as_text())
+            except (OSError, jax.errors.JaxRuntimeError) as error:
+                with contextlib.suppress(OSError):
+                    print(f"warning: the trace is not written: {error}", file=sys.stderr)

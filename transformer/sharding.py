@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.mesh_utils import create_device_mesh
+from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -76,12 +76,29 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             "and a 0 stands for what the other two leave"
         )
     # Auto: with Explicit, JAX's default, every contraction would need an annotation.
-    axes, types = ("data", "fsdp", "tensor"), 3 * (AxisType.Auto,)
-    try:
-        return jax.make_mesh(shape, axes, types, devices=devices)
-    except NotImplementedError:  # some axis is a part of an axis of the TPUs' torus
-        grid = create_device_mesh(shape, devices, allow_split_physical_axes=True)
-        return Mesh(grid, axes, axis_types=types)
+    return Mesh(_grid(shape, devices), ("data", "fsdp", "tensor"), axis_types=3 * (AxisType.Auto,))
+
+
+def _grid(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> np.ndarray:
+    """The devices in a shape that makes neighbours of those with fast links."""
+    if devices[0].platform != "tpu":  # those of a host have neighbouring numbers
+        # jax.make_mesh would take the nodes of GPUs for slices, and refuse.
+        return np.asarray(devices).reshape(shape)
+    num_slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if num_slices == 1:
+        return create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    data, fsdp, tensor = shape
+    if data % num_slices:
+        raise UserError(
+            f"mesh.data = {data} is not divisible by the {num_slices} TPU slices of this job; "
+            "the other axes must lie within a slice"
+        )
+    return create_hybrid_device_mesh(
+        (data // num_slices, fsdp, tensor),
+        (num_slices, 1, 1),
+        devices,
+        allow_split_physical_axes=True,
+    )
 
 
 def data_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
