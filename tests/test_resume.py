@@ -162,9 +162,7 @@ def experiment_of(text: Path, **changes) -> Experiment:
 VARIANTS = {"accumulated": {}, "bfloat16": {"model_dtype": "bfloat16"}}
 
 
-@pytest.fixture(
-    scope="module", params=["accumulated", pytest.param("bfloat16", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=VARIANTS)
 def variant(request, text, tmp_path_factory, compiled_once):
     """An experiment, its uninterrupted run, and how often that was asked to stop."""
     config = experiment_of(text, **VARIANTS[request.param])
@@ -173,6 +171,7 @@ def variant(request, text, tmp_path_factory, compiled_once):
     return config, workdir, stop.asked
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_it_goes_on_from_there(variant, tmp_path, capsys):
     """Between checkpoints, at them, and in the validation of either kind."""
     config, whole, asked = variant
