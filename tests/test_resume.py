@@ -293,6 +293,7 @@ def test_a_bad_batch_is_skipped_and_counted(text, tmp_path, capsys, monkeypatch,
     assert_same_run(tmp_path / "b", tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_after_many_in_a_row_it_goes_back_and_passes_them_over(
     text, tmp_path, capsys, monkeypatch, compiled_once
 ):
@@ -430,6 +431,7 @@ def test_from_one_device_to_four_and_eight_and_back(uninterrupted):
     assert metrics(workdir) != metrics(uninterrupted)  # so the devices did make a difference
 
 
+@pytest.mark.slow
 def test_from_one_process_to_two_and_back(uninterrupted):
     """The two of a Slurm step, as it starts them; they have a half each of every parameter."""
     workdir = uninterrupted.parent / "processes"
