@@ -5,7 +5,7 @@ The config of `python train.py` without flags:
     python train.py
     python evaluate.py --workdir=runs/demo
 
-2 CPU cores: 3 minutes, BLEU 95 on the test split.
+2 CPU cores: 3 minutes, BLEU 96 on the test split.
 """
 
 from ml_collections import ConfigDict
