@@ -204,8 +204,11 @@ def _draw(axes: Axes, curves: dict[str, list[tuple[int, float]]]) -> None:
             ys = [y_middle * (x / x_middle) ** power for x in xs]
             axes.plot(xs, ys, color="0.5", linestyle=style, linewidth=1, label=label)
     axes.set_ylim(limits)
-    axes.set_xticks(xs, minor=False)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=20))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
+    )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())
