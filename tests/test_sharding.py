@@ -90,7 +90,7 @@ def test_gpus_of_several_nodes_keep_tensor_within_a_node():
 
 def test_tpu_slices_lie_along_data():
     devices = [Gpu(i, platform="tpu") for i in range(8)]
-    with pytest.raises(UserError, match="mesh.data = 1 is not divisible by the 2 TPU slices"):
+    with pytest.raises(UserError, match=r"mesh\.data = 1 is not divisible by the 2 TPU slices"):
         make_mesh(MeshConfig(data=1, fsdp=8, tensor=1), devices)
 
 
