@@ -45,15 +45,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ml_collections import config_flags
 
+from benchmarks.program import Program
 from transformer import attention, cli
 from transformer.batching import Batch
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.files import write_atomically
-from transformer.model import transformer as make_model
-from transformer.optimizer import optimizer
-from transformer.sharding import data_mesh
-from transformer.training import init_state, make_train_step
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.py"
 LENGTHS = [2**n for n in range(7, 15)]
@@ -93,21 +90,18 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
     """Bytes and, unless the rows are too long to run, seconds of a step."""
     # 1. The compiled step.
     layers = dict(num_encoder_layers=case.layers, num_decoder_layers=case.layers)
-    model_config = dataclasses.replace(config.model, **layers)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, **layers))
     vocab_size = config.tokenizer.vocab_size
-    model = make_model(model_config, vocab_size, vocab_size)
-    adam = optimizer(model_config.d_model, config.optimizer)
+    program = Program(config, vocab_size, jax.devices()[:1])
     tokens = np.random.default_rng(0).integers(3, vocab_size, (1, case.rows, case.length))
     tokens, segments = tokens.astype(np.int32), np.ones_like(tokens, np.int32)
     batch = Batch(tokens, segments, tokens, tokens, segments)
-    state = jax.jit(lambda: init_state(model, adam, seed=0))()
     most = attention.MAX_QUERIES
     if case.form == "plain":
         attention.MAX_QUERIES = case.length
-    step = make_train_step(model, adam, config.training, data_mesh(jax.devices()[:1]))
-    step = step.lower(state, batch).compile()
+    compiled = program.compile(batch)
     attention.MAX_QUERIES = most
-    result = {**case._asdict(), "bytes": step.memory_analysis().temp_size_in_bytes}
+    result = {**case._asdict(), "bytes": compiled.memory_analysis().temp_size_in_bytes}
 
     # 2. The step itself.
     longest = LONGEST_TIMED if case.form == "blocks" else LONGEST_TIMED_PLAIN
@@ -117,7 +111,8 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
     seconds, start = [], time.perf_counter()
     while len(seconds) < 6 and time.perf_counter() - start < SECONDS_FOR_A_TIME:
         before = time.perf_counter()
-        state, _ = jax.block_until_ready(step(state, batch))
+        program.step(batch)
+        jax.block_until_ready(program.state)
         seconds.append(time.perf_counter() - before)
     return {**result, "seconds": statistics.median(seconds[1:] or seconds)}
 

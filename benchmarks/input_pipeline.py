@@ -22,18 +22,15 @@ import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
+from benchmarks.program import Program
 from transformer import cli
 from transformer.batching import Batch, PackedPairs, TrainingBatches, layout
 from transformer.experiment import Experiment
-from transformer.model import transformer
-from transformer.optimizer import optimizer
 from transformer.packing import row_widths
 from transformer.prefetch import prefetch
-from transformer.sharding import data_mesh
 from transformer.sources import open_source
 from transformer.token_cache import TokenizedPairs, token_cache
 from transformer.tokenizer import EOS, get_tokenizers
-from transformer.training import init_state, make_train_step
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 BATCHES = 300
@@ -147,22 +144,19 @@ def buckets(
 def epoch_seconds(config: Experiment, shapes: dict[tuple[int, int, int], float]) -> float:
     """How long the updates of an epoch take, from the median of a few of each shape."""
     vocab_size = config.tokenizer.vocab_size
-    model = transformer(config.model, vocab_size, vocab_size)
-    adam = optimizer(config.model.d_model, config.optimizer)
-    train_step = make_train_step(model, adam, config.training, data_mesh(jax.devices()[:1]))
-    state = jax.jit(lambda: init_state(model, adam, 0))()
+    program = Program(config, vocab_size, jax.devices()[:1])
     rng = np.random.default_rng(0)
     total = 0.0
     for (rows, s, t), count in shapes.items():
         src, tgt = (rng.integers(4, vocab_size, (1, rows, n)).astype(np.int32) for n in (s, t))
         batch = Batch(src, np.ones_like(src), tgt, tgt, np.ones_like(tgt))
+        program.compile(batch)
         seconds = []
-        for _ in range(2 + REPEATS):  # the first compiles, the second warms up
+        for _ in range(1 + REPEATS):  # the first warms up
             start = time.monotonic()
-            state, metrics = train_step(state, batch)
-            jax.block_until_ready(metrics)
+            jax.block_until_ready(program.step(batch))
             seconds.append(time.monotonic() - start)
-        total += count * float(np.median(seconds[2:]))
+        total += count * float(np.median(seconds[1:]))
     return total
 
 

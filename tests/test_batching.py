@@ -236,7 +236,7 @@ def test_other_seeds_give_other_batches():
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "max_tokens_per_device", "expected"),
+    ("num_shards", "max_tokens_per_device", "expected"),
     [
         (1, 0, Layout(97, 1, 97)),
         (2, 0, Layout(97, 1, 98)),
@@ -256,8 +256,8 @@ def test_other_seeds_give_other_batches():
         (2, 10**9, Layout(97, 1, 98)),
     ],
 )
-def test_layout(num_devices, max_tokens_per_device, expected):
-    assert layout(97 * 256, max_tokens_per_device, 256, 256, num_devices) == expected
+def test_layout(num_shards, max_tokens_per_device, expected):
+    assert layout(97 * 256, max_tokens_per_device, 256, 256, num_shards) == expected
 
 
 def test_layout_of_the_paper():
@@ -271,22 +271,22 @@ def test_layout_counts_the_wider_side():
 
 @settings(deadline=None, derandomize=True)
 @given(st.integers(1, 10**5), st.integers(0, 10**5), st.integers(2, 300), st.integers(1, 16))
-def test_layout_loses_no_row(tokens, max_tokens, width, num_devices):
-    found = layout(tokens, max_tokens, width, width, num_devices)
+def test_layout_loses_no_row(tokens, max_tokens, width, num_shards):
+    found = layout(tokens, max_tokens, width, width, num_shards)
     assert found.rows == max(1, tokens // width)
-    assert found.rows_per_step % num_devices == 0
+    assert found.rows_per_step % num_shards == 0
     assert found.accumulation * found.rows_per_step >= found.rows
-    rows_per_device = found.rows_per_step // num_devices
+    rows_per_device = found.rows_per_step // num_shards
     assert not max_tokens or rows_per_device <= max(1, max_tokens // width)
     # Less than one row a device and step is empty.
     spare = found.accumulation * found.rows_per_step - found.rows
-    assert spare < found.accumulation * num_devices
+    assert spare < found.accumulation * num_shards
 
 
 def test_the_rows_of_an_update_do_not_depend_on_the_devices():
     layouts = [
-        layout(7 * 17, max_tokens, 17, 13, num_devices)
-        for num_devices, max_tokens in ((1, 0), (2, 0), (8, 0), (1, 34), (4, 17))
+        layout(7 * 17, max_tokens, 17, 13, num_shards)
+        for num_shards, max_tokens in ((1, 0), (2, 0), (8, 0), (1, 34), (4, 17))
     ]
     shapes = [(rows.accumulation, rows.rows_per_step) for rows in layouts]
     assert shapes == [(1, 7), (1, 8), (1, 8), (4, 2), (2, 4)]
@@ -299,31 +299,31 @@ def test_the_rows_of_an_update_do_not_depend_on_the_devices():
 
 def test_evaluation_holds_every_pair_once():
     pairs = many_pairs()
-    batches = list(EvaluationBatches(pairs, 17, 13, rows=6, num_devices=2))
+    batches = list(EvaluationBatches(pairs, 17, 13, rows=6, num_shards=2))
     shapes = {(batch.src_BS.shape, batch.tgt_in_BT.shape) for batch in batches}
     assert len(shapes) == 1
     found = [pair for batch in batches for pair in pairs_of(batch)]
     assert sorted(found) == sorted(all_pairs(pairs))
-    wide = list(EvaluationBatches(pairs, 256, 131, rows=5, num_devices=1))
+    wide = list(EvaluationBatches(pairs, 256, 131, rows=5, num_shards=1))
     assert wide[0].src_BS.shape == (5, 256)
     assert wide[0].tgt_in_BT.shape == (5, 131)
 
 
 def test_evaluation_cuts_nothing_and_makes_fewer_rows_of_longer_ones():
     pairs = numbered([3, 20, 1, 4], [12, 5, 1, 3])
-    batches = list(EvaluationBatches(pairs, 7, 11, rows=12, num_devices=2))
+    batches = list(EvaluationBatches(pairs, 7, 11, rows=12, num_shards=2))
     # 20 tokens are three times 7: a third of the rows.
     assert batches[0].src_BS.shape == (4, 21)
     assert batches[0].tgt_in_BT.shape == (4, 22)
     found = [pair for batch in batches for pair in pairs_of(batch)]
     assert sorted(found) == sorted(all_pairs(pairs))
-    batches = list(EvaluationBatches(pairs, 7, 11, rows=2, num_devices=2))
+    batches = list(EvaluationBatches(pairs, 7, 11, rows=2, num_shards=2))
     assert batches[0].src_BS.shape == (2, 21)
 
 
 def test_evaluation_batches_have_one_shape():
     pairs = numbered([5] * 13, [64] * 13)
-    batches = list(EvaluationBatches(pairs, 5, 64, rows=3, num_devices=1))
+    batches = list(EvaluationBatches(pairs, 5, 64, rows=3, num_shards=1))
     assert len(batches) == 5
     assert {batch.tgt_in_BT.shape for batch in batches} == {(3, 64)}
     assert [len(pairs_of(batch)) for batch in batches] == [3, 3, 3, 3, 1]

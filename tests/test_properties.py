@@ -150,8 +150,8 @@ DEVICES = st.tuples(st.integers(0, 99), st.integers(1, 8))  # most tokens on eac
 
 
 def layout_of(tokens_per_update: int, devices: tuple[int, int], widths: list[int]) -> Layout:
-    max_tokens_per_device, num_devices = devices
-    return layout(tokens_per_update, max_tokens_per_device, *widths, num_devices)
+    max_tokens_per_device, num_shards = devices
+    return layout(tokens_per_update, max_tokens_per_device, *widths, num_shards)
 
 
 def flat(batch: Batch) -> Batch:
@@ -242,17 +242,17 @@ def test_no_update_is_over_its_budget(tokens_per_update, max_tokens, source, tar
 
 @PROPERTY
 @given(corpora(), st.integers(1, 9), st.integers(1, 9), st.integers(1, 20), st.integers(1, 4))
-def test_evaluation_holds_every_pair_once(corpus, source_width, target_width, rows, num_devices):
+def test_evaluation_holds_every_pair_once(corpus, source_width, target_width, rows, num_shards):
     pairs, *_ = corpus
-    batches = list(EvaluationBatches(pairs, source_width, target_width, rows, num_devices))
+    batches = list(EvaluationBatches(pairs, source_width, target_width, rows, num_shards))
     found = [pair for batch in batches for row in rows_of(batch) for pair in pairs_of(row)]
     assert collections.Counter(found) == collections.Counter(all_pairs(pairs))
     ((num_rows, source),) = {batch.src_BS.shape for batch in batches}
     ((num_rows, target),) = {batch.tgt_out_BT.shape for batch in batches}
-    assert num_rows % num_devices == 0
+    assert num_rows % num_shards == 0
     # As many positions as `rows` rows of these widths, or one row for each device.
-    assert num_rows == num_devices or num_rows * source <= rows * source_width
-    assert num_rows == num_devices or num_rows * target <= rows * target_width
+    assert num_rows == num_shards or num_rows * source <= rows * source_width
+    assert num_rows == num_shards or num_rows * target <= rows * target_width
 
 
 # --- Text files ---------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def test_a_damaged_gzip_file_is_never_read_wrongly(file, data):
 
 @FEWER
 @given(st.data(), st.integers(1, 3), SEEDS, st.integers(2, 40))
-def test_text_goes_through_cache_and_batches_unchanged(data, num_devices, seed, limit):
+def test_text_goes_through_cache_and_batches_unchanged(data, num_shards, seed, limit):
     content, lines = data.draw(text_files())
     other, translations = data.draw(text_files(len(lines)))
     expected = list(zip(map(decoded, lines), map(decoded, translations)))
@@ -371,7 +371,7 @@ def test_text_goes_through_cache_and_batches_unchanged(data, num_devices, seed, 
     with tempfile.TemporaryDirectory() as folder, chunks_of_3:
         pairs = TextPairs(write(f"{folder}/a", content, False), write(f"{folder}/b", other, True))
         cache = token_cache(pairs, tokenizers, folder, **NO_LIMITS)
-        batches = EvaluationBatches(cache, 7, 11, 5, num_devices)
+        batches = EvaluationBatches(cache, 7, 11, 5, num_shards)
         assert sorted(texts(batches)) == sorted(expected)
 
         # For training, all but the blank and the long.

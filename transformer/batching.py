@@ -111,24 +111,25 @@ def layout(
     max_tokens_per_device: int,
     source_width: int,
     target_width: int,
-    num_devices: int,
+    num_shards: int,
 ) -> Layout:
     """The layout for so many target (and as many source) positions an update.
 
     max_tokens_per_device: how many of them a device takes at once; 0 for all of them.
+    num_shards: in how many parts the rows are split over the devices (sharding.row_shards).
 
     The rows of an update do not depend on the number of devices or on what fits them; only
     how they are split does.
     """
     width = max(source_width, target_width)
     rows = max(1, tokens_per_update // width)
-    rows_at_once = -(-rows // num_devices)
+    rows_at_once = -(-rows // num_shards)
     if max_tokens_per_device:
         rows_at_once = min(rows_at_once, max(1, max_tokens_per_device // width))
-    accumulation = -(-rows // (rows_at_once * num_devices))
+    accumulation = -(-rows // (rows_at_once * num_shards))
     # Spread evenly: 97 rows in 2 steps are 49 + 48, not 64 + 33.
-    rows_at_once = -(-rows // (accumulation * num_devices))
-    return Layout(rows, accumulation, rows_at_once * num_devices)
+    rows_at_once = -(-rows // (accumulation * num_shards))
+    return Layout(rows, accumulation, rows_at_once * num_shards)
 
 
 class TrainingBatches:
@@ -178,7 +179,7 @@ class EvaluationBatches:
         source_width: int,
         target_width: int,
         rows: int,
-        num_devices: int,
+        num_shards: int,
     ):
         source_scale, target_scale = (
             -(-int(lengths.max()) // width)
@@ -189,7 +190,7 @@ class EvaluationBatches:
         )
         widths = source_scale * source_width, target_scale * target_width
         self.packed = PackedPairs(pairs, *widths, seed=0)
-        rows = num_devices * max(1, rows // num_devices // max(source_scale, target_scale))
+        rows = num_shards * max(1, rows // num_shards // max(source_scale, target_scale))
         numbers = np.arange(-(-len(self.packed) // rows) * rows).reshape(-1, rows)
         self._rows = np.where(numbers < len(self.packed), numbers, -1)
 
