@@ -19,7 +19,6 @@ from absl import flags
 from transformer import cli, distributed
 from transformer.evaluation import translate_source, write_evaluation
 from transformer.logs import Progress
-from transformer.scores import corpus_scores
 from transformer.sources import open_source
 from transformer.trained import define_flags
 
@@ -49,10 +48,7 @@ def main() -> None:
         return
 
     # 3. Their scores.
-    language = model.config.data.target_language
-    scores = corpus_scores(
-        translations.hypotheses, translations.references, target_language=language
-    )
+    scores = translations.scores(model.config.data)
     directory = write_evaluation(
         model.workdir,
         SPLIT.value,

@@ -137,7 +137,6 @@ class Run:
         self.config, self.workdir, self.stop = config, workdir, stop
         self.compilations = compilations
         self.training = training = config.training
-        self.language = config.data.target_language
         if distributed.is_first():
             experiment.check_workdir(workdir, config)
         self.mesh = mesh = make_mesh(config.mesh)
@@ -148,7 +147,7 @@ class Run:
         with distributed.first_alone():
             source = open_source(config.data, "train")
             self.validation_source = open_source(config.data, "validation")
-            bleu(["a"], ["a"], self.language)  # a language that has no tokenizer
+            bleu(["a"], ["a"], **config.data.text_kind)  # a language that has no tokenizer
             print(f"data     {source.describe()}; tokenising them if new", flush=True)
             self.tokenizers = get_tokenizers(workdir, config.tokenizer, source)
             limits = config.data.max_source_length, config.data.max_target_length
@@ -409,7 +408,7 @@ class Run:
             translations = translate_source(
                 self.translator, self.state.params, self.validation_source, stop_here
             )
-            scores["bleu"] = translations.bleu(self.language)
+            scores["bleu"] = translations.bleu(self.config.data)
             self.progress.print(f"step {step}, validation:\n{translations.examples(3)}")
         self.metrics.write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
         shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())

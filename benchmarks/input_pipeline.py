@@ -30,7 +30,8 @@ from transformer.packing import row_widths
 from transformer.prefetch import prefetch
 from transformer.sources import open_source
 from transformer.token_cache import TokenizedPairs, token_cache
-from transformer.tokenizer import EOS, get_tokenizers
+from transformer.tokenizer import get_tokenizers
+from transformer.vocabulary import EOS
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 BATCHES = 300

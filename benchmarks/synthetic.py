@@ -3,7 +3,7 @@
 import numpy as np
 
 from transformer.token_cache import TokenizedPairs
-from transformer.tokenizer import EOS, UNK
+from transformer.vocabulary import EOS, UNK
 
 
 def synthetic_pairs(

@@ -36,6 +36,8 @@ def get_config() -> ConfigDict:
     config.data.validation_target = placeholder(str)
     config.data.test_source = placeholder(str)
     config.data.test_target = placeholder(str)
+    # Whether the text is tokenised already, so that BLEU is to count what is between spaces.
+    config.data.is_tokenized = False
     # The longest side of a training pair, in tokens; longer ones are dropped, and counted.
     # Also the least width of a packed row: that of the side with more tokens is larger.
     # Sentences to translate are never dropped or cut.
@@ -43,13 +45,16 @@ def get_config() -> ConfigDict:
     config.data.max_target_length = 256
 
     config.tokenizer = ConfigDict()
-    config.tokenizer.model_type = "bpe"  # or unigram
+    # bpe or unigram, SentencePiece's; or subword-nmt, for text that is tokenised already: then
+    # vocab_size is the number of merges, and the vocabulary what occurs after them.
+    config.tokenizer.model_type = "bpe"
     config.tokenizer.vocab_size = 37_000  # Section 5.1
     # One vocabulary for both languages, or one of vocab_size for each.
     config.tokenizer.joint = True
     # At most this many training pairs, evenly spaced, train the tokenizer.
     config.tokenizer.sample_size = 1_000_000
-    # SentencePiece models to use instead of training; source_model alone if joint.
+    # SentencePiece models, or the tokenizer.model of another run, to use instead of training;
+    # source_model alone if joint.
     config.tokenizer.source_model = placeholder(str)
     config.tokenizer.target_model = placeholder(str)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer.packing import pack
 from transformer.token_cache import TokenizedPairs
-from transformer.tokenizer import BOS
+from transformer.vocabulary import BOS
 
 
 class Batch(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.tokenizer import BOS, EOS, PAD
+from transformer.vocabulary import BOS, EOS, PAD
 
 Cache = dict[str, Any]
 

@@ -12,8 +12,8 @@ from transformer.batching import Batch
 from transformer.files import write_atomically
 from transformer.loss import Loss
 from transformer.model import Params
-from transformer.scores import bleu
-from transformer.sources import PairSource
+from transformer.scores import bleu, corpus_scores
+from transformer.sources import DataConfig, PairSource
 from transformer.translation import Translator
 
 
@@ -24,8 +24,11 @@ class Translations(NamedTuple):
     references: list[str]
     hypotheses: list[str]
 
-    def bleu(self, target_language: str) -> float:
-        return bleu(self.hypotheses, self.references, target_language)
+    def bleu(self, data: DataConfig) -> float:
+        return bleu(self.hypotheses, self.references, **data.text_kind)
+
+    def scores(self, data: DataConfig) -> dict[str, dict]:
+        return corpus_scores(self.hypotheses, self.references, **data.text_kind)
 
     def examples(self, count: int) -> str:
         """Source, reference and translation of a few sentences spread over the split."""

@@ -33,7 +33,7 @@ from transformer.layers import (
 )
 from transformer.masks import Mask
 from transformer.positions import segment_positions, sinusoidal_encoding
-from transformer.tokenizer import PAD
+from transformer.vocabulary import PAD
 
 Cache = dict[str, Any]
 Params = dict[str, Any]

@@ -28,12 +28,17 @@ TOKENIZED_DEFINITION = (
 
 
 def corpus_scores(
-    hypotheses: Sequence[str], references: Sequence[str], *, target_language: str
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    target_language: str,
+    is_tokenized: bool = False,
 ) -> dict[str, dict]:
     """Scores a corpus of translations with every metric of this project.
 
     Both sides are raw, detokenised text, one sentence an item. No sentence is dropped: an
-    empty hypothesis counts against the score.
+    empty hypothesis counts against the score. With `is_tokenized` both are tokens between
+    spaces, which `bleu` then counts as they are, and the tokenised scores are left out.
 
     Returns `bleu`, `chrf` (chrF2) and `ter`, each `{"score", "signature"}` as sacreBLEU
     reports them, and `bleu_tokenized_compound_split` and
@@ -51,11 +56,15 @@ def corpus_scores(
     hypotheses, references = _checked(hypotheses, references)
     language = _primary_subtag(target_language)
     scores: dict[str, dict] = {}
-    for name, metric in (("bleu", _bleu_metric(language)), ("chrf", CHRF()), ("ter", TER())):
+    for name, metric in (
+        ("bleu", _bleu_metric(language, is_tokenized)),
+        ("chrf", CHRF()),
+        ("ter", TER()),
+    ):
         score = metric.corpus_score(hypotheses, [references]).score
         # The signature knows the number of references only after scoring.
         scores[name] = {"score": score, "signature": str(metric.get_signature())}
-    if language not in NO_SPACES:
+    if language not in NO_SPACES and not is_tokenized:
         hypotheses = tokenize_and_split_compounds(hypotheses, language)
         references = tokenize_and_split_compounds(references, language)
         for name, case, lowercase in (
@@ -71,10 +80,16 @@ def corpus_scores(
     return scores
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> float:
+def bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    target_language: str,
+    is_tokenized: bool = False,
+) -> float:
     """The `bleu` score of `corpus_scores` alone, for validation during training."""
     hypotheses, references = _checked(hypotheses, references)
-    metric = _bleu_metric(_primary_subtag(target_language))
+    metric = _bleu_metric(_primary_subtag(target_language), is_tokenized)
     return metric.corpus_score(hypotheses, [references]).score
 
 
@@ -126,7 +141,9 @@ def _primary_subtag(language: str) -> str:
     return re.split("[-_]", language.lower())[0]
 
 
-def _bleu_metric(language: str) -> BLEU:
+def _bleu_metric(language: str, is_tokenized: bool) -> BLEU:
+    if is_tokenized:
+        return BLEU(tokenize="none", force=True)
     try:
         return BLEU(trg_lang=language)
     except RuntimeError as error:  # MeCab is not installed

@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 from transformer.errors import UserError
 
@@ -33,6 +33,7 @@ class DataConfig:
     train_split, validation_split, test_split: TFDS splits or slices ('train[:10%]').
     train_source, train_target, ...: text files, UTF-8, one sentence a line, '.gz' or not.
       When one is given, all splits come from text files.
+    is_tokenized: the words of the text are what stands between spaces, and BLEU counts them.
     max_source_length, max_target_length: tokens, EOS included; a training pair with a
       longer side is dropped.
     """
@@ -51,6 +52,7 @@ class DataConfig:
     validation_target: str | None
     test_source: str | None
     test_target: str | None
+    is_tokenized: bool
     max_source_length: int
     max_target_length: int
 
@@ -76,6 +78,11 @@ class DataConfig:
     def text_files(self, split: str) -> tuple[str | None, str | None]:
         """The configured source and target file of 'train', 'validation' or 'test'."""
         return getattr(self, f"{split}_source"), getattr(self, f"{split}_target")
+
+    @property
+    def text_kind(self) -> dict[str, Any]:
+        """What a score must know of the text."""
+        return {"target_language": self.target_language, "is_tokenized": self.is_tokenized}
 
     @property
     def uses_text_files(self) -> bool:

@@ -31,7 +31,8 @@ from absl import logging
 
 from transformer.errors import UserError
 from transformer.sources import Pair, PairSource
-from transformer.tokenizer import EOS, Tokenizer, Tokenizers
+from transformer.tokenizer import Tokenizers, from_bytes
+from transformer.vocabulary import EOS
 
 # Change it whenever the same text would give other files.
 _FORMAT = 1
@@ -464,7 +465,7 @@ def _start_worker(models: list[bytes], limits: tuple[int | None, int | None]) ->
     global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    _worker_encoder = _Encoder(Tokenizers(*map(Tokenizer, models)), *limits)
+    _worker_encoder = _Encoder(Tokenizers(*map(from_bytes, models)), *limits)
 
 
 def _exit_with_parent() -> None:

@@ -12,7 +12,8 @@ from transformer.errors import check_range
 from transformer.model import FunctionalModel, Params
 from transformer.sharding import distribute, replicated, split_over_all
 from transformer.sources import PairSource
-from transformer.tokenizer import EOS, PAD, Tokenizers
+from transformer.tokenizer import Tokenizers
+from transformer.vocabulary import EOS, PAD
 
 # Positions (source tokens, padding included) that are decoded at once on each device.
 TOKENS_AT_ONCE = 2048

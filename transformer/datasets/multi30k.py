@@ -15,8 +15,9 @@ from transformer.errors import UserError
 LANGUAGES = ("en", "de", "fr", "cs")
 URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
-    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/"
 )
+TOKENIZED = "-tok"  # what the names of configs of tokenised text end in
 # Split, stem of its files, languages that have it.
 SPLITS = (
     ("train", "train", LANGUAGES),
@@ -42,12 +43,13 @@ _CITATION = """
 
 
 class Multi30k(tfds.core.GeneratorBasedBuilder):
-    """Task 1 of Multi30k, the raw text: configs "en-de", "de-en", "en-fr", ...
+    """Task 1 of Multi30k: configs "en-de", "de-en", "en-fr", ... of the raw text, and
+    "en-de-tok", ... of the authors' lower-cased, normalised, Moses-tokenised text.
 
     The files are downloaded from the authors' repository at a fixed commit and
     checked against checksums.tsv. Or raw_dir names a folder that has them, as
-    train.en.gz or train.en and so on; splits whose files are not there are left
-    out, except train, which must be there.
+    train.en.gz or train.en (train.lc.norm.tok.en) and so on; splits whose files are
+    not there are left out, except train, which must be there.
 
     Files of one's own need not be the original ones, so data prepared from a
     raw_dir must never pass for the download or for another raw_dir: the config is
@@ -59,28 +61,32 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
 
     VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS = [
-        tfds.core.BuilderConfig(name="-".join(pair))
+        tfds.core.BuilderConfig(name="-".join(pair) + kind)
+        for kind in ("", TOKENIZED)
         for pair in itertools.permutations(LANGUAGES, 2)
     ]
 
     def __init__(self, *, config: str | None = None, raw_dir: str | None = None, **kwargs):
-        pair = config or self.BUILDER_CONFIGS[0].name
-        self._languages = tuple(pair.split("-"))
+        self._pair = config or self.BUILDER_CONFIGS[0].name
         self._raw_files = None
         if raw_dir:
-            self._raw_files = _find(Path(raw_dir), self._languages)
+            self._raw_files = _find(Path(raw_dir), self._pair)
             content = hashlib.sha256()
             for path in itertools.chain(*self._raw_files.values()):
                 content.update(path.name.encode() + b"\n" + _sha256(path))
-            name = f"{pair}-local-{content.hexdigest()[:12]}"
+            name = f"{self._pair}-local-{content.hexdigest()[:12]}"
             config = tfds.core.BuilderConfig(name=name)
         super().__init__(config=config, **kwargs)
+
+    @property
+    def _languages(self) -> tuple[str, str]:
+        return tuple(self._pair.removesuffix(TOKENIZED).split("-"))
 
     def _info(self) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self,
             description=(
-                "Multi30k, task 1, raw text: captions of Flickr and MS COCO images with "
+                "Multi30k, task 1: captions of Flickr and MS COCO images with "
                 "translations by professionals. For non-commercial research use; the "
                 "images have terms of their own."
             ),
@@ -92,8 +98,8 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager) -> dict[str, Iterator]:
-        files = self._raw_files or dl_manager.download(urls(self._languages))
-        return {split: self._generate_examples(*paths) for split, paths in files.items()}
+        paths = self._raw_files or dl_manager.download(urls(self._pair))
+        return {split: self._generate_examples(*both) for split, both in paths.items()}
 
     def _generate_examples(self, *paths: Path) -> Iterator[tuple[int, dict[str, str]]]:
         counts = [0, 0]
@@ -108,27 +114,35 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
             )
 
 
-def urls(languages: tuple[str, str]) -> dict[str, list[str]]:
-    """The files to download for each split that both languages have."""
+def files(config: str) -> dict[str, list[str]]:
+    """The files in the authors' repository for each split that both languages have."""
+    languages = config.removesuffix(TOKENIZED).split("-")
+    folder, ending = ("tok/", "lc.norm.tok.{}") if config.endswith(TOKENIZED) else ("raw/", "{}.gz")
     return {
-        split: [f"{URL}{stem}.{language}.gz" for language in languages]
+        split: [f"{folder}{stem}.{ending.format(language)}" for language in languages]
         for split, stem, available in SPLITS
         if set(languages) <= set(available)
     }
 
 
-def _find(folder: Path, languages: tuple[str, str]) -> dict[str, list[Path]]:
-    """The files in the folder for each split that both languages have there."""
+def urls(config: str) -> dict[str, list[str]]:
+    """The files to download for each split."""
+    return {split: [URL + file for file in both] for split, both in files(config).items()}
+
+
+def _find(folder: Path, config: str) -> dict[str, list[Path]]:
+    """The files in the folder, zipped or not, for each split that both languages have there."""
     found = {}
-    for split, stem, _ in SPLITS:
-        zipped = [folder / f"{stem}.{language}.gz" for language in languages]
-        paths = [path if path.is_file() else path.with_suffix("") for path in zipped]
-        missing = [gz for gz, path in zip(zipped, paths, strict=True) if not path.is_file()]
+    for split, both in files(config).items():
+        plain = [folder / Path(file).name.removesuffix(".gz") for file in both]
+        zipped = [path.with_name(f"{path.name}.gz") for path in plain]
+        paths = [gz if gz.is_file() else path for gz, path in zip(zipped, plain, strict=True)]
+        missing = [path for path in paths if not path.is_file()]
         if not missing:
             found[split] = paths
         elif split == "train":
             raise UserError(
-                f"{missing[0]} is missing, and so is {missing[0].stem} beside it: put one of "
+                f"{missing[0]} is missing, and so is {missing[0].name}.gz beside it: put one of "
                 "them there, or leave raw_dir unset to download Multi30k"
             )
     return found

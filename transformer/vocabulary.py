@@ -1,0 +1,46 @@
+"""Token ids, and what every tokenizer can do."""
+
+import abc
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+
+
+class Tokenizer(abc.ABC):
+    """Text to token ids and back.
+
+    model_bytes: all there is to it, as a file holds it.
+    vocab_size: ids are 0 to vocab_size - 1; PAD, BOS, EOS and UNK are the first four.
+    """
+
+    model_bytes: bytes
+    vocab_size: int
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.model_bytes).hexdigest()
+
+    @abc.abstractmethod
+    def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
+        """Token ids of lines of text, without BOS and EOS, on `num_threads` threads.
+
+        A lone surrogate, which UTF-8 cannot hold, is read as U+FFFD.
+        """
+
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text, one line, of token ids up to the first EOS; PAD and BOS are passed over."""
+
+    def encode(self, text: str) -> list[int]:
+        """`encode_batch` of one line."""
+        return self.encode_batch([text], num_threads=1)[0]
+
+
+def without_surrogates(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    return text
