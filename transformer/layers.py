@@ -108,17 +108,18 @@ def _multiply_backward(spec, dtype, operands, gradient):
     terms, result = spec.split("->")
     x_term, y_term = terms.split(",")
     x_gradient = _multiply(f"{result},{y_term}->{x_term}", dtype, gradient, y)
-    if gradient.size < x.size:
-        # XLA on the CPU transposes the first operand, which is slow: let it be the smaller one.
-        # The barrier keeps it from exchanging them again.
-        order = "".join(c for c in dict.fromkeys(result + x_term) if c in y_term)
-        y_gradient = _multiply(f"{result},{x_term}->{order}", dtype, gradient, x)
+    # XLA on the CPU transposes the first operand, which is slow: let it be the smaller one, and
+    # let the result have its order of letters. The barrier keeps XLA from exchanging them again.
+    (_, first, first_term), (_, second, second_term) = sorted(
+        [(x.size, x, x_term), (gradient.size, gradient, result)], key=lambda operand: operand[0]
+    )
+    order = "".join(c for c in dict.fromkeys(first_term + second_term) if c in y_term)
+    y_gradient = _multiply(f"{first_term},{second_term}->{order}", dtype, first, second)
+    if order != y_term:
         y_gradient = jax.lax.platform_dependent(
             y_gradient, cpu=jax.lax.optimization_barrier, default=lambda gradient: gradient
         )
         y_gradient = jnp.einsum(f"{order}->{y_term}", y_gradient)
-    else:
-        y_gradient = _multiply(f"{x_term},{result}->{y_term}", dtype, x, gradient)
     return x_gradient.astype(x.dtype), y_gradient.astype(y.dtype)
 
 
