@@ -18,7 +18,7 @@ from transformer.batching import (
 )
 from transformer.loss import cross_entropy
 from transformer.token_cache import TokenizedPairs
-from transformer.tokenizer import BOS, EOS
+from transformer.vocabulary import BOS, EOS
 
 
 def tokenized(pairs: list[tuple[list[int], list[int]]]) -> TokenizedPairs:

@@ -22,7 +22,7 @@ from configs import base
 from transformer.experiment import Experiment
 from transformer.loss import cross_entropy
 from transformer.model import transformer
-from transformer.tokenizer import EOS, UNK
+from transformer.vocabulary import EOS, UNK
 
 ROOT = Path(__file__).parents[1]
 TINY = [

@@ -18,8 +18,9 @@ from transformer.loss import cross_entropy
 from transformer.model import transformer
 from transformer.optimizer import optimizer
 from transformer.sharding import data_mesh, replicated
-from transformer.tokenizer import BOS, EOS, Tokenizers
+from transformer.tokenizer import Tokenizers
 from transformer.training import TrainState, init_state
+from transformer.vocabulary import BOS, EOS
 
 TIMES = {"input/wait_ms", "train/tokens_per_second", "train/mfu"}
 ODD_PAIRS = [

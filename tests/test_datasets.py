@@ -379,9 +379,9 @@ def test_multi30k_keeps_data_of_different_folders_apart(raw, tmp_path):
 
 def test_multi30k_needs_the_training_files(raw, tmp_path):
     (raw / "train.de.gz").unlink()
-    with pytest.raises(UserError, match=r"raw/train\.de\.gz is missing, .* leave raw_dir unset"):
+    with pytest.raises(UserError, match=r"raw/train\.de is missing, .* leave raw_dir unset"):
         multi30k_from(raw, tmp_path)
-    with pytest.raises(UserError, match=r"nowhere/train\.en\.gz is missing"):
+    with pytest.raises(UserError, match=r"nowhere/train\.en is missing"):
         multi30k_from(tmp_path / "nowhere", tmp_path)
 
 
@@ -415,18 +415,41 @@ def test_multi30k_refuses_broken_files(raw, tmp_path):
 
 def test_multi30k_has_a_checksum_for_each_download():
     configs = [config.name for config in multi30k.Multi30k.BUILDER_CONFIGS]
-    assert len(configs) == len(set(configs)) == 12
+    assert len(configs) == len(set(configs)) == 24
     wanted = set()
     for name in configs:
-        for files in multi30k.urls(tuple(name.split("-"))).values():
+        for files in multi30k.urls(name).values():
             wanted.update(files)
     recorded = multi30k.Multi30k.url_infos
     assert set(recorded) == wanted
-    assert len(wanted) == 22  # four languages in four splits, three in two
+    assert len(wanted) == 44  # four languages in four splits, three in two; raw and tokenised
     assert all(len(info.checksum) == 64 and info.size > 0 for info in recorded.values())
-    assert list(multi30k.urls(("en", "cs"))) == [
+    assert list(multi30k.urls("en-cs")) == [
         "train", "validation", "test_2016_flickr", "test_2018_flickr",
     ]  # fmt: skip
+
+
+def test_multi30k_tokenized(tmp_path):
+    for name in ("train", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (tmp_path / f"{name}.lc.norm.tok.{language}").write_text(f"a {language} .\n" * 3)
+    builder = multi30k_from(tmp_path, tmp_path / "data", "en-de-tok")
+    assert builder.info.full_name.startswith("multi30k/en-de-tok-local-")
+    assert sorted(builder.info.splits) == ["test_2016_flickr", "train"]
+    assert texts(builder, "train", "en", "de") == 3 * [("a en .", "a de .")]
+    with pytest.raises(UserError, match=r"/train\.lc\.norm\.tok\.cs is missing"):
+        multi30k_from(tmp_path, tmp_path / "data", "cs-en-tok")
+    assert multi30k.urls("de-fr-tok")["test_2017_mscoco"] == [
+        f"{multi30k.URL}tok/test_2017_mscoco.lc.norm.tok.{language}" for language in ("de", "fr")
+    ]
+
+
+@pytest.mark.skipif(not RAW.is_dir(), reason="needs ../shared/data/multi30k/tok")
+def test_multi30k_real_tokenized_files():
+    for name, info in multi30k.Multi30k.url_infos.items():
+        path = RAW.with_name("tok") / name.rpartition("/")[2]
+        if path.exists():
+            assert checksums.compute_url_info(path) == info
 
 
 @pytest.mark.skipif(not RAW.is_dir(), reason="needs ../shared/data/multi30k/raw")
@@ -489,7 +512,7 @@ def internet(monkeypatch):
 
 
 def serve_multi30k(internet):
-    for split, urls in multi30k.urls(("en", "de")).items():
+    for split, urls in multi30k.urls("en-de").items():
         for url in urls:
             internet[url] = gzip.compress(f"{split} {url[-5:-3]}\n".encode())
 
@@ -497,7 +520,7 @@ def serve_multi30k(internet):
 def test_multi30k_downloads(internet, tmp_path):
     serve_multi30k(internet)
     builder = multi30k_from(None, tmp_path)
-    assert list(builder.info.splits) == list(multi30k.urls(("en", "de")))
+    assert list(builder.info.splits) == list(multi30k.urls("en-de"))
     assert texts(builder, "test_2018_flickr", "en", "de") == [
         ("test_2018_flickr en", "test_2018_flickr de")
     ]

@@ -1,11 +1,13 @@
+import dataclasses
 import json
 
 import jax.numpy as jnp
 import pytest
 
+from configs import base
 from transformer.evaluation import Translations, mean_nll, translate_source, write_evaluation
 from transformer.loss import Loss
-from transformer.sources import PairSource
+from transformer.sources import DataConfig, PairSource
 
 ODD = ["two  spaces ", "\ttab", "line\u2028separator\u0085", '"quotes" ‘’', "", "a\rb", "ä"]
 
@@ -60,10 +62,26 @@ def test_examples():
     )
 
 
+DATA = DataConfig(**base.get_config().data)
+
+
 def test_bleu_of_the_raw_text():
     reference = ["The cat sat on the mat today."]
-    assert Translations([""], reference, reference).bleu("de") == pytest.approx(100)
-    assert Translations([""], reference, ["The cat sat on a mat today."]).bleu("de") < 70
+    assert Translations([""], reference, reference).bleu(DATA) == pytest.approx(100)
+    assert Translations([""], reference, ["The cat sat on a mat today."]).bleu(DATA) < 70
+
+
+def test_bleu_of_tokenized_text():
+    # 13a would take the colons and the dots apart, and find more that is right.
+    translations = Translations([""], ["a b c d:e. f:g. h:i."], ["a b c d:e. f:g. h:j."])
+    data = dataclasses.replace(DATA, is_tokenized=True)
+    assert translations.bleu(data) == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
+    assert translations.bleu(DATA) > translations.bleu(data)
+    scores = translations.scores(data)
+    assert list(scores) == ["bleu", "chrf", "ter"]
+    assert scores["bleu"]["score"] == translations.bleu(data)
+    assert "tok:none" in scores["bleu"]["signature"]
+    assert len(translations.scores(DATA)) == 5
 
 
 def test_files_are_verbatim(tmp_path):

@@ -34,17 +34,11 @@ from transformer.batching import (
 )
 from transformer.errors import UserError
 from transformer.logs import read_metrics
+from transformer.pieces import MODEL_TYPES, train_sentencepiece
 from transformer.sources import TextPairs, blocks_of_lines
 from transformer.token_cache import TokenizedPairs, token_cache
-from transformer.tokenizer import (
-    BOS,
-    EOS,
-    MODEL_TYPES,
-    PAD,
-    UNK,
-    Tokenizers,
-    train_tokenizer,
-)
+from transformer.tokenizer import Tokenizers
+from transformer.vocabulary import BOS, EOS, PAD, UNK
 
 # The same examples each time. To search further, turn derandomize off and max_examples up.
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
@@ -102,10 +96,10 @@ def test_a_vocabulary_of_any_text_loses_nothing(model_type, sentences, text, cha
     sentences = [*sentences, "ab"]
     options = {"model_type": model_type, "character_coverage": character_coverage}
     with pytest.raises(UserError) as error:
-        train_tokenizer(sentences, vocab_size=10_000, **options)
+        train_sentencepiece(sentences, vocab_size=10_000, **options)
     # The advice in the error can be followed.
     largest = int(re.search(r"set tokenizer\.vocab_size to (\d+) or less", str(error.value))[1])
-    tokenizer = train_tokenizer(sentences, vocab_size=largest, **options)
+    tokenizer = train_sentencepiece(sentences, vocab_size=largest, **options)
     assert tokenizer.vocab_size == largest
     for line in (text, *sentences, " ", "a  b "):
         ids = tokenizer.encode(line)
@@ -422,10 +416,10 @@ from types import SimpleNamespace
 
 import translate
 from transformer import cli
-from transformer.tokenizer import Tokenizer
+from transformer.tokenizer import load
 
 def restore_model():
-    tokenizer = Tokenizer.load(pathlib.Path("run", "tokenizer.model"))
+    tokenizer = load(pathlib.Path("run", "tokenizer.model"))
 
     def echo(params, lines):
         assert len(lines) <= 3
@@ -616,7 +610,7 @@ def test_whatever_a_meta_file_says_the_pairs_are_right(made_cache, data):
 DAMAGED_MODELS = """
 import random, sys
 from transformer.errors import UserError
-from transformer.tokenizer import Tokenizer
+from transformer.tokenizer import from_bytes
 
 whole = [open(path, "rb").read() for path in sys.argv[1:]]
 refused = 0
@@ -635,7 +629,7 @@ for seed in range(4000):
         at = rng.randrange(len(model))
         model[at:at + rng.randrange(200)] = model[rng.randrange(len(model)):][:rng.randrange(200)]
     try:
-        tokenizer = Tokenizer(bytes(model))
+        tokenizer = from_bytes(bytes(model))
     except UserError:
         refused += 1
         continue

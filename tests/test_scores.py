@@ -50,7 +50,7 @@ def test_sacrebleu_scores_are_those_of_the_library():
         "ter": sacrebleu.corpus_ter(HYPOTHESES, [REFERENCES]).score,
     }
     assert {name: found[name]["score"] for name in expected} == expected
-    assert bleu(HYPOTHESES, REFERENCES, "de") == expected["bleu"]
+    assert bleu(HYPOTHESES, REFERENCES, target_language="de") == expected["bleu"]
 
 
 def test_signatures():
@@ -131,18 +131,18 @@ def test_chinese_is_cut_into_characters():
     # 10 of 11 characters, 7 of 9 pairs, 5 of 7 and 3 of 5.
     expected = 100 * (10 / 11 * 7 / 9 * 5 / 7 * 3 / 5) ** (1 / 4)
     assert found["bleu"]["score"] == pytest.approx(expected)
-    assert bleu(hypotheses, references, "zh") == pytest.approx(expected)
+    assert bleu(hypotheses, references, target_language="zh") == pytest.approx(expected)
 
 
 def test_japanese_says_what_to_install(monkeypatch):
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
     with pytest.raises(UserError, match=r"sacrebleu\[ja\]"):
-        bleu(["猫"], ["猫"], "ja")
+        bleu(["猫"], ["猫"], target_language="ja")
 
 
-@pytest.mark.parametrize("score", [bleu, lambda h, r, t: corpus_scores(h, r, target_language=t)])
+@pytest.mark.parametrize("score", [bleu, corpus_scores])
 def test_wrong_input(score):
     with pytest.raises(ValueError, match="2 hypotheses for 3 references"):
-        score(HYPOTHESES[:2], REFERENCES, "de")
+        score(HYPOTHESES[:2], REFERENCES, target_language="de")
     with pytest.raises(UserError, match="no sentences to score"):
-        score([], [], "de")
+        score([], [], target_language="de")

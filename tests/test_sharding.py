@@ -24,6 +24,7 @@ from transformer.errors import UserError
 from transformer.integrity import digest
 from transformer.model import FunctionalModel, Params, TransformerConfig, transformer
 from transformer.optimizer import OptimizerConfig, optimizer
+from transformer.pieces import train_sentencepiece
 from transformer.preemption import StopRequest
 from transformer.sharding import (
     RULES,
@@ -35,7 +36,7 @@ from transformer.sharding import (
     split_rows,
     state_sharding,
 )
-from transformer.tokenizer import Tokenizers, train_tokenizer
+from transformer.tokenizer import Tokenizers
 from transformer.training import (
     TrainState,
     abstract_state,
@@ -239,7 +240,7 @@ class Toy:
         return float(loss.nll / loss.tokens)
 
     def translations(self, params: Params) -> list[str]:
-        tokenizer = train_tokenizer(["abc"], vocab_size=264, model_type="bpe")
+        tokenizer = train_sentencepiece(["abc"], vocab_size=264, model_type="bpe")
         decoding = DecodingConfig(beam_size=2, length_penalty=0.6, max_extra_length=5)
         translator = Translator(self.model, Tokenizers(tokenizer, tokenizer), decoding, self.mesh)
         rng = np.random.default_rng(2)  # for fresh parameters, all sentences are the same

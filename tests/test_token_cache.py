@@ -15,9 +15,11 @@ import pytest
 
 from transformer import token_cache as module
 from transformer.errors import UserError
+from transformer.pieces import SentencePieceTokenizer, train_sentencepiece
 from transformer.sources import PairSource
 from transformer.token_cache import TokenizedPairs, token_cache
-from transformer.tokenizer import EOS, Tokenizer, Tokenizers, train_tokenizer
+from transformer.tokenizer import Tokenizers
+from transformer.vocabulary import EOS
 
 NO_LIMITS = {"max_source_length": None, "max_target_length": None}
 ROOT = pathlib.Path(__file__).parent.parent
@@ -26,8 +28,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 @functools.cache
 def tokenizers() -> Tokenizers:
     """One token for each character, and one for the space that starts a sentence."""
-    source = train_tokenizer(["abcd"], vocab_size=265, model_type="bpe")
-    target = train_tokenizer(["wxyz"], vocab_size=265, model_type="bpe")
+    source = train_sentencepiece(["abcd"], vocab_size=265, model_type="bpe")
+    target = train_sentencepiece(["wxyz"], vocab_size=265, model_type="bpe")
     return Tokenizers(source, target)
 
 
@@ -147,7 +149,7 @@ def test_nothing_left(tmp_path):
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65536, np.uint16), (65537, np.int32)])
 def test_token_type(tmp_path, vocab_size, dtype):
-    large = Tokenizer(tokenizers().source.model_bytes)
+    large = SentencePieceTokenizer(tokenizers().source.model_bytes)
     large.vocab_size = vocab_size
     both = Tokenizers(large, tokenizers().target)
     cache = token_cache(Pairs([("ab", "w")]), both, cache_dir=tmp_path, **NO_LIMITS)

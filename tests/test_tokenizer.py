@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 
 from transformer.errors import UserError
 from transformer.files import write_atomically
-from transformer.tokenizer import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    Tokenizer,
-    TokenizerConfig,
-    Tokenizers,
-    get_tokenizers,
-    train_tokenizer,
-)
+from transformer.pieces import SentencePieceTokenizer, train_sentencepiece
+from transformer.tokenizer import TokenizerConfig, Tokenizers, get_tokenizers, load
+from transformer.vocabulary import BOS, EOS, PAD, UNK, Tokenizer
 
 SENTENCES = [
     "The dog sees the cat.",
@@ -36,7 +28,7 @@ SENTENCES = [
 
 @functools.cache
 def small_tokenizer(model_type: str = "bpe") -> Tokenizer:
-    return train_tokenizer(SENTENCES, vocab_size=310, model_type=model_type)
+    return train_sentencepiece(SENTENCES, vocab_size=310, model_type=model_type)
 
 
 def piece(i: int) -> str:
@@ -175,7 +167,7 @@ def test_round_trip_of_any_line(text):
 def test_round_trip_of_spaces_that_training_hardly_saw(model_type):
     # One, which SentencePiece puts before the line, of 121 characters. By default a character
     # of 100,000 is left out, and lines may well be that long.
-    tokenizer = train_tokenizer(
+    tokenizer = train_sentencepiece(
         ["ab" * 60], vocab_size=263, model_type=model_type, character_coverage=0.99
     )
     assert tokenizer.decode(tokenizer.encode(" a  b ")) == " a  b "
@@ -191,7 +183,7 @@ def test_lone_surrogates_become_the_replacement_character():
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_the_same_sentences_give_the_same_bytes(model_type):
-    again = train_tokenizer(iter(SENTENCES), vocab_size=310, model_type=model_type)
+    again = train_sentencepiece(iter(SENTENCES), vocab_size=310, model_type=model_type)
     assert again.model_bytes == small_tokenizer(model_type).model_bytes
     assert again.sha256 == hashlib.sha256(again.model_bytes).hexdigest()
 
@@ -200,12 +192,12 @@ def test_training_reads_long_lines():
     words = ["".join(random.Random(i).sample("abcdefgh", 8)) for i in range(500)]
     line = " ".join(words * 5)
     assert len(line) > 20_000
-    tokenizer = train_tokenizer([line, "abcdefgh"], vocab_size=500, model_type="bpe")
+    tokenizer = train_sentencepiece([line, "abcdefgh"], vocab_size=500, model_type="bpe")
     assert len(tokenizer.encode(line)) < len(line) / 2
 
 
 def test_training_takes_any_text():
-    train_tokenizer(
+    train_sentencepiece(
         ["a\0b", "a\ud800b", "\u2581", "\u2585", "", *SENTENCES],
         vocab_size=300,
         model_type="bpe",
@@ -215,8 +207,8 @@ def test_training_takes_any_text():
 def test_rare_characters_are_left_to_the_bytes():
     sentences = ["abcd"] * 1000 + ["\u017c"]
     kwargs = {"vocab_size": 266, "model_type": "bpe"}
-    some = train_tokenizer(sentences, character_coverage=0.9995, **kwargs)
-    every = train_tokenizer(sentences, **kwargs)
+    some = train_sentencepiece(sentences, character_coverage=0.9995, **kwargs)
+    every = train_sentencepiece(sentences, **kwargs)
     # The space before it, and two bytes or one piece.
     assert len(some.encode("\u017c")) == 3
     assert len(every.encode("\u017c")) == 2
@@ -225,19 +217,19 @@ def test_rare_characters_are_left_to_the_bytes():
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_a_vocabulary_larger_than_the_text_gives(model_type):
     with pytest.raises(UserError) as error:
-        train_tokenizer(["hello world"], vocab_size=5000, model_type=model_type)
+        train_sentencepiece(["hello world"], vocab_size=5000, model_type=model_type)
     largest = {"bpe": 288, "unigram": 268}[model_type]
     assert one_line(error) == (
         f"tokenizer.vocab_size is 5000, but the training text gives {largest} pieces at most; "
         f"set tokenizer.vocab_size to {largest} or less"
     )
-    fitting = train_tokenizer(["hello world"], vocab_size=largest, model_type=model_type)
+    fitting = train_sentencepiece(["hello world"], vocab_size=largest, model_type=model_type)
     assert fitting.vocab_size == largest
 
 
 def test_a_vocabulary_smaller_than_the_characters():
     with pytest.raises(UserError) as error:
-        train_tokenizer(["hello world"], vocab_size=264, model_type="bpe")
+        train_sentencepiece(["hello world"], vocab_size=264, model_type="bpe")
     # 4 special, 256 bytes, h e l o w r d and the space
     assert one_line(error) == (
         "tokenizer.vocab_size is 264, but the special tokens, the bytes and the characters of "
@@ -248,22 +240,22 @@ def test_a_vocabulary_smaller_than_the_characters():
 @pytest.mark.parametrize("sentences", [[], ["", ""]])
 def test_training_without_text(sentences):
     with pytest.raises(UserError) as error:
-        train_tokenizer(sentences, vocab_size=300, model_type="bpe")
+        train_sentencepiece(sentences, vocab_size=300, model_type="bpe")
     assert one_line(error) == "no text to train the tokenizer on: every sentence is empty"
 
 
 def test_other_training_errors_are_one_line():
     with pytest.raises(UserError) as error:
-        train_tokenizer(SENTENCES, vocab_size=-1, model_type="bpe")
+        train_sentencepiece(SENTENCES, vocab_size=-1, model_type="bpe")
     assert one_line(error).startswith("SentencePiece cannot train the tokenizer: ")
 
 
 def test_sentencepiece_is_quiet(capfd):
-    train_tokenizer(SENTENCES, vocab_size=300, model_type="unigram")
+    train_sentencepiece(SENTENCES, vocab_size=300, model_type="unigram")
     with pytest.raises(UserError):
-        train_tokenizer(SENTENCES, vocab_size=5000, model_type="bpe")
+        train_sentencepiece(SENTENCES, vocab_size=5000, model_type="bpe")
     with pytest.raises(UserError):
-        Tokenizer(b"")
+        SentencePieceTokenizer(b"")
     assert capfd.readouterr() == ("", "")
 
 
@@ -272,12 +264,12 @@ def test_sentencepiece_is_quiet(capfd):
 
 def test_load_names_a_missing_file(tmp_path):
     with pytest.raises(UserError) as error:
-        Tokenizer.load(tmp_path / "a.model")
+        load(tmp_path / "a.model")
     assert one_line(error) == (
         f"cannot read the tokenizer {tmp_path}/a.model: No such file or directory"
     )
     with pytest.raises(UserError) as error:
-        Tokenizer.load(tmp_path)
+        load(tmp_path)
     assert one_line(error) == f"cannot read the tokenizer {tmp_path}: Is a directory"
 
 
@@ -286,7 +278,7 @@ def test_load_refuses_what_is_no_model(tmp_path, content):
     path = tmp_path / "a.model"
     path.write_bytes(small_tokenizer().model_bytes[:1000] if content == b"half" else content)
     with pytest.raises(UserError) as error:
-        Tokenizer.load(path)
+        load(path)
     assert one_line(error) == (
         f"{path} is not a SentencePiece model; give a .model file that SentencePiece has written"
     )
@@ -300,7 +292,7 @@ def test_load_refuses_other_special_ids(tmp_path):
     path = tmp_path / "theirs.model"
     path.write_bytes(model.getvalue())
     with pytest.raises(UserError) as error:
-        Tokenizer.load(path)
+        load(path)
     assert one_line(error) == (
         f"{path} has pad_id=-1 bos_id=1 eos_id=2; expected pad_id=0 bos_id=1 eos_id=2: train "
         "it again with --pad_id=0 --bos_id=1 --eos_id=2 --unk_id=3"
@@ -313,7 +305,7 @@ def test_a_model_without_bytes_can_be_used():
         sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=50, minloglevel=2,
         pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK,
     )  # fmt: skip
-    tokenizer = Tokenizer(model.getvalue())
+    tokenizer = SentencePieceTokenizer(model.getvalue())
     assert tokenizer.decode(tokenizer.encode("the\u2581dog")) == "the dog"
     assert UNK in tokenizer.encode("\u017c")
 
@@ -324,7 +316,7 @@ def test_a_model_with_another_id_for_what_it_does_not_know():
         sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=320, minloglevel=2,
         pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=5, byte_fallback=True,
     )  # fmt: skip
-    tokenizer = Tokenizer(model.getvalue())
+    tokenizer = SentencePieceTokenizer(model.getvalue())
     assert tokenizer.decode(tokenizer.encode("a\u2581b")) == "a\u2581b"
 
 

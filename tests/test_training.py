@@ -19,7 +19,6 @@ from transformer.model import FunctionalModel, TransformerConfig, transformer
 from transformer.optimizer import OptimizerConfig, optimizer
 from transformer.sharding import data_mesh
 from transformer.token_cache import TokenizedPairs
-from transformer.tokenizer import EOS
 from transformer.training import (
     StepMetrics,
     TrainingConfig,
@@ -29,6 +28,7 @@ from transformer.training import (
     make_nll_step,
     make_train_step,
 )
+from transformer.vocabulary import EOS
 
 ROOT = Path(__file__).parent.parent
 VOCABULARY = 23

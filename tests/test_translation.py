@@ -7,8 +7,9 @@ import pytest
 
 from transformer.errors import UserError
 from transformer.model import TransformerConfig, transformer
+from transformer.pieces import train_sentencepiece
 from transformer.sharding import data_mesh
-from transformer.tokenizer import Tokenizers, train_tokenizer
+from transformer.tokenizer import Tokenizers
 from transformer.translation import (
     TOKENS_AT_ONCE,
     DecodingConfig,
@@ -41,7 +42,7 @@ SENTENCES = ["abc", "ca", "", "bbbbbb", "abc", " ", "cab" * 9, "b", "c c", "\t",
 
 @functools.cache
 def tokenizers() -> Tokenizers:
-    tokenizer = train_tokenizer(["abc"], vocab_size=264, model_type="bpe")
+    tokenizer = train_sentencepiece(["abc"], vocab_size=264, model_type="bpe")
     return Tokenizers(tokenizer, tokenizer)
 
 

@@ -35,8 +35,8 @@ class SubwordNmtTokenizer(Tokenizer):
         try:
             model = json.loads(model_bytes)
             merges, symbols = model["merges"], model["symbols"]
-            if any(merge.count(" ") != 1 for merge in merges):
-                raise ValueError("not a pair")
+            if not merges or any(merge.count(" ") != 1 for merge in merges):
+                raise ValueError("no pairs")
             self._bpe = _bpe(merges)
             self._symbols = [None, None, None, _UNKNOWN, *symbols]  # PAD, BOS, EOS
             self._ids = {symbol: UNK + 1 + i for i, symbol in enumerate(symbols)}
@@ -52,6 +52,7 @@ class SubwordNmtTokenizer(Tokenizer):
         return [[self._ids.get(symbol, UNK) for symbol in _split(self._bpe, t)] for t in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
+        """See Tokenizer; there is one space between words, however many there were."""
         tokens = itertools.takewhile(lambda token: token != EOS, map(int, ids))
         symbols = (self._symbols[token] for token in tokens if token not in (PAD, BOS))
         return " ".join(symbols).replace(_JOINED, "").removesuffix(_JOINED.strip())
@@ -61,7 +62,7 @@ def train_subword_nmt(sentences: Sequence[str], *, num_merges: int) -> SubwordNm
     """Learns merges and vocabulary; the same sentences give the same bytes.
 
     num_merges: fewer if no pair of symbols that occurs twice is left.
-    Raises UserError without words.
+    Raises UserError without words, and for words that give no merge.
     """
     from subword_nmt.learn_bpe import learn_bpe
 
@@ -73,6 +74,8 @@ def train_subword_nmt(sentences: Sequence[str], *, num_merges: int) -> SubwordNm
         with contextlib.redirect_stderr(io.StringIO()):  # its progress
             learn_bpe(texts, codes, num_merges)
     merges = codes.getvalue().split("\n")[1:-1]  # but the line with the version
+    if not merges:
+        raise UserError("no pair of characters occurs twice in the text to train the tokenizer on")
     bpe = _bpe(merges)
     counts = collections.Counter(itertools.chain.from_iterable(_split(bpe, t) for t in texts))
     # The most frequent first, as is usual; equally frequent ones in a fixed order.

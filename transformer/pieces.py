@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from transformer.errors import UserError
 from transformer.vocabulary import BOS, EOS, PAD, UNK, Tokenizer, without_surrogates
 
+MODEL_TYPES = ("bpe", "unigram")
 _SPACE = "\u2581"  # what SentencePiece writes for a space inside its pieces
 # Private-use characters, which no vocabulary holds: see SentencePieceTokenizer._ids.
 _STAND_INS = range(0xF0000, 0x110000)

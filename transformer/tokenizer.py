@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 from absl import logging
 
+from transformer import pieces
 from transformer.errors import UserError, check_range
 from transformer.files import write_atomically
 from transformer.merges import SubwordNmtTokenizer, train_subword_nmt
@@ -14,7 +15,7 @@ from transformer.pieces import SentencePieceTokenizer, train_sentencepiece
 from transformer.sources import PairSource
 from transformer.vocabulary import Tokenizer
 
-MODEL_TYPES = ("bpe", "unigram", "subword-nmt")
+MODEL_TYPES = (*pieces.MODEL_TYPES, "subword-nmt")
 # The special tokens and the bytes: a SentencePiece vocabulary needs these and the characters
 # of the text.
 _SMALLEST_VOCABULARY = 4 + 256
@@ -83,7 +84,8 @@ def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer mode
     return kind(model_bytes, name)
 
 
-def _load(path: str | os.PathLike) -> Tokenizer:
+def load(path: str | os.PathLike) -> Tokenizer:
+    """Reads a tokenizer from a file; raises UserError for one that cannot be used."""
     path = pathlib.Path(path).expanduser()
     try:
         return from_bytes(path.read_bytes(), path)
@@ -116,7 +118,7 @@ class Tokenizers(NamedTuple):
             raise UserError(
                 f"no tokenizer in {workdir}: expected {_JOINT}, or {' and '.join(_SEPARATE)}"
             )
-        tokenizers = [_load(workdir / name) for name in found]
+        tokenizers = [load(workdir / name) for name in found]
         return cls(tokenizers[0], tokenizers[-1])
 
 
@@ -157,10 +159,10 @@ def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
 
 
 def _configured(config: TokenizerConfig) -> Tokenizers:
-    source = _load(config.source_model)
+    source = load(config.source_model)
     if config.joint:
         return Tokenizers(source, source)
-    return Tokenizers(source, _load(config.target_model))
+    return Tokenizers(source, load(config.target_model))
 
 
 def _saved(workdir: pathlib.Path) -> tuple[str, ...] | None:
