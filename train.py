@@ -37,7 +37,7 @@ from transformer.experiment import Experiment
 from transformer.flops import peak_flops, training_flops
 from transformer.integrity import digest
 from transformer.lock import lock_workdir
-from transformer.logs import MetricsWriter, Progress
+from transformer.logs import MetricsWriter, Progress, read_metrics
 from transformer.model import num_params, transformer
 from transformer.optimizer import learning_rate, optimizer
 from transformer.packing import row_widths
@@ -45,6 +45,7 @@ from transformer.plots import learning_curve
 from transformer.preemption import Stopped, StopRequest
 from transformer.prefetch import prefetch
 from transformer.profiling import STEP, Profile, step_range
+from transformer.provenance import add_start, conditions, relative
 from transformer.scores import bleu
 from transformer.sharding import (
     bytes_per_device,
@@ -94,11 +95,12 @@ def main() -> None:
             f"process {jax.process_index()} was given another config than process 0; start all "
             "with the same command and config file"
         )
+    config_file = relative(str(config_path.resolve()))
     try:
         with StopRequest() as stop, contextlib.ExitStack() as stack:
             if distributed.is_first():
                 stack.enter_context(lock_workdir(workdir))
-            train(config, workdir, stop, profiled)
+            train(config, workdir, stop, profiled, config_file)
     except Stopped as stopped:
         if stopped.together:
             distributed.leave()
@@ -110,13 +112,21 @@ def main() -> None:
         os._exit(stopped.code)
 
 
-def train(config: Experiment, workdir: Path, stop: StopRequest, profiled: range = range(0)) -> None:
+def train(
+    config: Experiment,
+    workdir: Path,
+    stop: StopRequest,
+    profiled: range = range(0),
+    config_file: str | None = None,
+) -> None:
     """Trains to the end, from the newest checkpoint if there is one."""
     start_time = time.monotonic()
     with Compilations() as compilations:
         run = Run(config, workdir, stop, compilations)
         run.prepare_programs()
         run.restore()
+        if distributed.is_first():
+            add_start(workdir, {"step": run.step, "config_file": config_file, **conditions()})
         print(
             f"start    at step {run.step} of {config.training.steps}, after "
             f"{time.monotonic() - start_time:.1f} s; {compilations.compiled} programs compiled, "
@@ -134,6 +144,7 @@ class Run:
     def __init__(
         self, config: Experiment, workdir: Path, stop: StopRequest, compilations: Compilations
     ):
+        self.start_time = time.monotonic()
         self.config, self.workdir, self.stop = config, workdir, stop
         self.compilations = compilations
         self.training = training = config.training
@@ -276,6 +287,8 @@ class Run:
                 if first
                 else distributed.Quiet()
             )
+            self.target_tokens = self.last_total("target_tokens")
+            self.seconds_before = self.last_total("seconds")
             self.progress = stack.enter_context(
                 Progress(training.steps, initial=self.step) if first else distributed.Quiet()
             )
@@ -361,9 +374,20 @@ class Run:
             if bad := self.monitor.add(step, metrics):
                 self.progress.print(f"warning: {bad} ({len(self.monitor.bad)} in a row)")
 
+    def last_total(self, name: str) -> float:
+        """What the log says of the run so far; 0 if nothing."""
+        if not distributed.is_first():
+            return 0
+        lines = read_metrics(self.workdir / "metrics.jsonl")
+        totals = [line.get(f"total/{name}") for line in lines if line["step"] <= self.step]
+        return max((total for total in totals if total), default=0)
+
     def log(self) -> None:
         values = self.window.summary()
         values["train/learning_rate"] = self.learning_rate(self.step - self.monitor.skipped)
+        self.target_tokens += self.window.target_tokens
+        values["total/target_tokens"] = self.target_tokens
+        values["total/seconds"] = self.seconds_before + time.monotonic() - self.start_time
         values["train/skipped_updates"] = self.monitor.skipped
         values["train/skipped_batches"] = self.monitor.offset
         if self.peak is not None:
@@ -432,6 +456,7 @@ class Run:
         self.checkpoints.remove_unscheduled()
         self.monitor.pass_over(diverged, self.step)
         self.metrics.rewind(self.step, evaluated=self.is_evaluated)
+        self.target_tokens = self.last_total("target_tokens")
         self.start_loading()
         self.progress.print(
             f"warning: the loss is bad; from step {step} back to step {self.step}, and on with "

@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import timing
+from transformer.provenance import conditions
 
 # Set, even to nothing, it keeps the scripts from starting anew.
 HUGE_PAGES, USUAL_PAGES = "glibc.malloc.hugetlb=1", ""
@@ -59,7 +60,7 @@ def main() -> None:
     print(f"{'ratio':12} {timing.shown(ratios, unit=1)}")
     if args.output:
         result = {
-            "conditions": timing.conditions(),
+            "conditions": conditions(),
             "seconds_to_step_1": {k: timing.summary(v) for k, v in starts.items()},
             "seconds_per_step": {k: timing.summary(v) for k, v in steps.items()},
             "huge_over_usual_pages": timing.summary(ratios),

@@ -7,14 +7,11 @@ share the drift, so that their ratio keeps its meaning where their seconds do no
 import contextlib
 import json
 import os
-import platform
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -122,45 +119,7 @@ def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
     return measure
 
 
-def conditions() -> dict[str, Any]:
-    """Command, commit, hardware and versions: what a figure needs to be worth anything."""
-    import jax  # not at the top: importing it starts threads, and drivers need none
-
-    devices = jax.devices()
-    return {
-        "command": shlex.join(["python", *map(_relative, sys.argv)]),
-        "commit": _commit(),
-        "device": f"{len(devices)} x {devices[0].device_kind}",
-        "cpu": f"{len(os.sched_getaffinity(0))} cores, {_cpu()}",
-        "python": platform.python_version(),
-        "jax": version("jax"),
-        "flax": version("flax"),
-    }
-
-
 def write(path: str | Path, result: Mapping[str, Any]) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=2) + "\n")
-
-
-def _relative(argument: str) -> str:
-    path = Path(argument)
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else argument
-
-
-def _commit() -> str:
-    """The commit's short hash, with -dirty where files differ from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model n"))
-    except (OSError, StopIteration):
-        return platform.machine()

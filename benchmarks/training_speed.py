@@ -38,6 +38,7 @@ from transformer.experiment import Experiment
 from transformer.flops import peak_flops, training_flops
 from transformer.prefetch import prefetch
 from transformer.profiling import STEP, Profile
+from transformer.provenance import conditions
 from transformer.sharding import distribute, row_shards, split_rows
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
@@ -126,7 +127,7 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
     flops_per_second = flops / seconds / program.mesh.size
     stats = device.memory_stats()
     return {
-        "conditions": timing.conditions(),
+        "conditions": conditions(),
         "config": config.to_dict(),
         "parameters": program.num_params,
         "rows": [rows.accumulation, rows.rows_per_step],

@@ -32,6 +32,7 @@ from transformer import cli
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.flops import training_flops
+from transformer.provenance import conditions
 from transformer.startup import use_huge_pages
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
@@ -124,7 +125,7 @@ def compare(config: Experiment) -> None:
         timing.write(
             OUTPUT.value,
             {
-                "conditions": timing.conditions(),
+                "conditions": conditions(),
                 "model": dataclasses.asdict(config.model),
                 "batch": shape,
                 "model_flops_per_step": flops,

@@ -49,7 +49,11 @@ VARIANTS = {
     "accumulated": {"training.max_tokens_per_device": 160},
     "bfloat16": {"model.dtype": "bfloat16", "model.attention_dropout": 0.1},
 }
-TIMES = ("train/tokens_per_second", "input/wait_ms")  # what no two runs have in common
+TIMES = (
+    "train/tokens_per_second",
+    "total/seconds",
+    "input/wait_ms",
+)  # what no two runs have in common
 
 
 def write_text(directory: Path, seed: int) -> dict[str, str]:

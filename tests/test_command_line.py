@@ -12,7 +12,7 @@ import sacrebleu
 from processes import flags_of_a_job, run_together
 from test_bad_input import ROOT, Result, run, toy_flags, write_toy
 
-from transformer import experiment
+from transformer import experiment, ledger
 from transformer.checkpoint import Checkpoints
 from transformer.loss import cross_entropy
 from transformer.model import transformer
@@ -22,7 +22,7 @@ from transformer.tokenizer import Tokenizers
 from transformer.training import TrainState, init_state
 from transformer.vocabulary import BOS, EOS
 
-TIMES = {"input/wait_ms", "train/tokens_per_second", "train/mfu"}
+TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu"}
 ODD_PAIRS = [
     ("", ""),
     ("one  two ", " Eno  Owt"),
@@ -103,6 +103,7 @@ def test_the_work_directory(learned):
         "config.json",
         "tokenizer.model",
         "metrics.jsonl",
+        "starts.jsonl",
         "learning_curve.png",
         "checkpoints",
     }
@@ -206,6 +207,55 @@ def test_scores_say_what_they_are_of(learned):
     assert average["beam_size"] == 1
     # It is the hash of WORKDIR/config.json, whatever the flags.
     assert average["config_sha256"] == config.sha256
+
+
+def test_a_result_is_recorded_and_verified(learned):
+    directory = learned.parent
+    options = ["--workdir=run", "--split=test,validation", "--average_last=2"]
+    succeeded(run("evaluate.py", *options, "--record=results/toy.json", cwd=directory))
+    result = ledger.read(directory / "results" / "toy.json")
+    # 1. It says what was run, with what, and what came of it.
+    assert result["config_file"] == "configs/base.py"
+    assert result["overrides"]["model.d_ff"] == 61
+    assert result["overrides"]["data.dataset"] is None
+    assert result["steps"] == 240
+    logged = [line["total/target_tokens"] for line in metrics(learned) if "train/nll" in line]
+    assert result["target_tokens"] == logged[-1]
+    assert len(logged) == 6
+    assert logged == sorted(set(logged))
+    assert [start["step"] for start in result["starts"]] == [0]
+    assert result["starts"][0]["jax"] == jax.__version__
+    assert result["curve"]["bleu"][-1][0] == 240
+    text = json.dumps(result)
+    assert str(directory) not in text
+    # 2. The checkpoint is the one with the higher validation BLEU, and all else is of that one.
+    candidates = result["candidates"]
+    assert candidates.keys() == {"best", "average"}
+    assert result["checkpoint"] == max(candidates, key=candidates.get)
+    scores = {name: split["scores"]["bleu"]["score"] for name, split in result["splits"].items()}
+    assert scores["validation"] == max(candidates.values())
+    steps = {"best": [240], "average": [120, 240]}[result["checkpoint"]]
+    assert result["checkpoint_steps"] == steps
+    # 3. The translations lie beside it.
+    hypotheses = (directory / "results" / "toy" / "test.txt").read_bytes()
+    assert hypotheses == (learned / "eval" / "test" / "hypotheses.txt").read_bytes()
+    # 4. It agrees with the run, until it is changed.
+    verify = ["--verify=results/toy.json", "--workdir=run"]
+    assert b"10 of 10 scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
+    result["splits"]["test"]["scores"]["bleu"]["score"] += 1
+    changed = directory / "results" / "changed.json"
+    changed.write_text(json.dumps(result))
+    verify[0] = "--verify=results/changed.json"
+    refused = run("evaluate.py", *verify, cwd=directory)
+    assert refused.code == 1
+    assert f"differs  test bleu: recorded {scores['test'] + 1:.2f}, now {scores['test']:.2f}" in (
+        refused.out.decode()
+    )
+    result["config"]["training.seed"] = 7
+    changed.write_text(json.dumps(result))
+    refused = run("evaluate.py", *verify, cwd=directory)
+    assert refused.code == 2
+    assert "run is not the run of results/changed.json: training.seed is 0 and was 7" in refused.err
 
 
 def translate(workdir: Path, *arguments: str, stdin: bytes = b"") -> bytes:

@@ -121,7 +121,7 @@ def load(workdir: Path) -> Experiment:
 def check_workdir(workdir: Path, experiment: Experiment) -> None:
     """Raises UserError if `workdir` belongs to another experiment or holds other files."""
     if (workdir / "config.json").exists():
-        old, new = _flat(load(workdir).to_dict()), _flat(experiment.to_dict())
+        old, new = flat(load(workdir).to_dict()), flat(experiment.to_dict())
         changes = [
             f"{key} was {old[key]!r}, is {new[key]!r}"
             for key in new
@@ -157,7 +157,7 @@ def _is_foreign(path: Path) -> bool:
     return path.name != "lock" and not path.name.endswith(".tmp")
 
 
-def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         f"{section}.{key}": v for section, fields in config.items() for key, v in fields.items()
     }

@@ -27,6 +27,7 @@ class TrainedModel:
     config: Experiment  # as in WORKDIR/config.json
     tokenizers: Tokenizers
     steps: list[int]  # of the checkpoint, or of those averaged
+    last_step: int  # that the run has a checkpoint of
     params: Params
     translator: Translator
 
@@ -43,42 +44,46 @@ class TrainedModel:
         }
 
 
-def define_flags() -> Callable[[], TrainedModel]:
-    """Defines the flags that choose a trained model and its search; returns what restores it."""
+def define_flags() -> Callable[..., TrainedModel]:
+    """Defines the flags that choose a trained model and its search; returns what restores it.
+
+    What that is given by the name of a flag takes the flag's place.
+    """
     workdir = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
-    checkpoint = flags.DEFINE_enum("checkpoint", "best", CHECKPOINTS, "Which parameters to use.")
+    checkpoint = flags.DEFINE_enum(
+        "checkpoint", None, CHECKPOINTS, "Which parameters to use; the best if none."
+    )
     average_last = flags.DEFINE_integer(
         "average_last", None, "How many --checkpoint=average averages; 5 if none.", lower_bound=1
     )
-    beam_size = flags.DEFINE_integer("beam_size", None, "Instead of the config's.")
-    length_penalty = flags.DEFINE_float(
-        "length_penalty", None, "Its alpha, instead of the config's."
+    search = (
+        flags.DEFINE_integer("beam_size", None, "Instead of the config's."),
+        flags.DEFINE_float("length_penalty", None, "Its alpha, instead of the config's."),
     )
 
-    def restore_chosen() -> TrainedModel:
+    def restore_chosen(**instead: Any) -> TrainedModel:
         if workdir.value is None:
             raise UserError("--workdir is missing; give the work directory of a training run")
-        if average_last.value is not None and checkpoint.value != "average":
-            raise UserError(
-                f"--average_last={average_last.value} is for --checkpoint=average, and this is "
-                f"--checkpoint={checkpoint.value}; give both or neither"
-            )
-        return restore(
-            Path(workdir.value),
-            checkpoint.value,
-            average_last.value or 5,
-            beam_size=beam_size.value,
-            length_penalty=length_penalty.value,
-        )
+        chosen = {flag.name: flag.value for flag in (checkpoint, average_last, *search)} | instead
+        return restore(Path(workdir.value), **chosen)
 
     return restore_chosen
 
 
-def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) -> TrainedModel:
+def restore(
+    workdir: Path, checkpoint: str | None, average_last: int | None, **decoding: Any
+) -> TrainedModel:
     """Restores the 'last' or 'best' checkpoint, or the 'average' of the last few.
 
     `decoding` takes the place of the config's fields of that name where it is not None.
     """
+    checkpoint = checkpoint or "best"
+    if average_last is not None and checkpoint != "average":
+        raise UserError(
+            f"--average_last={average_last} is for --checkpoint=average, and this is "
+            f"--checkpoint={checkpoint}; give both or neither"
+        )
+    average_last = average_last or 5
     config = experiment.load(workdir)
     given = {name: value for name, value in decoding.items() if value is not None}
     decoding_config = dataclasses.replace(config.decoding, **given)
@@ -95,9 +100,13 @@ def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) 
         workdir, keep_last=training.keep_last, best_metric=training.best_metric, read_only=True
     )
 
-    def chosen() -> list[int]:
+    def existing() -> list[int]:
         if not (steps := checkpoints.steps()):
             raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
+        return steps
+
+    def chosen() -> list[int]:
+        steps = existing()
         if checkpoint != "average":
             return [steps[-1] if checkpoint == "last" else checkpoints.best_step()]
         steps = checkpoints.scheduled_steps()
@@ -109,8 +118,8 @@ def restore(workdir: Path, checkpoint: str, average_last: int, **decoding: Any) 
             )
         return steps[-average_last:]
 
-    steps = from_first(chosen)
+    steps, last_step = from_first(lambda: (chosen(), existing()[-1]))
     params = checkpoints.average_params(steps, like)
     checkpoints.close()
     translator = Translator(model, tokenizers, decoding_config, mesh)
-    return TrainedModel(workdir, config, tokenizers, steps, params, translator)
+    return TrainedModel(workdir, config, tokenizers, steps, last_step, params, translator)

@@ -87,6 +87,11 @@ class Window:
     def notes(self) -> dict[str, float]:
         return dict(self._sums)
 
+    @property
+    def target_tokens(self) -> int:
+        """Those of updates that were not skipped."""
+        return self._sums["tokens"]
+
     def add(self, metrics: StepMetrics, num_tokens: int) -> None:
         """Adds a finished update of so many source and target tokens."""
         self._updates_here += 1

@@ -1,0 +1,34 @@
+"""What is noted of a run's starts."""
+
+import jax
+import pytest
+
+from transformer.provenance import PACKAGES, ROOT, add_start, conditions, relative, starts
+
+
+def test_starts_from_the_last_beginning_on(tmp_path):
+    assert starts(tmp_path) == []
+    for step, commit in ((0, "a"), (0, "b"), (20, "b"), (40, "c")):
+        add_start(tmp_path, {"step": step, "commit": commit})
+    assert [(s["step"], s["commit"]) for s in starts(tmp_path)] == [(0, "b"), (20, "b"), (40, "c")]
+    assert [path.name for path in tmp_path.iterdir()] == ["starts.jsonl"]
+
+
+def test_a_run_begun_by_an_older_version(tmp_path):
+    add_start(tmp_path, {"step": 30})
+    assert starts(tmp_path) == [{"step": 30}]
+
+
+def test_conditions():
+    found = conditions()
+    assert {*PACKAGES, "command", "commit", "device", "cpu", "python"} == found.keys()
+    assert found["jax"] == jax.__version__
+    assert found["device"] == f"{len(jax.devices())} x cpu"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [(f"{ROOT}/configs/base.py", "configs/base.py"), ("/tmp/x.py", "/tmp/x.py"), ("a", "a")],
+)
+def test_relative(path, expected):
+    assert relative(path) == expected

@@ -1,0 +1,71 @@
+"""What a figure needs to be worth anything: the commit, the versions, the hardware."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from transformer.files import write_atomically
+
+ROOT = Path(__file__).parents[1]
+_STARTS = "starts.jsonl"
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sacrebleu", "sentencepiece", "subword-nmt")
+
+
+def conditions() -> dict[str, Any]:
+    """Command, commit, hardware and versions, in the words of the ledger and the benchmarks."""
+    import jax  # not at the top: importing it starts threads, and drivers need none
+
+    devices = jax.devices()
+    return {
+        "command": shlex.join(["python", *map(relative, sys.argv)]),
+        "commit": _commit(),
+        "device": f"{len(devices)} x {devices[0].device_kind}",
+        "cpu": f"{len(os.sched_getaffinity(0))} cores, {_cpu()}",
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
+
+
+def add_start(workdir: Path, start: Mapping[str, Any]) -> None:
+    """Adds to WORKDIR/starts.jsonl where and with what a run was started or taken up again."""
+    path = workdir / _STARTS
+    earlier = path.read_text() if path.exists() else ""
+    write_atomically(path, f"{earlier}{json.dumps(start)}\n")
+
+
+def starts(workdir: Path) -> list[dict[str, Any]]:
+    """The starts of a run, from its last one at step 0 on."""
+    path = workdir / _STARTS
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    first = max((i for i, start in enumerate(found) if start["step"] == 0), default=0)
+    return found[first:]
+
+
+def relative(path: str) -> str:
+    """A path as seen from the top of this project, if it is in there."""
+    return str(Path(path).relative_to(ROOT)) if Path(path).is_relative_to(ROOT) else path
+
+
+def _commit() -> str:
+    """The commit's short hash, with -dirty where files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model n"))
+    except (OSError, StopIteration):
+        return platform.machine()
