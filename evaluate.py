@@ -21,7 +21,7 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer import cli, distributed, ledger
+from transformer import cli, distributed, ledger, recipes
 from transformer.errors import UserError
 from transformer.evaluation import Translations, translate_source, write_evaluation
 from transformer.logs import Progress
@@ -44,12 +44,19 @@ VERIFY = flags.DEFINE_string(
     "verify", None, "A JSON file of the ledger to check: with --workdir, by translating again."
 )
 
+EXPLAIN = flags.DEFINE_string(
+    "explain", None, f"A recipe to compare the run with: {', '.join(recipes.RECIPES)}."
+)
+
 
 def main() -> None:
     distributed.initialize()
-    if VERIFY.value and RECORD.value:
-        raise UserError("--verify and --record are given; give one of them")
-    if VERIFY.value:
+    given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN) if flag.value]
+    if len(given) > 1:
+        raise UserError(f"--{' and --'.join(given)} are given; give one of them")
+    if EXPLAIN.value:
+        explain(EXPLAIN.value)
+    elif VERIFY.value:
         verify(Path(VERIFY.value))
     elif RECORD.value:
         record(Path(RECORD.value))
@@ -164,6 +171,17 @@ def verify(path: Path) -> None:
     print(f"{path}: {count - len(lines)} of {count} scores agree to within {tolerance}")
     if lines:
         sys.exit(1)
+
+
+def explain(name: str) -> None:
+    """Prints in what a run and its evaluation differ from a recipe; translates nothing."""
+    recipes.find_recipe(name)
+    model = restore_model()
+    for split in SPLIT.value:
+        evaluation = {**model.provenance(), "split": split, "steps": model.last_step}
+        differences = recipes.explain(model.config, name, evaluation=evaluation)
+        if distributed.is_first():
+            print(recipes.shown(differences, name))
 
 
 def data_of(data: DataConfig) -> DataConfig:

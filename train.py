@@ -32,7 +32,7 @@ from transformer.checkpoint import Checkpoints
 from transformer.compilation import Compilations, memory_summary, units
 from transformer.divergence import Monitor, norms_by_layer, write_report
 from transformer.errors import UserError
-from transformer.evaluation import mean_nll, translate_source
+from transformer.evaluation import Translations, mean_nll, translate_source
 from transformer.experiment import Experiment
 from transformer.flops import peak_flops, training_flops
 from transformer.integrity import digest
@@ -46,7 +46,6 @@ from transformer.preemption import Stopped, StopRequest
 from transformer.prefetch import prefetch
 from transformer.profiling import STEP, Profile, step_range
 from transformer.provenance import add_start, conditions, relative
-from transformer.scores import bleu
 from transformer.sharding import (
     bytes_per_device,
     distribute,
@@ -158,7 +157,7 @@ class Run:
         with distributed.first_alone():
             source = open_source(config.data, "train")
             self.validation_source = open_source(config.data, "validation")
-            bleu(["a"], ["a"], **config.data.text_kind)  # a language that has no tokenizer
+            Translations(["a"], ["a"], ["a"]).bleu(config.data)  # a language that has no tokenizer
             print(f"data     {source.describe()}; tokenising them if new", flush=True)
             self.tokenizers = get_tokenizers(workdir, config.tokenizer, source)
             limits = config.data.max_source_length, config.data.max_target_length

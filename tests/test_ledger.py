@@ -212,7 +212,8 @@ def test_what_the_commands_refuse(tmp_path):
     content["config"]["data.dataset"] = None
     path.write_text(json.dumps(content))
     for options, message in (
-        (["--verify=x.json", "--record=y.json"], "--verify and --record are given"),
+        (["--verify=x.json", "--record=y.json"], "--record and --verify are given"),
+        (["--explain=larger"], "there is no recipe 'larger'; give one of: base, big"),
         (["--verify=text.json"], "this result is of text files; give the --workdir"),
         (["--record=y.json"], "--workdir is missing"),
     ):

@@ -15,6 +15,8 @@ import pytest
 
 from transformer.batching import Batch, Layout, PackedPairs, TrainingBatches, layout
 from transformer.errors import UserError
+from transformer.layers import DropoutRngs
+from transformer.loss import cross_entropy
 from transformer.model import FunctionalModel, TransformerConfig, transformer
 from transformer.optimizer import OptimizerConfig, optimizer
 from transformer.sharding import data_mesh
@@ -56,6 +58,7 @@ TRAINING = TrainingConfig(
     tokens_per_update=119,
     max_tokens_per_device=0,
     label_smoothing=0.1,
+    r_drop=0.0,
     seed=5,
     log_every=1,
     checkpoint_every=1,
@@ -98,20 +101,28 @@ def update_batch(rows: Layout, step: int = 0, width: int = 17) -> Batch:
 
 
 @functools.cache
-def compiled(optimizer_config, seed: int, label_smoothing: float, dropout: float):
+def compiled(optimizer_config, seed: int, label_smoothing: float, dropout: float, r_drop: float):
     """A fresh state and a train step."""
     toy = model(dropout=dropout)
     adam = optimizer(14, optimizer_config) if optimizer_config else optax.sgd(1.0)
-    config = dataclasses.replace(TRAINING, seed=seed, label_smoothing=label_smoothing)
+    config = dataclasses.replace(
+        TRAINING, seed=seed, label_smoothing=label_smoothing, r_drop=r_drop
+    )
     return start(adam), make_train_step(toy, adam, config, data_mesh(jax.devices()[:1]))
 
 
 def one_step(
-    batch: Batch, optimizer_config=None, seed=5, label_smoothing=0.1, dropout=0.0, step=0
+    batch: Batch,
+    optimizer_config=None,
+    seed=5,
+    label_smoothing=0.1,
+    dropout=0.0,
+    r_drop=0.0,
+    step=0,
 ) -> tuple[TrainState, StepMetrics]:
     """The state after one update: by default of plain gradient descent with rate 1, so that
     the parameters show the gradient itself."""
-    state, train_step = compiled(optimizer_config, seed, label_smoothing, dropout)
+    state, train_step = compiled(optimizer_config, seed, label_smoothing, dropout, r_drop)
     state = jax.tree.map(jnp.array, state)  # a copy, which the step may use up
     return train_step(state._replace(step=jnp.int32(step)), batch)
 
@@ -169,6 +180,48 @@ def test_without_label_smoothing_the_loss_is_the_nll():
     _, metrics = one_step(update_batch(Layout(7, 1, 7)), label_smoothing=0.0)
     assert metrics.loss > 0
     np.testing.assert_allclose(metrics.loss, metrics.nll, rtol=1e-6)
+
+
+def test_r_drop_without_dropout_changes_nothing():
+    batch = update_batch(Layout(7, 1, 7))
+    (plain, metrics), (state, r_drop_metrics) = one_step(batch), one_step(batch, r_drop=5.0)
+    assert_trees_close(plain.params, state.params, rtol=0, atol=1e-6)
+    assert_trees_close(metrics, r_drop_metrics, rtol=1e-6)
+
+
+def test_r_drop():
+    """The mean of two passes that differ in dropout, and what they differ by."""
+    flat = Batch(*(x.reshape(7, -1) for x in update_batch(Layout(7, 1, 7))))
+    toy, params = model(dropout=0.3), start().params
+    real = flat.tgt_segments_BT > 0
+
+    def loss(r_drop):
+        rngs = DropoutRngs(jax.random.key(3), jnp.arange(7))
+        return batch_loss(toy, params, flat, 0.1, rngs, r_drop)
+
+    @jax.jit
+    def passes():
+        rngs = DropoutRngs(jax.random.key(3), jnp.arange(7))
+        inputs = flat.src_BS, flat.tgt_in_BT, flat.src_segments_BS, flat.tgt_segments_BT
+        return [toy.bind(params)(*inputs, rngs) for _ in range(2)]
+
+    a, b = passes()
+    first, second = (cross_entropy(x, flat.tgt_out_BT, real, 0.1) for x in (a, b))
+    p, q = (np.asarray(jax.nn.log_softmax(x), np.float64)[real] for x in (a, b))
+    divergence = (np.exp(p) * (p - q)).sum() + (np.exp(q) * (q - p)).sum()
+    found = jax.jit(loss, static_argnums=0)(5.0)
+    assert divergence > 1
+    expected = (first.loss + second.loss) / 2 + 5 / 4 * divergence
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(found.nll, (first.nll + second.nll) / 2, rtol=1e-5)
+    assert found.tokens == first.tokens
+    assert jax.jit(loss, static_argnums=0)(0.0).loss == pytest.approx(float(first.loss))
+
+
+def test_r_drop_accumulated_is_one_big_batch():
+    whole, split = update_batch(Layout(7, 1, 7)), update_batch(Layout(7, 2, 4))
+    states = [one_step(batch, dropout=0.3, r_drop=2.0)[0].params for batch in (whole, split)]
+    assert_trees_close(*states, rtol=0, atol=1e-6)
 
 
 def test_packed_is_unpacked():
@@ -264,7 +317,7 @@ def test_nll_step_is_without_dropout_and_smoothing():
 
 
 def test_a_step_reuses_the_memory_of_its_state():
-    _, step = compiled(None, 5, 0.1, 0.0)
+    _, step = compiled(None, 5, 0.1, 0.0, 0.0)
     state = start()
     step(state, update_batch(Layout(7, 1, 7)))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state)))
@@ -350,6 +403,7 @@ def test_moments_are_not_copied():
     [
         ({"steps": 0}, "training.steps is 0; it must be at least 1"),
         ({"seed": -1}, "training.seed is -1; it must be at least 0"),
+        ({"r_drop": -1.0}, "training.r_drop is -1.0; it must be at least 0"),
         ({"label_smoothing": 1.0}, r"training.label_smoothing is 1.0; it must be in \[0, 1\)"),
         ({"best_metric": "ter"}, "training.best_metric is 'ter'"),
         ({"best_metric": "bleu", "bleu_every": 0}, "set training.best_metric to 'nll'"),

@@ -21,9 +21,13 @@ Map, in reading order; a file imports only from files above it:
     lock         one training process for each work directory
     compilation  compiled programs: kept, counted, measured
     distributed  several processes that work as one
+    provenance   commit, versions, hardware
     datasets/    TFDS builders: a grammar of English and German, Multi30k
     sources      sentence pairs from TFDS or text files       Section 5.1
-    tokenizer    SentencePiece                                Section 5.1
+    vocabulary   token ids; what every tokenizer can do
+    pieces       SentencePiece                                Section 5.1
+    merges       subword-nmt, for text that is tokenised
+    tokenizer    the tokenizers of a run
     token_cache  pairs tokenised once, memory-mapped
     masks        who may attend to whom                       Section 3.2.3
     positions    sinusoidal positions                         Section 3.5
@@ -50,5 +54,7 @@ Map, in reading order; a file imports only from files above it:
     logs, plots  metrics and pictures
     experiment   a config file as checked, frozen sections
     trained      a trained model, restored
+    ledger       the results in results/, and RESULTS.md
+    recipes      in what a run differs from a published one
     cli          flags, errors and exit codes
 """

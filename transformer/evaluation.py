@@ -25,10 +25,10 @@ class Translations(NamedTuple):
     hypotheses: list[str]
 
     def bleu(self, data: DataConfig) -> float:
-        return bleu(self.hypotheses, self.references, **data.text_kind)
+        return bleu(self.hypotheses, self.references, **_kind_of_text(data))
 
     def scores(self, data: DataConfig) -> dict[str, dict]:
-        return corpus_scores(self.hypotheses, self.references, **data.text_kind)
+        return corpus_scores(self.hypotheses, self.references, **_kind_of_text(data))
 
     def examples(self, count: int) -> str:
         """Source, reference and translation of a few sentences spread over the split."""
@@ -76,3 +76,7 @@ def write_evaluation(
 
 def _one_a_line(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+def _kind_of_text(data: DataConfig) -> dict[str, Any]:
+    return {"target_language": data.target_language, "is_tokenized": data.is_tokenized}

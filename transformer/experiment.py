@@ -158,6 +158,7 @@ def _is_foreign(path: Path) -> bool:
 
 
 def flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of all sections, by names such as model.d_model."""
     return {
         f"{section}.{key}": v for section, fields in config.items() for key, v in fields.items()
     }

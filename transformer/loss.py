@@ -36,3 +36,14 @@ def cross_entropy(
         nll=jnp.sum(nll_BT, where=real_BT),
         tokens=jnp.sum(real_BT, dtype=jnp.int32),
     )
+
+
+@jax.named_scope("loss")
+def symmetric_divergence(
+    logits_BTV: jax.Array, other_logits_BTV: jax.Array, real_BT: jax.Array
+) -> jax.Array:
+    """KL(p || q) + KL(q || p) of two predictions in nats, summed where `real_BT`."""
+    dtype = at_least_float32(logits_BTV.dtype)
+    p_BTV, q_BTV = (jax.nn.log_softmax(x.astype(dtype)) for x in (logits_BTV, other_logits_BTV))
+    divergence_BT = jnp.sum((jnp.exp(p_BTV) - jnp.exp(q_BTV)) * (p_BTV - q_BTV), axis=-1)
+    return jnp.sum(divergence_BT, where=real_BT)

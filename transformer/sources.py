@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
 from transformer.errors import UserError
 
@@ -78,11 +78,6 @@ class DataConfig:
     def text_files(self, split: str) -> tuple[str | None, str | None]:
         """The configured source and target file of 'train', 'validation' or 'test'."""
         return getattr(self, f"{split}_source"), getattr(self, f"{split}_target")
-
-    @property
-    def text_kind(self) -> dict[str, Any]:
-        """What a score must know of the text."""
-        return {"target_language": self.target_language, "is_tokenized": self.is_tokenized}
 
     @property
     def uses_text_files(self) -> bool:

@@ -12,7 +12,7 @@ import optax
 from transformer.batching import Batch
 from transformer.errors import UserError, check_choice, check_range
 from transformer.layers import DropoutRngs
-from transformer.loss import Loss, cross_entropy
+from transformer.loss import Loss, cross_entropy, symmetric_divergence
 from transformer.model import FunctionalModel, Params
 from transformer.sharding import gather_fsdp, replicated, split_rows, state_sharding
 
@@ -25,6 +25,7 @@ class TrainingConfig:
     tokens_per_update: int
     max_tokens_per_device: int
     label_smoothing: float
+    r_drop: float
     seed: int
     log_every: int
     checkpoint_every: int
@@ -40,7 +41,7 @@ class TrainingConfig:
         positive = "steps tokens_per_update log_every checkpoint_every keep_last rollback_after"
         check_range(self, "training", positive, 1)
         check_range(self, "training", "max_tokens_per_device bleu_every patience seed", 0)
-        check_range(self, "training", "max_loss_rise max_rollbacks", 0)
+        check_range(self, "training", "max_loss_rise max_rollbacks r_drop", 0)
         check_range(self, "training", "label_smoothing", 0, 1)
         check_choice(self, "training", "best_metric", ("bleu", "nll"))
         if self.bleu_every == 0 and self.best_metric == "bleu":
@@ -138,12 +139,25 @@ def batch_loss(
     batch: Batch,
     label_smoothing: float,
     rngs: DropoutRngs | None = None,
+    r_drop: float = 0.0,
 ) -> Loss:
-    """The loss, summed over the real tokens of a batch."""
-    logits_BTV = model.bind(params)(
-        batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
-    )
-    return cross_entropy(logits_BTV, batch.tgt_out_BT, batch.tgt_segments_BT > 0, label_smoothing)
+    """The loss, summed over the real tokens of a batch.
+
+    r_drop: the alpha of R-Drop (Wu et al. 2021, arXiv 2106.14448, Equation 4), of which this is
+      half, so that it stays comparable with the loss without: the mean cross-entropy of two
+      passes with other dropout, and alpha / 4 times their symmetric divergence.
+    """
+    bound = model.bind(params)
+    inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+    real_BT = batch.tgt_segments_BT > 0
+    # Dropout differs from pass to pass: each call takes new keys from rngs.
+    passes = [bound(*inputs, rngs) for _ in range(2 if r_drop else 1)]
+    losses = [cross_entropy(x, batch.tgt_out_BT, real_BT, label_smoothing) for x in passes]
+    if not r_drop:
+        return losses[0]
+    loss, nll = ((a + b) / 2 for a, b in zip(losses[0][:2], losses[1][:2], strict=True))
+    loss += r_drop / 4 * symmetric_divergence(*passes, real_BT)
+    return Loss(loss, nll, losses[0].tokens)
 
 
 def make_train_step(
@@ -164,7 +178,7 @@ def make_train_step(
         def summed_loss(params):
             rngs = DropoutRngs(key, rows_B)
             params = gather_fsdp(mesh, params)
-            loss = batch_loss(model, params, batch, config.label_smoothing, rngs)
+            loss = batch_loss(model, params, batch, config.label_smoothing, rngs, config.r_drop)
             return loss.loss, loss
 
         grads, loss = jax.grad(summed_loss, has_aux=True)(params)
