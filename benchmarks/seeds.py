@@ -34,8 +34,10 @@ def main() -> None:
     parser.add_argument("--split", default="test", help="splits to test, with commas between them")
     parser.add_argument("--average_last", type=int, default=5, help="checkpoints to average")
     parser.add_argument("--together", type=int, default=1, help="how many to train at once")
-    parser.add_argument("flags", nargs="*", help="of train.py, behind --")
-    args = parser.parse_args()
+    parser.epilog = "What stands behind -- goes to train.py."
+    own = sys.argv[1:]
+    end = own.index("--") if "--" in own else len(own)
+    args, flags = parser.parse_args(own[:end]), own[end + 1 :]
     name = args.name or args.config.stem
     environment = dict(os.environ)
     if args.together > 1:  # each would take three quarters of a GPU's memory
@@ -56,7 +58,7 @@ def main() -> None:
         if not result.exists():
             workdir = args.runs / f"{name}-{seed}"
             config = [f"--config={args.config.resolve()}", f"--config.training.seed={seed}"]
-            call(workdir, "train", *config, *args.flags)
+            call(workdir, "train", *config, *flags)
             average = f"--average_last={args.average_last}"
             call(workdir, "evaluate", f"--split={args.split}", average, f"--record={result}")
         return result

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,25 @@ def test_training_speed(speed):
     printed = (speed / "printed").read_text()
     assert f"{result['tokens_per_second']:,.0f} a second" in printed
     assert f"{timing.shown(seconds['values'])} ms" in printed
+
+
+# --- input_pipeline.py --------------------------------------------------------------------
+
+
+def test_input_pipeline(tmp_path):
+    write_toy(tmp_path, train=37, validation=3)
+    config = [*TINY, *TINY_DATA, "--config.data.train_source=train.en"]
+    config += ["--config.data.train_target=train.de", "--config.data.is_tokenized"]
+    flags = ["--pairs=400", "--median=6", "--text", "--train", *config]
+    printed = succeeded(run("benchmarks/input_pipeline.py", *flags, cwd=tmp_path)).out.decode()
+    synthetic, text = printed.split("37 pairs of train.en and train.de")
+    assert synthetic.startswith("400 synthetic pairs\n  tokens: median 6 + ")
+    for part in (synthetic, text):
+        full = [float(x) for x in re.findall(r"([\d.]+)% full", part)]
+        assert len(full) == 3
+        assert all(0 < x <= 100 for x in full)
+        assert full[0] > full[2]  # packed rows against buckets of both sides
+        assert len(re.findall(r"tokens/s, .* pairs/s with", part)) == 2
 
 
 # --- profile_summary.py -------------------------------------------------------------------
@@ -301,3 +321,35 @@ def test_gpu_quick(tmp_path):
         assert "error" not in result, (name, result)
         # Without PyTorch, a comparison still measures our side, and names who failed.
         assert result.get("failed", {}).keys() <= (set() if has_torch else {"pytorch"}), name
+
+
+# --- seeds.py -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_seeds(tmp_path):
+    """Two seeds, the third of which cannot be trained; then the same command again."""
+    write_toy(tmp_path, train=97, validation=5, test=7)
+    _, *fields = toy_flags(data_test_source="test.en", data_test_target="test.de", training_steps=2)
+    script = [sys.executable, ROOT / "benchmarks" / "seeds.py", ROOT / "configs" / "base.py"]
+    options = ["--name=toy", "--average_last=1", "--together=2"]
+
+    def seeds(numbers: str, *more: str) -> subprocess.CompletedProcess:
+        command = [*script, *options, f"--seeds={numbers}", "--", *fields, *more]
+        env = os.environ | environment()
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    done = seeds("1,2")
+    assert done.returncode == 0, done.stderr
+    results = [json.loads((tmp_path / "results" / f"toy-{n}.json").read_text()) for n in (1, 2)]
+    assert [result["seed"] for result in results] == [1, 2]
+    assert [result["config_file"] for result in results] == ["configs/base.py"] * 2
+    assert re.search(r"^test: BLEU \d+\.\d\d ± \d+\.\d\d, 2 seeds$", done.stdout, re.M)
+
+    changed = (tmp_path / "results" / "toy-1.json").stat().st_mtime
+    again = seeds("1,3", "--config.model.d_model=15")
+    assert again.returncode == 1
+    assert (tmp_path / "results" / "toy-1.json").stat().st_mtime == changed
+    assert "seed 3: train.py ended with exit code 2" in again.stderr
+    assert "d_model = 15 is not divisible" in again.stderr
+    assert again.stdout.startswith("seed 1: BLEU ")
