@@ -15,7 +15,6 @@ if __name__ == "__main__":
     use_huge_pages()  # before JAX is imported
 
 import dataclasses
-import sys
 import time
 from pathlib import Path
 
@@ -51,14 +50,14 @@ EXPLAIN = flags.DEFINE_string(
 
 def main() -> None:
     distributed.initialize()
-    given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN) if flag.value]
+    given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN) if flag.value is not None]
     if len(given) > 1:
         raise UserError(f"--{' and --'.join(given)} are given; give one of them")
-    if EXPLAIN.value:
+    if EXPLAIN.value is not None:
         explain(EXPLAIN.value)
-    elif VERIFY.value:
+    elif VERIFY.value is not None:
         verify(Path(VERIFY.value))
-    elif RECORD.value:
+    elif RECORD.value is not None:
         record(Path(RECORD.value))
     else:
         model = restore_model()
@@ -107,60 +106,69 @@ def evaluate(model: TrainedModel, split: str) -> tuple[Translations, dict[str, d
 
 def record(path: Path) -> None:
     """Chooses a checkpoint on the validation split, translates the others, writes the result."""
-    # 1. The choice.
+    # 1. All that can be wrong, before hours of work.
     given = flags.FLAGS.checkpoint
-    models, validation = {}, {}
-    for name in [given] if given else ["best", "average"]:
-        average_last = flags.FLAGS.average_last if name == "average" else None
-        models[name] = restore_model(checkpoint=name, average_last=average_last)
-        validation[name] = evaluate(models[name], "validation")
+    average_last = flags.FLAGS.average_last
+    models = {
+        name: restore_model(
+            checkpoint=name, average_last=average_last if given or name == "average" else None
+        )
+        for name in ([given] if given else ["best", "average"])
+    }
+    model = next(iter(models.values()))
+    data = data_of(model.config.data)
+    tested = [split for split in SPLIT.value if split != "validation"]
+    with distributed.first_alone():
+        ledger.check_can_be_recorded(path, model)
+        texts = {split: open_source(data, split) for split in ["train", "validation", *tested]}
+
+    # 2. The choice.
+    validation = {name: evaluate(model, "validation") for name, model in models.items()}
     bleu = distributed.from_first(
         lambda: {name: scores["bleu"]["score"] for name, (_, scores) in validation.items()}
     )
     chosen = max(bleu, key=bleu.get)
     print(f"chosen by validation BLEU: {chosen}, of {bleu}", flush=True)
 
-    # 2. The test splits.
+    # 3. The other splits, with that.
     splits = {"validation": validation[chosen]}
-    splits |= {split: evaluate(models[chosen], split) for split in SPLIT.value}
-    if not distributed.is_first():
-        return
-    # A split goes by its name in the data set: "test" is another one elsewhere.
-    data = data_of(models[chosen].config.data)
-    names = {"test": data.test_split} if not data.uses_text_files else {}
-    splits = {names.get(split, split): found for split, found in splits.items()}
-
-    # 3. The result.
-    text = {
-        split: ledger.text_sha256(open_source(data, split)) for split in ("train", "validation")
-    }
-    ledger.write(path, ledger.new_result(models[chosen], chosen, bleu, splits, text), splits)
-    print(f"written  {path}; python -m transformer.ledger makes RESULTS.md of it")
+    splits |= {split: evaluate(models[chosen], split) for split in tested}
+    if distributed.is_first():
+        hashes = {s: ledger.text_sha256(ledger.pairs_of(texts[s])) for s in ("train", "validation")}
+        result = ledger.new_result(models[chosen], chosen, bleu, splits, hashes)
+        ledger.write(path, result, splits)
+        print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
 
 
 def verify(path: Path) -> None:
     """Compares the scores of a result with those of now; exit code 1 if they disagree."""
+    for name in ("split", "checkpoint", "average_last", "beam_size", "length_penalty"):
+        if flags.FLAGS[name].present:
+            raise UserError(f"--{name} is given, and {path} says which; leave it out")
     recorded = ledger.read(path)
     found = {}
     if flags.FLAGS.workdir:
+        checkpoint, steps = recorded["checkpoint"], recorded["checkpoint_steps"]
         model = restore_model(
-            checkpoint=recorded["checkpoint"],
-            average_last=len(recorded["checkpoint_steps"])
-            if recorded["checkpoint"] == "average"
-            else None,
+            checkpoint=checkpoint,
+            average_last=len(steps) if checkpoint == "average" else None,
             beam_size=recorded["beam_size"],
             length_penalty=recorded["length_penalty"]["alpha"],
         )
         ledger.check_same_run(path, recorded, model)
         for split in recorded["splits"]:
-            found[split] = evaluate(model, split)[1]
+            translations, found[split] = evaluate(model, split)
+            pairs = zip(translations.sources, translations.references, strict=True)
+            ledger.check_text(path, recorded, split, pairs)
         tolerance = ledger.TOLERANCE
     else:
-        data = data_of(ledger.data_config(recorded))
+        data = data_of(ledger.data_config(path, recorded))
         for split in recorded["splits"]:
+            pairs = list(ledger.pairs_of(open_source(data, split)))
+            ledger.check_text(path, recorded, split, pairs)
             hypotheses = ledger.saved_hypotheses(path, recorded, split)
-            references = ledger.references(path, recorded, split, open_source(data, split))
-            found[split] = Translations([], references, hypotheses).scores(data)
+            sources, references = (list(side) for side in zip(*pairs, strict=True))
+            found[split] = Translations(sources, references, hypotheses).scores(data)
         tolerance = 0.005  # as printed
     if not distributed.is_first():
         return
@@ -168,9 +176,9 @@ def verify(path: Path) -> None:
     for line in lines:
         print(f"differs  {line}")
     count = sum(len(entry["scores"]) for entry in recorded["splits"].values())
-    print(f"{path}: {count - len(lines)} of {count} scores agree to within {tolerance}")
+    print(f"{path}: {count - len(lines)} of {count} scores agree to within {tolerance}", flush=True)
     if lines:
-        sys.exit(1)
+        distributed.end(1, "")
 
 
 def explain(name: str) -> None:

@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -89,17 +89,22 @@ def main() -> None:
     profiled = range(0)
     if PROFILE.value is not None:
         profiled = step_range(PROFILE.value, config.training.steps)
+    # Now: the files that this process has read may soon be of another commit.
+    start = {
+        **conditions(),
+        "config_file": relative(str(config_path)),
+        "overrides": dict(config_flags.get_override_values(flags.FLAGS["config"])),
+    }
     if distributed.from_first(lambda: config.sha256) != config.sha256:
         raise UserError(
             f"process {jax.process_index()} was given another config than process 0; start all "
             "with the same command and config file"
         )
-    config_file = relative(str(config_path.resolve()))
     try:
         with StopRequest() as stop, contextlib.ExitStack() as stack:
             if distributed.is_first():
                 stack.enter_context(lock_workdir(workdir))
-            train(config, workdir, stop, profiled, config_file)
+            train(config, workdir, stop, profiled, start)
     except Stopped as stopped:
         if stopped.together:
             distributed.leave()
@@ -116,16 +121,19 @@ def train(
     workdir: Path,
     stop: StopRequest,
     profiled: range = range(0),
-    config_file: str | None = None,
+    start: Mapping[str, Any] | None = None,
 ) -> None:
-    """Trains to the end, from the newest checkpoint if there is one."""
+    """Trains to the end, from the newest checkpoint if there is one.
+
+    start: what WORKDIR/starts.jsonl is to say of this start, but for the step.
+    """
     start_time = time.monotonic()
     with Compilations() as compilations:
         run = Run(config, workdir, stop, compilations)
         run.prepare_programs()
         run.restore()
         if distributed.is_first():
-            add_start(workdir, {"step": run.step, "config_file": config_file, **conditions()})
+            add_start(workdir, {"step": run.step, **(start or {})})
         print(
             f"start    at step {run.step} of {config.training.steps}, after "
             f"{time.monotonic() - start_time:.1f} s; {compilations.compiled} programs compiled, "
@@ -199,6 +207,7 @@ class Run:
         )
         self.peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
         flops = training_flops(config.model, vocab_sizes[-1], *lengths).sum()
+        flops *= 2 if training.r_drop else 1  # passes
         self.flops_per_token = flops / self.packed.num_tokens
         if distributed.is_first():
             experiment.save(workdir, config)

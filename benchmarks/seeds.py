@@ -5,8 +5,8 @@
         --results=OUT -- --config.model.dtype=bfloat16 --config.data.raw_dir=FOLDER
 
 What stands behind -- goes to train.py. Each seed gets the work directory RUNS/<name>-<seed>,
-with train.log and evaluate.log, and the result RESULTS/<name>-<seed>.json for the ledger. The
-same command again goes on where it was stopped, and leaves alone what is recorded already.
+logs beside it, and the result RESULTS/<name>-<seed>.json for the ledger. The same command again
+goes on where it was stopped; a seed that has a result is left alone, whatever the flags say now.
 --together trains as many at once, which a GPU is the better for with small models.
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from transformer import ledger
+from transformer.errors import UserError
 from transformer.provenance import ROOT
 
 
@@ -71,7 +72,7 @@ def main() -> None:
         for seed, future in futures.items():
             try:
                 results[seed] = ledger.read(future.result())
-            except RuntimeError as error:
+            except (RuntimeError, UserError) as error:
                 print(f"seed {seed}: {error}", file=sys.stderr)
                 failed = True
                 continue

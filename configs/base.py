@@ -98,7 +98,7 @@ def get_config() -> ConfigDict:
     # 0: all of it.
     config.training.max_tokens_per_device = 0
     config.training.label_smoothing = 0.1
-    # R-Drop's alpha (Wu et al. 2021: 5): two passes with other dropout, at twice the cost, that
+    # R-Drop's alpha (Liang et al. 2021: 5): two passes with other dropout, at twice the cost, that
     # are to agree; 0: none.
     config.training.r_drop = 0.0
     config.training.seed = 0

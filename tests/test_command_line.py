@@ -211,13 +211,14 @@ def test_scores_say_what_they_are_of(learned):
 
 def test_a_result_is_recorded_and_verified(learned):
     directory = learned.parent
-    options = ["--workdir=run", "--split=test,validation", "--average_last=2"]
+    options = ["--workdir=run", "--split=test"]
     succeeded(run("evaluate.py", *options, "--record=results/toy.json", cwd=directory))
     result = ledger.read(directory / "results" / "toy.json")
     # 1. It says what was run, with what, and what came of it.
     assert result["config_file"] == "configs/base.py"
     assert result["overrides"]["model.d_ff"] == 61
-    assert result["overrides"]["data.dataset"] is None
+    assert result["config"]["data.dataset"] is None
+    assert "data.train_source" not in result["overrides"]
     assert result["steps"] == 240
     logged = [line["total/target_tokens"] for line in metrics(learned) if "train/nll" in line]
     assert result["target_tokens"] == logged[-1]

@@ -74,9 +74,11 @@ def test_lowers_without_the_device(get_config, dtype, program):
         custom_calls = re.findall(r"custom_call @([\w.]+)", module)
         assert set(custom_calls) <= KNOWN_CUSTOM_CALLS
 
-        # Operand types of the matrix products, forward and backward.
+        # Operand types of the matrix products, forward and backward; the norm of the gradient,
+        # a product of vectors, is none.
         products = re.findall(
-            r"stablehlo.dot_general.* : \(tensor<[\dx]*x(\w+)>, tensor<[\dx]*x(\w+)>\)", module
+            r"stablehlo.dot_general.* : \(tensor<\d+x[\dx]*x(\w+)>, tensor<\d+x[\dx]*x(\w+)>\)",
+            module,
         )
         assert len(products) > 10
         assert set(products) == {(SHORT[dtype],) * 2}

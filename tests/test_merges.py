@@ -26,6 +26,13 @@ NO_MODELS = [
     b'{"merges": [1], "symbols": ["a"]}',
     b'{"merges": ["a b"], "symbols": 7}',
     b'{"\xff": 1}',
+    b'{"merges": [" a"], "symbols": []}',
+    b'{"merges": ["a "], "symbols": []}',
+    b'{"merges": ["a b\\nc"], "symbols": []}',
+    b'{"merges": ["a b"], "symbols": "abc"}',
+    b'{"merges": ["a b"], "symbols": [1]}',
+    b'{"merges": ["a b"], "symbols": ["a\\nb"]}',
+    b'{"merges": ' + 100_000 * b"[",
 ]
 
 

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from transformer.errors import UserError
@@ -94,13 +95,42 @@ def test_gradients_are_clipped_by_their_global_norm():
 
 
 def test_only_the_gradient_moves_a_parameter():
-    """No weight decay; the state is two moments of each parameter, and counts."""
+    """No weight decay; the state is two moments of each parameter, and a count."""
     params = {"w": jnp.ones((3, 5))}
     adam = optimizer(17, config())
     state = adam.init(params)
     assert sorted(leaf.size for leaf in jax.tree.leaves(state))[-3:] == [1, 15, 15]
     step, _ = adam.update({"w": jnp.zeros((3, 5))}, state, params)
     np.testing.assert_array_equal(step["w"], np.zeros((3, 5)))
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_it_is_adam_of_optax(max_grad_norm):
+    paper = config(warmup_steps=2, max_grad_norm=max_grad_norm)
+    clip = optax.clip_by_global_norm(max_grad_norm or np.inf)
+    theirs = optax.chain(
+        clip, optax.adam(lambda n: learning_rate(n + 1, 17, paper), b1=0.9, b2=0.98, eps=1e-9)
+    )
+    rng = np.random.default_rng(0)
+    gradients = [{"a": rng.normal(size=(3, 5)), "b": rng.normal(size=7)} for _ in range(5)]
+    gradients = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients)
+    for found, expected in zip(*(update(x, gradients) for x in (optimizer(17, paper), theirs))):
+        for name in found:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_an_update_that_is_not_to_be_applied_changes_nothing(max_grad_norm):
+    adam = optimizer(17, config(warmup_steps=2, max_grad_norm=max_grad_norm))
+    good, bad = {"a": jnp.array([0.5, -2.0])}, {"a": jnp.array([jnp.nan, jnp.inf])}
+    _, state = adam.update(good, adam.init(good), apply=jnp.array(True))
+    step, after = adam.update(bad, state, apply=jnp.array(False))
+    np.testing.assert_array_equal(step["a"], [0, 0])
+    jax.tree.map(np.testing.assert_array_equal, after, state)
+    # The next one is as if it had never been.
+    expected = update(adam, [good, good])[1]
+    step, _ = adam.update(good, after, apply=jnp.array(True))
+    np.testing.assert_array_equal(step["a"], expected["a"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from transformer.errors import UserError
 from transformer.provenance import PACKAGES, ROOT, add_start, conditions, relative, starts
 
 
@@ -19,6 +20,17 @@ def test_a_run_begun_by_an_older_version(tmp_path):
     assert starts(tmp_path) == [{"step": 30}]
 
 
+def test_a_link_to_the_project(tmp_path):
+    (tmp_path / "link").symlink_to(ROOT)
+    assert relative(str(tmp_path / "link" / "configs" / "base.py")) == "configs/base.py"
+
+
+def test_a_damaged_file(tmp_path):
+    (tmp_path / "starts.jsonl").write_text('{"step": 0}\n{"st')
+    with pytest.raises(UserError, match=r"starts\.jsonl is damaged"):
+        starts(tmp_path)
+
+
 def test_conditions():
     found = conditions()
     assert {*PACKAGES, "command", "commit", "device", "cpu", "python"} == found.keys()
@@ -28,7 +40,7 @@ def test_conditions():
 
 @pytest.mark.parametrize(
     ("path", "expected"),
-    [(f"{ROOT}/configs/base.py", "configs/base.py"), ("/tmp/x.py", "/tmp/x.py"), ("a", "a")],
+    [(f"{ROOT}/configs/base.py", "configs/base.py"), ("/tmp/x.py", "/tmp/x.py"), ("../a", "../a")],
 )
 def test_relative(path, expected):
     assert relative(path) == expected

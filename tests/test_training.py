@@ -70,6 +70,7 @@ TRAINING = TrainingConfig(
     rollback_after=5,
     max_rollbacks=3,
 )
+SGD = optax.with_extra_args_support(optax.sgd(1.0))
 ADAM = OptimizerConfig(
     beta1=0.9,
     beta2=0.98,
@@ -104,7 +105,7 @@ def update_batch(rows: Layout, step: int = 0, width: int = 17) -> Batch:
 def compiled(optimizer_config, seed: int, label_smoothing: float, dropout: float, r_drop: float):
     """A fresh state and a train step."""
     toy = model(dropout=dropout)
-    adam = optimizer(14, optimizer_config) if optimizer_config else optax.sgd(1.0)
+    adam = optimizer(14, optimizer_config) if optimizer_config else SGD
     config = dataclasses.replace(
         TRAINING, seed=seed, label_smoothing=label_smoothing, r_drop=r_drop
     )
@@ -128,7 +129,7 @@ def one_step(
 
 
 def start(adam=None, seed: int = 2) -> TrainState:
-    return init_state(JitInit, adam or optax.sgd(1.0), seed)
+    return init_state(JitInit, adam or SGD, seed)
 
 
 class JitInit:

@@ -54,7 +54,8 @@ Map, in reading order; a file imports only from files above it:
     logs, plots  metrics and pictures
     experiment   a config file as checked, frozen sections
     trained      a trained model, restored
-    ledger       the results in results/, and RESULTS.md
+    ledger       the results in results/
+    results_md   RESULTS.md and its pictures, from these
     recipes      in what a run differs from a published one
     cli          flags, errors and exit codes
 """

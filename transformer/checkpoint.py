@@ -235,6 +235,10 @@ class Checkpoints:
             )
         return step
 
+    def patience(self, step: int) -> int:
+        """How many measurements had brought nothing better at this step, as training counts."""
+        return (self._scores(step) or {}).get("patience", {}).get("without_better", 0)
+
     def _best_step(self) -> int | None:
         sign = -1 if self.best_metric == "nll" else 1
         scores = {step: (self._scores(step) or {}).get(self.best_metric) for step in self.steps()}

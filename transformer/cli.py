@@ -1,7 +1,8 @@
 """What the entry scripts share: flags, one-line errors, exit codes.
 
-Exit codes: 0 done; 2 the user's input is wrong; 75 told to stop, and saved: the same command
-goes on from there (train.py); any other is a defect of ours.
+Exit codes: 0 done; 1 of evaluate.py --verify: scores disagree; 2 the user's input is wrong;
+75 told to stop, and saved: the same command goes on from there (train.py); any other is a
+defect of ours.
 """
 
 import contextlib

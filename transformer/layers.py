@@ -109,18 +109,21 @@ def _multiply_backward(spec, dtype, operands, gradient):
     x_term, y_term = terms.split(",")
     x_gradient = _multiply(f"{result},{y_term}->{x_term}", dtype, gradient, y)
     # XLA on the CPU transposes the first operand, which is slow: let it be the smaller one, and
-    # let the result have its order of letters. The barrier keeps XLA from exchanging them again.
+    # let the result begin with its letters; then transpose that, which is smaller than either,
+    # once for all who read it.
     (_, first, first_term), (_, second, second_term) = sorted(
         [(x.size, x, x_term), (gradient.size, gradient, result)], key=lambda operand: operand[0]
     )
     order = "".join(c for c in dict.fromkeys(first_term + second_term) if c in y_term)
     y_gradient = _multiply(f"{first_term},{second_term}->{order}", dtype, first, second)
     if order != y_term:
-        y_gradient = jax.lax.platform_dependent(
-            y_gradient, cpu=jax.lax.optimization_barrier, default=lambda gradient: gradient
-        )
-        y_gradient = jnp.einsum(f"{order}->{y_term}", y_gradient)
+        y_gradient = _made(jnp.einsum(f"{order}->{y_term}", _made(y_gradient)))
     return x_gradient.astype(x.dtype), y_gradient.astype(y.dtype)
+
+
+def _made(x: jax.Array) -> jax.Array:
+    """x, which XLA on the CPU then makes as it stands, for all who use it."""
+    return jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
 _multiply.defvjp(_multiply_forward, _multiply_backward)

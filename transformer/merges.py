@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 
 from transformer.errors import UserError
@@ -35,12 +36,14 @@ class SubwordNmtTokenizer(Tokenizer):
         try:
             model = json.loads(model_bytes)
             merges, symbols = model["merges"], model["symbols"]
-            if not merges or any(merge.count(" ") != 1 for merge in merges):
+            if not merges or not all(re.fullmatch(r"[^ \n]+ [^ \n]+", merge) for merge in merges):
                 raise ValueError("no pairs")
+            if not isinstance(symbols, list) or any("\n" in symbol for symbol in symbols):
+                raise ValueError("no symbols")
             self._bpe = _bpe(merges)
             self._symbols = [None, None, None, _UNKNOWN, *symbols]  # PAD, BOS, EOS
             self._ids = {symbol: UNK + 1 + i for i, symbol in enumerate(symbols)}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UserError(
                 f"{name} holds no merges of subword-nmt; give the tokenizer.model of a run"
             ) from error
@@ -52,7 +55,7 @@ class SubwordNmtTokenizer(Tokenizer):
         return [[self._ids.get(symbol, UNK) for symbol in _split(self._bpe, t)] for t in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """See Tokenizer; there is one space between words, however many there were."""
+        """See Tokenizer. Words get one space between them; one that ends in "@@" is joined."""
         tokens = itertools.takewhile(lambda token: token != EOS, map(int, ids))
         symbols = (self._symbols[token] for token in tokens if token not in (PAD, BOS))
         return " ".join(symbols).replace(_JOINED, "").removesuffix(_JOINED.strip())

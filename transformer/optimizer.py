@@ -1,6 +1,7 @@
 """Adam and its learning-rate schedule (Section 5.3)."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,15 +37,45 @@ def learning_rate(step: jax.Array, d_model: int, config: OptimizerConfig) -> jax
     return config.learning_rate_scale * d_model**-0.5 * shape
 
 
-def optimizer(d_model: int, config: OptimizerConfig) -> optax.GradientTransformation:
-    """Adam with the schedule, and gradient clipping by global norm where it is asked for."""
-    adam = optax.adam(
-        # optax counts updates from 0.
-        lambda count: learning_rate(count + 1, d_model, config),
-        b1=config.beta1,
-        b2=config.beta2,
-        eps=config.epsilon,
-    )
+def optimizer(d_model: int, config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """Adam with the schedule, and gradient clipping by global norm where it is asked for.
+
+    As `optax.adam`, but that its `update` takes `apply`: where that is false, nothing changes.
+    """
+    adam = _adam(d_model, config)
     if config.max_grad_norm == 0:
         return adam
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adam)
+
+
+def _adam(d_model: int, config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    def init(params: Any) -> optax.ScaleByAdamState:
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), mu, nu)
+
+    def update(grads, state, params=None, *, apply=True):
+        del params
+        count = state.count + apply  # the first update has number 1
+        # The moments are selected before the step is taken from them, not after: XLA then
+        # writes each in place, once, and parameters read nothing but the new ones.
+        mu = jax.tree.map(
+            lambda g, m: jnp.where(apply, config.beta1 * m + (1 - config.beta1) * g, m),
+            grads,
+            state.mu,
+        )
+        nu = jax.tree.map(
+            lambda g, v: jnp.where(apply, config.beta2 * v + (1 - config.beta2) * g * g, v),
+            grads,
+            state.nu,
+        )
+        t = count.astype(jnp.float32)
+        rate = learning_rate(t, d_model, config) / (1 - config.beta1**t)
+        scale = 1 / (1 - config.beta2**t)
+        updates = jax.tree.map(
+            lambda m, v: jnp.where(apply, -rate * m / (jnp.sqrt(v * scale) + config.epsilon), 0),
+            mu,
+            nu,
+        )
+        return updates, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -7,13 +7,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from transformer.errors import UserError
 from transformer.files import write_atomically
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 _STARTS = "starts.jsonl"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sacrebleu", "sentencepiece", "subword-nmt")
 
@@ -29,7 +30,7 @@ def conditions() -> dict[str, Any]:
         "device": f"{len(devices)} x {devices[0].device_kind}",
         "cpu": f"{len(os.sched_getaffinity(0))} cores, {_cpu()}",
         "python": platform.python_version(),
-        **{package: version(package) for package in PACKAGES},
+        **{package: _version(package) for package in PACKAGES},
     }
 
 
@@ -44,19 +45,31 @@ def starts(workdir: Path) -> list[dict[str, Any]]:
     """The starts of a run, from its last one at step 0 on."""
     path = workdir / _STARTS
     lines = path.read_text().splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines]
+    try:
+        found = [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); restore it") from error
     first = max((i for i, start in enumerate(found) if start["step"] == 0), default=0)
     return found[first:]
 
 
 def relative(path: str) -> str:
     """A path as seen from the top of this project, if it is in there."""
-    return str(Path(path).relative_to(ROOT)) if Path(path).is_relative_to(ROOT) else path
+    found = Path(path).resolve()
+    return str(found.relative_to(ROOT)) if found.is_relative_to(ROOT) else path
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _commit() -> str:
     """The commit's short hash, with -dirty where files differ from it."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    git = ["git", "--no-optional-locks", "-C", str(ROOT)]  # somebody may be committing
+    command = [*git, "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

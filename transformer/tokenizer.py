@@ -86,9 +86,8 @@ def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer mode
 
 def load(path: str | os.PathLike) -> Tokenizer:
     """Reads a tokenizer from a file; raises UserError for one that cannot be used."""
-    path = pathlib.Path(path).expanduser()
     try:
-        return from_bytes(path.read_bytes(), path)
+        return from_bytes(pathlib.Path(path).read_bytes(), path)
     except OSError as error:
         raise UserError(f"cannot read the tokenizer {path}: {error.strerror}") from error
 
@@ -159,10 +158,10 @@ def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
 
 
 def _configured(config: TokenizerConfig) -> Tokenizers:
-    source = load(config.source_model)
+    source = load(os.path.expanduser(config.source_model))
     if config.joint:
         return Tokenizers(source, source)
-    return Tokenizers(source, load(config.target_model))
+    return Tokenizers(source, load(os.path.expanduser(config.target_model)))
 
 
 def _saved(workdir: pathlib.Path) -> tuple[str, ...] | None:

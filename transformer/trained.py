@@ -28,6 +28,7 @@ class TrainedModel:
     tokenizers: Tokenizers
     steps: list[int]  # of the checkpoint, or of those averaged
     last_step: int  # that the run has a checkpoint of
+    stopped_early: bool  # by training.patience
     params: Params
     translator: Translator
 
@@ -54,7 +55,10 @@ def define_flags() -> Callable[..., TrainedModel]:
         "checkpoint", None, CHECKPOINTS, "Which parameters to use; the best if none."
     )
     average_last = flags.DEFINE_integer(
-        "average_last", None, "How many --checkpoint=average averages; 5 if none.", lower_bound=1
+        "average_last",
+        None,
+        "How many --checkpoint=average averages; 5, or all, if none.",
+        lower_bound=1,
     )
     search = (
         flags.DEFINE_integer("beam_size", None, "Instead of the config's."),
@@ -83,7 +87,6 @@ def restore(
             f"--average_last={average_last} is for --checkpoint=average, and this is "
             f"--checkpoint={checkpoint}; give both or neither"
         )
-    average_last = average_last or 5
     config = experiment.load(workdir)
     given = {name: value for name, value in decoding.items() if value is not None}
     decoding_config = dataclasses.replace(config.decoding, **given)
@@ -111,6 +114,8 @@ def restore(
             return [steps[-1] if checkpoint == "last" else checkpoints.best_step()]
         steps = checkpoints.scheduled_steps()
         last = min(len(steps), training.keep_last)  # there may be an older, better one
+        if average_last is None:
+            return steps[-min(5, last) :]
         if average_last > last:
             raise UserError(
                 f"--average_last={average_last} is more than the last {last} checkpoints of "
@@ -119,7 +124,11 @@ def restore(
         return steps[-average_last:]
 
     steps, last_step = from_first(lambda: (chosen(), existing()[-1]))
+    patience = from_first(lambda: checkpoints.patience(last_step))
+    stopped_early = 0 < training.patience <= patience
     params = checkpoints.average_params(steps, like)
     checkpoints.close()
     translator = Translator(model, tokenizers, decoding_config, mesh)
-    return TrainedModel(workdir, config, tokenizers, steps, last_step, params, translator)
+    return TrainedModel(
+        workdir, config, tokenizers, steps, last_step, stopped_early, params, translator
+    )

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +143,7 @@ def batch_loss(
 ) -> Loss:
     """The loss, summed over the real tokens of a batch.
 
-    r_drop: the alpha of R-Drop (Wu et al. 2021, arXiv 2106.14448, Equation 4), of which this is
+    r_drop: the alpha of R-Drop (Liang et al. 2021, arXiv 2106.14448, Equation 4), of which this is
       half, so that it stays comparable with the loss without: the mean cross-entropy of two
       passes with other dropout, and alpha / 4 times their symmetric divergence.
     """
@@ -162,7 +162,7 @@ def batch_loss(
 
 def make_train_step(
     model: FunctionalModel,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformationExtraArgs,
     config: TrainingConfig,
     mesh: jax.sharding.Mesh,
 ):
@@ -171,7 +171,7 @@ def make_train_step(
     The batch has axes [A, B, ...]: gradients of the summed loss are added up over A and
     divided once by the number of tokens, so that A steps of B rows equal one of A * B, dropout
     included. An update whose loss or gradient is not finite leaves parameters and optimizer
-    as they are; the step still counts.
+    as they are (`optimizer.update` takes `apply` for that); the step still counts.
     """
 
     def gradient(params: Params, batch: Batch, rows_B: jax.Array, key: jax.Array):
@@ -201,15 +201,14 @@ def make_train_step(
         grads, loss = total
 
         # 2. Its mean over the real tokens of the whole update.
-        grads = jax.tree.map(lambda g: g / jnp.maximum(loss.tokens, 1), grads)
+        tokens = jnp.maximum(loss.tokens, 1)
+        grad_norm = _norm(grads) / tokens
+        grads = jax.tree.map(lambda g: g / tokens, grads)
 
         # 3. Adam, unless it would spoil the parameters for good.
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        grad_norm = optax.tree.norm(grads)
         finite = jnp.isfinite(loss.loss) & jnp.isfinite(grad_norm)
-        params = _where(finite, params, state.params)
-        opt_state = _where(finite & _when_made(params, mesh), opt_state, state.opt_state)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, apply=finite)
+        params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
         metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state), metrics
 
@@ -222,20 +221,10 @@ def make_train_step(
     )
 
 
-def _where(condition: jax.Array, new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda new, old: jnp.where(condition, new, old), new, old)
-
-
-def _when_made(params: Params, mesh: jax.sharding.Mesh) -> jax.Array | bool:
-    """True, but on one CPU known only when all of the parameters are.
-
-    Parameters and moments are written in place, and made from the old moments. XLA on the CPU
-    sees no order between them and copies all moments first, unless these wait.
-    """
-    if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
-        return True
-    some = jnp.stack([leaf[(0,) * leaf.ndim] for leaf in jax.tree.leaves(params)]).sum()
-    return (some < 0) | ~(some < 0)
+def _norm(grads: Params) -> jax.Array:
+    """The global norm; as products, since XLA on the CPU would write all squares to memory."""
+    squares = [jnp.vdot(g, g, precision="highest") for g in jax.tree.leaves(grads)]
+    return jnp.sqrt(sum(squares))
 
 
 def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):

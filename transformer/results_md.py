@@ -1,0 +1,260 @@
+"""RESULTS.md and its pictures, from the files of the ledger.
+
+python -m transformer.results_md
+"""
+
+import collections
+import io
+import json
+import shlex
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from transformer import ledger, provenance
+from transformer.errors import UserError
+from transformer.files import write_atomically
+from transformer.provenance import ROOT
+
+Result = Mapping[str, Any]
+
+RESULTS = ROOT / "results"
+_INTRO = """# Results
+
+Made from `results/*.json` by `python -m transformer.results_md`; do not edit. Each file is a run;
+its translations lie in a folder beside it. A row is had again with its commands, at its commit;
+the data are downloaded, or read from `--config.data.raw_dir=FOLDER`. A run is checked with
+`python evaluate.py --workdir=DIR --verify=results/NAME.json`, which translates again; the
+translations that lie here with `python evaluate.py --verify=results/NAME.json`.
+
+The checkpoint is chosen by BLEU on the validation split, of those named; the test splits are
+translated once, with that.
+"""
+# What others have reported for a test split, and where.
+PUBLISHED = {
+    ("multi30k/en-de-tok", "test_2016_flickr"): (
+        "41.02, the same model in fairseq (Wu et al., ACL 2021, Transformer-Tiny); 42.5, the best "
+        "without images at test time that is known to us (it was trained with synthetic ones)"
+    ),
+}
+
+
+def results_md(folder: Path) -> str:
+    """The text of RESULTS.md; raises UserError for a file that is no result."""
+    parts = [_INTRO, *(_section(runs) for runs in by_data(folder).values())]
+    earlier = folder / "earlier.md"
+    if earlier.exists():
+        parts.append(earlier.read_text(encoding="utf-8"))
+    return "\n".join(parts)
+
+
+def by_data(folder: Path) -> dict[str, dict[str, Result]]:
+    """The results by name, of each kind of data."""
+    sections = collections.defaultdict(dict)
+    for path in sorted(folder.glob("*.json")):
+        result = ledger.read(path)
+        sections[_title_of_data(result)][path.stem] = result
+    return sections
+
+
+def _title_of_data(run: Result) -> str:
+    config = run["config"]
+    data = config["data.dataset"] or f"text files {run['data_sha256']['train'][:8]}"
+    return f"{data}, {config['data.source_language']} to {config['data.target_language']}"
+
+
+def _section(runs: Mapping[str, Result]) -> str:
+    first = next(iter(runs.values()))
+    title, data = _title_of_data(first), first["config"]["data.dataset"]
+    splits = list(dict.fromkeys(e["name"] for run in runs.values() for e in run["splits"].values()))
+    lines = [f"## {title}", ""]
+    for (dataset, split), text in PUBLISHED.items():
+        if dataset == data:
+            lines += [f"Published BLEU on {split}: {text}.", ""]
+
+    # 1. Mean and standard deviation of runs that differ in the seed alone.
+    groups = collections.defaultdict(dict)
+    for run in runs.values():
+        groups[_all_but_the_seed(run)].setdefault(run["seed"], run)
+    lines += _table(
+        ["Config", "Parameters", "Seeds", *(f"BLEU, {split}" for split in splits)],
+        [
+            [
+                _title(next(iter(group.values()))),
+                f"{next(iter(group.values()))['parameters'] / 1e6:.1f} M",
+                len(group),
+                *(_mean_and_deviation([_bleu(r, s) for r in group.values()]) for s in splits),
+            ]
+            for group in groups.values()
+        ],
+    )
+
+    # 2. The runs.
+    lines += ["", f"![Learning curves](results/{picture_name(title)})", ""]
+    header = ["Run", "Commit", "Hardware", "Trained", "Updates", "Target tokens", "Checkpoint"]
+    lines += _table(
+        [*header, *(f"BLEU, {split}" for split in splits)],
+        [
+            [
+                f"[{name}](results/{name}.json)",
+                _each_once(start["commit"] for start in run["starts"]),
+                _each_once(map(_hardware, run["starts"])),
+                _duration(run["training_seconds"]),
+                f"{run['steps']:,}",
+                f"{run['target_tokens'] / 1e6:.1f} M",
+                _checkpoint(run),
+                *(_number(_bleu(run, split)) for split in splits),
+            ]
+            for name, run in runs.items()
+        ],
+    )
+
+    # 3. How to get each of them again.
+    for name, run in runs.items():
+        newest = run["starts"][-1]
+        shown = [f"{p} {newest[p]}" for p in provenance.PACKAGES if newest.get(p)]
+        lines += ["", f"### {name}", "", "```", *_commands(name, run), "```", ""]
+        lines += [f"- {_scores(entry)}" for entry in run["splits"].values()]
+        lines += [
+            f"- Python {newest['python']}, {', '.join(shown)}.",
+            f"- SHA-256 of the training text {run['data_sha256']['train'][:16]}, of the tokenizer "
+            f"{', '.join(sha[:16] for sha in run['tokenizer_sha256'])}.",
+            *(f"- {note}" for note in run.get("notes", [])),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _all_but_the_seed(run: Result) -> str:
+    names = ("data_sha256", "tokenizer_sha256", "beam_size", "length_penalty", "candidates")
+    same = {name: run[name] for name in names}
+    same["candidates"] = sorted(run["candidates"])
+    config = {name: value for name, value in run["config"].items() if name != "training.seed"}
+    return json.dumps([same, config], sort_keys=True)
+
+
+def _title(run: Result) -> str:
+    changes = [f"`{name}={value}`" for name, value in run["overrides"].items()]
+    return ", ".join([f"`{run['config_file']}`", *changes])
+
+
+def _bleu(run: Result, split: str) -> float | None:
+    scores = [e["scores"]["bleu"]["score"] for e in run["splits"].values() if e["name"] == split]
+    return scores[0] if scores else None
+
+
+def _mean_and_deviation(scores: Sequence[float | None]) -> str:
+    scores = [score for score in scores if score is not None]
+    if len(scores) < 2:
+        return _number(scores[0] if scores else None)
+    return f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}"
+
+
+def _number(score: float | None) -> str:
+    return "-" if score is None else f"{score:.2f}"
+
+
+def _each_once(values: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(values))
+
+
+def _hardware(start: Mapping[str, Any]) -> str:
+    return start["cpu"] if start["device"].endswith("cpu") else start["device"]
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _checkpoint(run: Result) -> str:
+    steps = run["checkpoint_steps"]
+    others = [f"{name} {bleu:.2f}" for name, bleu in run["candidates"].items()]
+    what = f"average of {len(steps)}" if len(steps) > 1 else f"{run['checkpoint']}, step {steps[0]}"
+    return f"{what} (validation: {', '.join(others)})"
+
+
+def _scores(entry: Mapping[str, Any]) -> str:
+    """The scores of a split with their signatures."""
+    scores = [
+        f"{name} {score['score']:.2f}" + (f" `{s}`" if (s := score.get("signature")) else "")
+        for name, score in entry["scores"].items()
+    ]
+    return f"{entry['name']}, {entry['sentences']} sentences: {'; '.join(scores)}."
+
+
+def _commands(name: str, run: Result) -> list[str]:
+    """What trains and scores the run again."""
+    workdir = f"--workdir=runs/{name}"
+    fields = {**run["overrides"], "training.seed": run["seed"]}
+    if run["config"]["data.dataset"] is None:
+        sides = [f"data.{split}_{side}" for split in ("train", "validation") for side in _SIDES]
+        fields |= dict.fromkeys(sides, "FILE")
+    options = [shlex.quote(f"--config.{field}={value}") for field, value in fields.items()]
+    tested = ",".join(split for split in run["splits"] if split != "validation")
+    average = len(run["checkpoint_steps"]) if run["checkpoint"] == "average" else 0
+    evaluate = [
+        f"python evaluate.py {workdir} {shlex.quote(f'--split={tested}')}",
+        f"--checkpoint={run['checkpoint']}",
+        *([f"--average_last={average}"] if average else []),
+        f"--beam_size={run['beam_size']}",
+        f"--length_penalty={run['length_penalty']['alpha']}",
+    ]
+    train = ["python train.py", f"--config={run['config_file']}", *options, workdir]
+    return [" ".join(train), " ".join(evaluate)]
+
+
+_SIDES = ("source", "target")
+
+
+def _table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]
+
+
+# --- Pictures -----------------------------------------------------------------------------
+
+
+def picture_name(title: str) -> str:
+    return (
+        "".join(c if c.isalnum() or c in "-_" else "_" for c in title.replace(", ", "-")) + ".png"
+    )
+
+
+def draw(title: str, runs: Mapping[str, Result], path: Path) -> None:
+    """Validation nll and BLEU of runs on the same data, against the step."""
+    figure = Figure(figsize=(8, 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, sharex=True)
+    labels = ("nats per token", "BLEU")
+    for axes, name, label in zip(panels, ledger.CURVES, labels, strict=True):
+        for run, result in runs.items():
+            if points := result["curve"][name]:
+                axes.plot(*zip(*points, strict=True), label=run, linewidth=1)
+        axes.set_ylabel(f"validation {label}")
+        axes.grid(color="0.9")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].legend(frameon=False)
+    panels[1].set_xlabel("step (updates)")
+    figure.suptitle(title, parse_math=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write_atomically(path, picture.getvalue())
+
+
+def main() -> None:
+    try:
+        write_atomically(ROOT / "RESULTS.md", results_md(RESULTS))
+        for title, runs in by_data(RESULTS).items():
+            draw(title, runs, RESULTS / picture_name(title))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()
