@@ -42,7 +42,6 @@ RECORD = flags.DEFINE_string(
 VERIFY = flags.DEFINE_string(
     "verify", None, "A JSON file of the ledger to check: with --workdir, by translating again."
 )
-
 EXPLAIN = flags.DEFINE_string(
     "explain", None, f"A recipe to compare the run with: {', '.join(recipes.RECIPES)}."
 )
@@ -53,6 +52,8 @@ def main() -> None:
     given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN) if flag.value is not None]
     if len(given) > 1:
         raise UserError(f"--{' and --'.join(given)} are given; give one of them")
+    if not all(SPLIT.value) or not SPLIT.value:
+        raise UserError("--split is empty; name a split, such as test")
     if EXPLAIN.value is not None:
         explain(EXPLAIN.value)
     elif VERIFY.value is not None:

@@ -283,6 +283,7 @@ def test_what_the_commands_refuse(tmp_path):
         (["--verify=text.json"], "text.json is of text files; give the --workdir"),
         (["--record=y.json"], "--workdir is missing"),
         (["--verify="], "cannot read the result"),
+        (["--workdir=x", "--split="], "--split is empty"),
         (["--verify=x.json", "--beam_size=1"], "--beam_size is given, and x.json says which"),
     ):
         refused = run("evaluate.py", *options, cwd=tmp_path)
