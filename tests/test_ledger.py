@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,10 +136,12 @@ def test_the_command_gives_the_config_again(monkeypatch):
     config = Experiment.from_dict(config.to_dict())
     run = result(seed=3, overrides=changes, config=ledger.comparable(config))
     train, _ = results_md._commands("x", run)
+    argv = shlex.split(train.removeprefix("python "))
+    monkeypatch.setattr(sys, "argv", argv)  # where config_flags looks for overrides
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, flag_values=values)
     flags.DEFINE_string("workdir", None, "", flag_values=values)
-    values(shlex.split(train.removeprefix("python ")))
+    values(argv)
     assert Experiment.from_dict(values.config.to_dict()) == config
     assert values.workdir == "runs/x"
 
