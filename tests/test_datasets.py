@@ -531,7 +531,7 @@ def test_damaged_and_failed_downloads(internet, tmp_path):
     with pytest.raises(UserError, match=r"multi30k/en-de/1\.0\.0 could not be downloaded: no"):
         multi30k_from(None, tmp_path)
     serve_multi30k(internet)
-    url = f"{multi30k.URL}val.de.gz"
+    url = f"{multi30k.URL}raw/val.de.gz"
     dict.__setitem__(internet, url, b"not what was recorded")
     with pytest.raises(
         UserError, match=r"val\.de\.gz.*wrong checksum.*delete.*run again"
