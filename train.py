@@ -295,8 +295,7 @@ class Run:
                 if first
                 else distributed.Quiet()
             )
-            self.target_tokens = self.last_total("target_tokens")
-            self.seconds_before = self.last_total("seconds")
+            self.target_tokens, self.seconds_before = self.last_totals()
             self.progress = stack.enter_context(
                 Progress(training.steps, initial=self.step) if first else distributed.Quiet()
             )
@@ -382,13 +381,13 @@ class Run:
             if bad := self.monitor.add(step, metrics):
                 self.progress.print(f"warning: {bad} ({len(self.monitor.bad)} in a row)")
 
-    def last_total(self, name: str) -> float:
-        """What the log says of the run so far; 0 if nothing."""
-        if not distributed.is_first():
-            return 0
-        lines = read_metrics(self.workdir / "metrics.jsonl")
-        totals = [line.get(f"total/{name}") for line in lines if line["step"] <= self.step]
-        return max((total for total in totals if total), default=0)
+    def last_totals(self) -> tuple[float, float]:
+        """Target tokens and seconds of the run so far, as its log says; 0 if nothing."""
+        lines = read_metrics(self.workdir / "metrics.jsonl") if distributed.is_first() else []
+        found = [line for line in lines if line["step"] <= self.step and "total/seconds" in line]
+        names = ("total/target_tokens", "total/seconds")
+        tokens, seconds = (max((line[name] for line in found), default=0) for name in names)
+        return tokens, seconds
 
     def log(self) -> None:
         values = self.window.summary()
@@ -464,7 +463,7 @@ class Run:
         self.checkpoints.remove_unscheduled()
         self.monitor.pass_over(diverged, self.step)
         self.metrics.rewind(self.step, evaluated=self.is_evaluated)
-        self.target_tokens = self.last_total("target_tokens")
+        self.target_tokens, _ = self.last_totals()
         self.start_loading()
         self.progress.print(
             f"warning: the loss is bad; from step {step} back to step {self.step}, and on with "

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import timing
+from transformer.provenance import ROOT
 
 QUICK = [
     *(f"--config.model.{field}=1" for field in ("num_encoder_layers", "num_decoder_layers")),
@@ -94,7 +95,7 @@ def run(part: Part, seconds: float, log: Path) -> dict[str, Any]:
         start = time.monotonic()
         process = subprocess.Popen(
             [*command, f"--output={output}"],
-            cwd=timing.ROOT,
+            cwd=ROOT,
             env=os.environ | dict(part.environment),
             stdout=stream,
             stderr=subprocess.STDOUT,

@@ -12,7 +12,6 @@ goes on where it was stopped; a seed that has a result is left alone, whatever t
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from transformer import ledger
 from transformer.errors import UserError
 from transformer.provenance import ROOT
+from transformer.results_md import mean_and_deviation
 
 
 def main() -> None:
@@ -83,8 +83,7 @@ def main() -> None:
     # 2. Mean and standard deviation.
     for split in next(iter(results.values()), {"splits": {}})["splits"]:
         found = [r["splits"][split]["scores"]["bleu"]["score"] for r in results.values()]
-        deviation = f" ± {statistics.stdev(found):.2f}" if len(found) > 1 else ""
-        print(f"{split}: BLEU {statistics.mean(found):.2f}{deviation}, {len(found)} seeds")
+        print(f"{split}: BLEU {mean_and_deviation(found)}, {len(found)} seeds")
     if failed:
         raise SystemExit(1)
 

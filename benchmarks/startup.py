@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import timing
-from transformer.provenance import conditions
+from transformer.provenance import ROOT, conditions
 
 # Set, even to nothing, it keeps the scripts from starting anew.
 HUGE_PAGES, USUAL_PAGES = "glibc.malloc.hugetlb=1", ""
@@ -29,7 +29,7 @@ HUGE_PAGES, USUAL_PAGES = "glibc.malloc.hugetlb=1", ""
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--config", default=str(timing.ROOT / "configs" / "demo.py"))
+    parser.add_argument("--config", default=str(ROOT / "configs" / "demo.py"))
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each")
     parser.add_argument("--steps", type=int, default=20, help="a measurement of the step's time")
     parser.add_argument("--output", type=Path, help="a JSON file for the result")
@@ -106,7 +106,7 @@ def seconds_a_step(config: Sequence[str], place: Path, steps: int, tunables: str
 def run(
     script: str, arguments: Sequence[str], environment: Mapping[str, str], log=subprocess.DEVNULL
 ) -> subprocess.Popen:
-    command = [sys.executable, str(timing.ROOT / script), *arguments]
+    command = [sys.executable, str(ROOT / script), *arguments]
     stderr = subprocess.STDOUT if log != subprocess.DEVNULL else None
     return subprocess.Popen(command, stdout=log, stderr=stderr, env=os.environ | environment)
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
 SECONDS_BETWEEN = 0.5  # threads of the measurement before may spin for a while
 
 

@@ -15,12 +15,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from transformer.errors import UserError
-from transformer.vocabulary import BOS, EOS, PAD, UNK, Tokenizer, without_surrogates
+from transformer.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
 
 _JOINED = "@@ "
 _UNKNOWN = "<unk>"
 _VERSION = "#version: 0.2"  # of the merges: the end of a word is part of its last character
-_LINE_BREAKS = str.maketrans("\r\n", "  ")
 
 
 class SubwordNmtTokenizer(Tokenizer):
@@ -98,4 +97,4 @@ def _split(bpe, text: str) -> list[str]:
 
 
 def _clean(text: str) -> str:
-    return without_surrogates(text).translate(_LINE_BREAKS)
+    return without_surrogates(text).translate(LINE_BREAKS)

@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterable, Sequence
 
 from transformer.errors import UserError
-from transformer.vocabulary import BOS, EOS, PAD, UNK, Tokenizer, without_surrogates
+from transformer.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
 
 MODEL_TYPES = ("bpe", "unigram")
 _SPACE = "\u2581"  # what SentencePiece writes for a space inside its pieces
 # Private-use characters, which no vocabulary holds: see SentencePieceTokenizer._ids.
 _STAND_INS = range(0xF0000, 0x110000)
-_LINE_BREAKS = str.maketrans("\r\n", "  ")
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -96,7 +95,7 @@ class SentencePieceTokenizer(Tokenizer):
         Bytes that are no UTF-8, which a model may well predict, become U+FFFD.
         """
         tokens = list(itertools.takewhile(lambda token: token != EOS, map(int, ids)))
-        return self._processor.decode(tokens).translate(_LINE_BREAKS)
+        return self._processor.decode(tokens).translate(LINE_BREAKS)
 
 
 def train_sentencepiece(

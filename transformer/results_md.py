@@ -88,7 +88,7 @@ def _section(runs: Mapping[str, Result]) -> str:
                 _title(next(iter(group.values()))),
                 f"{next(iter(group.values()))['parameters'] / 1e6:.1f} M",
                 len(group),
-                *(_mean_and_deviation([_bleu(r, s) for r in group.values()]) for s in splits),
+                *(mean_and_deviation([_bleu(r, s) for r in group.values()]) for s in splits),
             ]
             for group in groups.values()
         ],
@@ -147,7 +147,8 @@ def _bleu(run: Result, split: str) -> float | None:
     return scores[0] if scores else None
 
 
-def _mean_and_deviation(scores: Sequence[float | None]) -> str:
+def mean_and_deviation(scores: Sequence[float | None]) -> str:
+    """Of those that are there, as "41.00 ± 1.41", or "41.00" of one."""
     scores = [score for score in scores if score is not None]
     if len(scores) < 2:
         return _number(scores[0] if scores else None)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
+LINE_BREAKS = str.maketrans("\r\n", "  ")  # a sentence is one line
 
 
 class Tokenizer(abc.ABC):
