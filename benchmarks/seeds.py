@@ -72,6 +72,9 @@ def main() -> None:
         for seed, future in futures.items():
             try:
                 results[seed] = ledger.read(future.result())
+            except KeyboardInterrupt:  # train.py, which Ctrl-C reaches as well, saves and ends
+                pool.shutdown(cancel_futures=True)
+                raise SystemExit(130) from None
             except (RuntimeError, UserError) as error:
                 print(f"seed {seed}: {error}", file=sys.stderr)
                 failed = True

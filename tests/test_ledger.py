@@ -216,6 +216,8 @@ def test_what_is_written_can_be_read(tmp_path):
     assert ledger.saved_hypotheses(path, result(), "test") == ["h"]
     assert (tmp_path / "results" / "x" / "a_b.txt").read_text() == "h\n"
     ledger.check_text(path, result(), "test", [("s", "r")])
+    ledger.write(path, result(), {"test": (translations, {})})
+    assert [file.name for file in (tmp_path / "results" / "x").iterdir()] == ["test.txt"]
 
 
 def test_changed_texts_are_refused(tmp_path):

@@ -163,9 +163,16 @@ def write(
     splits: Mapping[str, tuple[Translations, dict[str, Any]]],
 ) -> None:
     """The translations, one sentence a line, and then the result itself."""
-    for split, (translations, _) in splits.items():
-        write_atomically(_hypotheses_file(path, split), _one_a_line(translations))
+    files = {
+        _hypotheses_file(path, split): _one_a_line(translations)
+        for split, (translations, _) in splits.items()
+    }
+    for file, content in files.items():
+        write_atomically(file, content)
     write_atomically(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    # Of an earlier result of this name, which had other splits.
+    for file in {*path.with_suffix("").glob("*.txt")} - {*files}:
+        file.unlink()
 
 
 def _one_a_line(translations: Translations) -> bytes:
