@@ -135,7 +135,7 @@ def record(path: Path) -> None:
     splits = {"validation": validation[chosen]}
     splits |= {split: evaluate(models[chosen], split) for split in tested}
     if distributed.is_first():
-        hashes = {s: ledger.text_sha256(ledger.pairs_of(texts[s])) for s in ("train", "validation")}
+        hashes = {s: ledger.text_sha256(texts[s].pairs()) for s in ("train", "validation")}
         result = ledger.new_result(models[chosen], chosen, bleu, splits, hashes)
         ledger.write(path, result, splits)
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
@@ -165,7 +165,7 @@ def verify(path: Path) -> None:
     else:
         data = data_of(ledger.data_config(path, recorded))
         for split in recorded["splits"]:
-            pairs = list(ledger.pairs_of(open_source(data, split)))
+            pairs = list(open_source(data, split).pairs())
             ledger.check_text(path, recorded, split, pairs)
             hypotheses = ledger.saved_hypotheses(path, recorded, split)
             sources, references = (list(side) for side in zip(*pairs, strict=True))

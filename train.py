@@ -206,8 +206,7 @@ class Run:
             flush=True,
         )
         self.peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
-        flops = training_flops(config.model, vocab_sizes[-1], *lengths).sum()
-        flops *= 2 if training.r_drop else 1  # passes
+        flops = training.passes * training_flops(config.model, vocab_sizes[-1], *lengths).sum()
         self.flops_per_token = flops / self.packed.num_tokens
         if distributed.is_first():
             experiment.save(workdir, config)

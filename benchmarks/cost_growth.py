@@ -29,8 +29,6 @@ if __name__ == "__main__":
 import dataclasses
 import io
 import json
-import os
-import platform
 import statistics
 import time
 from typing import Any, NamedTuple
@@ -51,6 +49,7 @@ from transformer.batching import Batch
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.files import write_atomically
+from transformer.provenance import conditions
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.py"
 LENGTHS = [2**n for n in range(7, 15)]
@@ -121,11 +120,8 @@ def main() -> None:
     if OUT.value is None:
         raise UserError("--out is missing; name a folder for the results")
     config = Experiment.from_dict(CONFIG.value.to_dict())
-    device = jax.devices()[0].device_kind
     about = {
-        "device": f"{os.cpu_count()} cores" if device == "cpu" else device,
-        "python": platform.python_version(),
-        "jax": jax.__version__,
+        **{name: value for name, value in conditions().items() if name != "command"},
         "model": dataclasses.asdict(config.model),
         "vocab_size": config.tokenizer.vocab_size,
     }
@@ -134,7 +130,7 @@ def main() -> None:
     if path.exists():
         results = json.loads(path.read_text())
         if results["about"] != about:
-            raise UserError(f"{path} is of another model or machine; give another --out")
+            raise UserError(f"{path} is of another model, commit or machine; give another --out")
 
     wanted = cases(config.model.num_encoder_layers)
     every = dict.fromkeys(case for group in wanted.values() for case in group)

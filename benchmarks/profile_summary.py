@@ -1,7 +1,7 @@
 """Where the time of a training step goes: a table from a trace, by kind of work.
 
-    python train.py --config=configs/demo.py --workdir=runs/demo --profile=100:103
-    python benchmarks/profile_summary.py runs/demo
+    python train.py --config=configs/demo.py --workdir=runs/profile --profile=100:103
+    python benchmarks/profile_summary.py runs/profile
 
 A trace times the program's instructions, most of them fusions of many operations. The text of
 the compiled program, which train.py writes beside the trace, tells what each is made of, and the

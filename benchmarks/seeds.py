@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where they live")
     parser.add_argument("--results", type=Path, default=Path("results"), help="for the ledger")
     parser.add_argument("--split", default="test", help="splits to test, with commas between them")
-    parser.add_argument("--average_last", type=int, default=5, help="checkpoints to average")
+    parser.add_argument("--average_last", type=int, help="checkpoints; evaluate.py's if none")
     parser.add_argument("--together", type=int, default=1, help="how many to train at once")
     parser.epilog = "What stands behind -- goes to train.py."
     own = sys.argv[1:]
@@ -60,8 +60,8 @@ def main() -> None:
             workdir = args.runs / f"{name}-{seed}"
             config = [f"--config={args.config.resolve()}", f"--config.training.seed={seed}"]
             call(workdir, "train", *config, *flags)
-            average = f"--average_last={args.average_last}"
-            call(workdir, "evaluate", f"--split={args.split}", average, f"--record={result}")
+            average = [f"--average_last={args.average_last}"] if args.average_last else []
+            call(workdir, "evaluate", f"--split={args.split}", *average, f"--record={result}")
         return result
 
     # 1. All of the runs, whatever becomes of the others.

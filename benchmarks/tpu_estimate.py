@@ -109,7 +109,7 @@ def main() -> None:
     print(f"memory      {units(sum(parts.values()))}{verdict}: ", end="")
     print(", ".join(f"{units(size)} {name}" for name, size in parts.items()))
     lengths = (np.full(num_rows, width) for width in widths)
-    flops = training_flops(config.model, vocab_size, *lengths).sum() / mesh.size
+    flops = training.passes * training_flops(config.model, vocab_size, *lengths).sum() / mesh.size
     print(
         f"arithmetic  {flops / 1e12:.2f} TFLOP in matrix products; XLA counts "
         f"{compiled.cost_analysis()['flops'] / 1e12:.2f} in all, the body of a loop once"

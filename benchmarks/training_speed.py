@@ -121,6 +121,7 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
         config.model, vocab_size, pairs.source_lengths, pairs.target_lengths
     )
     flops = sum(flops_of_pair[packed.pairs_of(r)].sum() for r in rows_timed)
+    flops *= config.training.passes
     positions = steps * rows.accumulation * rows.rows_per_step * sum(widths)
     device = program.mesh.devices.flat[0]
     peak = peak_flops(device, config.model.dtype)

@@ -30,7 +30,7 @@ from ml_collections import config_flags
 from benchmarks import timing
 from transformer import cli
 from transformer.errors import UserError
-from transformer.experiment import Experiment
+from transformer.experiment import Experiment, flat
 from transformer.flops import training_flops
 from transformer.provenance import conditions
 from transformer.startup import use_huge_pages
@@ -58,15 +58,18 @@ def main() -> None:
         prepare = prepare_ours if WORKER.value == OURS else prepare_pytorch
         timing.serve(lambda: prepare(config))
         return
+    fields = flat(config.to_dict())
     for field, value in (
-        ("share_embeddings", "all"),
-        ("norm", "post"),
-        ("positions", "sinusoidal"),
-        ("d_k", 0),
-        ("d_v", 0),
+        ("model.share_embeddings", "all"),
+        ("model.norm", "post"),
+        ("model.positions", "sinusoidal"),
+        ("model.d_k", 0),
+        ("model.d_v", 0),
+        ("optimizer.max_grad_norm", 0),
+        ("training.r_drop", 0),
     ):
-        if getattr(config.model, field) != value:
-            raise UserError(f"torch.nn.Transformer is compared only with model.{field}={value!r}")
+        if fields[field] != value:
+            raise UserError(f"torch.nn.Transformer is compared only with {field}={value!r}")
     if config.model.activation not in ("relu", "gelu"):
         raise UserError(f"torch.nn.Transformer has no model.activation={config.model.activation!r}")
     if unknown := set(VERSUS.value) - {EAGER, COMPILED}:

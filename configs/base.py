@@ -48,7 +48,8 @@ def get_config() -> ConfigDict:
     # bpe or unigram, SentencePiece's; or subword-nmt, for text that is tokenised already: then
     # vocab_size is the number of merges, and the vocabulary what occurs after them.
     config.tokenizer.model_type = "bpe"
-    config.tokenizer.vocab_size = 37_000  # Section 5.1
+    # Section 5.1; here the 4 special pieces and the 256 bytes are among them.
+    config.tokenizer.vocab_size = 37_000
     # One vocabulary for both languages, or one of vocab_size for each.
     config.tokenizer.joint = True
     # At most this many training pairs, evenly spaced, train the tokenizer.
@@ -78,8 +79,8 @@ def get_config() -> ConfigDict:
     # Which of source embedding, target embedding and output layer share one matrix:
     # all; decoder (the latter two); none.
     config.model.share_embeddings = "all"
-    # Type of activations; bfloat16 on GPU and TPU. Parameters, softmax, normalisation,
-    # logits and loss are float32 in either case.
+    # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
+    # normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
 
     config.optimizer = ConfigDict()  # Section 5.3

@@ -1,6 +1,7 @@
 """The paper's big model on WMT14 English-German.
 
     python train.py --config=configs/big.py --workdir=runs/big
+    python evaluate.py --workdir=runs/big --checkpoint=average --average_last=20
 
 The paper: 8 P100 GPUs, 3.5 days; 28.4 tokenised, compound-split BLEU on newstest2014 with
 the last 20 checkpoints averaged. Not yet trained here.

@@ -56,7 +56,7 @@ def test_learning_curve(tmp_path, drawn):
     assert figure.get_suptitle() == "base$^$"
     loss, bleu = figure.axes
     assert curves(loss) == {
-        "training, label-smoothed": ([100, 200], [5.5, 3.5]),
+        "training, as minimised": ([100, 200], [5.5, 3.5]),
         "validation (best 3.00 at step 200)": ([100, 200, 300], [5.0, 3.0, 3.25]),
     }
     assert curves(bleu) == {

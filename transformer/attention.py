@@ -9,7 +9,7 @@ from flax import nnx
 from transformer.layers import DropoutRngs, Linear, at_least_float32, dropout, multiply
 from transformer.masks import Mask
 
-# The most queries whose scores are in memory at once: a row of the paper's length is one block,
+# The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.
 MAX_QUERIES = 256
 

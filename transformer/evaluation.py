@@ -18,7 +18,7 @@ from transformer.translation import Translator
 
 
 class Translations(NamedTuple):
-    """A split in its own order; references are the raw text, never tokenised."""
+    """A split in its own order; references are the text of the data, as it is."""
 
     sources: list[str]
     references: list[str]
@@ -57,8 +57,7 @@ def translate_source(
     progress: Callable[[int], None] = lambda done: None,
 ) -> Translations:
     """Translates every sentence of a split, each once."""
-    pairs = list(itertools.chain.from_iterable(source.chunks(10_000)))
-    sources, references = (list(side) for side in zip(*pairs, strict=True))
+    sources, references = (list(side) for side in zip(*source.pairs(), strict=True))
     return Translations(sources, references, translator.translate(params, sources, progress))
 
 
@@ -69,12 +68,12 @@ def write_evaluation(
     directory = workdir / "eval" / split.replace("/", "_")
     directory.mkdir(parents=True, exist_ok=True)
     for name, lines in translations._asdict().items():
-        write_atomically(directory / f"{name}.txt", _one_a_line(lines))
+        write_atomically(directory / f"{name}.txt", one_a_line(lines))
     write_atomically(directory / "scores.json", json.dumps(scores, indent=2) + "\n")
     return directory
 
 
-def _one_a_line(lines: Sequence[str]) -> str:
+def one_a_line(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from transformer import experiment, provenance
 from transformer.errors import UserError
-from transformer.evaluation import Translations
+from transformer.evaluation import Translations, one_a_line
 from transformer.experiment import Experiment
 from transformer.files import write_atomically
 from transformer.logs import read_metrics
 from transformer.model import num_params
-from transformer.sources import SPLITS, DataConfig, Pair, PairSource
+from transformer.sources import SPLITS, DataConfig, Pair
 from transformer.trained import TrainedModel
 
 # Scores of the same checkpoint on other hardware differ by less: some sentences come out in
@@ -112,7 +112,7 @@ def new_result(
                 "scores": scores,
                 "sentences": len(translations.hypotheses),
                 "text_sha256": text_sha256(zip(*translations[:2], strict=True)),
-                "hypotheses_sha256": hashlib.sha256(_one_a_line(translations)).hexdigest(),
+                "hypotheses_sha256": hashlib.sha256(_text(translations)).hexdigest(),
             }
             for split, (translations, scores) in splits.items()
         },
@@ -131,10 +131,6 @@ def text_sha256(pairs: Iterable[Pair]) -> str:
     for source, target in pairs:
         content.update(f"{source}\n{target}\n".encode(errors="surrogatepass"))
     return content.hexdigest()
-
-
-def pairs_of(source: PairSource) -> Iterable[Pair]:
-    return (pair for chunk in source.chunks(10_000) for pair in chunk)
 
 
 def comparable(config: Experiment) -> dict[str, Any]:
@@ -164,7 +160,7 @@ def write(
 ) -> None:
     """The translations, one sentence a line, and then the result itself."""
     files = {
-        _hypotheses_file(path, split): _one_a_line(translations)
+        _hypotheses_file(path, split): _text(translations)
         for split, (translations, _) in splits.items()
     }
     for file, content in files.items():
@@ -175,8 +171,8 @@ def write(
         file.unlink()
 
 
-def _one_a_line(translations: Translations) -> bytes:
-    return "".join(f"{line}\n" for line in translations.hypotheses).encode()
+def _text(translations: Translations) -> bytes:
+    return one_a_line(translations.hypotheses).encode()
 
 
 def _hypotheses_file(path: Path, split: str) -> Path:

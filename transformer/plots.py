@@ -47,7 +47,7 @@ def learning_curve(metrics_path: str | Path, out_path: str | Path) -> None:
         if "train/loss" in names:
             steps, values = _curve(metrics, "train/loss")
             style = {"color": "0.6", "linewidth": 1, "marker": ".", "markersize": 2}
-            panels[0].plot(steps, values, label="training, label-smoothed", **style)
+            panels[0].plot(steps, values, label="training, as minimised", **style)
         for split in loss_splits:
             _draw_split(panels[0], metrics, split, "nll", min, colors[split])
     if bleu_splits:

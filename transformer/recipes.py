@@ -110,7 +110,7 @@ RECIPES = {
         comparable="bleu is of the published kind if data.is_tokenized is True. If not, "
         "bleu_tokenized_compound_split_lowercase is the nearest, and not the same.",
         beyond="fairseq divides scores by length^1, this code by (5 + length) / 6; and it smooths "
-        f"labels over V - 1 tokens. The effect of each is {UNKNOWN}.",
+        f"labels over V - 1 tokens. The effect of each is {UNKNOWN}. docs/fidelity.md has more.",
     ),
 }
 

@@ -26,14 +26,15 @@ Result = Mapping[str, Any]
 RESULTS = ROOT / "results"
 _INTRO = """# Results
 
-Made from `results/*.json` by `python -m transformer.results_md`; do not edit. Each file is a run;
-its translations lie in a folder beside it. A row is had again with its commands, at its commit;
-the data are downloaded, or read from `--config.data.raw_dir=FOLDER`. A run is checked with
-`python evaluate.py --workdir=DIR --verify=results/NAME.json`, which translates again; the
-translations that lie here with `python evaluate.py --verify=results/NAME.json`.
+Made from `results/*.json` and `results/earlier.md` by `python -m transformer.results_md`; do not
+edit. Each JSON file is a run; its translations lie in a folder beside it. A row is had again with
+its commands, at its commit; the data are downloaded, or read from a folder: `train.py
+--config.data.raw_dir=FOLDER`, `evaluate.py --raw_dir=FOLDER`. A run is checked with `python
+evaluate.py --workdir=DIR --verify=results/NAME.json`, which translates again; the translations that
+lie here with `python evaluate.py --verify=results/NAME.json`.
 
 The checkpoint is chosen by BLEU on the validation split, of those named; the test splits are
-translated once, with that.
+translated with that, once if no note says otherwise.
 """
 # What others have reported for a test split, and where.
 PUBLISHED = {
@@ -196,17 +197,19 @@ def _commands(name: str, run: Result) -> list[str]:
         sides = [f"data.{split}_{side}" for split in ("train", "validation") for side in _SIDES]
         fields |= dict.fromkeys(sides, "FILE")
     options = [shlex.quote(f"--config.{field}={value}") for field, value in fields.items()]
-    tested = ",".join(split for split in run["splits"] if split != "validation")
     average = len(run["checkpoint_steps"]) if run["checkpoint"] == "average" else 0
-    evaluate = [
-        f"python evaluate.py {workdir} {shlex.quote(f'--split={tested}')}",
+    search = [
         f"--checkpoint={run['checkpoint']}",
         *([f"--average_last={average}"] if average else []),
         f"--beam_size={run['beam_size']}",
         f"--length_penalty={run['length_penalty']['alpha']}",
     ]
     train = ["python train.py", f"--config={run['config_file']}", *options, workdir]
-    return [" ".join(train), " ".join(evaluate)]
+    tested = [split for split in run["splits"] if split != "validation"]
+    evaluate = [
+        ["python evaluate.py", workdir, shlex.quote(f"--split={s}"), *search] for s in tested
+    ]
+    return [" ".join(words) for words in (train, *evaluate)]
 
 
 _SIDES = ("source", "target")

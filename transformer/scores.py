@@ -2,7 +2,8 @@
 
 Two families that are not comparable, so each score says what it is:
 
-- `bleu`, `chrf`, `ter` see the text as people read it and carry sacreBLEU's signature.
+- `bleu`, `chrf`, `ter` see the text as people read it and carry sacreBLEU's signature. Of data
+  that are tokenised (`data.is_tokenized`) they see the tokens, and the signature says so.
 - `bleu_tokenized_compound_split` is what "Attention Is All You Need" reports for
   English-German. Splitting compounds makes more n-grams match: on WMT14 the same
   translations read 0.6 to 1.5 points higher than with sacreBLEU.

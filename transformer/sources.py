@@ -24,19 +24,7 @@ _CHUNK = 16_384  # pairs
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which sentence pairs a run reads.
-
-    dataset: TFDS name ('wmt14_translate/de-en'); not used when text files are given.
-    source_language, target_language: names of the dataset's text features ('en', 'de').
-    data_dir: where TFDS keeps its datasets; '~' is the home directory.
-    raw_dir: for datasets built from files that are fetched by hand, their folder.
-    train_split, validation_split, test_split: TFDS splits or slices ('train[:10%]').
-    train_source, train_target, ...: text files, UTF-8, one sentence a line, '.gz' or not.
-      When one is given, all splits come from text files.
-    is_tokenized: the words of the text are what stands between spaces, and BLEU counts them.
-    max_source_length, max_target_length: tokens, EOS included; a training pair with a
-      longer side is dropped.
-    """
+    """Which sentence pairs a run reads; see configs/base.py."""
 
     dataset: str | None
     source_language: str
@@ -98,6 +86,10 @@ class PairSource(abc.ABC):
     @abc.abstractmethod
     def chunks(self, size: int) -> Iterator[list[Pair]]:
         """All pairs in order, in lists of `size` (the last may be shorter)."""
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs in order."""
+        return itertools.chain.from_iterable(self.chunks(_CHUNK))
 
     @abc.abstractmethod
     def describe(self) -> str:

@@ -23,19 +23,7 @@ _SMALLEST_VOCABULARY = 4 + 256
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-    """How the vocabulary is made.
-
-    model_type: 'bpe' or 'unigram', SentencePiece's, for any text; 'subword-nmt' for text whose
-      words are between spaces (see transformer/merges.py).
-    vocab_size: pieces of each vocabulary, the 4 special ones and the 256 bytes included; of
-      subword-nmt, which lets the vocabulary follow from that, the number of merges.
-    joint: one vocabulary for both languages, or one for each.
-    sample_size: training reads at most this many pairs, evenly spaced over the data.
-    source_model, target_model: files to use instead of training: of SentencePiece, or the
-      tokenizer.model of another run. A joint
-      vocabulary is `source_model` alone; separate ones need both. What is in the file
-      then holds, and model_type, vocab_size and sample_size are not used.
-    """
+    """How the vocabulary is made; see configs/base.py."""
 
     model_type: str
     vocab_size: int

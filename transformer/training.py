@@ -55,6 +55,11 @@ class TrainingConfig:
                 f"training.checkpoint_every = {self.checkpoint_every}"
             )
 
+    @property
+    def passes(self) -> int:
+        """How often an update passes each pair through the model: see `batch_loss`."""
+        return 2 if self.r_drop else 1
+
 
 class TrainState(NamedTuple):
     """All that an update changes; with the seed, all that the next one depends on."""

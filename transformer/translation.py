@@ -71,8 +71,8 @@ class Translator:
 
     def prepare(self, params: Params, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what the sentences of `source` need, the largest first."""
-        texts = (text for chunk in source.chunks(10_000) for text, _ in chunk)
-        widths = {width for width, _ in self._batches(self._encode(list(texts)))}
+        texts = [text for text, _ in source.pairs()]
+        widths = {width for width, _ in self._batches(self._encode(texts))}
         extra = self.config.max_extra_length
         sizes = {w: rows_for_width(w, self.num_devices) * (w + extra) for w in widths}  # of a cache
         widths = sorted(sizes, key=lambda width: -sizes[width])
