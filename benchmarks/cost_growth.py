@@ -5,8 +5,9 @@
 
 Of the config, the model and its vocabulary; configs/demo.py if none. Measured are steps of one
 row of 128 to 16,384 source and as many target tokens; of 1 to 32 rows of 256; of 8 rows of 256
-with 1 to 8 layers in encoder and decoder each. Rows are full, and one sentence each. For
-comparison, long rows are also measured with the plain form of attention, all queries at once.
+with 1 to 8 layers in encoder and decoder each, unless flags say otherwise. Rows are full, and one
+sentence each. For comparison, long rows are also measured with the plain form of attention, all
+queries at once.
 
 Memory is what XLA plans for a step besides parameters, Adam's moments and the batch; it is known
 without running the step. Time is the median of 5 steps after a first, or of as many as fit into
@@ -52,15 +53,17 @@ from transformer.files import write_atomically
 from transformer.provenance import conditions
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.py"
-LENGTHS = [2**n for n in range(7, 15)]
-ROWS = [2**n for n in range(6)]
-DEPTHS = [1, 2, 4, 8]
 SECONDS_FOR_A_TIME = 20
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config file; configs/demo.py if none."
 )
 OUT = flags.DEFINE_string("out", None, "The folder for the results.")
+LENGTHS = flags.DEFINE_list(
+    "lengths", [2**n for n in range(7, 15)], "Source and as many target tokens of one row."
+)
+ROWS = flags.DEFINE_list("rows", [2**n for n in range(6)], "Rows of 256 + 256 tokens.")
+DEPTHS = flags.DEFINE_list("depths", [1, 2, 4, 8], "Layers of encoder and of decoder, with 8 rows.")
 LONGEST_TIMED = flags.DEFINE_integer("longest_timed", 16384, "Longer rows are not run.")
 LONGEST_TIMED_PLAIN = flags.DEFINE_integer(
     "longest_timed_plain", 4096, "Longer rows are not run in the plain form: it needs much memory."
@@ -78,10 +81,11 @@ class Case(NamedTuple):
 
 def cases(layers: int) -> dict[str, list[Case]]:
     """What to measure, by what grows."""
+    lengths, rows, depths = ([int(n) for n in f.value] for f in (LENGTHS, ROWS, DEPTHS))
     return {
-        "length": [Case(1, n, layers, form) for form in ("plain", "blocks") for n in LENGTHS],
-        "rows": [Case(n, 256, layers, "blocks") for n in ROWS],
-        "layers": [Case(8, 256, n, "blocks") for n in DEPTHS],
+        "length": [Case(1, n, layers, form) for form in ("plain", "blocks") for n in lengths],
+        "rows": [Case(n, 256, layers, "blocks") for n in rows],
+        "layers": [Case(8, 256, n, "blocks") for n in depths],
     }
 
 
@@ -183,6 +187,8 @@ def _draw(axes: Axes, curves: dict[str, list[tuple[int, float]]]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     points = curves["blocks"]
+    if not points:  # none was short enough to be timed
+        return
     axes.plot(*zip(*points), color="C0", marker="o", markersize=4, label="this code")
     if curves["plain"]:
         style = dict(color="C3", marker="s", markersize=4)

@@ -232,6 +232,26 @@ def test_profile_summary_without_a_trace(tmp_path):
     assert_refused(run("benchmarks/profile_summary.py", ".", cwd=tmp_path), "train_step.hlo.txt")
 
 
+# --- cost_growth.py -----------------------------------------------------------------------
+
+
+def test_cost_growth(tmp_path):
+    flags = ["--out=.", "--lengths=8,16", "--rows=1", "--depths=1", "--longest_timed=8", *TINY]
+    measured = run("benchmarks/cost_growth.py", *flags, cwd=tmp_path)
+    assert measured.code == 0, measured.err
+    results = json.loads((tmp_path / "cost_growth.json").read_text())
+    timed = {(x["length"], x["form"]): x["seconds"] is not None for x in results["steps"]}
+    plain_and_blocks = {(n, form): n == 8 for n in (8, 16) for form in ("plain", "blocks")}
+    # Only the plain form of 16 is short enough for its own limit.
+    assert timed == plain_and_blocks | {(16, "plain"): True, (256, "blocks"): False}
+    assert all(x["bytes"] > 0 for x in results["steps"])
+    assert (tmp_path / "cost_growth.png").read_bytes().startswith(b"\x89PNG")
+    again = run("benchmarks/cost_growth.py", *flags, cwd=tmp_path)
+    assert again.out == b""
+    other = run("benchmarks/cost_growth.py", *flags, "--config.model.d_ff=12", cwd=tmp_path)
+    assert_refused(other, "cost_growth.json", "--out")
+
+
 # --- versus_pytorch.py --------------------------------------------------------------------
 
 has_torch = importlib.util.find_spec("torch") is not None
