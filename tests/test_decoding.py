@@ -1,12 +1,14 @@
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_configs import MODEL
 
 from transformer.decoding import Hypotheses, beam_search, gnmt_length_penalty
-from transformer.model import TransformerConfig, transformer
+from transformer.model import transformer
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -367,8 +369,8 @@ def test_only_the_hypothesis_part_of_a_cache_is_reordered():
 
 
 def test_score_is_that_of_forced_decoding(random_params):
-    config = TransformerConfig(
-        num_encoder_layers=1,
+    config = dataclasses.replace(
+        MODEL,
         num_decoder_layers=2,
         d_model=13,
         d_ff=17,
@@ -378,12 +380,6 @@ def test_score_is_that_of_forced_decoding(random_params):
         dropout=0.1,
         attention_dropout=0.1,
         activation_dropout=0.1,
-        activation="relu",
-        norm="post",
-        positions="sinusoidal",
-        max_positions=1,
-        share_embeddings="all",
-        dtype="float32",
     )
     model = transformer(config, 11, 11)
     params = random_params(model)

@@ -5,17 +5,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_configs import PAPER
 
-from configs import base
-from transformer import experiment
 from transformer.batching import Batch
 from transformer.flops import peak_flops, training_flops
-from transformer.model import TransformerConfig, transformer
+from transformer.model import transformer
 from transformer.optimizer import optimizer
 from transformer.sharding import data_mesh
 from transformer.training import init_state, make_train_step
 
-CONFIG = TransformerConfig(
+CONFIG = dataclasses.replace(
+    PAPER.model,
     num_encoder_layers=2,
     num_decoder_layers=3,
     d_model=96,
@@ -24,14 +24,6 @@ CONFIG = TransformerConfig(
     d_k=24,
     d_v=32,
     dropout=0.0,
-    attention_dropout=0.0,
-    activation_dropout=0.0,
-    activation="relu",
-    norm="post",
-    positions="sinusoidal",
-    max_positions=1,
-    share_embeddings="all",
-    dtype="float32",
 )
 
 
@@ -46,11 +38,10 @@ def test_forward_flops_are_xlas():
 
 
 def test_training_flops_are_xlas():
-    config = experiment.Experiment.from_dict(base.get_config().to_dict())
-    model, adam = transformer(CONFIG, 211, 211), optimizer(CONFIG.d_model, config.optimizer)
+    model, adam = transformer(CONFIG, 211, 211), optimizer(CONFIG.d_model, PAPER.optimizer)
     state = jax.eval_shape(lambda: init_state(model, adam, 0))
     src, tgt = (jax.ShapeDtypeStruct((1, 5, width), jnp.int32) for width in (19, 23))
-    step = make_train_step(model, adam, config.training, data_mesh(jax.devices()[:1]))
+    step = make_train_step(model, adam, PAPER.training, data_mesh(jax.devices()[:1]))
     compiled = step.lower(state, Batch(src, src, tgt, tgt, tgt)).compile()
     counted = compiled.cost_analysis()["flops"]
     ours = training_flops(CONFIG, 211, np.full(5, 19), np.full(5, 23)).sum()
@@ -59,11 +50,11 @@ def test_training_flops_are_xlas():
 
 
 def test_base_is_378_megaflops_a_pair_of_tokens():
-    base = dataclasses.replace(
+    paper = dataclasses.replace(
         CONFIG, num_encoder_layers=6, num_decoder_layers=6, d_model=512, d_ff=2048, num_heads=8,
         d_k=0, d_v=0,
     )  # fmt: skip
-    flops = training_flops(base, 37_000, np.array([1]), np.array([1])).item()
+    flops = training_flops(paper, 37_000, np.array([1]), np.array([1])).item()
     assert flops == pytest.approx(378e6, rel=0.01)
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from small_configs import MODEL
 
 from configs import base, big
 from transformer.errors import UserError
@@ -18,7 +19,7 @@ from transformer.model import (
 )
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23
-SMALL = dict(
+SMALL = dataclasses.asdict(MODEL) | dict(
     num_encoder_layers=2,
     num_decoder_layers=2,
     d_model=13,
@@ -26,15 +27,8 @@ SMALL = dict(
     num_heads=3,
     d_k=5,
     d_v=2,
-    dropout=0.0,
-    attention_dropout=0.0,
-    activation_dropout=0.0,
-    activation="relu",
-    norm="post",
-    positions="sinusoidal",
     max_positions=11,
     share_embeddings="none",
-    dtype="float32",
 )
 ONE_LAYER = dict(num_encoder_layers=1, num_decoder_layers=1)
 

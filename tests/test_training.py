@@ -12,18 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from small_configs import MODEL, PAPER
 
 from transformer.batching import Batch, Layout, PackedPairs, TrainingBatches, layout
 from transformer.errors import UserError
 from transformer.layers import DropoutRngs
 from transformer.loss import cross_entropy
-from transformer.model import FunctionalModel, TransformerConfig, transformer
-from transformer.optimizer import OptimizerConfig, optimizer
+from transformer.model import FunctionalModel, transformer
+from transformer.optimizer import optimizer
 from transformer.sharding import data_mesh
 from transformer.token_cache import TokenizedPairs
 from transformer.training import (
     StepMetrics,
-    TrainingConfig,
     TrainState,
     batch_loss,
     init_state,
@@ -35,50 +35,19 @@ from transformer.vocabulary import EOS
 ROOT = Path(__file__).parent.parent
 VOCABULARY = 23
 
-MODEL = TransformerConfig(
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    d_model=14,
-    d_ff=11,
-    num_heads=2,
-    d_k=0,
-    d_v=0,
-    dropout=0.0,
-    attention_dropout=0.0,
-    activation_dropout=0.0,
-    activation="relu",
-    norm="post",
-    positions="sinusoidal",
-    max_positions=31,
-    share_embeddings="all",
-    dtype="float32",
-)
-TRAINING = TrainingConfig(
+TRAINING = dataclasses.replace(
+    PAPER.training,
     steps=11,
     tokens_per_update=119,
-    max_tokens_per_device=0,
-    label_smoothing=0.1,
-    r_drop=0.0,
     seed=5,
     log_every=1,
     checkpoint_every=1,
     bleu_every=1,
     keep_last=1,
     best_metric="nll",
-    patience=0,
-    max_loss_rise=2.0,
-    rollback_after=5,
-    max_rollbacks=3,
 )
 SGD = optax.with_extra_args_support(optax.sgd(1.0))
-ADAM = OptimizerConfig(
-    beta1=0.9,
-    beta2=0.98,
-    epsilon=1e-9,
-    learning_rate_scale=1.0,
-    warmup_steps=7,
-    max_grad_norm=0.0,
-)
+ADAM = dataclasses.replace(PAPER.optimizer, warmup_steps=7)
 
 
 def model(**changes) -> FunctionalModel:

@@ -4,9 +4,10 @@ import functools
 import jax
 import numpy as np
 import pytest
+import small_configs
 
 from transformer.errors import UserError
-from transformer.model import TransformerConfig, transformer
+from transformer.model import transformer
 from transformer.pieces import train_sentencepiece
 from transformer.sharding import data_mesh
 from transformer.tokenizer import Tokenizers
@@ -19,24 +20,7 @@ from transformer.translation import (
 )
 
 DECODING = DecodingConfig(beam_size=3, length_penalty=0.6, max_extra_length=5)
-MODEL = TransformerConfig(
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    d_model=14,
-    d_ff=11,
-    num_heads=2,
-    d_k=0,
-    d_v=0,
-    dropout=0.1,
-    attention_dropout=0.0,
-    activation_dropout=0.0,
-    activation="relu",
-    norm="post",
-    positions="sinusoidal",
-    max_positions=31,
-    share_embeddings="all",
-    dtype="float32",
-)
+MODEL = dataclasses.replace(small_configs.MODEL, dropout=0.1)
 SENTENCES = ["abc", "ca", "", "bbbbbb", "abc", " ", "cab" * 9, "b", "c c", "\t", "ä€"]
 
 
