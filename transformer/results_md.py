@@ -205,7 +205,7 @@ def _commands(name: str, run: Result) -> list[str]:
         f"--length_penalty={run['length_penalty']['alpha']}",
     ]
     train = ["python train.py", f"--config={run['config_file']}", *options, workdir]
-    tested = [split for split in run["splits"] if split != "validation"]
+    tested = [split for split in run["splits"] if split != "validation"] or ["validation"]
     evaluate = [
         ["python evaluate.py", workdir, shlex.quote(f"--split={s}"), *search] for s in tested
     ]
