@@ -1,9 +1,14 @@
-"""Configurations for tests: the paper's, but for what is named."""
+"""Configurations for tests: the paper's, but for what is named; or those of commands."""
 
 import dataclasses
+import sys
+
+from absl import flags
+from ml_collections import config_flags
 
 from configs import base
 from transformer.experiment import Experiment
+from transformer.provenance import ROOT
 
 PAPER = Experiment.from_dict(base.get_config().to_dict())
 # Sizes that are no multiples of anything, so that axes which are mixed up show.
@@ -17,3 +22,13 @@ MODEL = dataclasses.replace(
     dropout=0.0,
     max_positions=31,
 )
+
+
+def config_of(argv: list[str], monkeypatch) -> tuple[Experiment, list[str]]:
+    """The config that the words of a command mean, and those that are no flags of it."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", argv)  # where config_flags looks for overrides
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", None, flag_values=values)
+    others = values(argv, known_only=True)
+    return Experiment.from_dict(values.config.to_dict()), others[1:]

@@ -3,14 +3,11 @@
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 import yaml
-from absl import flags
-from ml_collections import config_flags
+from small_configs import config_of
 
-from transformer.experiment import Experiment
 from transformer.provenance import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -53,13 +50,9 @@ def test_flags_are_known(script, words, monkeypatch):
     fields = [word for word in given if word.startswith("--config.")]
     files = [word for word in words if re.fullmatch(r"(--config=)?configs/\w+\.py", word)]
     file = files[0].removeprefix("--config=") if files else "configs/demo.py"
-    monkeypatch.chdir(ROOT)
-    argv = [script, f"--config={file}", *(re.sub(r"=.*", _a_value, field) for field in fields)]
-    monkeypatch.setattr(sys, "argv", argv)  # where config_flags looks for overrides
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", None, flag_values=values)
-    values(argv)
-    Experiment.from_dict(values.config.to_dict())
+    values = [re.sub(r"=.*", _a_value, field) for field in fields]
+    _, others = config_of([script, f"--config={file}", *values], monkeypatch)
+    assert not others
 
 
 def _a_value(match: re.Match) -> str:

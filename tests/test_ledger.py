@@ -6,12 +6,10 @@ import hashlib
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
-from absl import flags
-from ml_collections import config_flags
+from small_configs import config_of
 from test_bad_input import run
 
 from configs import demo
@@ -127,7 +125,6 @@ def test_a_row_for_each_run_and_a_mean_of_its_seeds(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
 def test_the_command_gives_the_config_again(monkeypatch):
-    monkeypatch.chdir(ROOT)
     changes = {"data.is_tokenized": True, "optimizer.learning_rate_scale": 5e-3 * 256_000**0.5}
     changes |= {"data.train_split": "train[:10%]", "model.dtype": "bfloat16", "training.steps": 7}
     config = demo.get_config()
@@ -136,14 +133,9 @@ def test_the_command_gives_the_config_again(monkeypatch):
     config = Experiment.from_dict(config.to_dict())
     run = result(seed=3, overrides=changes, config=ledger.comparable(config))
     train, _ = results_md._commands("x", run)
-    argv = shlex.split(train.removeprefix("python "))
-    monkeypatch.setattr(sys, "argv", argv)  # where config_flags looks for overrides
-    values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", None, flag_values=values)
-    flags.DEFINE_string("workdir", None, "", flag_values=values)
-    values(argv)
-    assert Experiment.from_dict(values.config.to_dict()) == config
-    assert values.workdir == "runs/x"
+    found, others = config_of(shlex.split(train.removeprefix("python ")), monkeypatch)
+    assert found == config
+    assert others == ["--workdir=runs/x"]
 
 
 def test_runs_of_other_languages_are_apart(tmp_path):
