@@ -44,6 +44,8 @@ def symmetric_divergence(
 ) -> jax.Array:
     """KL(p || q) + KL(q || p) of two predictions in nats, summed where `real_BT`."""
     dtype = at_least_float32(logits_BTV.dtype)
-    p_BTV, q_BTV = (jax.nn.log_softmax(x.astype(dtype)) for x in (logits_BTV, other_logits_BTV))
-    divergence_BT = jnp.sum((jnp.exp(p_BTV) - jnp.exp(q_BTV)) * (p_BTV - q_BTV), axis=-1)
+    x_BTV, y_BTV = logits_BTV.astype(dtype), other_logits_BTV.astype(dtype)
+    difference_BTV = jax.nn.softmax(x_BTV) - jax.nn.softmax(y_BTV)
+    # It adds up to nothing, so logits do in place of log-probabilities.
+    divergence_BT = jnp.sum(difference_BTV * (x_BTV - y_BTV), axis=-1)
     return jnp.sum(divergence_BT, where=real_BT)
