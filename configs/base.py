@@ -74,7 +74,7 @@ def get_config() -> ConfigDict:
     config.model.activation = "relu"  # or gelu, elu, swish
     config.model.norm = "post"  # LayerNorm(x + Sublayer(x)); or pre
     config.model.positions = "sinusoidal"  # or learned (Table 3, row E)
-    # Rows of the tables of learned positions; no more than training rows have tokens.
+    # Rows of the tables of learned positions; no more than data.max_*_length.
     config.model.max_positions = 256
     # Which of source embedding, target embedding and output layer share one matrix:
     # all; decoder (the latter two); none.

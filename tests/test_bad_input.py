@@ -207,6 +207,10 @@ def tree(directory: Path) -> list[Path]:
         ),
         (["--config.data.train_target="], ["data.train_source is given without"]),
         (["--config.tokenizer.joint=False"], ["share_embeddings is 'all'", "tokenizer.joint"]),
+        (
+            ["--config.model.positions=learned", "--config.data.max_target_length=30"],
+            ["model.max_positions = 256", "data.max_target_length 30; set it to 30 or less"],
+        ),
         # Config files and flags.
         (["--config=nowhere.py"], ["nowhere.py"]),
         (["--config=raises.py"], ["config file", "ZeroDivisionError"]),

@@ -58,6 +58,13 @@ class Experiment:
                 "model.share_embeddings is 'all' but tokenizer.joint is False; set it to "
                 "'decoder' or 'none', or set tokenizer.joint to True"
             )
+        longest = min(self.data.max_source_length, self.data.max_target_length)
+        if self.model.positions == "learned" and self.model.max_positions > longest:
+            raise UserError(
+                f"model.max_positions = {self.model.max_positions}, but training would never reach "
+                f"the last of these: data.max_source_length is {self.data.max_source_length} and "
+                f"data.max_target_length {self.data.max_target_length}; set it to {longest} or less"
+            )
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> "Experiment":
