@@ -120,7 +120,7 @@ def record(path: Path) -> None:
     data = data_of(model.config.data)
     tested = [split for split in SPLIT.value if split != "validation"]
     with distributed.first_alone():
-        ledger.check_can_be_recorded(path, model)
+        ledger.check_can_be_recorded(path, model, ["validation", *tested])
         texts = {split: open_source(data, split) for split in ["train", "validation", *tested]}
 
     # 2. The choice.
@@ -187,7 +187,7 @@ def explain(name: str) -> None:
     recipes.find_recipe(name)
     model = restore_model()
     for split in SPLIT.value:
-        evaluation = {**model.provenance(), "split": split, "steps": model.last_step}
+        evaluation = {**model.provenance(), "split": split}
         differences = recipes.explain(model.config, name, evaluation=evaluation)
         if distributed.is_first():
             print(recipes.shown(differences, name))

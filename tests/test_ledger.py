@@ -197,19 +197,27 @@ def test_disagreements():
         "test bleu: recorded 40.00, now 40.30",
         "test odd: recorded 1.00, now nan",
     ]
+    del found["test"]["odd"]  # as a metric of another version may be
+    assert len(ledger.disagreements(result(), found, 0.2)) == 2
     assert len(ledger.disagreements(result(), found, 0.05)) == 3
 
 
 def test_what_is_written_can_be_read(tmp_path):
     path = tmp_path / "results" / "x.json"
     translations = Translations(["s"], ["r"], ["h"])
-    ledger.write(path, result(), {"test": (translations, {}), "a/b": (translations, {})})
-    assert ledger.read(path) == result()
-    assert ledger.saved_hypotheses(path, result(), "test") == ["h"]
+    both = result()
+    both["splits"] = {"test": both["splits"]["test"], "a/b": both["splits"]["validation"]}
+    ledger.write(path, both, dict.fromkeys(both["splits"], (translations, {})))
+    assert ledger.read(path) == both
+    assert ledger.saved_hypotheses(path, both, "test") == ["h"]
     assert (tmp_path / "results" / "x" / "a_b.txt").read_text() == "h\n"
-    ledger.check_text(path, result(), "test", [("s", "r")])
-    ledger.write(path, result(), {"test": (translations, {})})
-    assert [file.name for file in (tmp_path / "results" / "x").iterdir()] == ["test.txt"]
+    ledger.check_text(path, both, "test", [("s", "r")])
+    # What an earlier result of the name had besides goes, and nothing else.
+    (tmp_path / "results" / "x" / "mine.txt").touch()
+    del both["splits"]["a/b"]
+    ledger.write(path, both, {"test": (translations, {})})
+    files = {file.name for file in (tmp_path / "results" / "x").iterdir()}
+    assert files == {"test.txt", "mine.txt"}
 
 
 def test_changed_texts_are_refused(tmp_path):
@@ -235,22 +243,49 @@ def trained(tmp_path, *, last_step=3000, stopped_early=False, steps=(1, 2, 3)):
 
 
 def test_what_cannot_be_recorded(tmp_path):
-    with pytest.raises(UserError, match=r"--record=x: give a file name that ends in \.json"):
-        ledger.check_can_be_recorded(Path("x"), trained(tmp_path))
-    path = Path("x.json")
+    def check(path="x.json", **changes):
+        ledger.check_can_be_recorded(tmp_path / path, trained(tmp_path, **changes), ["test"])
+
+    with pytest.raises(UserError, match=r"--record=.*x: give a file name that ends in \.json"):
+        check("x")
     with pytest.raises(UserError, match=r"starts\.jsonl does not say how this run was begun"):
-        ledger.check_can_be_recorded(path, trained(tmp_path))
+        check()
     add_start(tmp_path, {"step": 30})
     with pytest.raises(UserError, match=r"starts\.jsonl does not say how this run was begun"):
-        ledger.check_can_be_recorded(path, trained(tmp_path))
+        check()
     add_start(tmp_path, {"step": 0})
-    ledger.check_can_be_recorded(path, trained(tmp_path))
-    ledger.check_can_be_recorded(path, trained(tmp_path, last_step=7, stopped_early=True))
+    check()
+    check(last_step=7, stopped_early=True)
     with pytest.raises(UserError, match=r"is at step 7 of 3000; train it to the end"):
-        ledger.check_can_be_recorded(path, trained(tmp_path, last_step=7))
+        check(last_step=7)
+    # Files that are not of a result stay as they are.
+    (tmp_path / "mine.json").write_text("[1, 2]")
+    with pytest.raises(UserError, match=r"mine\.json is no result of this ledger"):
+        check("mine.json")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "test.txt").touch()
+    check()
+    (tmp_path / "x" / "corpus.txt").touch()
+    with pytest.raises(UserError, match=r"/x, which holds other files \(corpus\.txt\)"):
+        check()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"splits": {}}', 99_999 * "["])
+def test_overrides_are_those_of_the_newest_start():
+    config = demo.get_config()
+    given = {"training.steps": 7, "training.seed": 3, "tokenizer.source_model": "/home/me/a.model"}
+    config.update_from_flattened_dict(given)
+    given |= {"data.raw_dir": "/data", "tokenizer.target_model": None}
+    found = ledger.overrides({"overrides": given}, Experiment.from_dict(config.to_dict()))
+    assert found == {"training.steps": 7, "tokenizer.source_model": "FILE"}
+
+
+WITHOUT_HASH = json.dumps(result(), indent=1).replace("text_sha256", "text")
+WITHOUT_SCORE = json.dumps(result(), indent=1).replace('"score":', '"points":')
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"splits": {}}', 99_999 * "[", WITHOUT_HASH, WITHOUT_SCORE]
+)
 def test_no_result(tmp_path, content):
     path = tmp_path / "x.json"
     with pytest.raises(UserError, match=r"cannot read the result .*x\.json: No such file"):

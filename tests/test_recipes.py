@@ -35,13 +35,13 @@ def of_recipe(name: str) -> Experiment:
     return Experiment.from_dict(config)
 
 
-def evaluation_of(experiment: Experiment, averaged: int = 5, **changes) -> dict:
+def evaluation_of(experiment, averaged=5, last_step=None, **changes) -> dict:
     """What scores.json says of a run that came to its end and was tested with its config."""
-    steps, every = experiment.training.steps, experiment.training.checkpoint_every
+    last = experiment.training.steps if last_step is None else last_step
+    every = experiment.training.checkpoint_every
     return {
         "split": "test",
-        "checkpoint_steps": [steps - every * i for i in reversed(range(averaged))],
-        "steps": steps,
+        "checkpoint_steps": [last - every * i for i in reversed(range(averaged))],
         "beam_size": experiment.decoding.beam_size,
         "length_penalty": {"name": "gnmt", "alpha": experiment.decoding.length_penalty},
         "max_extra_length": experiment.decoding.max_extra_length,
@@ -167,13 +167,13 @@ def test_changes_are_listed_in_the_order_of_importance():
     assert smoothing.source == "Table 3, base and row D"
 
 
-def test_the_steps_done_count_and_not_those_of_the_config():
+def test_the_steps_of_the_checkpoint_count_and_not_those_of_the_config():
     run = base_experiment()
-    assert explained(run, steps=40_000) == [
+    assert explained(run, last_step=40_000) == [
         ("training.steps, tokens_seen", "40000, 1,000.0 M", "100000, 2,500.0 M")
     ]
     # A run that has not come to the end of its warm-up has not had its peak.
-    assert explained(run, steps=1000)[1] == ("peak_learning_rate", "1.75e-04", "6.99e-04")
+    assert explained(run, averaged=1, last_step=1000)[2] == ("peak_learning_rate", "1.75e-04", "6.99e-04")
 
 
 def test_as_many_tokens_in_other_batches():
@@ -272,12 +272,13 @@ def test_every_effect_has_a_figure_or_is_unknown_and_has_a_source(row):
 def test_shown():
     run = base_experiment(model_norm="pre")
     text = shown(explain(run, "base", evaluation=evaluation_of(run, averaged=1)), "base")
-    head, *blocks = text.split("\n\n")
+    head, metric, announced, *blocks = text.split("\n\n")
     assert head == (
         "Recipe base: 27.3 BLEU, tokenised, compounds split, cased, on newstest2014 "
-        "(paper, Table 2)\n"
-        "Differences of this run, the most important first:"
+        "(paper, Table 2)"
     )
+    assert metric.startswith("Metric, of those in scores.json: bleu_tokenized_compound_split is of")
+    assert announced == "Differences of this run, the most important first:"
     assert blocks[0].startswith(
         " 1. averaged_checkpoints\n    run     1\n    recipe  5\n    effect  averaging adds"
     )
@@ -289,14 +290,14 @@ def test_shown():
         "    source  LiyuanLucasLiu/Transformer-Clinic issue #12"
     )
     assert blocks[2].startswith("Sections and tables are the paper's")
-    assert blocks[-1].startswith("Of scores.json: bleu_tokenized_compound_split is")
+    assert blocks[-1].startswith("Outside of configs: ")
 
 
 def test_shown_without_differences():
-    head, message, *rest = shown([], "big").split("\n\n")
+    head, _, message, *rest = shown([], "big").split("\n\n")
     assert head.startswith("Recipe big: 28.4 BLEU")
     assert message == "This run differs in nothing that is known to matter, but for the seed."
-    assert len(rest) == 2
+    assert len(rest) == 1
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

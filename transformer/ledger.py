@@ -11,7 +11,8 @@ it in a folder of its name. Where files lay is left out: it is not the same else
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ from transformer.trained import TrainedModel
 TOLERANCE = 0.2
 CURVES = ("nll", "bleu")
 _VALIDATION = "eval/validation/"
+TOKENIZER_FILES = "tokenizer.source_model", "tokenizer.target_model"
 # Fields that say where files lie and how the work is spread, not what is computed.
 NOT_RECORDED = {
     *(name for name in experiment.MAY_CHANGE if name.startswith(("data.", "mesh."))),
-    *("tokenizer.source_model", "tokenizer.target_model"),  # tokenizer_sha256 says what is in them
+    *TOKENIZER_FILES,  # tokenizer_sha256 says what is in them
     *("training.max_tokens_per_device", "training.log_every"),
 }
 _TYPES = {
@@ -44,14 +46,26 @@ _TYPES = {
     **dict.fromkeys(("checkpoint", "config_file"), str),
     "training_seconds": (int, float),
 }
+_TYPES_OF_SPLIT = {
+    **dict.fromkeys(("name", "text_sha256", "hypotheses_sha256"), str),
+    "scores": dict,
+    "sentences": int,
+}
 
 # --- Making -------------------------------------------------------------------------------
 
 
-def check_can_be_recorded(path: Path, model: TrainedModel) -> None:
-    """Raises UserError for what would make a result that proves nothing."""
+def check_can_be_recorded(path: Path, model: TrainedModel, splits: Collection[str]) -> None:
+    """Raises UserError for what would prove nothing, or would take the place of other files."""
     if path.suffix != ".json":
         raise UserError(f"--record={path}: give a file name that ends in .json")
+    files, folder = _hypotheses_files(path, [*splits, *_earlier_splits(path)]), path.with_suffix("")
+    found = folder.iterdir() if folder.is_dir() else ()
+    if others := sorted(f.name for f in found if f not in files and f.suffix != ".tmp"):
+        raise UserError(
+            f"--record={path} would put translations in {folder}, which holds other files "
+            f"({others[0]}); give another name"
+        )
     starts = provenance.starts(model.workdir)
     if not starts or starts[0]["step"]:
         raise UserError(
@@ -85,16 +99,13 @@ def new_result(
         name: max(line[f"total/{name}"] for line in metrics if f"total/{name}" in line)
         for name in ("seconds", "target_tokens")
     }
-    # One that came when all was done has trained nothing.
-    starts = [s for s in provenance.starts(workdir) if s["step"] < model.last_step]
+    *_, newest = starts = provenance.starts(workdir)
+    # One that came when all was done has trained nothing, but may have said that it was.
+    starts = [start for start in starts if start["step"] < model.last_step]
     apart = ("config_file", "overrides", "command")
     return {
-        "config_file": _without_folder(starts[-1]["config_file"]),
-        "overrides": {
-            name: value
-            for name, value in starts[-1]["overrides"].items()
-            if name not in NOT_RECORDED and name != "training.seed"
-        },
+        "config_file": _without_folder(newest["config_file"]),
+        "overrides": overrides(newest, config),
         "seed": config.training.seed,
         "config": comparable(config),
         "data_sha256": dict(data_sha256),
@@ -117,6 +128,17 @@ def new_result(
             for split, (translations, scores) in splits.items()
         },
         "curve": curve(metrics),
+    }
+
+
+def overrides(start: Mapping[str, Any], config: Experiment) -> dict[str, Any]:
+    """In what a config differs from its file, as a start says; FILE stands for a tokenizer."""
+    fields = experiment.flat(config.to_dict())
+    return {
+        name: "FILE" if name in TOKENIZER_FILES else value
+        for name, value in start["overrides"].items()
+        if name != "training.seed"
+        and (fields[name] if name in TOKENIZER_FILES else name not in NOT_RECORDED)
     }
 
 
@@ -159,16 +181,21 @@ def write(
     splits: Mapping[str, tuple[Translations, dict[str, Any]]],
 ) -> None:
     """The translations, one sentence a line, and then the result itself."""
-    files = {
-        _hypotheses_file(path, split): _text(translations)
-        for split, (translations, _) in splits.items()
-    }
-    for file, content in files.items():
-        write_atomically(file, content)
+    earlier = _hypotheses_files(path, _earlier_splits(path))
+    for split, (translations, _) in splits.items():
+        write_atomically(_hypotheses_file(path, split), _text(translations))
     write_atomically(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    # Of an earlier result of this name, which had other splits.
-    for file in {*path.with_suffix("").glob("*.txt")} - {*files}:
-        file.unlink()
+    for file in earlier - _hypotheses_files(path, splits):
+        file.unlink(missing_ok=True)
+
+
+def _earlier_splits(path: Path) -> Collection[str]:
+    """The splits of the result that `path` holds; raises UserError if it holds something else."""
+    return read(path)["splits"].keys() if path.exists() else ()
+
+
+def _hypotheses_files(path: Path, splits: Iterable[str]) -> set[Path]:
+    return {_hypotheses_file(path, split) for split in splits}
 
 
 def _text(translations: Translations) -> bytes:
@@ -189,6 +216,12 @@ def read(path: Path) -> dict[str, Any]:
         for name, kind in _TYPES.items():
             if not isinstance(result[name], kind):
                 raise TypeError(f"{name} is {result[name]!r}")
+        for entry in result["splits"].values():
+            for name, kind in _TYPES_OF_SPLIT.items():
+                if not isinstance(entry[name], kind):
+                    raise TypeError(f"{name} is {entry[name]!r}")
+            for score in entry["scores"].values():
+                float(score["score"])
     except OSError as error:
         raise UserError(f"cannot read the result {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -253,9 +286,10 @@ def disagreements(
     recorded: Mapping[str, Any], found: Mapping[str, Mapping[str, dict]], tolerance: float
 ) -> list[str]:
     """Where the scores found, by split and metric, are not those recorded, in words."""
-    return [
-        f"{split} {name}: recorded {score['score']:.2f}, now {found[split][name]['score']:.2f}"
-        for split, entry in recorded["splits"].items()
-        for name, score in entry["scores"].items()
-        if not abs(score["score"] - found[split][name]["score"]) <= tolerance
-    ]
+    lines = []
+    for split, entry in recorded["splits"].items():
+        for name, score in entry["scores"].items():
+            was, now = score["score"], found[split].get(name, {"score": math.nan})["score"]
+            if not abs(was - now) <= tolerance:
+                lines.append(f"{split} {name}: recorded {was:.2f}, now {now:.2f}")
+    return lines

@@ -322,14 +322,14 @@ def explain(
 ) -> list[Difference]:
     """In what an evaluated run differs from a recipe, the most important first.
 
-    `evaluation` has what TrainedModel.provenance() says of checkpoints and search; `split`, as
-    in scores.json; and `steps`, the updates done, which count in place of the config's. Raises
+    `evaluation` has what TrainedModel.provenance() says of checkpoints and search, and `split`,
+    as in scores.json. The updates of the checkpoint count in place of the config's. Raises
     UserError for an unknown recipe.
     """
     recipe = find_recipe(recipe_name)
     averaged = len(evaluation["checkpoint_steps"])
     run = flat(experiment.to_dict()) | {
-        "training.steps": evaluation["steps"],
+        "training.steps": max(evaluation["checkpoint_steps"]),
         "averaged_checkpoints": averaged,
         "decoding.beam_size": evaluation["beam_size"],
         "decoding.length_penalty": evaluation["length_penalty"]["alpha"],
@@ -359,21 +359,23 @@ def compare(run: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[Differenc
 
 
 def shown(differences: Sequence[Difference], recipe_name: str) -> str:
-    """Differences as text for a terminal, after what was published, before what compares."""
+    """Differences as text for a terminal, after what was published and what compares with it."""
     recipe = find_recipe(recipe_name)
-    parts = [_filled(f"Recipe {recipe_name}: ", recipe.published)]
+    parts = [
+        _filled(f"Recipe {recipe_name}: ", recipe.published),
+        _filled("Metric, of those in scores.json: ", recipe.comparable),
+    ]
     for number, (what, *rest) in enumerate(differences, 1):
         lines = [_filled(f"{number:2}. ", what)]
         names = Difference._fields[1:]
         lines += [_filled(f"    {n:8}", text) for n, text in zip(names, rest, strict=True)]
         parts.append("\n".join(lines))
     if differences:
-        parts[0] += "\nDifferences of this run, the most important first:"
+        parts[1] += "\n\nDifferences of this run, the most important first:"
         parts.append(_filled("", SOURCES))
     else:
         parts.append("This run differs in nothing that is known to matter, but for the seed.")
     parts.append(_filled("Outside of configs: ", recipe.beyond))
-    parts.append(_filled("Of scores.json: ", recipe.comparable))
     return "\n\n".join(parts)
 
 
