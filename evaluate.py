@@ -15,6 +15,7 @@ if __name__ == "__main__":
     use_huge_pages()  # before JAX is imported
 
 import dataclasses
+import re
 import time
 from pathlib import Path
 
@@ -139,6 +140,9 @@ def record(path: Path) -> None:
         result = ledger.new_result(models[chosen], chosen, bleu, splits, hashes)
         ledger.write(path, result, splits)
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
+        for commit in {start["commit"] for start in result["starts"]}:
+            if not re.fullmatch("[0-9a-f]+", commit):
+                print(f"warning: trained at commit {commit}, which nobody else can have", flush=True)
 
 
 def verify(path: Path) -> None:

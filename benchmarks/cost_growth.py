@@ -64,6 +64,12 @@ LENGTHS = flags.DEFINE_list(
 )
 ROWS = flags.DEFINE_list("rows", [2**n for n in range(6)], "Rows of 256 + 256 tokens.")
 DEPTHS = flags.DEFINE_list("depths", [1, 2, 4, 8], "Layers of encoder and of decoder, with 8 rows.")
+for name in ("lengths", "rows", "depths"):
+    flags.register_validator(
+        name,
+        lambda numbers: all(str(n).isdecimal() and int(n) for n in numbers),
+        message="give whole numbers of at least 1, with commas between them",
+    )
 LONGEST_TIMED = flags.DEFINE_integer("longest_timed", 16384, "Longer rows are not run.")
 LONGEST_TIMED_PLAIN = flags.DEFINE_integer(
     "longest_timed_plain", 4096, "Longer rows are not run in the plain form: it needs much memory."

@@ -67,20 +67,22 @@ def parts(traces: Path, quick: bool) -> list[Part]:
         flags = [*config, f"--steps={steps}", *flags]
         result.append(Part(name, "training_speed.py", flags, environment))
 
-    def versus(model: str, *against: str) -> None:
+    def versus(model: str, other: str) -> None:
         shape = ["--rows=97", "--length=256", "--vocab_size=37000", "--rounds=5"]
         if quick:
             shape = [*QUICK, "--rows=2", "--length=16", "--vocab_size=500", "--rounds=1"]
         flags = [f"--config=configs/{model}.py", "--dtype=bfloat16", *shape]
-        flags.append(f"--versus={','.join(against)}")
-        result.append(Part(f"{model} versus PyTorch", "versus_pytorch.py", flags, {}))
+        flags.append(f"--versus={other}")
+        result.append(Part(f"{model} versus {other}", "versus_pytorch.py", flags, {}))
 
     for model in ("base", "big"):
         speed(model, model, {}, f"--profile={traces / model}")
         name = f"{model}, where the time goes"
         result.append(Part(name, "profile_summary.py", [str(traces / model)], {}))
-    versus("base", *(["pytorch"] if quick else ["pytorch", "pytorch_compiled"]))
-    versus("big", "pytorch" if quick else "pytorch_compiled")
+    for model in ("base", "big"):
+        versus(model, "pytorch" if quick else "pytorch_compiled")
+    if not quick:
+        versus("base", "pytorch")
     for name, environment in VARIANTS.items():
         speed(f"base, {name}", "base", environment)
     return result

@@ -36,6 +36,7 @@ from transformer.batching import Batch, PackedPairs, TrainingBatches, layout
 from transformer.compilation import memory_summary
 from transformer.experiment import Experiment
 from transformer.flops import peak_flops, training_flops
+from transformer.packing import row_widths
 from transformer.prefetch import prefetch
 from transformer.profiling import STEP, Profile
 from transformer.provenance import conditions
@@ -62,19 +63,16 @@ def main() -> None:
 def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, Any]:
     """Trains for a few updates; returns what is worth knowing about them."""
     # 1. Data and program.
-    vocab_size = config.tokenizer.vocab_size
-    widths = config.data.max_source_length, config.data.max_target_length
+    vocab_size, training = config.tokenizer.vocab_size, config.training
+    limits = config.data.max_source_length, config.data.max_target_length
     program = Program(config, vocab_size)
-    rows = layout(
-        config.training.tokens_per_update,
-        config.training.max_tokens_per_device,
-        *widths,
-        row_shards(program.mesh),
-    )
-    num_pairs = 64 + 4 * rows.rows * max(widths) // min(24, *widths)  # more than four updates
-    pairs = synthetic_pairs(num_pairs, vocab_size, *widths, config.training.seed)
-    packed = PackedPairs(pairs, *widths, config.training.seed)
-    batches = TrainingBatches(packed, rows, config.training.seed)
+    num_pairs = 64 + 4 * max(training.tokens_per_update, *limits) // min(24, *limits)  # > 4 updates
+    pairs = synthetic_pairs(num_pairs, vocab_size, *limits, training.seed)
+    widths = row_widths(pairs.source_lengths, pairs.target_lengths, *limits)
+    shards = row_shards(program.mesh)
+    rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, shards)
+    packed = PackedPairs(pairs, *widths, training.seed)
+    batches = TrainingBatches(packed, rows, training.seed)
 
     def load_batch(number: int) -> tuple[Batch, np.ndarray]:
         rows = batches.rows(number)
@@ -121,7 +119,7 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
         config.model, vocab_size, pairs.source_lengths, pairs.target_lengths
     )
     flops = sum(flops_of_pair[packed.pairs_of(r)].sum() for r in rows_timed)
-    flops *= config.training.passes
+    flops *= training.passes
     positions = steps * rows.accumulation * rows.rows_per_step * sum(widths)
     device = program.mesh.devices.flat[0]
     peak = peak_flops(device, config.model.dtype)
@@ -132,6 +130,7 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
         "config": config.to_dict(),
         "parameters": program.num_params,
         "rows": [rows.accumulation, rows.rows_per_step],
+        "row_widths": widths,
         "tokens_per_update": tokens / steps,
         "padding": 1 - tokens / positions,
         "tokens_per_second": tokens / seconds,
@@ -146,15 +145,16 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
 
 
 def show(result: dict[str, Any]) -> None:
-    data, tokenizer = result["config"]["data"], result["config"]["tokenizer"]
     accumulation, rows = result["rows"]
+    source_width, target_width = result["row_widths"]
     mfu, peak_memory = result["mfu"], result["peak_memory"]
     for name, value in {
         "device": f"{result['conditions']['device']} beside {result['conditions']['cpu']}; "
         f"{result['config']['model']['dtype']}",
-        "model": f"{result['parameters']:,} parameters, vocabulary of {tokenizer['vocab_size']:,}",
-        "update": f"{accumulation} x {rows} rows of {data['max_source_length']} + "
-        f"{data['max_target_length']}, {result['padding']:.1%} of them padding",
+        "model": f"{result['parameters']:,} parameters, vocabulary of "
+        f"{result['config']['tokenizer']['vocab_size']:,}",
+        "update": f"{accumulation} x {rows} rows of {source_width} + {target_width}, "
+        f"{result['padding']:.1%} of them padding",
         "tokens": f"{result['tokens_per_second']:,.0f} a second, source and target, "
         f"{result['tokens_per_update']:,.0f} an update, padding excluded",
         "step": f"{timing.shown(result['step_seconds']['values'])} ms",

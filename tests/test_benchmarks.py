@@ -250,6 +250,9 @@ def test_cost_growth(tmp_path):
     assert again.out == b""
     other = run("benchmarks/cost_growth.py", *flags, "--config.model.d_ff=12", cwd=tmp_path)
     assert_refused(other, "cost_growth.json", "--out")
+    for flag in ("--lengths=8,x", "--rows=0"):
+        refused = run("benchmarks/cost_growth.py", "--out=.", flag, cwd=tmp_path)
+        assert_refused(refused, flag.partition("=")[0], "whole numbers of at least 1")
 
 
 # --- versus_pytorch.py --------------------------------------------------------------------

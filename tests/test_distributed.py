@@ -79,6 +79,12 @@ def test_a_job_is_detected(monkeypatch, variables, is_job):
     assert distributed.job() == ({} if is_job else None)
 
 
+def test_a_number_of_tasks_that_is_none(monkeypatch):
+    set_all(monkeypatch, {"SLURM_STEP_NUM_TASKS": "x"})
+    with pytest.raises(UserError, match="SLURM_STEP_NUM_TASKS is 'x'; unset it"):
+        distributed.job()
+
+
 @pytest.mark.parametrize(
     ("variables", "is_job"),
     [

@@ -58,8 +58,18 @@ def test_base_is_378_megaflops_a_pair_of_tokens():
     assert flops == pytest.approx(378e6, rel=0.01)
 
 
-def test_peaks():
-    device = types.SimpleNamespace(device_kind="NVIDIA A100-SXM4-40GB")
-    assert peak_flops(device, "bfloat16") == 312e12
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5", 459e12),
+        ("cpu", None),
+    ],
+)
+def test_peaks(kind, peak):
+    device = types.SimpleNamespace(device_kind=kind)
+    assert peak_flops(device, "bfloat16") == peak
     assert peak_flops(device, "float32") is None
-    assert peak_flops(types.SimpleNamespace(device_kind="cpu"), "bfloat16") is None

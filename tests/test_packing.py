@@ -119,6 +119,7 @@ def test_rows_are_the_same_on_every_machine():
         (24, 20, (256, 256), (304, 256)),  # 307.2
         (16, 17, (64, 68), (64, 68)),  # as asked for, when that is right: no multiple of 8
         (100, 90, (256, 256), (304, 272)),  # three of each
+        (129, 129, (256, 256), (392, 392)),  # 387: not 384, where there is room for two
         (10, 90, (256, 256), (256, 512)),  # at most twice
     ],
 )

@@ -1,5 +1,7 @@
 """What is noted of a run's starts."""
 
+from pathlib import Path
+
 import jax
 import pytest
 
@@ -36,6 +38,14 @@ def test_conditions():
     assert {*PACKAGES, "command", "commit", "device", "cpu", "python"} == found.keys()
     assert found["jax"] == jax.__version__
     assert found["device"] == f"{len(jax.devices())} x cpu"
+
+
+def test_the_commit_of_a_copy_without_git(monkeypatch):
+    monkeypatch.setattr("transformer.provenance.ROOT", Path("/"))
+    monkeypatch.delenv("GIT_COMMIT", raising=False)
+    assert conditions()["commit"] == "unknown"
+    monkeypatch.setenv("GIT_COMMIT", "abc1234")
+    assert conditions()["commit"] == "abc1234"
 
 
 @pytest.mark.parametrize(

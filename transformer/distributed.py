@@ -78,8 +78,11 @@ def job() -> dict[str, Any] | None:
     given = [flag.value is not None for flag in (COORDINATOR, NUM_PROCESSES, PROCESS_ID)]
     if not any(given):
         names = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
-        tasks = max(int(os.environ.get(name, "1")) for name in names)
-        return {} if tasks > 1 or _num_tpu_hosts() > 1 else None
+        tasks = {name: os.environ.get(name, "1") for name in names}
+        for name, value in tasks.items():
+            if not value.isdecimal():
+                raise UserError(f"the environment variable {name} is {value!r}; unset it")
+        return {} if max(map(int, tasks.values())) > 1 or _num_tpu_hosts() > 1 else None
     if not all(given):
         raise UserError(
             "--coordinator, --num_processes and --process_id go together; give all or none"

@@ -9,7 +9,10 @@ from transformer.model import TransformerConfig
 PEAK_BFLOAT16 = {
     "NVIDIA A100": 312e12,
     "NVIDIA H100": 989e12,  # SXM
-    "NVIDIA H200": 989e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,  # SXM
+    "NVIDIA H200 NVL": 835e12,
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,
     "TPU v5": 459e12,  # v5p
@@ -21,9 +24,9 @@ def peak_flops(device: jax.Device, dtype: str) -> float | None:
     """The device's peak for products of this type; None where it is not known."""
     if dtype != "bfloat16":
         return None
-    # Longer names tell memory sizes: NVIDIA A100-SXM4-40GB.
-    known = [peak for name, peak in PEAK_BFLOAT16.items() if device.device_kind.startswith(name)]
-    return known[0] if known else None
+    # Devices have longer names, with memory sizes: NVIDIA A100-SXM4-40GB.
+    names = [name for name in PEAK_BFLOAT16 if device.device_kind.startswith(name)]
+    return PEAK_BFLOAT16[max(names, key=len)] if names else None
 
 
 def training_flops(

@@ -67,13 +67,16 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str:
-    """The commit's short hash, with -dirty where files differ from it."""
+    """The commit's short hash, with -dirty where files differ from it.
+
+    A copy without .git (a container's) may be told by the environment variable GIT_COMMIT.
+    """
     git = ["git", "--no-optional-locks", "-C", str(ROOT)]  # somebody may be committing
     command = [*git, "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("GIT_COMMIT") or "unknown"
 
 
 def _cpu() -> str:
