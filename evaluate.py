@@ -142,7 +142,9 @@ def record(path: Path) -> None:
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
         for commit in {start["commit"] for start in result["starts"]}:
             if not re.fullmatch("[0-9a-f]+", commit):
-                print(f"warning: trained at commit {commit}, which nobody else can have", flush=True)
+                print(
+                    f"warning: trained at commit {commit}, which nobody else can have", flush=True
+                )
 
 
 def verify(path: Path) -> None:

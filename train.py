@@ -27,7 +27,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from transformer import cli, distributed, experiment
-from transformer.batching import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
+from transformer.batching import Batch, EvaluationBatches, PackedPairs, TrainingBatches
 from transformer.checkpoint import Checkpoints
 from transformer.compilation import Compilations, memory_summary, units
 from transformer.divergence import Monitor, norms_by_layer, write_report
@@ -63,6 +63,7 @@ from transformer.training import (
     init_state,
     make_nll_step,
     make_train_step,
+    update_layout,
 )
 from transformer.translation import Translator
 
@@ -178,10 +179,11 @@ class Run:
         lengths = pairs.source_lengths, pairs.target_lengths
         widths = row_widths(*lengths, *limits)
         self.packed = PackedPairs(pairs, *widths, seed=training.seed)
-        shards = row_shards(mesh)
-        rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, shards)
+        rows = update_layout(training, *widths, mesh)
         self.batches = TrainingBatches(self.packed, rows, training.seed)
-        self.validation = EvaluationBatches(validation_pairs, *widths, rows.rows_per_step, shards)
+        self.validation = EvaluationBatches(
+            validation_pairs, *widths, rows.rows_per_step, row_shards(mesh)
+        )
         self.data_id = experiment.data_id(source, self.validation_source, self.tokenizers)
         if distributed.from_first(lambda: self.data_id) != self.data_id:
             raise UserError(

@@ -32,7 +32,7 @@ from benchmarks import timing
 from benchmarks.program import Program
 from benchmarks.synthetic import synthetic_pairs
 from transformer import cli
-from transformer.batching import Batch, PackedPairs, TrainingBatches, layout
+from transformer.batching import Batch, PackedPairs, TrainingBatches
 from transformer.compilation import memory_summary
 from transformer.experiment import Experiment
 from transformer.flops import peak_flops, training_flops
@@ -40,7 +40,8 @@ from transformer.packing import row_widths
 from transformer.prefetch import prefetch
 from transformer.profiling import STEP, Profile
 from transformer.provenance import conditions
-from transformer.sharding import distribute, row_shards, split_rows
+from transformer.sharding import distribute, split_rows
+from transformer.training import update_layout
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 WARM_UP = 3  # updates
@@ -69,8 +70,7 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
     num_pairs = 64 + 4 * max(training.tokens_per_update, *limits) // min(24, *limits)  # > 4 updates
     pairs = synthetic_pairs(num_pairs, vocab_size, *limits, training.seed)
     widths = row_widths(pairs.source_lengths, pairs.target_lengths, *limits)
-    shards = row_shards(program.mesh)
-    rows = layout(training.tokens_per_update, training.max_tokens_per_device, *widths, shards)
+    rows = update_layout(training, *widths, program.mesh)
     packed = PackedPairs(pairs, *widths, training.seed)
     batches = TrainingBatches(packed, rows, training.seed)
 

@@ -96,7 +96,7 @@ def get_config() -> ConfigDict:
     # Positions in an update, source or target, whichever are more: whole rows.
     config.training.tokens_per_update = 25_000
     # As many as fit on one device at once; an update is accumulated from such parts.
-    # 0: all of it.
+    # 0: all of it, on CPUs 2,048.
     config.training.max_tokens_per_device = 0
     config.training.label_smoothing = 0.1
     # R-Drop's alpha (Liang et al. 2021: 5): two passes with other dropout, at twice the cost, that

@@ -173,7 +173,11 @@ def test_the_steps_of_the_checkpoint_count_and_not_those_of_the_config():
         ("training.steps, tokens_seen", "40000, 1,000.0 M", "100000, 2,500.0 M")
     ]
     # A run that has not come to the end of its warm-up has not had its peak.
-    assert explained(run, averaged=1, last_step=1000)[2] == ("peak_learning_rate", "1.75e-04", "6.99e-04")
+    assert explained(run, averaged=1, last_step=1000)[2] == (
+        "peak_learning_rate",
+        "1.75e-04",
+        "6.99e-04",
+    )
 
 
 def test_as_many_tokens_in_other_batches():

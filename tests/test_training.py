@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -29,6 +30,7 @@ from transformer.training import (
     init_state,
     make_nll_step,
     make_train_step,
+    update_layout,
 )
 from transformer.vocabulary import EOS
 
@@ -387,3 +389,19 @@ def test_settings_that_cannot_be(changes, message):
 
 if __name__ == "__main__":
     print(json.dumps(losses(int(sys.argv[1]))))
+
+
+@pytest.mark.parametrize(
+    ("platform", "at_once", "expected"),
+    [
+        ("gpu", 0, Layout(97, 1, 97)),
+        ("cpu", 0, Layout(97, 13, 8)),  # 8 rows of 256 are 2,048 tokens
+        ("cpu", 5000, Layout(97, 6, 17)),
+        ("gpu", 5000, Layout(97, 6, 17)),
+    ],
+)
+def test_a_cpu_takes_an_update_in_small_parts(platform, at_once, expected):
+    config = dataclasses.replace(PAPER.training, max_tokens_per_device=at_once)
+    device = types.SimpleNamespace(platform=platform)
+    mesh = types.SimpleNamespace(devices=np.array([device]), shape={"data": 1, "fsdp": 1})
+    assert update_layout(config, 256, 240, mesh) == expected

@@ -9,12 +9,22 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.batching import Batch
+from transformer.batching import Batch, Layout, layout
 from transformer.errors import UserError, check_choice, check_range
 from transformer.layers import DropoutRngs
 from transformer.loss import Loss, cross_entropy, symmetric_divergence
 from transformer.model import FunctionalModel, Params
-from transformer.sharding import gather_fsdp, replicated, split_rows, state_sharding
+from transformer.sharding import (
+    gather_fsdp,
+    replicated,
+    row_shards,
+    split_rows,
+    state_sharding,
+)
+
+# What a CPU takes at once unless the config says: with more it is slower (docs/performance.md),
+# and needs more memory.
+CPU_TOKENS = 2048
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +69,16 @@ class TrainingConfig:
     def passes(self) -> int:
         """How often an update passes each pair through the model: see `batch_loss`."""
         return 2 if self.r_drop else 1
+
+
+def update_layout(
+    config: TrainingConfig, source_width: int, target_width: int, mesh: jax.sharding.Mesh
+) -> Layout:
+    """How the rows of an update are split over the devices of a mesh."""
+    at_once = config.max_tokens_per_device
+    if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
+        at_once = CPU_TOKENS
+    return layout(config.tokens_per_update, at_once, source_width, target_width, row_shards(mesh))
 
 
 class TrainState(NamedTuple):
