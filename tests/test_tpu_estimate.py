@@ -107,7 +107,19 @@ def test_estimates_for_virtual_devices():
     assert all(int(count) > 0 for count, _ in exchanged)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is here")
+HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
+
+
+@pytest.mark.skipif(not HAS_LIBTPU, reason="libtpu is not here")
+def test_estimates_for_a_slice():
+    process = estimate("--topology=v5e:2x4", *SMALL, "--config.mesh.fsdp=8")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("slice       v5e:2x4: 8 x TPU v5 lite, 1 data x 8 fsdp")
+    assert re.search(r"^memory .* of 16 GiB, fits: ", process.stdout, re.M)
+    assert re.search(r"^exchange    \d+ all-gather, ", process.stdout, re.M)
+
+
+@pytest.mark.skipif(HAS_LIBTPU, reason="libtpu is here")
 def test_without_libtpu():
     process = estimate("--topology=v5e:2x4")
     assert process.returncode == 2
