@@ -53,6 +53,8 @@ def main() -> None:
     given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN) if flag.value is not None]
     if len(given) > 1:
         raise UserError(f"--{' and --'.join(given)} are given; give one of them")
+    if given and flags.FLAGS.ensemble:
+        raise UserError(f"--{given[0]} is for one run; leave --ensemble out")
     if not all(SPLIT.value) or not SPLIT.value:
         raise UserError("--split is empty; name a split, such as test")
     if EXPLAIN.value is not None:

@@ -209,6 +209,16 @@ def test_scores_say_what_they_are_of(learned):
     assert average["config_sha256"] == config.sha256
 
 
+def test_an_ensemble(learned):
+    alone = evaluate(learned)
+    hypotheses = (learned / "eval" / "test" / "hypotheses.txt").read_bytes()
+    twice = evaluate(learned, "--ensemble=run")
+    assert (learned / "eval" / "test" / "hypotheses.txt").read_bytes() == hypotheses
+    other = {name: alone[name] for name in ("checkpoint_steps", "config_sha256")}
+    assert twice["ensemble_with"] == [other]
+    assert "ensemble_with" not in alone
+
+
 def test_a_result_is_recorded_and_verified(learned):
     directory = learned.parent
     options = ["--workdir=run", "--split=test"]

@@ -314,6 +314,7 @@ def test_what_the_commands_refuse(tmp_path):
         (["--explain=larger"], "there is no recipe 'larger'; give one of: base, big"),
         (["--verify=text.json"], "text.json is of text files; give the --workdir"),
         (["--record=y.json"], "--workdir is missing"),
+        (["--record=y.json", "--ensemble=x"], "--record is for one run; leave --ensemble out"),
         (["--verify="], "cannot read the result"),
         (["--workdir=x", "--split="], "--split is empty"),
         (["--verify=x.json", "--beam_size=1"], "--beam_size is given, and x.json says which"),

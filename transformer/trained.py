@@ -1,7 +1,7 @@
 """A trained model, restored from its work directory and ready to translate."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from absl import flags
 from transformer import experiment
 from transformer.checkpoint import Checkpoints
 from transformer.distributed import from_first
+from transformer.ensemble import Ensemble, stack
 from transformer.errors import UserError
 from transformer.experiment import Experiment
-from transformer.model import Params, transformer
+from transformer.model import Params, TransformerConfig, transformer
 from transformer.sharding import data_mesh, replicated
 from transformer.tokenizer import Tokenizers
 from transformer.translation import Translator
@@ -29,19 +30,25 @@ class TrainedModel:
     steps: list[int]  # of the checkpoint, or of those averaged
     last_step: int  # that the run has a checkpoint of
     stopped_early: bool  # by training.patience
-    params: Params
+    params: Params  # of an ensemble, stacked
     translator: Translator
+    others: tuple["TrainedModel", ...] = ()  # of an ensemble
 
     def provenance(self) -> dict[str, Any]:
         """What produced a translation, for scores.json."""
         decoding = self.translator.config
+        others = [
+            {"checkpoint_steps": model.steps, "config_sha256": model.config.sha256}
+            for model in self.others
+        ]
         return {
+            **({"ensemble_with": others} if others else {}),
             "checkpoint_steps": self.steps,
             "beam_size": decoding.beam_size,
             "length_penalty": {"name": "gnmt", "alpha": decoding.length_penalty},
             "max_extra_length": decoding.max_extra_length,
             "config_sha256": self.config.sha256,
-            "tokenizer_sha256": [t.sha256 for t in dict.fromkeys(self.tokenizers)],
+            "tokenizer_sha256": _tokenizer_sha256(self),
         }
 
 
@@ -51,6 +58,9 @@ def define_flags() -> Callable[..., TrainedModel]:
     What that is given by the name of a flag takes the flag's place.
     """
     workdir = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
+    ensemble = flags.DEFINE_list(
+        "ensemble", [], "Work directories of more runs of the same model, to be searched as one."
+    )
     checkpoint = flags.DEFINE_enum(
         "checkpoint", None, CHECKPOINTS, "Which parameters to use; the best if none."
     )
@@ -69,9 +79,41 @@ def define_flags() -> Callable[..., TrainedModel]:
         if workdir.value is None:
             raise UserError("--workdir is missing; give the work directory of a training run")
         chosen = {flag.name: flag.value for flag in (checkpoint, average_last, *search)} | instead
-        return restore(Path(workdir.value), **chosen)
+        workdirs = [workdir.value, *ensemble.value]
+        return as_one([restore(Path(directory), **chosen) for directory in workdirs])
 
     return restore_chosen
+
+
+def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
+    """The first model, whose translator searches with all; raises UserError if they differ."""
+    first, *others = models
+    if not others:
+        return first
+    for model in others:
+        for what, of in (("model", _architecture), ("tokenizer", _tokenizer_sha256)):
+            if of(model) != of(first):
+                raise UserError(
+                    f"--ensemble: {model.workdir} has another {what} than {first.workdir}; give "
+                    "runs of the same model on the same data"
+                )
+    ensemble = Ensemble(transformer(first.config.model, *_vocab_sizes(first.tokenizers)))
+    translator = Translator(ensemble, first.tokenizers, first.translator.config, data_mesh())
+    params = stack([model.params for model in models])
+    return dataclasses.replace(first, params=params, translator=translator, others=tuple(others))
+
+
+def _architecture(model: TrainedModel) -> TransformerConfig:
+    no_dropout = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    return dataclasses.replace(model.config.model, **no_dropout)
+
+
+def _tokenizer_sha256(model: TrainedModel) -> list[str]:
+    return [tokenizer.sha256 for tokenizer in dict.fromkeys(model.tokenizers)]
+
+
+def _vocab_sizes(tokenizers: Tokenizers) -> list[int]:
+    return [tokenizer.vocab_size for tokenizer in tokenizers]
 
 
 def restore(
@@ -91,7 +133,7 @@ def restore(
     given = {name: value for name, value in decoding.items() if value is not None}
     decoding_config = dataclasses.replace(config.decoding, **given)
     tokenizers = Tokenizers.load(workdir)
-    model = transformer(config.model, *(tokenizer.vocab_size for tokenizer in tokenizers))
+    model = transformer(config.model, *_vocab_sizes(tokenizers))
 
     mesh = data_mesh()
     like = jax.tree.map(

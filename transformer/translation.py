@@ -8,6 +8,7 @@ import numpy as np
 
 from transformer.decoding import Hypotheses, beam_search
 from transformer.distributed import meet
+from transformer.ensemble import Ensemble
 from transformer.errors import check_range
 from transformer.model import FunctionalModel, Params
 from transformer.sharding import distribute, replicated, split_over_all
@@ -38,7 +39,7 @@ class Translator:
 
     def __init__(
         self,
-        model: FunctionalModel,
+        model: FunctionalModel | Ensemble,
         tokenizers: Tokenizers,
         config: DecodingConfig,
         mesh: jax.sharding.Mesh,

@@ -1,0 +1,99 @@
+"""Models searched as one."""
+
+import dataclasses
+from collections import namedtuple
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_model import small
+
+from configs import demo
+from transformer.decoding import beam_search
+from transformer.ensemble import Ensemble, stack
+from transformer.errors import UserError
+from transformer.experiment import Experiment
+from transformer.trained import TrainedModel, as_one
+
+DEMO = Experiment.from_dict(demo.get_config().to_dict())
+WithHash = namedtuple("WithHash", "sha256")
+SRC = jnp.array([[3, 0, 5, 7, 0], [2, 4, 6, 8, 9]])
+M, LONGEST = 3, 7
+
+
+def logits_of(model, params, tokens_NT):
+    """Step by step, [N, T, V]."""
+
+    @jax.jit
+    def steps(params):
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(SRC), SRC, M, LONGEST)
+
+        def step(cache, tokens_N):
+            logits_NV, cache = bound.decode_step(tokens_N, cache)
+            return cache, logits_NV
+
+        return jax.lax.scan(step, cache, tokens_NT.T)[1].swapaxes(0, 1)
+
+    return steps(params)
+
+
+def found(model, params):
+    @jax.jit
+    def search(params):
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(SRC), SRC, M, LONGEST)
+        lengths = jnp.array([LONGEST, LONGEST - 2])
+        return beam_search(
+            bound.decode_step, cache, lengths, beam_size=M, alpha=0.6, longest=LONGEST
+        )
+
+    return search(params)
+
+
+def test_the_mean_of_probabilities(random_params):
+    model = small(num_encoder_layers=1)
+    three = [random_params(model, seed) for seed in (1, 2, 3)]
+    tokens_NT = jnp.asarray(np.random.default_rng(1).integers(1, 9, (2 * M, LONGEST)))
+    mean = np.mean([jax.nn.softmax(logits_of(model, p, tokens_NT)) for p in three], axis=0)
+    together = logits_of(Ensemble(model), stack(three), tokens_NT)
+    np.testing.assert_allclose(np.exp(together), mean, atol=1e-6)
+    assert np.abs(mean - jax.nn.softmax(logits_of(model, three[0], tokens_NT))).max() > 0.01
+
+
+def test_a_search_with_the_same_model_twice(random_params):
+    """So every hypothesis keeps its own cache in both."""
+    model = small(num_encoder_layers=1)
+    params = random_params(model)
+    alone, twice = found(model, params), found(Ensemble(model), stack([params, params]))
+    np.testing.assert_array_equal(alone.tokens_BML, twice.tokens_BML)
+    np.testing.assert_allclose(alone.scores_BM, twice.scores_BM, atol=1e-5)
+    other = found(Ensemble(model), stack([params, random_params(model, 5)]))
+    assert not np.array_equal(alone.tokens_BML, other.tokens_BML)
+
+
+def restored(workdir, tokenizer="a", **changes):
+    config = dataclasses.replace(DEMO, model=dataclasses.replace(DEMO.model, **changes))
+    tokenizers = (WithHash(tokenizer),)
+    nothing = dict(steps=[1], last_step=1, stopped_early=False, params=None, translator=None)
+    return TrainedModel(Path(workdir), config, tokenizers, **nothing)
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (restored("y", d_ff=11), "model"),
+        (restored("y", activation="gelu"), "model"),
+        (restored("y", tokenizer="b", dropout=0.3), "tokenizer"),
+    ],
+)
+def test_what_cannot_be_searched_as_one(other, what):
+    with pytest.raises(UserError, match=f"--ensemble: y has another {what} than x; give runs"):
+        as_one([restored("x"), restored("x"), other])
+
+
+def test_one_model_is_no_ensemble():
+    model = restored("x")
+    assert as_one([model]) is model
