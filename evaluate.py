@@ -4,9 +4,9 @@
     python evaluate.py --workdir=runs/base --checkpoint=average --average_last=5
     python evaluate.py --workdir=runs/base --explain=big
 
-Writes WORKDIR/eval/<split>/: sources.txt, references.txt, hypotheses.txt, scores.json. In
-several processes (docs/running.md) the devices of all share the sentences. For the ledger of
-results, --record and --verify: see transformer/ledger.py.
+Writes WORKDIR/eval/<split>/ (of an ensemble, <split>-ensemble): sources.txt, references.txt,
+hypotheses.txt, scores.json. In several processes (docs/running.md) the devices of all share the
+sentences. For the ledger of results, --record and --verify: see transformer/ledger.py.
 """
 
 if __name__ == "__main__":
@@ -76,7 +76,8 @@ def evaluate(model: TrainedModel, split: str) -> tuple[Translations, dict[str, d
     with distributed.first_alone():
         source = open_source(data, split)
     steps = ", ".join(map(str, model.steps))
-    print(f"{model.workdir} at step {steps}; {source.describe()}", flush=True)
+    others = "".join(f" with {other['workdir']}" for other in model.others)
+    print(f"{model.workdir} at step {steps}{others}; {source.describe()}", flush=True)
 
     # 2. Its translations, by the devices of all processes.
     start = time.monotonic()
@@ -91,7 +92,7 @@ def evaluate(model: TrainedModel, split: str) -> tuple[Translations, dict[str, d
     scores = translations.scores(data)
     directory = write_evaluation(
         model.workdir,
-        split,
+        f"{split}-ensemble" if model.others else split,
         translations,
         {
             **scores,
@@ -144,9 +145,7 @@ def record(path: Path) -> None:
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
         for commit in {start["commit"] for start in result["starts"]}:
             if not re.fullmatch("[0-9a-f]+", commit):
-                print(
-                    f"warning: trained at commit {commit}, which nobody else can have", flush=True
-                )
+                print(f"warning: the commit is {commit}; others need one that they can have")
 
 
 def verify(path: Path) -> None:

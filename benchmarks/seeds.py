@@ -25,14 +25,14 @@ from transformer.provenance import ROOT
 from transformer.results_md import mean_and_deviation
 
 
-def _ints(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("config", type=Path, help="a file of configs/")
-    parser.add_argument("--seeds", type=_ints, default="1,2,3", help="with commas between them")
+    parser.add_argument("--seeds", type=numbers, default="1,2,3", help="with commas between them")
     parser.add_argument("--name", help="of the runs; that of the config if none")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where they live")
     parser.add_argument("--results", type=Path, default=Path("results"), help="for the ledger")

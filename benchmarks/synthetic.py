@@ -11,11 +11,13 @@ def synthetic_pairs(
 ) -> TokenizedPairs:
     """Pairs of 29 tokens a side on average, if these fit; the same ones for the same arguments.
 
-    Lengths are log-normal, those of a pair alike; ids follow Zipf's law, whose repetitions
-    embedding gradients feel. Longer sides are cut, where training would drop the pair.
+    Lengths are log-normal, those of a pair alike, with a median of no more than a quarter of the
+    longest; ids follow Zipf's law, whose repetitions embedding gradients feel. Longer sides are
+    cut, where training would drop the pair.
     """
     rng = np.random.default_rng(seed)
-    source_lengths = rng.lognormal(np.log(24), 0.6, num_pairs)
+    median = median_length(max_source_length, max_target_length)
+    source_lengths = rng.lognormal(np.log(median), 0.6, num_pairs)
     target_lengths = source_lengths * rng.lognormal(0, 0.2, num_pairs)
     first = UNK + 1
 
@@ -32,3 +34,8 @@ def synthetic_pairs(
     return TokenizedPairs(
         *side(source_lengths, max_source_length), *side(target_lengths, max_target_length), report
     )
+
+
+def median_length(max_source_length: int, max_target_length: int) -> float:
+    """Of the source sides of `synthetic_pairs`."""
+    return min(24, max_source_length / 4, max_target_length / 4)

@@ -29,15 +29,15 @@ from ml_collections import config_flags
 
 from benchmarks.collectives import collectives
 from transformer import cli
-from transformer.batching import Batch
+from transformer.batching import Batch, layout
 from transformer.compilation import units
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.flops import training_flops
 from transformer.model import transformer
 from transformer.optimizer import optimizer
-from transformer.sharding import make_mesh
-from transformer.training import abstract_state, make_train_step, update_layout
+from transformer.sharding import make_mesh, row_shards
+from transformer.training import abstract_state, make_train_step
 
 # Memory of a JAX device, from Google Cloud's pages on each version. A chip is one device, but
 # in a topology of v4 each of its two cores.
@@ -65,7 +65,9 @@ def main() -> None:
     # 1. The batch, from the config alone.
     widths = config.data.max_source_length, config.data.max_target_length
     training = config.training
-    rows = update_layout(training, *widths, mesh)
+    rows = layout(  # not train.py's own for CPUs: virtual ones stand for others
+        training.tokens_per_update, training.max_tokens_per_device, *widths, row_shards(mesh)
+    )
     num_rows = rows.accumulation * rows.rows_per_step
     print(
         f"update      {rows.rows} rows of {widths[0]} + {widths[1]} tokens, {config.model.dtype}; "

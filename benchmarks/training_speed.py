@@ -30,7 +30,7 @@ from ml_collections import config_flags
 
 from benchmarks import timing
 from benchmarks.program import Program
-from benchmarks.synthetic import synthetic_pairs
+from benchmarks.synthetic import median_length, synthetic_pairs
 from transformer import cli
 from transformer.batching import Batch, PackedPairs, TrainingBatches
 from transformer.compilation import memory_summary
@@ -67,7 +67,8 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
     vocab_size, training = config.tokenizer.vocab_size, config.training
     limits = config.data.max_source_length, config.data.max_target_length
     program = Program(config, vocab_size)
-    num_pairs = 64 + 4 * max(training.tokens_per_update, *limits) // min(24, *limits)  # > 4 updates
+    tokens_needed = 5 * max(training.tokens_per_update, *limits)
+    num_pairs = 64 + int(tokens_needed / median_length(*limits))
     pairs = synthetic_pairs(num_pairs, vocab_size, *limits, training.seed)
     widths = row_widths(pairs.source_lengths, pairs.target_lengths, *limits)
     rows = update_layout(training, *widths, program.mesh)

@@ -369,6 +369,10 @@ def test_seeds(tmp_path):
     assert [result["config_file"] for result in results] == ["configs/base.py"] * 2
     assert re.search(r"^test: BLEU \d+\.\d\d ± \d+\.\d\d, 2 seeds$", done.stdout, re.M)
 
+    refused = seeds("1,x")
+    assert refused.returncode == 2
+    assert "argument --seeds: invalid numbers value: '1,x'" in refused.stderr
+
     changed = (tmp_path / "results" / "toy-1.json").stat().st_mtime
     again = seeds("1,3", "--config.model.d_model=15")
     assert again.returncode == 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -210,20 +211,27 @@ def test_scores_say_what_they_are_of(learned):
 
 
 def test_an_ensemble(learned):
-    alone = evaluate(learned)
-    hypotheses = (learned / "eval" / "test" / "hypotheses.txt").read_bytes()
-    twice = evaluate(learned, "--ensemble=run")
-    assert (learned / "eval" / "test" / "hypotheses.txt").read_bytes() == hypotheses
+    """Of a model and itself, which translates as the model alone does; of two processes."""
+    alone = evaluate(learned, "--checkpoint=average", "--average_last=2")
+    shutil.copytree(learned, learned.parent / "again")
+    command = [ROOT / "evaluate.py", "--workdir=run", "--ensemble=again", "--checkpoint=average"]
+    jobs = [[*command, "--average_last=2", *job] for job in flags_of_a_job(2)]
+    run_together(jobs, learned.parent)
+    shutil.rmtree(learned.parent / "again")
+    texts = [learned / "eval" / name / "hypotheses.txt" for name in ("test", "test-ensemble")]
+    assert texts[0].read_bytes() == texts[1].read_bytes()
+    together = json.loads((learned / "eval" / "test-ensemble" / "scores.json").read_text())
     other = {name: alone[name] for name in ("checkpoint_steps", "config_sha256")}
-    assert twice["ensemble_with"] == [other]
-    assert "ensemble_with" not in alone
+    assert together["ensemble_with"] == [{"workdir": "again", **other}]
 
 
 def test_a_result_is_recorded_and_verified(learned):
     directory = learned.parent
     options = ["--workdir=run", "--split=test"]
-    succeeded(run("evaluate.py", *options, "--record=results/toy.json", cwd=directory))
+    done = succeeded(run("evaluate.py", *options, "--record=results/toy.json", cwd=directory))
     result = ledger.read(directory / "results" / "toy.json")
+    is_public = re.fullmatch("[0-9a-f]+", result["starts"][0]["commit"])
+    assert (b"warning: the commit is" in done.out) == (not is_public)
     # 1. It says what was run, with what, and what came of it.
     assert result["config_file"] == "configs/base.py"
     assert result["overrides"]["model.d_ff"] == 61

@@ -1,6 +1,8 @@
 """Models searched as one."""
 
 import dataclasses
+import re
+import types
 from collections import namedtuple
 from pathlib import Path
 
@@ -15,10 +17,11 @@ from transformer.decoding import beam_search
 from transformer.ensemble import Ensemble, stack
 from transformer.errors import UserError
 from transformer.experiment import Experiment
+from transformer.tokenizer import Tokenizers
 from transformer.trained import TrainedModel, as_one
 
 DEMO = Experiment.from_dict(demo.get_config().to_dict())
-WithHash = namedtuple("WithHash", "sha256")
+ToyTokenizer = namedtuple("ToyTokenizer", "sha256 vocab_size")
 SRC = jnp.array([[3, 0, 5, 7, 0], [2, 4, 6, 8, 9]])
 M, LONGEST = 3, 7
 
@@ -74,26 +77,36 @@ def test_a_search_with_the_same_model_twice(random_params):
     assert not np.array_equal(alone.tokens_BML, other.tokens_BML)
 
 
-def restored(workdir, tokenizer="a", **changes):
-    config = dataclasses.replace(DEMO, model=dataclasses.replace(DEMO.model, **changes))
-    tokenizers = (WithHash(tokenizer),)
-    nothing = dict(steps=[1], last_step=1, stopped_early=False, params=None, translator=None)
-    return TrainedModel(Path(workdir), config, tokenizers, **nothing)
+def restored(workdir, tokenizer="a", params=None, language="de", **changes):
+    config = dataclasses.replace(
+        DEMO,
+        model=dataclasses.replace(DEMO.model, **changes),
+        data=dataclasses.replace(DEMO.data, target_language=language),
+    )
+    tokenizers = Tokenizers(*2 * [ToyTokenizer(tokenizer, 23)])
+    translator = types.SimpleNamespace(config=config.decoding)
+    apart = dict(steps=[1], last_step=1, stopped_early=False, params=params, translator=translator)
+    return TrainedModel(Path(workdir), config, tokenizers, **apart)
 
 
 @pytest.mark.parametrize(
-    ("other", "what"),
+    ("other", "message"),
     [
-        (restored("y", d_ff=11), "model"),
-        (restored("y", activation="gelu"), "model"),
-        (restored("y", tokenizer="b", dropout=0.3), "tokenizer"),
+        (restored("y", d_ff=11), "model.d_ff of y is 11 and of x 512"),
+        (restored("y", activation="gelu"), "model.activation of y is 'gelu' and of x 'relu'"),
+        (restored("y", tokenizer="b", dropout=0.3), "tokenizer_sha256 of y is ['b'] and of x"),
+        (restored("y", language="fr"), "data.target_language of y is 'fr' and of x 'de'"),
     ],
 )
-def test_what_cannot_be_searched_as_one(other, what):
-    with pytest.raises(UserError, match=f"--ensemble: y has another {what} than x; give runs"):
+def test_what_cannot_be_searched_as_one(other, message):
+    with pytest.raises(UserError, match=re.escape(f"--ensemble: {message}")):
         as_one([restored("x"), restored("x"), other])
 
 
-def test_one_model_is_no_ensemble():
-    model = restored("x")
-    assert as_one([model]) is model
+def test_an_ensemble_is_of_all_models():
+    models = [restored(name, params={"w": jnp.array([i])}) for i, name in enumerate("xyz")]
+    found = as_one(models)
+    assert found.params["w"].tolist() == [[0], [1], [2]]
+    assert found.workdir == Path("x")
+    assert [other["workdir"] for other in found.provenance()["ensemble_with"]] == ["y", "z"]
+    assert "ensemble_with" not in models[0].provenance()

@@ -266,8 +266,11 @@ def test_what_cannot_be_recorded(tmp_path):
     (tmp_path / "x" / "test.txt").touch()
     check()
     (tmp_path / "x" / "corpus.txt").touch()
-    with pytest.raises(UserError, match=r"/x, which holds other files \(corpus\.txt\)"):
+    with pytest.raises(UserError, match=r"into .*/x, and .*corpus\.txt is no such file; move it"):
         check()
+    (tmp_path / "y").touch()
+    with pytest.raises(UserError, match=r"into .*/y, and .*/y is no such file"):
+        check("y.json")
 
 
 def test_overrides_are_those_of_the_newest_start():
@@ -281,10 +284,12 @@ def test_overrides_are_those_of_the_newest_start():
 
 WITHOUT_HASH = json.dumps(result(), indent=1).replace("text_sha256", "text")
 WITHOUT_SCORE = json.dumps(result(), indent=1).replace('"score":', '"points":')
+TEXT_AS_SCORE = json.dumps(result(), indent=1).replace('"score": 40.0', '"score": "40.0"')
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"splits": {}}', 99_999 * "[", WITHOUT_HASH, WITHOUT_SCORE]
+    "content",
+    ["", "[]", "{}", '{"splits": {}}', 99_999 * "[", WITHOUT_HASH, WITHOUT_SCORE, TEXT_AS_SCORE],
 )
 def test_no_result(tmp_path, content):
     path = tmp_path / "x.json"
@@ -315,6 +320,7 @@ def test_what_the_commands_refuse(tmp_path):
         (["--verify=text.json"], "text.json is of text files; give the --workdir"),
         (["--record=y.json"], "--workdir is missing"),
         (["--record=y.json", "--ensemble=x"], "--record is for one run; leave --ensemble out"),
+        (["--workdir=x", "--ensemble="], "--ensemble names no work directory; give one"),
         (["--verify="], "cannot read the result"),
         (["--workdir=x", "--split="], "--split is empty"),
         (["--verify=x.json", "--beam_size=1"], "--beam_size is given, and x.json says which"),

@@ -387,21 +387,23 @@ def test_settings_that_cannot_be(changes, message):
         dataclasses.replace(TRAINING, **changes)
 
 
-if __name__ == "__main__":
-    print(json.dumps(losses(int(sys.argv[1]))))
-
-
 @pytest.mark.parametrize(
-    ("platform", "at_once", "expected"),
+    ("platform", "devices", "changes", "expected"),
     [
-        ("gpu", 0, Layout(97, 1, 97)),
-        ("cpu", 0, Layout(97, 13, 8)),  # 8 rows of 256 are 2,048 tokens
-        ("cpu", 5000, Layout(97, 6, 17)),
-        ("gpu", 5000, Layout(97, 6, 17)),
+        ("gpu", 1, {}, Layout(97, 1, 97)),
+        ("cpu", 1, {}, Layout(97, 13, 8)),  # 8 rows of 256 are 2,048 tokens
+        ("cpu", 1, {"r_drop": 5.0}, Layout(97, 25, 4)),  # which pass twice
+        ("cpu", 4, {}, Layout(97, 4, 28)),
+        ("cpu", 1, {"max_tokens_per_device": 5000}, Layout(97, 6, 17)),
+        ("gpu", 1, {"max_tokens_per_device": 5000}, Layout(97, 6, 17)),
     ],
 )
-def test_a_cpu_takes_an_update_in_small_parts(platform, at_once, expected):
-    config = dataclasses.replace(PAPER.training, max_tokens_per_device=at_once)
+def test_a_cpu_takes_an_update_in_small_parts(platform, devices, changes, expected):
+    config = dataclasses.replace(PAPER.training, **changes)
     device = types.SimpleNamespace(platform=platform)
-    mesh = types.SimpleNamespace(devices=np.array([device]), shape={"data": 1, "fsdp": 1})
+    mesh = types.SimpleNamespace(devices=np.array([device]), shape={"data": devices, "fsdp": 1})
     assert update_layout(config, 256, 240, mesh) == expected
+
+
+if __name__ == "__main__":
+    print(json.dumps(losses(int(sys.argv[1]))))

@@ -60,11 +60,11 @@ def check_can_be_recorded(path: Path, model: TrainedModel, splits: Collection[st
     if path.suffix != ".json":
         raise UserError(f"--record={path}: give a file name that ends in .json")
     files, folder = _hypotheses_files(path, [*splits, *_earlier_splits(path)]), path.with_suffix("")
-    found = folder.iterdir() if folder.is_dir() else ()
-    if others := sorted(f.name for f in found if f not in files and f.suffix != ".tmp"):
+    found = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
+    if others := sorted(str(f) for f in found if f not in files and f.suffix != ".tmp"):
         raise UserError(
-            f"--record={path} would put translations in {folder}, which holds other files "
-            f"({others[0]}); give another name"
+            f"--record={path} would put translations into {folder}, and {others[0]} is no such "
+            "file; move it, or give another name"
         )
     starts = provenance.starts(model.workdir)
     if not starts or starts[0]["step"]:
@@ -99,7 +99,8 @@ def new_result(
         name: max(line[f"total/{name}"] for line in metrics if f"total/{name}" in line)
         for name in ("seconds", "target_tokens")
     }
-    *_, newest = starts = provenance.starts(workdir)
+    starts = provenance.starts(workdir)
+    newest = starts[-1]
     # One that came when all was done has trained nothing, but may have said that it was.
     starts = [start for start in starts if start["step"] < model.last_step]
     apart = ("config_file", "overrides", "command")
@@ -134,12 +135,9 @@ def new_result(
 def overrides(start: Mapping[str, Any], config: Experiment) -> dict[str, Any]:
     """In what a config differs from its file, as a start says; FILE stands for a tokenizer."""
     fields = experiment.flat(config.to_dict())
-    return {
-        name: "FILE" if name in TOKENIZER_FILES else value
-        for name, value in start["overrides"].items()
-        if name != "training.seed"
-        and (fields[name] if name in TOKENIZER_FILES else name not in NOT_RECORDED)
-    }
+    apart = {*NOT_RECORDED, "training.seed"}
+    found = {name: value for name, value in start["overrides"].items() if name not in apart}
+    return found | {name: "FILE" for name in TOKENIZER_FILES if fields[name]}
 
 
 def _without_folder(path: str) -> str:
@@ -221,7 +219,8 @@ def read(path: Path) -> dict[str, Any]:
                 if not isinstance(entry[name], kind):
                     raise TypeError(f"{name} is {entry[name]!r}")
             for score in entry["scores"].values():
-                float(score["score"])
+                if not isinstance(score["score"], (int, float)):
+                    raise TypeError(f"score is {score['score']!r}")
     except OSError as error:
         raise UserError(f"cannot read the result {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:

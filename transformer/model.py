@@ -299,7 +299,7 @@ class Transformer(nnx.Module):
                 encoding_BTD = encoding_TD[positions_BT]
         else:
             # Positions past the table share its last row, which training has seen if the table
-            # is no longer than training rows.
+            # is no longer than training sentences.
             encoding_BTD = position_table[jnp.minimum(positions_BT, len(position_table) - 1)]
         x_BTD = embedding.embed(tokens_BT) + encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)

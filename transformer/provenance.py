@@ -73,10 +73,12 @@ def _commit() -> str:
     """
     git = ["git", "--no-optional-locks", "-C", str(ROOT)]  # somebody may be committing
     command = [*git, "describe", "--always", "--dirty", "--exclude=*"]
+    if not (ROOT / ".git").exists():  # git would look in the folders above
+        return os.environ.get("GIT_COMMIT") or "unknown"
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("GIT_COMMIT") or "unknown"
+        return "unknown"
 
 
 def _cpu() -> str:

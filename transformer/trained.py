@@ -1,7 +1,7 @@
 """A trained model, restored from its work directory and ready to translate."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformer.distributed import from_first
 from transformer.ensemble import Ensemble, stack
 from transformer.errors import UserError
 from transformer.experiment import Experiment
-from transformer.model import Params, TransformerConfig, transformer
+from transformer.model import Params, transformer
 from transformer.sharding import data_mesh, replicated
 from transformer.tokenizer import Tokenizers
 from transformer.translation import Translator
@@ -30,25 +30,21 @@ class TrainedModel:
     steps: list[int]  # of the checkpoint, or of those averaged
     last_step: int  # that the run has a checkpoint of
     stopped_early: bool  # by training.patience
-    params: Params  # of an ensemble, stacked
+    params: Params  # of an ensemble: ensemble.stack
     translator: Translator
-    others: tuple["TrainedModel", ...] = ()  # of an ensemble
+    others: Sequence[Mapping[str, Any]] = ()  # of an ensemble: where its other models came from
 
     def provenance(self) -> dict[str, Any]:
         """What produced a translation, for scores.json."""
         decoding = self.translator.config
-        others = [
-            {"checkpoint_steps": model.steps, "config_sha256": model.config.sha256}
-            for model in self.others
-        ]
         return {
-            **({"ensemble_with": others} if others else {}),
             "checkpoint_steps": self.steps,
             "beam_size": decoding.beam_size,
             "length_penalty": {"name": "gnmt", "alpha": decoding.length_penalty},
             "max_extra_length": decoding.max_extra_length,
             "config_sha256": self.config.sha256,
             "tokenizer_sha256": _tokenizer_sha256(self),
+            **({"ensemble_with": self.others} if self.others else {}),
         }
 
 
@@ -59,7 +55,9 @@ def define_flags() -> Callable[..., TrainedModel]:
     """
     workdir = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
     ensemble = flags.DEFINE_list(
-        "ensemble", [], "Work directories of more runs of the same model, to be searched as one."
+        "ensemble",
+        None,
+        "Work directories of more runs of the same model, to be searched as one with --workdir's.",
     )
     checkpoint = flags.DEFINE_enum(
         "checkpoint", None, CHECKPOINTS, "Which parameters to use; the best if none."
@@ -79,33 +77,52 @@ def define_flags() -> Callable[..., TrainedModel]:
         if workdir.value is None:
             raise UserError("--workdir is missing; give the work directory of a training run")
         chosen = {flag.name: flag.value for flag in (checkpoint, average_last, *search)} | instead
-        workdirs = [workdir.value, *ensemble.value]
-        return as_one([restore(Path(directory), **chosen) for directory in workdirs])
+        others = ensemble.value or []
+        if ensemble.present and not (others and all(others)):
+            raise UserError("--ensemble names no work directory; give one, or leave it out")
+        models = [restore(Path(directory), **chosen) for directory in [workdir.value, *others]]
+        return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen
 
 
 def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
-    """The first model, whose translator searches with all; raises UserError if they differ."""
+    """The ensemble of several models, with the search of the first.
+
+    Raises UserError if they differ in more than their training.
+    """
     first, *others = models
-    if not others:
-        return first
+    expected = _what_an_ensemble_shares(first)
     for model in others:
-        for what, of in (("model", _architecture), ("tokenizer", _tokenizer_sha256)):
-            if of(model) != of(first):
+        for name, value in _what_an_ensemble_shares(model).items():
+            if value != expected[name]:
                 raise UserError(
-                    f"--ensemble: {model.workdir} has another {what} than {first.workdir}; give "
-                    "runs of the same model on the same data"
+                    f"--ensemble: {name} of {model.workdir} is {value!r} and of {first.workdir} "
+                    f"{expected[name]!r}; give runs of the same model on the same data"
                 )
     ensemble = Ensemble(transformer(first.config.model, *_vocab_sizes(first.tokenizers)))
-    translator = Translator(ensemble, first.tokenizers, first.translator.config, data_mesh())
-    params = stack([model.params for model in models])
-    return dataclasses.replace(first, params=params, translator=translator, others=tuple(others))
+    return dataclasses.replace(
+        first,
+        params=stack([model.params for model in models]),
+        translator=Translator(ensemble, first.tokenizers, first.translator.config, data_mesh()),
+        others=[
+            {
+                "workdir": str(model.workdir),
+                "checkpoint_steps": model.steps,
+                "config_sha256": model.config.sha256,
+            }
+            for model in others
+        ],
+    )
 
 
-def _architecture(model: TrainedModel) -> TransformerConfig:
-    no_dropout = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-    return dataclasses.replace(model.config.model, **no_dropout)
+def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
+    fields = experiment.flat(model.config.to_dict())
+    sections = "model.", "data.source_language", "data.target_language"
+    shared = {name: value for name, value in fields.items() if name.startswith(sections)}
+    for name in ("dropout", "attention_dropout", "activation_dropout"):
+        del shared[f"model.{name}"]
+    return shared | {"tokenizer_sha256": _tokenizer_sha256(model)}
 
 
 def _tokenizer_sha256(model: TrainedModel) -> list[str]:

@@ -22,8 +22,8 @@ from transformer.sharding import (
     state_sharding,
 )
 
-# What a CPU takes at once unless the config says: with more it is slower (docs/performance.md),
-# and needs more memory.
+# What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
+# more was slower, and it needs more memory.
 CPU_TOKENS = 2048
 
 
@@ -77,7 +77,7 @@ def update_layout(
     """How the rows of an update are split over the devices of a mesh."""
     at_once = config.max_tokens_per_device
     if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
-        at_once = CPU_TOKENS
+        at_once = CPU_TOKENS // config.passes
     return layout(config.tokens_per_update, at_once, source_width, target_width, row_shards(mesh))
 
 
