@@ -10,9 +10,8 @@ from transformer.layers import DropoutRngs, Linear, at_least_float32, dropout, m
 from transformer.masks import Mask
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
-# which saves the second softmax: so are those of the paper's sentences, up to 256 tokens long, in
-# rows of up to twice that. What longer rows gain is in docs/performance.md.
-MAX_QUERIES = 512
+# which saves the second softmax. What longer rows gain is in docs/performance.md.
+MAX_QUERIES = 256
 
 
 class KeysValues(NamedTuple):
