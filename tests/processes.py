@@ -84,10 +84,7 @@ def run_together(
     variables: Sequence[dict[str, str]] = (),
     devices: int = 2,
 ) -> list[Result]:
-    """Runs Python with several lists of arguments at the same time.
-
-    Gloo, which connects CPUs, prints lines of its own in each process.
-    """
+    """Runs Python with several lists of arguments at the same time."""
     with contextlib.ExitStack() as stack:
         processes = [
             stack.enter_context(

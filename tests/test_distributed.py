@@ -153,6 +153,7 @@ def joined(monkeypatch) -> tuple[dict, str]:
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     monkeypatch.setattr(distributed, "_watcher", mock.Mock())
+    monkeypatch.setattr(distributed, "_take_standard_output", mock.Mock())
     distributed.initialize()
     assert distributed._watcher.start.called
     assert settings["jax_enable_preemption_service"] is False

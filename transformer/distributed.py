@@ -41,7 +41,7 @@ _has_left = threading.Event()
 def initialize() -> None:
     """Joins the job's processes, before JAX is used; alone if there is no such job.
 
-    From then on only process 0 prints to standard output, and `end` ends all of them.
+    From then on only process 0's Python prints to standard output, and `end` ends all of them.
     """
     arguments = job()
     if arguments is None:
@@ -64,8 +64,16 @@ def initialize() -> None:
         for name in _LOCAL_DEVICES:
             jax.config.update(name, "all")
     _watcher.start()
-    if not is_first():
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, until the process ends
+    _take_standard_output()
+
+
+def _take_standard_output() -> None:
+    """For Python in process 0 alone; what C++ prints (Gloo, its peers) goes to stderr."""
+    sys.stdout.flush()
+    ours = os.dup(1) if is_first() else os.open(os.devnull, os.O_WRONLY)
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    sys.stdout = open(ours, "w", encoding=encoding, errors=errors)  # noqa: SIM115, until the end
+    os.dup2(2, 1)
 
 
 def job() -> dict[str, Any] | None:
