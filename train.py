@@ -199,7 +199,7 @@ class Run:
         )
 
         # 2. The model, its optimizer, and the work directory.
-        vocab_sizes = [tokenizer.vocab_size for tokenizer in self.tokenizers]
+        vocab_sizes = self.tokenizers.vocab_sizes
         self.model = transformer(config.model, *vocab_sizes)
         self.optimizer = optimizer(config.model.d_model, config.optimizer)
         print(

@@ -65,7 +65,7 @@ def main() -> None:
     # 1. The batch, from the config alone.
     widths = config.data.max_source_length, config.data.max_target_length
     training = config.training
-    rows = layout(  # not train.py's own for CPUs: virtual ones stand for others
+    rows = layout(  # as for an accelerator: train.py's own parts are for a CPU
         training.tokens_per_update, training.max_tokens_per_device, *widths, row_shards(mesh)
     )
     num_rows = rows.accumulation * rows.rows_per_step

@@ -48,8 +48,7 @@ def metrics(workdir: Path) -> list[dict[str, float]]:
 
 def final_state(workdir: Path) -> TrainState:
     config = experiment.load(workdir)
-    sizes = (tokenizer.vocab_size for tokenizer in Tokenizers.load(workdir))
-    model = transformer(config.model, *sizes)
+    model = transformer(config.model, *Tokenizers.load(workdir).vocab_sizes)
     adam = optimizer(config.model.d_model, config.optimizer)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     sharding = replicated(data_mesh(jax.devices()[:1]))

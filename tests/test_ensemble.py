@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_model import small
+from test_model import small, stepwise
 
 from configs import demo
 from transformer.decoding import beam_search
@@ -28,19 +28,7 @@ M, LONGEST = 3, 7
 
 def logits_of(model, params, tokens_NT):
     """Step by step, [N, T, V]."""
-
-    @jax.jit
-    def steps(params):
-        bound = model.bind(params)
-        cache = bound.init_cache(bound.encode(SRC), SRC, M, LONGEST)
-
-        def step(cache, tokens_N):
-            logits_NV, cache = bound.decode_step(tokens_N, cache)
-            return cache, logits_NV
-
-        return jax.lax.scan(step, cache, tokens_NT.T)[1].swapaxes(0, 1)
-
-    return steps(params)
+    return jax.jit(lambda params: stepwise(model.bind(params), SRC, tokens_NT)[0])(params)
 
 
 def found(model, params):

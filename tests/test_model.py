@@ -182,6 +182,19 @@ def test_long_rows_in_blocks_of_queries_equal_the_plain_form(random_params, monk
 # ---- Decoding ----
 
 
+def stepwise(bound, src_BS, tokens_NT):
+    """The logits [N, T, V] of decoding step by step, N / B hypotheses a sentence; the cache."""
+    N, T = tokens_NT.shape
+    cache = bound.init_cache(bound.encode(src_BS), src_BS, N // len(src_BS), T)
+
+    def step(cache, tokens_N):
+        logits_NV, cache = bound.decode_step(tokens_N, cache)
+        return cache, logits_NV
+
+    cache, logits_TNV = jax.lax.scan(step, cache, tokens_NT.T)
+    return logits_TNV.swapaxes(0, 1), cache
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_cached_decoding_equals_the_full_forward_pass(norm, positions, random_params):
@@ -195,18 +208,11 @@ def test_cached_decoding_equals_the_full_forward_pass(norm, positions, random_pa
     @jax.jit
     def both(params):
         bound = model.bind(params)
-        cache = bound.init_cache(bound.encode(src), src, M, longest)
-
-        def step(cache, tokens_N):
-            logits_NV, cache = bound.decode_step(tokens_N, cache)
-            return cache, logits_NV
-
-        cache, logits_TNV = jax.lax.scan(step, cache, tokens.T)
         full = bound(jnp.repeat(src, M, axis=0), tokens)
-        return logits_TNV.swapaxes(0, 1), full, cache
+        return *stepwise(bound, src, tokens), full
 
-    stepwise, full, cache = both(random_params(model))
-    np.testing.assert_allclose(stepwise, full, atol=1e-5)
+    logits, cache, full = both(random_params(model))
+    np.testing.assert_allclose(logits, full, atol=1e-5)
     assert set(cache) == {"step", "sentence", "hypothesis"}
     assert cache["step"] == longest
     assert {len(x) for x in jax.tree.leaves(cache["sentence"])} == {2}

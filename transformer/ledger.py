@@ -46,11 +46,12 @@ _TYPES = {
     **dict.fromkeys(("checkpoint", "config_file"), str),
     "training_seconds": (int, float),
 }
-_TYPES_OF_SPLIT = {
+_TYPES_IN_SPLIT = {
     **dict.fromkeys(("name", "text_sha256", "hypotheses_sha256"), str),
     "scores": dict,
     "sentences": int,
 }
+_TYPES_IN_SCORE = {"score": (int, float)}
 
 # --- Making -------------------------------------------------------------------------------
 
@@ -211,16 +212,11 @@ def read(path: Path) -> dict[str, Any]:
     """Raises UserError for a file that is no result."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        for name, kind in _TYPES.items():
-            if not isinstance(result[name], kind):
-                raise TypeError(f"{name} is {result[name]!r}")
+        _check_types(result, _TYPES)
         for entry in result["splits"].values():
-            for name, kind in _TYPES_OF_SPLIT.items():
-                if not isinstance(entry[name], kind):
-                    raise TypeError(f"{name} is {entry[name]!r}")
+            _check_types(entry, _TYPES_IN_SPLIT)
             for score in entry["scores"].values():
-                if not isinstance(score["score"], (int, float)):
-                    raise TypeError(f"score is {score['score']!r}")
+                _check_types(score, _TYPES_IN_SCORE)
     except OSError as error:
         raise UserError(f"cannot read the result {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -228,6 +224,12 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} is no result of this ledger; give a JSON file that --record has written"
         ) from error
     return result
+
+
+def _check_types(entry: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    for name, kind in types.items():
+        if not isinstance(entry[name], kind):
+            raise TypeError(f"{name} is {entry[name]!r}")
 
 
 def check_same_run(path: Path, recorded: Mapping[str, Any], model: TrainedModel) -> None:

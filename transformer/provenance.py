@@ -71,10 +71,10 @@ def _commit() -> str:
 
     A copy without .git (a container's) may be told by the environment variable GIT_COMMIT.
     """
-    git = ["git", "--no-optional-locks", "-C", str(ROOT)]  # somebody may be committing
-    command = [*git, "describe", "--always", "--dirty", "--exclude=*"]
     if not (ROOT / ".git").exists():  # git would look in the folders above
         return os.environ.get("GIT_COMMIT") or "unknown"
+    git = ["git", "--no-optional-locks", "-C", str(ROOT)]  # somebody may be committing
+    command = [*git, "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

@@ -365,13 +365,14 @@ def shown(differences: Sequence[Difference], recipe_name: str) -> str:
         _filled(f"Recipe {recipe_name}: ", recipe.published),
         _filled("Metric, of those in scores.json: ", recipe.comparable),
     ]
+    if differences:
+        parts.append("Differences of this run, the most important first:")
     for number, (what, *rest) in enumerate(differences, 1):
         lines = [_filled(f"{number:2}. ", what)]
         names = Difference._fields[1:]
         lines += [_filled(f"    {n:8}", text) for n, text in zip(names, rest, strict=True)]
         parts.append("\n".join(lines))
     if differences:
-        parts[1] += "\n\nDifferences of this run, the most important first:"
         parts.append(_filled("", SOURCES))
     else:
         parts.append("This run differs in nothing that is known to matter, but for the seed.")

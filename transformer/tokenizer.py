@@ -90,6 +90,10 @@ class Tokenizers(NamedTuple):
     def joint(self) -> bool:
         return self.source is self.target
 
+    @property
+    def vocab_sizes(self) -> tuple[int, int]:
+        return self.source.vocab_size, self.target.vocab_size
+
     def save(self, workdir: str | os.PathLike) -> None:
         """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model."""
         names = (_JOINT,) if self.joint else _SEPARATE

@@ -43,7 +43,7 @@ class TrainedModel:
             "length_penalty": {"name": "gnmt", "alpha": decoding.length_penalty},
             "max_extra_length": decoding.max_extra_length,
             "config_sha256": self.config.sha256,
-            "tokenizer_sha256": _tokenizer_sha256(self),
+            "tokenizer_sha256": [t.sha256 for t in dict.fromkeys(self.tokenizers)],
             **({"ensemble_with": self.others} if self.others else {}),
         }
 
@@ -100,7 +100,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
                     f"--ensemble: {name} of {model.workdir} is {value!r} and of {first.workdir} "
                     f"{expected[name]!r}; give runs of the same model on the same data"
                 )
-    ensemble = Ensemble(transformer(first.config.model, *_vocab_sizes(first.tokenizers)))
+    ensemble = Ensemble(transformer(first.config.model, *first.tokenizers.vocab_sizes))
     return dataclasses.replace(
         first,
         params=stack([model.params for model in models]),
@@ -122,15 +122,7 @@ def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
     shared = {name: value for name, value in fields.items() if name.startswith(sections)}
     for name in ("dropout", "attention_dropout", "activation_dropout"):
         del shared[f"model.{name}"]
-    return shared | {"tokenizer_sha256": _tokenizer_sha256(model)}
-
-
-def _tokenizer_sha256(model: TrainedModel) -> list[str]:
-    return [tokenizer.sha256 for tokenizer in dict.fromkeys(model.tokenizers)]
-
-
-def _vocab_sizes(tokenizers: Tokenizers) -> list[int]:
-    return [tokenizer.vocab_size for tokenizer in tokenizers]
+    return shared | {"tokenizer_sha256": model.provenance()["tokenizer_sha256"]}
 
 
 def restore(
@@ -150,7 +142,7 @@ def restore(
     given = {name: value for name, value in decoding.items() if value is not None}
     decoding_config = dataclasses.replace(config.decoding, **given)
     tokenizers = Tokenizers.load(workdir)
-    model = transformer(config.model, *_vocab_sizes(tokenizers))
+    model = transformer(config.model, *tokenizers.vocab_sizes)
 
     mesh = data_mesh()
     like = jax.tree.map(
