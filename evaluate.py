@@ -53,8 +53,8 @@ def main() -> None:
     given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN) if flag.value is not None]
     if len(given) > 1:
         raise UserError(f"--{' and --'.join(given)} are given; give one of them")
-    if given and flags.FLAGS.ensemble:
-        raise UserError(f"--{given[0]} is for one run; leave --ensemble out")
+    if EXPLAIN.value is not None and flags.FLAGS.ensemble:
+        raise UserError("--explain is for one run; leave --ensemble out")
     if not all(SPLIT.value) or not SPLIT.value:
         raise UserError("--split is empty; name a split, such as test")
     if EXPLAIN.value is not None:
@@ -76,7 +76,7 @@ def evaluate(model: TrainedModel, split: str) -> tuple[Translations, dict[str, d
     with distributed.first_alone():
         source = open_source(data, split)
     steps = ", ".join(map(str, model.steps))
-    others = "".join(f" with {other['workdir']}" for other in model.others)
+    others = "".join(f" with {other.workdir}" for other in model.others)
     print(f"{model.workdir} at step {steps}{others}; {source.describe()}", flush=True)
 
     # 2. Its translations, by the devices of all processes.

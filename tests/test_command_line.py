@@ -215,6 +215,17 @@ def test_an_ensemble(learned):
     command = [ROOT / "evaluate.py", "--workdir=run", "--ensemble=again", "--checkpoint=average"]
     jobs = [[*command, "--average_last=2", *job] for job in flags_of_a_job(2)]
     run_together(jobs, learned.parent)
+    record = ["--workdir=run", "--ensemble=again", "--checkpoint=average", "--split=test"]
+    verify = ["--verify=results/two.json", "--workdir=run"]
+    succeeded(run("evaluate.py", *record, "--record=results/two.json", cwd=learned.parent))
+    agrees = run("evaluate.py", *verify, "--ensemble=again", cwd=learned.parent)
+    assert b"10 of 10 scores agree" in succeeded(agrees).out
+    refused = run("evaluate.py", *verify, cwd=learned.parent)
+    assert refused.code == 2
+    assert "results/two.json is of 2 run(s), and 1 are given" in refused.err
+    result = ledger.read(learned.parent / "results" / "two.json")
+    (other_run,) = result["ensemble_with"]
+    assert all(result[name] == value for name, value in other_run.items())
     shutil.rmtree(learned.parent / "again")
     texts = [learned / "eval" / name / "hypotheses.txt" for name in ("test", "test-ensemble")]
     assert texts[0].read_bytes() == texts[1].read_bytes()

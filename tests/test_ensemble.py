@@ -97,4 +97,5 @@ def test_an_ensemble_is_of_all_models():
     assert found.params["w"].tolist() == [[0], [1], [2]]
     assert found.workdir == Path("x")
     assert [other["workdir"] for other in found.provenance()["ensemble_with"]] == ["y", "z"]
+    assert [other.params for other in found.others] == [{}, {}]
     assert "ensemble_with" not in models[0].provenance()

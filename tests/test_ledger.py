@@ -123,6 +123,33 @@ def test_a_row_for_each_run_and_a_mean_of_its_seeds(tmp_path):
     assert results_md.results_md(folder) == text + "\n## Earlier\n"
 
 
+def test_an_ensemble_has_a_row_of_its_own(tmp_path):
+    other = result(seed=1, steps=500, training_seconds=2000, checkpoint_steps=[4, 5, 6])
+    other["starts"][0]["commit"] = "def5678"
+    together = result(ensemble_with=[other], bleu=43.0, curve={"nll": [], "bleu": []})
+    folder = saved(tmp_path / "results", a=result(), b=result(seed=1), c=together)
+    text = results_md.results_md(folder)
+    table = rows(text)
+    title = "2 runs searched as one: `configs/demo.py`"
+    assert [row[:3] + row[4:] for row in table[2:4]] == [
+        ["`configs/demo.py`", "2.6 M", "2", "40.00 ± 0.00"],
+        [title, "2.6 M", "1", "43.00"],
+    ]
+    times = ["1 h 40 min", "3,000 + 500", "2.5 M"]
+    assert table[8][:6] == ["[c](results/c.json)", "abc1234, def5678", "2 cores, X", *times]
+    commands = [line for line in text.split("\n") if line.startswith("python")]
+    assert commands[-3:] == [
+        "python train.py --config=configs/demo.py --config.training.seed=0 --workdir=runs/c.0",
+        "python train.py --config=configs/demo.py --config.training.seed=1 --workdir=runs/c.1",
+        "python evaluate.py --workdir=runs/c.0 --ensemble=runs/c.1 --split=test "
+        "--checkpoint=average --average_last=3 --beam_size=4 --length_penalty=0.6",
+    ]
+    results_md.draw("x", {"a": result(), "c": together}, tmp_path / "x.png")
+    del other["seed"]
+    with pytest.raises(UserError, match=r"c\.json is no result of this ledger"):
+        results_md.results_md(saved(folder, c=together))
+
+
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
 def test_the_command_gives_the_config_again(monkeypatch):
     changes = {"data.is_tokenized": True, "optimizer.learning_rate_scale": 5e-3 * 256_000**0.5}
@@ -319,7 +346,7 @@ def test_what_the_commands_refuse(tmp_path):
         (["--explain=larger"], "there is no recipe 'larger'; give one of: base, big"),
         (["--verify=text.json"], "text.json is of text files; give the --workdir"),
         (["--record=y.json"], "--workdir is missing"),
-        (["--record=y.json", "--ensemble=x"], "--record is for one run; leave --ensemble out"),
+        (["--explain=base", "--ensemble=x"], "--explain is for one run; leave --ensemble out"),
         (["--workdir=x", "--ensemble="], "--ensemble names no work directory; give one"),
         (["--verify="], "cannot read the result"),
         (["--workdir=x", "--split="], "--split is empty"),

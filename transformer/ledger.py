@@ -5,7 +5,8 @@
     python -m transformer.results_md                 makes RESULTS.md of them
 
 A result says what was run, with what, on what, and what came of it; the translations lie beside
-it in a folder of its name. Where files lay is left out: it is not the same elsewhere.
+it in a folder of its name. Where files lay is left out: it is not the same elsewhere. The result
+of an ensemble is that of its first run, with the others in `ensemble_with`.
 """
 
 import dataclasses
@@ -38,13 +39,18 @@ NOT_RECORDED = {
     *TOKENIZER_FILES,  # tokenizer_sha256 says what is in them
     *("training.max_tokens_per_device", "training.log_every"),
 }
-_TYPES = {
-    **dict.fromkeys(("config", "overrides", "splits", "candidates", "curve"), dict),
-    **dict.fromkeys(("starts", "checkpoint_steps", "tokenizer_sha256"), list),
-    **dict.fromkeys(("length_penalty", "data_sha256"), dict),
-    **dict.fromkeys(("seed", "steps", "parameters", "target_tokens", "beam_size"), int),
-    **dict.fromkeys(("checkpoint", "config_file"), str),
+_TYPES_IN_RUN = {
+    **dict.fromkeys(("config", "overrides"), dict),
+    **dict.fromkeys(("starts", "checkpoint_steps"), list),
+    **dict.fromkeys(("seed", "steps", "target_tokens"), int),
+    "config_file": str,
     "training_seconds": (int, float),
+}
+_TYPES = _TYPES_IN_RUN | {
+    **dict.fromkeys(("splits", "candidates", "curve", "length_penalty", "data_sha256"), dict),
+    **dict.fromkeys(("parameters", "beam_size"), int),
+    "tokenizer_sha256": list,
+    "checkpoint": str,
 }
 _TYPES_IN_SPLIT = {
     **dict.fromkeys(("name", "text_sha256", "hypotheses_sha256"), str),
@@ -67,18 +73,19 @@ def check_can_be_recorded(path: Path, model: TrainedModel, splits: Collection[st
             f"--record={path} would put translations into {folder}, and {others[0]} is no such "
             "file; move it, or give another name"
         )
-    starts = provenance.starts(model.workdir)
-    if not starts or starts[0]["step"]:
-        raise UserError(
-            f"{model.workdir}/starts.jsonl does not say how this run was begun; only runs of "
-            "train.py since there is a ledger can be recorded"
-        )
-    steps = model.config.training.steps
-    if model.last_step < steps and not model.stopped_early:
-        raise UserError(
-            f"{model.workdir} is at step {model.last_step} of {steps}; train it to the end, or say "
-            f"that this is the end: train.py with --config.training.steps={model.last_step}"
-        )
+    for run in [model, *model.others]:
+        starts = provenance.starts(run.workdir)
+        if not starts or starts[0]["step"]:
+            raise UserError(
+                f"{run.workdir}/starts.jsonl does not say how this run was begun; only runs of "
+                "train.py since there is a ledger can be recorded"
+            )
+        steps = run.config.training.steps
+        if run.last_step < steps and not run.stopped_early:
+            raise UserError(
+                f"{run.workdir} is at step {run.last_step} of {steps}; train it to the end, or say "
+                f"that this is the end: train.py with --config.training.steps={run.last_step}"
+            )
 
 
 def new_result(
@@ -88,19 +95,43 @@ def new_result(
     splits: Mapping[str, tuple[Translations, dict[str, Any]]],
     data_sha256: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What the ledger keeps of a run.
+    """What the ledger keeps of a run, or of an ensemble of runs.
 
     checkpoint: 'best', 'last' or 'average'; candidates: validation BLEU of those that it was
     chosen from. splits: translations and scores by split, validation among them. data_sha256:
     of the texts of training and validation.
     """
-    config, workdir = model.config, model.workdir
-    metrics = [m for m in read_metrics(workdir / "metrics.jsonl") if m["step"] <= model.last_step]
+    data = model.config.data
+    return {
+        **{k: v for k, v in model.provenance().items() if k != "config_sha256"},
+        **_run(model),
+        **({"ensemble_with": [_run(other) for other in model.others]} if model.others else {}),
+        "data_sha256": dict(data_sha256),
+        "checkpoint": checkpoint,
+        "parameters": num_params(model.params),
+        "candidates": dict(candidates),
+        "splits": {
+            split: {
+                "name": getattr(data, f"{split}_split") if split in SPLITS else split,
+                "scores": scores,
+                "sentences": len(translations.hypotheses),
+                "text_sha256": text_sha256(zip(*translations[:2], strict=True)),
+                "hypotheses_sha256": hashlib.sha256(_text(translations)).hexdigest(),
+            }
+            for split, (translations, scores) in splits.items()
+        },
+        "curve": curve([] if model.others else _metrics(model)),
+    }
+
+
+def _run(model: TrainedModel) -> dict[str, Any]:
+    """What was run, with what and on what."""
+    config, metrics = model.config, _metrics(model)
     totals = {
         name: max(line[f"total/{name}"] for line in metrics if f"total/{name}" in line)
         for name in ("seconds", "target_tokens")
     }
-    starts = provenance.starts(workdir)
+    starts = provenance.starts(model.workdir)
     newest = starts[-1]
     # One that came when all was done has trained nothing, but may have said that it was.
     starts = [start for start in starts if start["step"] < model.last_step]
@@ -110,27 +141,18 @@ def new_result(
         "overrides": overrides(newest, config),
         "seed": config.training.seed,
         "config": comparable(config),
-        "data_sha256": dict(data_sha256),
-        **{k: v for k, v in model.provenance().items() if k != "config_sha256"},
-        "checkpoint": checkpoint,
+        "checkpoint_steps": model.steps,
         "steps": model.last_step,
-        "parameters": num_params(model.params),
         "target_tokens": int(totals["target_tokens"]),
         "training_seconds": round(totals["seconds"]),
         "starts": [{k: v for k, v in start.items() if k not in apart} for start in starts],
-        "candidates": dict(candidates),
-        "splits": {
-            split: {
-                "name": getattr(config.data, f"{split}_split") if split in SPLITS else split,
-                "scores": scores,
-                "sentences": len(translations.hypotheses),
-                "text_sha256": text_sha256(zip(*translations[:2], strict=True)),
-                "hypotheses_sha256": hashlib.sha256(_text(translations)).hexdigest(),
-            }
-            for split, (translations, scores) in splits.items()
-        },
-        "curve": curve(metrics),
     }
+
+
+def _metrics(model: TrainedModel) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl up to the last checkpoint."""
+    metrics = read_metrics(model.workdir / "metrics.jsonl")
+    return [line for line in metrics if line["step"] <= model.last_step]
 
 
 def overrides(start: Mapping[str, Any], config: Experiment) -> dict[str, Any]:
@@ -213,6 +235,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         _check_types(result, _TYPES)
+        for run in runs(result):
+            _check_types(run, _TYPES_IN_RUN)
         for entry in result["splits"].values():
             _check_types(entry, _TYPES_IN_SPLIT)
             for score in entry["scores"].values():
@@ -226,6 +250,11 @@ def read(path: Path) -> dict[str, Any]:
     return result
 
 
+def runs(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """That of a result, or those of an ensemble's."""
+    return [result, *result.get("ensemble_with", [])]
+
+
 def _check_types(entry: Mapping[str, Any], types: Mapping[str, Any]) -> None:
     for name, kind in types.items():
         if not isinstance(entry[name], kind):
@@ -234,18 +263,25 @@ def _check_types(entry: Mapping[str, Any], types: Mapping[str, Any]) -> None:
 
 def check_same_run(path: Path, recorded: Mapping[str, Any], model: TrainedModel) -> None:
     """Raises UserError if a work directory is not, or is no longer, what was recorded."""
-    fields = comparable(model.config)
-    found = {name: fields.get(name) for name in recorded["config"]}
-    found |= {"checkpoint_steps": model.steps}
-    found |= {"tokenizer_sha256": model.provenance()["tokenizer_sha256"]}
-    steps_and_tokenizer = ("checkpoint_steps", "tokenizer_sha256")
-    expected = recorded["config"] | {name: recorded[name] for name in steps_and_tokenizer}
-    for name, value in expected.items():
-        if found[name] != value:
-            raise UserError(
-                f"{model.workdir} is not the run of {path}: {name} is {found[name]!r} and was "
-                f"{value!r}; give the --workdir of that run"
-            )
+    models, entries = [model, *model.others], runs(recorded)
+    if len(models) != len(entries):
+        raise UserError(
+            f"{path} is of {len(entries)} run(s), and {len(models)} are given; give --workdir and, "
+            "of an ensemble, --ensemble as it was recorded"
+        )
+    for model, run in zip(models, entries, strict=True):
+        fields = comparable(model.config)
+        found = {name: fields.get(name) for name in run["config"]}
+        found |= {"checkpoint_steps": model.steps}
+        found |= {"tokenizer_sha256": model.provenance()["tokenizer_sha256"]}
+        expected = run["config"] | {"checkpoint_steps": run["checkpoint_steps"]}
+        expected |= {"tokenizer_sha256": recorded["tokenizer_sha256"]}
+        for name, value in expected.items():
+            if found[name] != value:
+                raise UserError(
+                    f"{model.workdir} is not the run of {path}: {name} is {found[name]!r} and was "
+                    f"{value!r}; give the --workdir of that run"
+                )
 
 
 def check_text(path: Path, recorded: Mapping[str, Any], split: str, pairs: Iterable[Pair]) -> None:

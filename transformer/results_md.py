@@ -27,11 +27,11 @@ RESULTS = ROOT / "results"
 _INTRO = """# Results
 
 Made from `results/*.json` and `results/earlier.md` by `python -m transformer.results_md`; do not
-edit. Each JSON file is a run; its translations lie in a folder beside it. A row is had again with
-its commands, at its commit; the data are downloaded, or read from a folder: `train.py
---config.data.raw_dir=FOLDER`, `evaluate.py --raw_dir=FOLDER`. A run is checked with `python
-evaluate.py --workdir=DIR --verify=results/NAME.json`, which translates again; the translations that
-lie here with `python evaluate.py --verify=results/NAME.json`.
+edit. Each JSON file is a run, or several that were searched as one; its translations lie in a
+folder beside it. A row is had again with its commands, at its commit; the data are downloaded, or
+read from a folder: `train.py --config.data.raw_dir=FOLDER`, `evaluate.py --raw_dir=FOLDER`. A run
+is checked with `python evaluate.py --workdir=DIR --verify=results/NAME.json`, which translates
+again; the translations that lie here with `python evaluate.py --verify=results/NAME.json`.
 
 The checkpoint is chosen by BLEU on the validation split, of those named; the test splits are
 translated with that, once if no note says otherwise.
@@ -100,19 +100,7 @@ def _section(runs: Mapping[str, Result]) -> str:
     header = ["Run", "Commit", "Hardware", "Trained", "Updates", "Target tokens", "Checkpoint"]
     lines += _table(
         [*header, *(f"BLEU, {split}" for split in splits)],
-        [
-            [
-                f"[{name}](results/{name}.json)",
-                _each_once(start["commit"] for start in run["starts"]),
-                _each_once(map(_hardware, run["starts"])),
-                _duration(run["training_seconds"]),
-                f"{run['steps']:,}",
-                f"{run['target_tokens'] / 1e6:.1f} M",
-                _checkpoint(run),
-                *(_number(_bleu(run, split)) for split in splits),
-            ]
-            for name, run in runs.items()
-        ],
+        [_row(name, run, splits) for name, run in runs.items()],
     )
 
     # 3. How to get each of them again.
@@ -130,17 +118,40 @@ def _section(runs: Mapping[str, Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _row(name: str, run: Result, splits: Iterable[str]) -> list[str]:
+    """What was run, and its scores; of an ensemble, its runs together."""
+    entries = ledger.runs(run)
+    starts = [start for entry in entries for start in entry["starts"]]
+    return [
+        f"[{name}](results/{name}.json)",
+        _each_once(start["commit"] for start in starts),
+        _each_once(map(_hardware, starts)),
+        _duration(sum(entry["training_seconds"] for entry in entries)),
+        " + ".join(f"{entry['steps']:,}" for entry in entries),
+        f"{sum(entry['target_tokens'] for entry in entries) / 1e6:.1f} M",
+        _checkpoint(run),
+        *(_number(_bleu(run, split)) for split in splits),
+    ]
+
+
 def _all_but_the_seed(run: Result) -> str:
     names = ("data_sha256", "tokenizer_sha256", "beam_size", "length_penalty", "candidates")
     same = {name: run[name] for name in names}
     same["candidates"] = sorted(run["candidates"])
-    config = {name: value for name, value in run["config"].items() if name != "training.seed"}
-    return json.dumps([same, config], sort_keys=True)
+    configs = [
+        {name: value for name, value in entry["config"].items() if name != "training.seed"}
+        for entry in ledger.runs(run)
+    ]
+    return json.dumps([same, configs], sort_keys=True)
 
 
 def _title(run: Result) -> str:
-    changes = [f"`{name}={value}`" for name, value in run["overrides"].items()]
-    return ", ".join([f"`{run['config_file']}`", *changes])
+    titles = []
+    for entry in ledger.runs(run):
+        changes = [f"`{name}={value}`" for name, value in entry["overrides"].items()]
+        titles.append(", ".join([f"`{entry['config_file']}`", *changes]))
+    count = f"{len(titles)} runs searched as one: " if len(titles) > 1 else ""
+    return count + " and ".join(dict.fromkeys(titles))
 
 
 def _bleu(run: Result, split: str) -> float | None:
@@ -190,13 +201,10 @@ def _scores(entry: Mapping[str, Any]) -> str:
 
 
 def _commands(name: str, run: Result) -> list[str]:
-    """What trains and scores the run again."""
-    workdir = f"--workdir=runs/{name}"
-    fields = {**run["overrides"], "training.seed": run["seed"]}
-    if run["config"]["data.dataset"] is None:
-        sides = [f"data.{split}_{side}" for split in ("train", "validation") for side in _SIDES]
-        fields |= dict.fromkeys(sides, "FILE")
-    options = [shlex.quote(f"--config.{field}={value}") for field, value in fields.items()]
+    """What trains and scores the run again, or those of an ensemble."""
+    entries = ledger.runs(run)
+    workdirs = [f"runs/{name}{f'.{i}' if len(entries) > 1 else ''}" for i in range(len(entries))]
+    others = [f"--ensemble={','.join(workdirs[1:])}"] if len(entries) > 1 else []
     average = len(run["checkpoint_steps"]) if run["checkpoint"] == "average" else 0
     search = [
         f"--checkpoint={run['checkpoint']}",
@@ -204,12 +212,25 @@ def _commands(name: str, run: Result) -> list[str]:
         f"--beam_size={run['beam_size']}",
         f"--length_penalty={run['length_penalty']['alpha']}",
     ]
-    train = ["python train.py", f"--config={run['config_file']}", *options, workdir]
-    tested = [split for split in run["splits"] if split != "validation"] or ["validation"]
-    evaluate = [
-        ["python evaluate.py", workdir, shlex.quote(f"--split={s}"), *search] for s in tested
+    train = [
+        ["python train.py", f"--config={entry['config_file']}", *_options(entry), f"--workdir={d}"]
+        for entry, d in zip(entries, workdirs, strict=True)
     ]
-    return [" ".join(words) for words in (train, *evaluate)]
+    tested = [split for split in run["splits"] if split != "validation"] or ["validation"]
+    which = [f"--workdir={workdirs[0]}", *others]
+    evaluate = [
+        ["python evaluate.py", *which, shlex.quote(f"--split={s}"), *search] for s in tested
+    ]
+    return [" ".join(words) for words in (*train, *evaluate)]
+
+
+def _options(run: Result) -> list[str]:
+    """What a run's command says of its config."""
+    fields = {**run["overrides"], "training.seed": run["seed"]}
+    if run["config"]["data.dataset"] is None:
+        sides = [f"data.{split}_{side}" for split in ("train", "validation") for side in _SIDES]
+        fields |= dict.fromkeys(sides, "FILE")
+    return [shlex.quote(f"--config.{field}={value}") for field, value in fields.items()]
 
 
 _SIDES = ("source", "target")

@@ -1,9 +1,9 @@
 """A trained model, restored from its work directory and ready to translate."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 from absl import flags
@@ -32,11 +32,19 @@ class TrainedModel:
     stopped_early: bool  # by training.patience
     params: Params  # of an ensemble: ensemble.stack
     translator: Translator
-    others: Sequence[Mapping[str, Any]] = ()  # of an ensemble: where its other models came from
+    others: Sequence[Self] = ()  # of an ensemble: the other models, without parameters
 
     def provenance(self) -> dict[str, Any]:
         """What produced a translation, for scores.json."""
         decoding = self.translator.config
+        others = [
+            {
+                "workdir": str(other.workdir),
+                "checkpoint_steps": other.steps,
+                "config_sha256": other.config.sha256,
+            }
+            for other in self.others
+        ]
         return {
             "checkpoint_steps": self.steps,
             "beam_size": decoding.beam_size,
@@ -44,7 +52,7 @@ class TrainedModel:
             "max_extra_length": decoding.max_extra_length,
             "config_sha256": self.config.sha256,
             "tokenizer_sha256": [t.sha256 for t in dict.fromkeys(self.tokenizers)],
-            **({"ensemble_with": self.others} if self.others else {}),
+            **({"ensemble_with": others} if others else {}),
         }
 
 
@@ -105,14 +113,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
         first,
         params=stack([model.params for model in models]),
         translator=Translator(ensemble, first.tokenizers, first.translator.config, data_mesh()),
-        others=[
-            {
-                "workdir": str(model.workdir),
-                "checkpoint_steps": model.steps,
-                "config_sha256": model.config.sha256,
-            }
-            for model in others
-        ],
+        others=[dataclasses.replace(model, params={}) for model in others],
     )
 
 
