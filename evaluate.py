@@ -125,7 +125,14 @@ def record(path: Path) -> None:
     tested = [split for split in SPLIT.value if split != "validation"]
     with distributed.first_alone():
         ledger.check_can_be_recorded(path, model, ["validation", *tested])
-        texts = {split: open_source(data, split) for split in ["train", "validation", *tested]}
+        for split in ["train", "validation", *tested]:
+            open_source(data, split)
+    for other in model.others:
+        if text_hashes(data_of(other.config.data)) != text_hashes(data):
+            raise UserError(
+                f"{other.workdir} and {model.workdir} were trained on different text; a result is "
+                "of an ensemble on the same"
+            )
 
     # 2. The choice.
     validation = {name: evaluate(model, "validation") for name, model in models.items()}
@@ -139,11 +146,10 @@ def record(path: Path) -> None:
     splits = {"validation": validation[chosen]}
     splits |= {split: evaluate(models[chosen], split) for split in tested}
     if distributed.is_first():
-        hashes = {s: ledger.text_sha256(texts[s].pairs()) for s in ("train", "validation")}
-        result = ledger.new_result(models[chosen], chosen, bleu, splits, hashes)
+        result = ledger.new_result(models[chosen], chosen, bleu, splits, text_hashes(data))
         ledger.write(path, result, splits)
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
-        for commit in {start["commit"] for start in result["starts"]}:
+        for commit in {start["commit"] for run in ledger.runs(result) for start in run["starts"]}:
             if not re.fullmatch("[0-9a-f]+", commit):
                 print(f"warning: the commit is {commit}; others need one that they can have")
 
@@ -153,6 +159,8 @@ def verify(path: Path) -> None:
     for name in ("split", "checkpoint", "average_last", "beam_size", "length_penalty"):
         if flags.FLAGS[name].present:
             raise UserError(f"--{name} is given, and {path} says which; leave it out")
+    if flags.FLAGS.ensemble and not flags.FLAGS.workdir:
+        raise UserError("--ensemble is given without --workdir; give both, or neither")
     recorded = ledger.read(path)
     found = {}
     if flags.FLAGS.workdir:
@@ -163,7 +171,7 @@ def verify(path: Path) -> None:
             beam_size=recorded["beam_size"],
             length_penalty=recorded["length_penalty"]["alpha"],
         )
-        ledger.check_same_run(path, recorded, model)
+        ledger.check_same_runs(path, recorded, model)
         for split in recorded["splits"]:
             translations, found[split] = evaluate(model, split)
             pairs = zip(translations.sources, translations.references, strict=True)
@@ -198,6 +206,12 @@ def explain(name: str) -> None:
         differences = recipes.explain(model.config, name, evaluation=evaluation)
         if distributed.is_first():
             print(recipes.shown(differences, name))
+
+
+def text_hashes(data: DataConfig) -> dict[str, str]:
+    """Of what a run was trained and validated on."""
+    splits = "train", "validation"
+    return {split: ledger.text_sha256(open_source(data, split).pairs()) for split in splits}
 
 
 def data_of(data: DataConfig) -> DataConfig:

@@ -214,7 +214,14 @@ def test_an_ensemble(learned):
     shutil.copytree(learned, learned.parent / "again")
     command = [ROOT / "evaluate.py", "--workdir=run", "--ensemble=again", "--checkpoint=average"]
     jobs = [[*command, "--average_last=2", *job] for job in flags_of_a_job(2)]
-    run_together(jobs, learned.parent)
+    for process in run_together(jobs, learned.parent):
+        succeeded(process)
+    texts = [learned / "eval" / name / "hypotheses.txt" for name in ("test", "test-ensemble")]
+    assert texts[0].read_bytes() == texts[1].read_bytes()
+    together = json.loads((learned / "eval" / "test-ensemble" / "scores.json").read_text())
+    other = {name: alone[name] for name in ("checkpoint_steps", "config_sha256")}
+    assert together["ensemble_with"] == [{"workdir": "again", **other}]
+    # Recorded and verified.
     record = ["--workdir=run", "--ensemble=again", "--checkpoint=average", "--split=test"]
     verify = ["--verify=results/two.json", "--workdir=run"]
     succeeded(run("evaluate.py", *record, "--record=results/two.json", cwd=learned.parent))
@@ -222,16 +229,24 @@ def test_an_ensemble(learned):
     assert b"10 of 10 scores agree" in succeeded(agrees).out
     refused = run("evaluate.py", *verify, cwd=learned.parent)
     assert refused.code == 2
-    assert "results/two.json is of 2 run(s), and 1 are given" in refused.err
-    result = ledger.read(learned.parent / "results" / "two.json")
+    assert "work directories given: 1, runs of results/two.json: 2; give" in refused.err
+    path = learned.parent / "results" / "two.json"
+    result = ledger.read(path)
     (other_run,) = result["ensemble_with"]
     assert all(result[name] == value for name, value in other_run.items())
+    other_run["config"]["training.seed"] = 7
+    path.write_text(json.dumps(result))
+    refused = run("evaluate.py", *verify, "--ensemble=again", cwd=learned.parent)
+    assert refused.code == 2
+    assert "again is not the run of results/two.json: training.seed is 0 and was 7" in refused.err
+    # The other was trained on other text.
+    config = json.loads((learned.parent / "again" / "config.json").read_text())
+    config["data"]["train_source"] = config["data"]["train_target"]
+    (learned.parent / "again" / "config.json").write_text(json.dumps(config))
+    refused = run("evaluate.py", *record, "--record=results/three.json", cwd=learned.parent)
+    assert refused.code == 2
+    assert "again and run were trained on different text" in refused.err
     shutil.rmtree(learned.parent / "again")
-    texts = [learned / "eval" / name / "hypotheses.txt" for name in ("test", "test-ensemble")]
-    assert texts[0].read_bytes() == texts[1].read_bytes()
-    together = json.loads((learned / "eval" / "test-ensemble" / "scores.json").read_text())
-    other = {name: alone[name] for name in ("checkpoint_steps", "config_sha256")}
-    assert together["ensemble_with"] == [{"workdir": "again", **other}]
 
 
 def test_a_result_is_recorded_and_verified(learned):

@@ -65,7 +65,7 @@ def test_a_search_with_the_same_model_twice(random_params):
     assert not np.array_equal(alone.tokens_BML, other.tokens_BML)
 
 
-def restored(workdir, tokenizer="a", params=None, language="de", **changes):
+def restored(workdir, tokenizer="a", params=None, language="de", steps=(1,), **changes):
     config = dataclasses.replace(
         DEMO,
         model=dataclasses.replace(DEMO.model, **changes),
@@ -73,7 +73,9 @@ def restored(workdir, tokenizer="a", params=None, language="de", **changes):
     )
     tokenizers = Tokenizers(*2 * [ToyTokenizer(tokenizer, 23)])
     translator = types.SimpleNamespace(config=config.decoding)
-    apart = dict(steps=[1], last_step=1, stopped_early=False, params=params, translator=translator)
+    apart = dict(
+        steps=list(steps), last_step=1, stopped_early=False, params=params, translator=translator
+    )
     return TrainedModel(Path(workdir), config, tokenizers, **apart)
 
 
@@ -84,6 +86,10 @@ def restored(workdir, tokenizer="a", params=None, language="de", **changes):
         (restored("y", activation="gelu"), "model.activation of y is 'gelu' and of x 'relu'"),
         (restored("y", tokenizer="b", dropout=0.3), "tokenizer_sha256 of y is ['b'] and of x"),
         (restored("y", language="fr"), "data.target_language of y is 'fr' and of x 'de'"),
+        (
+            restored("y", steps=[1, 2]),
+            "number of checkpoints (--average_last) of y is 2",
+        ),
     ],
 )
 def test_what_cannot_be_searched_as_one(other, message):

@@ -83,8 +83,9 @@ def test_the_files_are_whole(path):
     for split in content["splits"]:
         ledger.saved_hypotheses(path, content, split)
     assert not re.search(r'"/|"~', path.read_text())  # a path of somebody's machine
-    assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in content["starts"])
-    assert (ROOT / content["config_file"]).exists()
+    for one in ledger.runs(content):
+        assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in one["starts"])
+        assert (ROOT / one["config_file"]).exists()
 
 
 def test_each_picture_is_there():
@@ -127,24 +128,28 @@ def test_an_ensemble_has_a_row_of_its_own(tmp_path):
     other = result(seed=1, steps=500, training_seconds=2000, checkpoint_steps=[4, 5, 6])
     other["starts"][0]["commit"] = "def5678"
     together = result(ensemble_with=[other], bleu=43.0, curve={"nll": [], "bleu": []})
-    folder = saved(tmp_path / "results", a=result(), b=result(seed=1), c=together)
+    third = copy.deepcopy(together)
+    third["ensemble_with"][0]["seed"] = 2
+    swapped = result(seed=2, ensemble_with=[result()], bleu=10.0)
+    runs = dict(a=result(), b=result(seed=1), c=together, d=third, e=swapped)
+    folder = saved(tmp_path / "results", **runs)
     text = results_md.results_md(folder)
     table = rows(text)
     title = "2 runs searched as one: `configs/demo.py`"
     assert [row[:3] + row[4:] for row in table[2:4]] == [
         ["`configs/demo.py`", "2.6 M", "2", "40.00 ± 0.00"],
-        [title, "2.6 M", "1", "43.00"],
+        [title, "2.6 M", "2", "43.00 ± 0.00"],  # d and e are the same two seeds
     ]
     times = ["1 h 40 min", "3,000 + 500", "2.5 M"]
     assert table[8][:6] == ["[c](results/c.json)", "abc1234, def5678", "2 cores, X", *times]
-    commands = [line for line in text.split("\n") if line.startswith("python")]
-    assert commands[-3:] == [
+    commands = [line for line in text.split("\n") if line.startswith("python") and "/c." in line]
+    assert commands == [
         "python train.py --config=configs/demo.py --config.training.seed=0 --workdir=runs/c.0",
         "python train.py --config=configs/demo.py --config.training.seed=1 --workdir=runs/c.1",
         "python evaluate.py --workdir=runs/c.0 --ensemble=runs/c.1 --split=test "
         "--checkpoint=average --average_last=3 --beam_size=4 --length_penalty=0.6",
     ]
-    results_md.draw("x", {"a": result(), "c": together}, tmp_path / "x.png")
+    results_md.draw("x", {"c": together}, tmp_path / "x.png")
     del other["seed"]
     with pytest.raises(UserError, match=r"c\.json is no result of this ledger"):
         results_md.results_md(saved(folder, c=together))
@@ -260,13 +265,13 @@ def test_changed_texts_are_refused(tmp_path):
         ledger.check_text(path, result(), "test", [("s", "q")])
 
 
-def trained(tmp_path, *, last_step=3000, stopped_early=False, steps=(1, 2, 3)):
+def trained(tmp_path, *, last_step=3000, stopped_early=False, steps=(1, 2, 3), others=()):
     config = Experiment.from_dict(demo.get_config().to_dict())
     training = dataclasses.replace(config.training, steps=3000)
     config = dataclasses.replace(config, training=training)
     nothing = dict(translator=None, params=None, tokenizers=None)
     return TrainedModel(tmp_path, config, steps=list(steps), last_step=last_step,
-                        stopped_early=stopped_early, **nothing)  # fmt: skip
+                        stopped_early=stopped_early, others=others, **nothing)  # fmt: skip
 
 
 def test_what_cannot_be_recorded(tmp_path):
@@ -285,6 +290,8 @@ def test_what_cannot_be_recorded(tmp_path):
     check(last_step=7, stopped_early=True)
     with pytest.raises(UserError, match=r"is at step 7 of 3000; train it to the end"):
         check(last_step=7)
+    with pytest.raises(UserError, match=r"is at step 7 of 3000; train it to the end"):
+        check(others=[trained(tmp_path, last_step=7)])
     # Files that are not of a result stay as they are.
     (tmp_path / "mine.json").write_text("[1, 2]")
     with pytest.raises(UserError, match=r"mine\.json is no result of this ledger"):
@@ -349,6 +356,7 @@ def test_what_the_commands_refuse(tmp_path):
         (["--explain=base", "--ensemble=x"], "--explain is for one run; leave --ensemble out"),
         (["--workdir=x", "--ensemble="], "--ensemble names no work directory; give one"),
         (["--verify="], "cannot read the result"),
+        (["--verify=x.json", "--ensemble=x"], "--ensemble is given without --workdir"),
         (["--workdir=x", "--split="], "--split is empty"),
         (["--verify=x.json", "--beam_size=1"], "--beam_size is given, and x.json says which"),
     ):

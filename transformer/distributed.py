@@ -68,12 +68,18 @@ def initialize() -> None:
 
 
 def _take_standard_output() -> None:
-    """For Python in process 0 alone; what C++ prints (Gloo, its peers) goes to stderr."""
+    """For process 0's Python alone; what C++ prints, such as Gloo's lines, goes to stderr."""
+    if sys.stdout is None:  # closed: descriptor 1 may be another file by now
+        return
     sys.stdout.flush()
-    ours = os.dup(1) if is_first() else os.open(os.devnull, os.O_WRONLY)
+    file = os.dup(1)
+    with contextlib.suppress(OSError):  # stderr is closed
+        os.dup2(2, 1)
+    if not is_first():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file)
     encoding, errors = sys.stdout.encoding, sys.stdout.errors
-    sys.stdout = open(ours, "w", encoding=encoding, errors=errors)  # noqa: SIM115, until the end
-    os.dup2(2, 1)
+    # By line, since JAX may end the process without a flush. Open until it ends.
+    sys.stdout = open(file, "w", buffering=1, encoding=encoding, errors=errors)  # noqa: SIM115
 
 
 def job() -> dict[str, Any] | None:

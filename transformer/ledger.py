@@ -5,8 +5,8 @@
     python -m transformer.results_md                 makes RESULTS.md of them
 
 A result says what was run, with what, on what, and what came of it; the translations lie beside
-it in a folder of its name. Where files lay is left out: it is not the same elsewhere. The result
-of an ensemble is that of its first run, with the others in `ensemble_with`.
+it in a folder of its name. Where files lay is left out: it is not the same elsewhere. Of an
+ensemble, the first run stands where a single one would, and the others are in `ensemble_with`.
 """
 
 import dataclasses
@@ -33,6 +33,8 @@ TOLERANCE = 0.2
 CURVES = ("nll", "bleu")
 _VALIDATION = "eval/validation/"
 TOKENIZER_FILES = "tokenizer.source_model", "tokenizer.target_model"
+# What scores.json says of the work directories themselves.
+_OF_WORKDIRS = "config_sha256", "ensemble_with"
 # Fields that say where files lie and how the work is spread, not what is computed.
 NOT_RECORDED = {
     *(name for name in experiment.MAY_CHANGE if name.startswith(("data.", "mesh."))),
@@ -46,7 +48,7 @@ _TYPES_IN_RUN = {
     "config_file": str,
     "training_seconds": (int, float),
 }
-_TYPES = _TYPES_IN_RUN | {
+_TYPES = {
     **dict.fromkeys(("splits", "candidates", "curve", "length_penalty", "data_sha256"), dict),
     **dict.fromkeys(("parameters", "beam_size"), int),
     "tokenizer_sha256": list,
@@ -103,9 +105,9 @@ def new_result(
     """
     data = model.config.data
     return {
-        **{k: v for k, v in model.provenance().items() if k != "config_sha256"},
         **_run(model),
         **({"ensemble_with": [_run(other) for other in model.others]} if model.others else {}),
+        **{k: v for k, v in model.provenance().items() if k not in _OF_WORKDIRS},
         "data_sha256": dict(data_sha256),
         "checkpoint": checkpoint,
         "parameters": num_params(model.params),
@@ -251,7 +253,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def runs(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """That of a result, or those of an ensemble's."""
+    """The one run of a result, or those of an ensemble."""
     return [result, *result.get("ensemble_with", [])]
 
 
@@ -261,26 +263,25 @@ def _check_types(entry: Mapping[str, Any], types: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} is {entry[name]!r}")
 
 
-def check_same_run(path: Path, recorded: Mapping[str, Any], model: TrainedModel) -> None:
+def check_same_runs(path: Path, recorded: Mapping[str, Any], model: TrainedModel) -> None:
     """Raises UserError if a work directory is not, or is no longer, what was recorded."""
-    models, entries = [model, *model.others], runs(recorded)
-    if len(models) != len(entries):
+    expected_runs, given = runs(recorded), [model, *model.others]
+    if len(given) != len(expected_runs):
         raise UserError(
-            f"{path} is of {len(entries)} run(s), and {len(models)} are given; give --workdir and, "
-            "of an ensemble, --ensemble as it was recorded"
+            f"work directories given: {len(given)}, runs of {path}: {len(expected_runs)}; give the "
+            "first as --workdir, and if there are more, these as --ensemble"
         )
-    for model, run in zip(models, entries, strict=True):
-        fields = comparable(model.config)
+    for one, run in zip(given, expected_runs, strict=True):
+        fields = comparable(one.config)
         found = {name: fields.get(name) for name in run["config"]}
-        found |= {"checkpoint_steps": model.steps}
-        found |= {"tokenizer_sha256": model.provenance()["tokenizer_sha256"]}
+        found |= {"checkpoint_steps": one.steps, "tokenizer_sha256": one.tokenizers.sha256}
         expected = run["config"] | {"checkpoint_steps": run["checkpoint_steps"]}
         expected |= {"tokenizer_sha256": recorded["tokenizer_sha256"]}
         for name, value in expected.items():
             if found[name] != value:
                 raise UserError(
-                    f"{model.workdir} is not the run of {path}: {name} is {found[name]!r} and was "
-                    f"{value!r}; give the --workdir of that run"
+                    f"{one.workdir} is not the run of {path}: {name} is {found[name]!r} and was "
+                    f"{value!r}; give the work directory of that run in its place"
                 )
 
 

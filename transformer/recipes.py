@@ -365,8 +365,11 @@ def shown(differences: Sequence[Difference], recipe_name: str) -> str:
         _filled(f"Recipe {recipe_name}: ", recipe.published),
         _filled("Metric, of those in scores.json: ", recipe.comparable),
     ]
-    if differences:
-        parts.append("Differences of this run, the most important first:")
+    parts.append(
+        "Differences of this run, the most important first:"
+        if differences
+        else "This run differs in nothing that is known to matter, but for the seed."
+    )
     for number, (what, *rest) in enumerate(differences, 1):
         lines = [_filled(f"{number:2}. ", what)]
         names = Difference._fields[1:]
@@ -374,8 +377,6 @@ def shown(differences: Sequence[Difference], recipe_name: str) -> str:
         parts.append("\n".join(lines))
     if differences:
         parts.append(_filled("", SOURCES))
-    else:
-        parts.append("This run differs in nothing that is known to matter, but for the seed.")
     parts.append(_filled("Outside of configs: ", recipe.beyond))
     return "\n\n".join(parts)
 

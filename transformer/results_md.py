@@ -31,7 +31,8 @@ edit. Each JSON file is a run, or several that were searched as one; its transla
 folder beside it. A row is had again with its commands, at its commit; the data are downloaded, or
 read from a folder: `train.py --config.data.raw_dir=FOLDER`, `evaluate.py --raw_dir=FOLDER`. A run
 is checked with `python evaluate.py --workdir=DIR --verify=results/NAME.json`, which translates
-again; the translations that lie here with `python evaluate.py --verify=results/NAME.json`.
+again (of several: with `--ensemble`, in the order of the commands); the translations that lie here
+with `python evaluate.py --verify=results/NAME.json`.
 
 The checkpoint is chosen by BLEU on the validation split, of those named; the test splits are
 translated with that, once if no note says otherwise.
@@ -63,16 +64,17 @@ def by_data(folder: Path) -> dict[str, dict[str, Result]]:
     return sections
 
 
-def _title_of_data(run: Result) -> str:
-    config = run["config"]
-    data = config["data.dataset"] or f"text files {run['data_sha256']['train'][:8]}"
+def _title_of_data(result: Result) -> str:
+    config = result["config"]
+    data = config["data.dataset"] or f"text files {result['data_sha256']['train'][:8]}"
     return f"{data}, {config['data.source_language']} to {config['data.target_language']}"
 
 
-def _section(runs: Mapping[str, Result]) -> str:
-    first = next(iter(runs.values()))
+def _section(results: Mapping[str, Result]) -> str:
+    first = next(iter(results.values()))
     title, data = _title_of_data(first), first["config"]["data.dataset"]
-    splits = list(dict.fromkeys(e["name"] for run in runs.values() for e in run["splits"].values()))
+    splits = [entry["name"] for result in results.values() for entry in result["splits"].values()]
+    splits = list(dict.fromkeys(splits))
     lines = [f"## {title}", ""]
     for (dataset, split), text in PUBLISHED.items():
         if dataset == data:
@@ -80,8 +82,9 @@ def _section(runs: Mapping[str, Result]) -> str:
 
     # 1. Mean and standard deviation of runs that differ in the seed alone.
     groups = collections.defaultdict(dict)
-    for run in runs.values():
-        groups[_all_but_the_seed(run)].setdefault(run["seed"], run)
+    for result in results.values():
+        seeds = tuple(sorted(run["seed"] for run in ledger.runs(result)))
+        groups[_all_but_the_seed(result)].setdefault(seeds, result)
     lines += _table(
         ["Config", "Parameters", "Seeds", *(f"BLEU, {split}" for split in splits)],
         [
@@ -100,62 +103,61 @@ def _section(runs: Mapping[str, Result]) -> str:
     header = ["Run", "Commit", "Hardware", "Trained", "Updates", "Target tokens", "Checkpoint"]
     lines += _table(
         [*header, *(f"BLEU, {split}" for split in splits)],
-        [_row(name, run, splits) for name, run in runs.items()],
+        [_row(name, result, splits) for name, result in results.items()],
     )
 
     # 3. How to get each of them again.
-    for name, run in runs.items():
-        newest = run["starts"][-1]
-        shown = [f"{p} {newest[p]}" for p in provenance.PACKAGES if newest.get(p)]
-        lines += ["", f"### {name}", "", "```", *_commands(name, run), "```", ""]
-        lines += [f"- {_scores(entry)}" for entry in run["splits"].values()]
+    for name, result in results.items():
+        lines += ["", f"### {name}", "", "```", *_commands(name, result), "```", ""]
+        lines += [f"- {_scores(entry)}" for entry in result["splits"].values()]
+        tokenizer = ", ".join(sha[:16] for sha in result["tokenizer_sha256"])
+        text = result["data_sha256"]["train"][:16]
         lines += [
-            f"- Python {newest['python']}, {', '.join(shown)}.",
-            f"- SHA-256 of the training text {run['data_sha256']['train'][:16]}, of the tokenizer "
-            f"{', '.join(sha[:16] for sha in run['tokenizer_sha256'])}.",
-            *(f"- {note}" for note in run.get("notes", [])),
+            *dict.fromkeys(f"- {_versions(run['starts'][-1])}." for run in ledger.runs(result)),
+            f"- SHA-256 of the training text {text}, of the tokenizer {tokenizer}.",
+            *(f"- {note}" for note in result.get("notes", [])),
         ]
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, run: Result, splits: Iterable[str]) -> list[str]:
-    """What was run, and its scores; of an ensemble, its runs together."""
-    entries = ledger.runs(run)
-    starts = [start for entry in entries for start in entry["starts"]]
+def _row(name: str, result: Result, splits: Iterable[str]) -> list[str]:
+    """What was run, of an ensemble in all, and the scores."""
+    runs = ledger.runs(result)
+    starts = [start for run in runs for start in run["starts"]]
     return [
         f"[{name}](results/{name}.json)",
         _each_once(start["commit"] for start in starts),
         _each_once(map(_hardware, starts)),
-        _duration(sum(entry["training_seconds"] for entry in entries)),
-        " + ".join(f"{entry['steps']:,}" for entry in entries),
-        f"{sum(entry['target_tokens'] for entry in entries) / 1e6:.1f} M",
-        _checkpoint(run),
-        *(_number(_bleu(run, split)) for split in splits),
+        _duration(sum(run["training_seconds"] for run in runs)),
+        " + ".join(f"{run['steps']:,}" for run in runs),
+        f"{sum(run['target_tokens'] for run in runs) / 1e6:.1f} M",
+        _checkpoint(result),
+        *(_number(_bleu(result, split)) for split in splits),
     ]
 
 
-def _all_but_the_seed(run: Result) -> str:
+def _all_but_the_seed(result: Result) -> str:
     names = ("data_sha256", "tokenizer_sha256", "beam_size", "length_penalty", "candidates")
-    same = {name: run[name] for name in names}
-    same["candidates"] = sorted(run["candidates"])
+    same = {name: result[name] for name in names}
+    same["candidates"] = sorted(result["candidates"])
     configs = [
-        {name: value for name, value in entry["config"].items() if name != "training.seed"}
-        for entry in ledger.runs(run)
+        {name: value for name, value in run["config"].items() if name != "training.seed"}
+        for run in ledger.runs(result)
     ]
     return json.dumps([same, configs], sort_keys=True)
 
 
-def _title(run: Result) -> str:
+def _title(result: Result) -> str:
     titles = []
-    for entry in ledger.runs(run):
-        changes = [f"`{name}={value}`" for name, value in entry["overrides"].items()]
-        titles.append(", ".join([f"`{entry['config_file']}`", *changes]))
+    for run in ledger.runs(result):
+        changes = [f"`{name}={value}`" for name, value in run["overrides"].items()]
+        titles.append(", ".join([f"`{run['config_file']}`", *changes]))
     count = f"{len(titles)} runs searched as one: " if len(titles) > 1 else ""
     return count + " and ".join(dict.fromkeys(titles))
 
 
-def _bleu(run: Result, split: str) -> float | None:
-    scores = [e["scores"]["bleu"]["score"] for e in run["splits"].values() if e["name"] == split]
+def _bleu(result: Result, split: str) -> float | None:
+    scores = [e["scores"]["bleu"]["score"] for e in result["splits"].values() if e["name"] == split]
     return scores[0] if scores else None
 
 
@@ -175,6 +177,11 @@ def _each_once(values: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(values))
 
 
+def _versions(start: Mapping[str, Any]) -> str:
+    shown = [f"{name} {start[name]}" for name in provenance.PACKAGES if start.get(name)]
+    return f"Python {start['python']}, {', '.join(shown)}"
+
+
 def _hardware(start: Mapping[str, Any]) -> str:
     return start["cpu"] if start["device"].endswith("cpu") else start["device"]
 
@@ -184,11 +191,14 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def _checkpoint(run: Result) -> str:
-    steps = run["checkpoint_steps"]
-    others = [f"{name} {bleu:.2f}" for name, bleu in run["candidates"].items()]
-    what = f"average of {len(steps)}" if len(steps) > 1 else f"{run['checkpoint']}, step {steps[0]}"
-    return f"{what} (validation: {', '.join(others)})"
+def _checkpoint(result: Result) -> str:
+    steps = [run["checkpoint_steps"] for run in ledger.runs(result)]
+    candidates = [f"{name} {bleu:.2f}" for name, bleu in result["candidates"].items()]
+    if (count := len(steps[0])) > 1:
+        what = f"average of {count}"
+    else:
+        what = f"{result['checkpoint']}, step {_each_once(f'{one[0]}' for one in steps)}"
+    return f"{what} (validation: {', '.join(candidates)})"
 
 
 def _scores(entry: Mapping[str, Any]) -> str:
@@ -200,23 +210,23 @@ def _scores(entry: Mapping[str, Any]) -> str:
     return f"{entry['name']}, {entry['sentences']} sentences: {'; '.join(scores)}."
 
 
-def _commands(name: str, run: Result) -> list[str]:
-    """What trains and scores the run again, or those of an ensemble."""
-    entries = ledger.runs(run)
-    workdirs = [f"runs/{name}{f'.{i}' if len(entries) > 1 else ''}" for i in range(len(entries))]
-    others = [f"--ensemble={','.join(workdirs[1:])}"] if len(entries) > 1 else []
-    average = len(run["checkpoint_steps"]) if run["checkpoint"] == "average" else 0
+def _commands(name: str, result: Result) -> list[str]:
+    """What trains the run or the runs again, and scores them."""
+    runs = ledger.runs(result)
+    workdirs = [f"runs/{name}{f'.{i}' if len(runs) > 1 else ''}" for i in range(len(runs))]
+    others = [f"--ensemble={','.join(workdirs[1:])}"] if len(runs) > 1 else []
+    average = len(result["checkpoint_steps"]) if result["checkpoint"] == "average" else 0
     search = [
-        f"--checkpoint={run['checkpoint']}",
+        f"--checkpoint={result['checkpoint']}",
         *([f"--average_last={average}"] if average else []),
-        f"--beam_size={run['beam_size']}",
-        f"--length_penalty={run['length_penalty']['alpha']}",
+        f"--beam_size={result['beam_size']}",
+        f"--length_penalty={result['length_penalty']['alpha']}",
     ]
     train = [
-        ["python train.py", f"--config={entry['config_file']}", *_options(entry), f"--workdir={d}"]
-        for entry, d in zip(entries, workdirs, strict=True)
+        ["python train.py", f"--config={run['config_file']}", *_options(run), f"--workdir={d}"]
+        for run, d in zip(runs, workdirs, strict=True)
     ]
-    tested = [split for split in run["splits"] if split != "validation"] or ["validation"]
+    tested = [split for split in result["splits"] if split != "validation"] or ["validation"]
     which = [f"--workdir={workdirs[0]}", *others]
     evaluate = [
         ["python evaluate.py", *which, shlex.quote(f"--split={s}"), *search] for s in tested
@@ -224,7 +234,7 @@ def _commands(name: str, run: Result) -> list[str]:
     return [" ".join(words) for words in (*train, *evaluate)]
 
 
-def _options(run: Result) -> list[str]:
+def _options(run: Mapping[str, Any]) -> list[str]:
     """What a run's command says of its config."""
     fields = {**run["overrides"], "training.seed": run["seed"]}
     if run["config"]["data.dataset"] is None:
@@ -250,20 +260,21 @@ def picture_name(title: str) -> str:
     )
 
 
-def draw(title: str, runs: Mapping[str, Result], path: Path) -> None:
+def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
     """Validation nll and BLEU of runs on the same data, against the step."""
     figure = Figure(figsize=(8, 6.4), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, sharex=True)
     labels = ("nats per token", "BLEU")
     for axes, name, label in zip(panels, ledger.CURVES, labels, strict=True):
-        for run, result in runs.items():
+        for label_of_run, result in results.items():
             if points := result["curve"][name]:
-                axes.plot(*zip(*points, strict=True), label=run, linewidth=1)
+                axes.plot(*zip(*points, strict=True), label=label_of_run, linewidth=1)
         axes.set_ylabel(f"validation {label}")
         axes.grid(color="0.9")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False)
+    if panels[0].lines:
+        panels[0].legend(frameon=False)
     panels[1].set_xlabel("step (updates)")
     figure.suptitle(title, parse_math=False)
     picture = io.BytesIO()
@@ -274,8 +285,8 @@ def draw(title: str, runs: Mapping[str, Result], path: Path) -> None:
 def main() -> None:
     try:
         write_atomically(ROOT / "RESULTS.md", results_md(RESULTS))
-        for title, runs in by_data(RESULTS).items():
-            draw(title, runs, RESULTS / picture_name(title))
+        for title, results in by_data(RESULTS).items():
+            draw(title, results, RESULTS / picture_name(title))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from error

@@ -94,6 +94,11 @@ class Tokenizers(NamedTuple):
     def vocab_sizes(self) -> tuple[int, int]:
         return self.source.vocab_size, self.target.vocab_size
 
+    @property
+    def sha256(self) -> list[str]:
+        """Of the one that is joint, or of both."""
+        return [tokenizer.sha256 for tokenizer in dict.fromkeys(self)]
+
     def save(self, workdir: str | os.PathLike) -> None:
         """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model."""
         names = (_JOINT,) if self.joint else _SEPARATE

@@ -51,7 +51,7 @@ class TrainedModel:
             "length_penalty": {"name": "gnmt", "alpha": decoding.length_penalty},
             "max_extra_length": decoding.max_extra_length,
             "config_sha256": self.config.sha256,
-            "tokenizer_sha256": [t.sha256 for t in dict.fromkeys(self.tokenizers)],
+            "tokenizer_sha256": self.tokenizers.sha256,
             **({"ensemble_with": others} if others else {}),
         }
 
@@ -97,7 +97,8 @@ def define_flags() -> Callable[..., TrainedModel]:
 def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
     """The ensemble of several models, with the search of the first.
 
-    Raises UserError if they differ in more than their training.
+    Raises UserError if they differ in more than their training, as far as their work directories
+    say: not in the text of files.
     """
     first, *others = models
     expected = _what_an_ensemble_shares(first)
@@ -106,7 +107,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
             if value != expected[name]:
                 raise UserError(
                     f"--ensemble: {name} of {model.workdir} is {value!r} and of {first.workdir} "
-                    f"{expected[name]!r}; give runs of the same model on the same data"
+                    f"{expected[name]!r}; give runs that are alike in that"
                 )
     ensemble = Ensemble(transformer(first.config.model, *first.tokenizers.vocab_sizes))
     return dataclasses.replace(
@@ -123,7 +124,8 @@ def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
     shared = {name: value for name, value in fields.items() if name.startswith(sections)}
     for name in ("dropout", "attention_dropout", "activation_dropout"):
         del shared[f"model.{name}"]
-    return shared | {"tokenizer_sha256": model.provenance()["tokenizer_sha256"]}
+    checkpoints = {"number of checkpoints (--average_last)": len(model.steps)}
+    return shared | {"tokenizer_sha256": model.tokenizers.sha256} | checkpoints
 
 
 def restore(
