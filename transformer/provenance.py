@@ -23,12 +23,12 @@ def conditions() -> dict[str, Any]:
     """Command, commit, hardware and versions, in the words of the ledger and the benchmarks."""
     import jax  # not at the top: importing it starts threads, and drivers need none
 
-    devices = jax.devices()
+    devices, cores = jax.devices(), len(os.sched_getaffinity(0))
     return {
         "command": shlex.join(["python", *map(relative, sys.argv)]),
         "commit": _commit(),
         "device": f"{len(devices)} x {devices[0].device_kind}",
-        "cpu": f"{len(os.sched_getaffinity(0))} cores, {_cpu()}",
+        "cpu": f"{cores} core{'s' * (cores > 1)}, {_cpu()}",
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
     }
