@@ -65,7 +65,6 @@ def main() -> None:
         ("model.positions", "sinusoidal"),
         ("model.d_k", 0),
         ("model.d_v", 0),
-        ("optimizer.cooldown_steps", 0),
         ("optimizer.max_grad_norm", 0),
         ("training.r_drop", 0),
     ):

@@ -89,9 +89,6 @@ def get_config() -> ConfigDict:
     config.optimizer.epsilon = 1e-9
     config.optimizer.learning_rate_scale = 1.0  # times Equation 3
     config.optimizer.warmup_steps = 4000
-    # After update cooldown_start the rate falls linearly to 0, over cooldown_steps; 0: it does not.
-    config.optimizer.cooldown_start = 0
-    config.optimizer.cooldown_steps = 0
     config.optimizer.max_grad_norm = 0.0  # gradient clipping; 0: none
 
     config.training = ConfigDict()

@@ -133,11 +133,6 @@ def test_a_config_and_its_dict():
             "did you mean model.num_encoder_layers?",
         ),
         ({"model_d_model": 64.0}, "config.model.d_model is 64.0; it must be of type int"),
-        (
-            {"optimizer_cooldown_start": 90_000, "optimizer_cooldown_steps": 9_999},
-            "training.steps = 100000, but after update 99999 the learning rate is 0 "
-            "(optimizer.cooldown_start + cooldown_steps); set it to 99999 or less",
-        ),
         ({"model_d_model": "64"}, "config.model.d_model is '64'; it must be of type int"),
         ({"model_dropout": 10**400}, "config.model.dropout is 1000"),
         ({"model_d_model": True}, "config.model.d_model is True; it must be of type int"),

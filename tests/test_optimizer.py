@@ -13,8 +13,6 @@ PAPER = dict(
     epsilon=1e-9,
     learning_rate_scale=1.0,
     warmup_steps=4000,
-    cooldown_start=0,
-    cooldown_steps=0,
     max_grad_norm=0.0,
 )
 
@@ -49,18 +47,6 @@ def test_scale_and_warmup_of_the_learning_rate():
     # 2 * 25^-0.5 * min(step^-0.5, step / 27)
     for step, expected in ((1, 0.4 / 27), (9, 0.4 / 3), (16, 0.4 / 4), (10_000, 0.4 / 100)):
         assert float(learning_rate(step, 25, changed)) == pytest.approx(expected, rel=1e-6)
-
-
-def test_cooldown():
-    """Equation 3 until its start, and then so much of it."""
-    cooled = config(cooldown_start=10_000, cooldown_steps=4)
-    shares = {1: 1, 4000: 1, 10_000: 1, 10_001: 1, 10_002: 0.75, 10_004: 0.25, 10_005: 0, 20_000: 0}
-    for step, share in shares.items():
-        expected = share * learning_rate(step, 512, config())
-        assert float(learning_rate(step, 512, cooled)) == pytest.approx(float(expected), rel=1e-6)
-    assert cooled.last_step == 10_004
-    with pytest.raises(UserError, match=r"cooldown_start is 7, but optimizer\.cooldown_steps is 0"):
-        config(cooldown_start=7)
 
 
 def update(transformation, gradients):

@@ -58,13 +58,6 @@ class Experiment:
                 "model.share_embeddings is 'all' but tokenizer.joint is False; set it to "
                 "'decoder' or 'none', or set tokenizer.joint to True"
             )
-        last_step = self.optimizer.last_step
-        if last_step is not None and self.training.steps > last_step:
-            raise UserError(
-                f"training.steps = {self.training.steps}, but after update {last_step} the "
-                "learning rate is 0 (optimizer.cooldown_start + cooldown_steps); set it to "
-                f"{last_step} or less"
-            )
         longest = min(self.data.max_source_length, self.data.max_target_length)
         if self.model.positions == "learned" and self.model.max_positions > longest:
             raise UserError(

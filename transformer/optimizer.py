@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.errors import UserError, check_range
+from transformer.errors import check_range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,38 +19,21 @@ class OptimizerConfig:
     epsilon: float
     learning_rate_scale: float
     warmup_steps: int
-    cooldown_start: int
-    cooldown_steps: int
     max_grad_norm: float
 
     def __post_init__(self):
         check_range(self, "optimizer", "beta1 beta2 epsilon", 0, 1)
         check_range(self, "optimizer", "learning_rate_scale max_grad_norm", 0)
         check_range(self, "optimizer", "warmup_steps", 1)
-        check_range(self, "optimizer", "cooldown_start cooldown_steps", 0)
-        if self.cooldown_start and not self.cooldown_steps:
-            raise UserError(
-                f"optimizer.cooldown_start is {self.cooldown_start}, but optimizer.cooldown_steps "
-                "is 0; set how many updates the cool-down takes, or leave both at 0"
-            )
-
-    @property
-    def last_step(self) -> int | None:
-        """The last update that changes anything; None: there is none."""
-        return self.cooldown_start + self.cooldown_steps if self.cooldown_steps else None
 
 
 def learning_rate(step: jax.Array, d_model: int, config: OptimizerConfig) -> jax.Array:
     """Equation 3, times `learning_rate_scale`; the first update has step 1.
 
     d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
-
-    With a cool-down it then falls linearly to 0, which is reached after `config.last_step`.
     """
     step = jnp.asarray(step, jnp.float32)
     shape = jnp.minimum(step**-0.5, step * config.warmup_steps**-1.5)
-    if config.cooldown_steps:
-        shape *= jnp.clip(1 - (step - config.cooldown_start - 1) / config.cooldown_steps, 0, 1)
     return config.learning_rate_scale * d_model**-0.5 * shape
 
 

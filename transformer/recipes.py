@@ -200,11 +200,6 @@ EFFECTS = (
         "T2T models/transformer.py, transformer_base_v2",
     ),
     Effect(
-        "optimizer.cooldown_start optimizer.cooldown_steps",
-        f"{UNKNOWN}; the paper and T2T's base and big have none",
-        "Section 5.3; T2T models/transformer.py",
-    ),
-    Effect(
         "optimizer.beta2",
         f"{UNKNOWN}; the paper has 0.98, T2T 0.997",
         "Section 5.3; T2T models/transformer.py, transformer_base_v3",
