@@ -190,6 +190,7 @@ def test_only_other_seeds_are_put_together(tmp_path):
     runs["last"] = result(seed=1, candidates={"last": 31.0})
     table = rows(results_md.results_md(saved(tmp_path / "results", **runs)))
     assert [row[2] for row in table[2:6]] == ["2", "1", "1", "1"]
+    assert table[3][0] == "`configs/demo.py`, `--beam_size=1`"
     assert [row[4] for row in table[2:6]] == ["41.00 ± 1.41", "10.00", "40.00", "40.00"]
 
 

@@ -153,7 +153,10 @@ def _title(result: Result) -> str:
         changes = [f"`{name}={value}`" for name, value in run["overrides"].items()]
         titles.append(", ".join([f"`{run['config_file']}`", *changes]))
     count = f"{len(titles)} runs searched as one: " if len(titles) > 1 else ""
-    return count + " and ".join(dict.fromkeys(titles))
+    search = {"beam_size": result["beam_size"], "length_penalty": result["length_penalty"]["alpha"]}
+    config = result["config"]
+    flags = [f"`--{k}={v}`" for k, v in search.items() if v != config[f"decoding.{k}"]]
+    return ", ".join([count + " and ".join(dict.fromkeys(titles)), *flags])
 
 
 def _bleu(result: Result, split: str) -> float | None:
