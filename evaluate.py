@@ -127,8 +127,9 @@ def record(path: Path) -> None:
         ledger.check_can_be_recorded(path, model, ["validation", *tested])
         for split in ["train", "validation", *tested]:
             open_source(data, split)
+    hashes = text_hashes(data)
     for other in model.others:
-        if text_hashes(data_of(other.config.data)) != text_hashes(data):
+        if text_hashes(data_of(other.config.data)) != hashes:
             raise UserError(
                 f"{other.workdir} and {model.workdir} were trained on different text; a result is "
                 "of an ensemble on the same"
@@ -146,7 +147,7 @@ def record(path: Path) -> None:
     splits = {"validation": validation[chosen]}
     splits |= {split: evaluate(models[chosen], split) for split in tested}
     if distributed.is_first():
-        result = ledger.new_result(models[chosen], chosen, bleu, splits, text_hashes(data))
+        result = ledger.new_result(models[chosen], chosen, bleu, splits, hashes)
         ledger.write(path, result, splits)
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
         for commit in {start["commit"] for run in ledger.runs(result) for start in run["starts"]}:
