@@ -171,7 +171,8 @@ class Run:
             self.tokenizers = get_tokenizers(workdir, config.tokenizer, source)
             limits = config.data.max_source_length, config.data.max_target_length
             cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"
-            pairs = token_cache(source, self.tokenizers, cache_dir, *limits)
+            sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
+            pairs = token_cache(source, self.tokenizers, cache_dir, *limits, *sampling)
             print(f"data     {pairs.summary}", flush=True)
             validation_pairs = token_cache(
                 self.validation_source, self.tokenizers, cache_dir, None, None

@@ -57,7 +57,8 @@ def main() -> None:
             source = open_source(config.data, "train")
             print(source.describe())
             tokenizers = get_tokenizers(folder, config.tokenizer, source)
-            measure(token_cache(source, tokenizers, folder, *limits), config)
+            sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
+            measure(token_cache(source, tokenizers, folder, *limits, *sampling), config)
 
 
 def synthetic(folder: Path, num_pairs: int, limits: tuple[int, int]) -> TokenizedPairs:

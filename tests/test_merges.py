@@ -81,6 +81,26 @@ def test_what_was_never_seen_is_unknown():
     assert UNK in tokenizer.encode("rl")
 
 
+def test_sampling():
+    tokenizer = train_subword_nmt([*WORDS, "lx o lo lo"], num_merges=100)
+    texts = ["low  newest", "lower \ud800", "", *4000 * ["lo"]]
+    plain = tokenizer.encode_batch(texts, 1)
+    ids = tokenizer.sample_batch(texts, 0.25, seed=3)
+    assert ids == tokenizer.sample_batch(texts, 0.25, seed=3)
+    assert ids != tokenizer.sample_batch(texts, 0.25, seed=4)
+    assert [tokenizer.decode(i) for i in ids[:3]] == ["low newest", "lower <unk>", ""]
+    # One merge makes the word "lo"; it is left out a quarter of the time, give or take 27.
+    assert 900 < sum(len(i) == 2 for i in ids[3:]) < 1100
+    assert tokenizer.sample_batch(texts, 0.0, seed=3) == plain
+
+
+def test_sampling_makes_no_word_unknown():
+    tokenizer = train_subword_nmt(["ab ab ac", "c"], num_merges=9)
+    assert json.loads(tokenizer.model_bytes)["symbols"] == ["ab", "c", "a@@"]
+    texts = 100 * ["ab"]  # "b" alone is unknown
+    assert tokenizer.sample_batch(texts, 0.5, 3) == tokenizer.encode_batch(texts, 1)
+
+
 def test_odd_text_is_one_line():
     tokenizer = train_subword_nmt([*WORDS, "a\rb", "\u00a0 \u2028 \t", "  "], num_merges=5)
     assert "\n" not in tokenizer.decode(range(tokenizer.vocab_size))
@@ -131,7 +151,7 @@ class Pairs:
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_a_configured_one(tmp_path, joint):
-    config = TokenizerConfig("subword-nmt", 10, joint, 100, None, None)
+    config = TokenizerConfig("subword-nmt", 10, joint, 100, 0.0, 1, None, None)
     tokenizers = get_tokenizers(tmp_path, config, Pairs())
     assert tokenizers.joint == joint
     assert UNK not in tokenizers.source.encode("newest")
@@ -140,7 +160,7 @@ def test_a_configured_one(tmp_path, joint):
     again = get_tokenizers(tmp_path, config, Pairs())
     assert [t.sha256 for t in again] == [t.sha256 for t in tokenizers]
     with pytest.raises(UserError, match=r"tokenizer\.vocab_size is 0"):
-        TokenizerConfig("subword-nmt", 0, joint, 100, None, None)
+        TokenizerConfig("subword-nmt", 0, joint, 100, 0.0, 1, None, None)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs ../shared/data/multi30k")

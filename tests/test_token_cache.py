@@ -203,9 +203,35 @@ def test_each_part_of_the_key_counts(tmp_path, monkeypatch):
     assert count(max_source_length=8) == 5
     assert count(max_target_length=8) == 6
     assert count(**NO_LIMITS) == 7
-    assert count() == 7
+    assert count(sampling_alpha=0.1) == 8
+    assert count(sampling_alpha=0.2) == 9
+    assert count(sampling_alpha=0.2, num_samples=3) == 10
+    assert count() == 10
     monkeypatch.setattr(module, "_FORMAT", 2)
-    assert count() == 8
+    assert count() == 11
+
+
+def test_sampling(tmp_path, monkeypatch):
+    """Each pair several times, every time split otherwise; the same in any number of processes."""
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    words = ["low", "lower", "newest", "widest"]
+    lines = [" ".join(words[i % 4 :] + words[: i % 3]) for i in range(17)]
+    tokenizer = train_sentencepiece(lines, vocab_size=290, model_type="bpe")
+    both = Tokenizers(tokenizer, tokenizer)
+    pairs = Pairs([(line, line[::-1]) for line in lines])
+    sampling = {"sampling_alpha": 0.3, "num_samples": 3}
+    caches = [
+        token_cache(pairs, both, tmp_path / name, 30, 60, num_processes=count, **sampling)
+        for name, count in (("a", 0), ("b", 2))
+    ]
+    for name in ("source_tokens", "source_offsets", "target_tokens", "target_offsets"):
+        arrays = [getattr(cache, name) for cache in caches]
+        np.testing.assert_array_equal(*arrays)
+    cache = caches[0]
+    assert [tokenizer.decode(cache.source(i)) for i in range(len(cache))] == 3 * lines
+    assert cache.report["total"] == cache.report["pairs"] == 51
+    samples = {tuple(tuple(cache.source(17 * s + i)) for i in range(17)) for s in range(3)}
+    assert len(samples) == 3
 
 
 @pytest.mark.parametrize("name", [f"{side}_{what}" for side in ("source", "target")
@@ -516,7 +542,7 @@ def test_the_main_script_is_not_imported_by_workers(tmp_path, start):
 
 
 def test_workers_do_not_import_jax():
-    pool = module._worker_pool(module._Encoder(tokenizers(), None, None), 1)
+    pool = module._worker_pool(module._Encoder(tokenizers(), None, None, 0.0), 1)
     with pool:
         modules = pool.submit(eval, "[*__import__('sys').modules]").result()
     assert "transformer.token_cache" in modules

@@ -60,6 +60,8 @@ def make_config(**changes) -> TokenizerConfig:
         "vocab_size": 310,
         "joint": True,
         "sample_size": 1000,
+        "sampling_alpha": 0.0,
+        "num_samples": 1,
         "source_model": None,
         "target_model": None,
     }
@@ -118,6 +120,41 @@ def test_encode_batch_is_encode_of_each(num_threads):
     expected = [small_tokenizer().encode(text) for text in texts]
     assert small_tokenizer().encode_batch(texts, num_threads) == expected
     assert small_tokenizer().encode_batch([], num_threads) == []
+
+
+def test_sampling():
+    tokenizer = small_tokenizer()
+    texts = [*SENTENCES[:8], "", "  two \u00e9 ", "\ud800", " a \u2581 b"]
+    plain = tokenizer.encode_batch(texts, 1)
+    ids = tokenizer.sample_batch(texts, 0.3, seed=3)
+    assert tokenizer.sample_batch(texts, 0.3, seed=3) == ids
+    assert tokenizer.sample_batch(texts, 0.3, seed=4) != ids
+    assert sum(map(len, ids)) > sum(map(len, plain))
+    assert [tokenizer.decode(i) for i in ids] == [tokenizer.decode(i) for i in plain]
+    assert tokenizer.sample_batch(texts, 0.0, seed=3) == plain
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"vocab_size": 60},
+        {"vocab_size": 310, "byte_fallback": True, "normalization_rule_name": "nfkc"},
+    ],
+)
+def test_sampling_with_the_models_of_others(options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, minloglevel=2,
+        model_type="bpe", pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK, **options,
+    )  # fmt: skip
+    tokenizer = SentencePieceTokenizer(model.getvalue())
+    texts = [*SENTENCES[:8], "\uff34he  \u00e9 ", " a\u2581b"]
+    assert tokenizer.sample_batch(texts, 0.0, seed=3) == tokenizer.encode_batch(texts, 1)
+
+
+def test_a_unigram_model_has_no_merges():
+    with pytest.raises(UserError, match=r"^tokenizer\.sampling_alpha leaves out merges, and a uni"):
+        small_tokenizer("unigram").sample_batch(["a"], 0.1, seed=3)
 
 
 # --- Round trip ---------------------------------------------------------------------------

@@ -11,13 +11,16 @@ import io
 import itertools
 import json
 import os
+import random
 import re
 from collections.abc import Iterable, Sequence
 
+from transformer.bpe_dropout import segment
 from transformer.errors import UserError
 from transformer.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
 
 _JOINED = "@@ "
+_END = "</w>"
 _UNKNOWN = "<unk>"
 _VERSION = "#version: 0.2"  # of the merges: the end of a word is part of its last character
 
@@ -52,6 +55,24 @@ class SubwordNmtTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         del num_threads  # it is Python, and keeps the words it has seen
         return [[self._ids.get(symbol, UNK) for symbol in _split(self._bpe, t)] for t in texts]
+
+    def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """See Tokenizer. A word that would get an unknown symbol is split as it always is."""
+        rng = random.Random(seed)
+        return [self._sample(_clean(text).split(" "), alpha, rng) for text in texts]
+
+    def _sample(self, words: list[str], alpha: float, rng: random.Random) -> list[int]:
+        def rank(left: str, right: str) -> int | None:
+            return self._bpe.bpe_codes.get((left, right))
+
+        ids = []
+        for word in filter(None, words):
+            *first, last = segment([*word[:-1], word[-1] + _END], rank, alpha, rng)
+            symbols = [*(f"{symbol}@@" for symbol in first), last.removesuffix(_END)]
+            if any(symbol not in self._ids for symbol in symbols):
+                symbols = self._bpe.segment_tokens([word])
+            ids += [self._ids.get(symbol, UNK) for symbol in symbols]
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """See Tokenizer. Words get one space between them; one that ends in "@@" is joined."""

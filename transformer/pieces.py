@@ -4,17 +4,21 @@ A vocabulary is trained without any normalisation and with one piece for each of
 the 256 bytes, so that `decode(encode(line)) == line` for every line of text.
 """
 
+import functools
 import io
 import itertools
 import os
+import random
 import re
 from collections.abc import Iterable, Sequence
 
+from transformer.bpe_dropout import segment
 from transformer.errors import UserError
 from transformer.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
 
 MODEL_TYPES = ("bpe", "unigram")
 _SPACE = "\u2581"  # what SentencePiece writes for a space inside its pieces
+_WORDS = re.compile(f"{_SPACE}?[^{_SPACE}]+|{_SPACE}")
 # Private-use characters, which no vocabulary holds: see SentencePieceTokenizer._ids.
 _STAND_INS = range(0xF0000, 0x110000)
 
@@ -55,8 +59,8 @@ class SentencePieceTokenizer(Tokenizer):
             )
         self.model_bytes = model_bytes
         self.vocab_size: int = processor.vocab_size()
-        self._space_ids = [processor.piece_to_id(f"<0x{b:02X}>") for b in _SPACE.encode()]
-        self._has_bytes = all(processor.is_byte(i) for i in self._space_ids)
+        self._byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        self._has_bytes = all(map(processor.is_byte, self._byte_ids))
 
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         texts = [without_surrogates(text) for text in texts]
@@ -67,6 +71,49 @@ class SentencePieceTokenizer(Tokenizer):
                     batch[i] = self._ids(text)
         return batch
 
+    def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """See Tokenizer. A text that holds U+2581 is split as it always is."""
+        rng = random.Random(seed)
+        return [self._sample(without_surrogates(text), alpha, rng) for text in texts]
+
+    def _sample(self, text: str, alpha: float, rng: random.Random) -> list[int]:
+        if _SPACE in text:
+            return self.encode(text)
+        ids, ranks = self._merges
+
+        def rank(left: str, right: str) -> float | None:
+            return ranks.get(left + right)
+
+        found = []
+        for word in _WORDS.findall(self._processor.normalize(text)):
+            for symbol in segment(word, rank, alpha, rng):
+                if symbol in ids:
+                    found.append(ids[symbol])
+                elif self._has_bytes:
+                    found += self._bytes(symbol)
+                else:
+                    found.append(self._processor.unk_id())
+        return found
+
+    @functools.cached_property
+    def _merges(self) -> tuple[dict[str, int], dict[str, float]]:
+        """The ids of the pieces that are text, and in which order they are merged."""
+        p = self._processor
+        special = p.is_control, p.is_unknown, p.is_unused, p.is_byte
+        ids = {
+            p.id_to_piece(i): i
+            for i in range(self.vocab_size)
+            if not any(is_(i) for is_ in special)
+        }
+        ranks = {piece: -p.get_score(i) for piece, i in ids.items()}
+        # BPE scores are minus the number of the merge, unigram's are log-probabilities.
+        if not all(rank.is_integer() for rank in ranks.values()):
+            raise UserError(
+                "tokenizer.sampling_alpha leaves out merges, and a unigram model has none; give a "
+                "tokenizer of the type bpe or subword-nmt, or set tokenizer.sampling_alpha to 0"
+            )
+        return ids, ranks
+
     def _ids(self, text: str) -> list[int]:
         """Token ids of a text that holds U+2581, which SentencePiece takes for a space.
 
@@ -76,17 +123,20 @@ class SentencePieceTokenizer(Tokenizer):
         known = self._processor.piece_to_id
         unknown = self._processor.unk_id()  # not always UNK, in a model that was given to us
         stand_in = next(c for c in map(chr, _STAND_INS) if c not in text and known(c) == unknown)
-        wanted = [known(f"<0x{b:02X}>") for b in stand_in.encode()]
+        wanted = self._bytes(stand_in)
         ids = self._processor.encode(text.replace(_SPACE, stand_in))
         out, i = [], 0
         while i < len(ids):
             if ids[i : i + len(wanted)] == wanted:
-                out += self._space_ids
+                out += self._bytes(_SPACE)
                 i += len(wanted)
             else:
                 out.append(ids[i])
                 i += 1
         return out
+
+    def _bytes(self, text: str) -> list[int]:
+        return [self._byte_ids[byte] for byte in text.encode()]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids up to the first EOS; PAD and BOS are passed over.

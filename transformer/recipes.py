@@ -182,6 +182,11 @@ EFFECTS = (
         "Section 5.1; T2T translate_ende_wmt32k",
     ),
     Effect(
+        "tokenizer.sampling_alpha tokenizer.num_samples",
+        "alpha 0.1: up to 2.3 BLEU more, with a new segmentation each time",
+        "BPE-dropout (ACL 2020), abstract",
+    ),
+    Effect(
         "training.steps tokens_seen",
         "none where training.patience ended the run. A big model from German to English on one "
         "TPU v3-8: 25.55 in 24 minutes, 32.87 in 13 hours",

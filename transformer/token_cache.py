@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain, product
 from typing import NamedTuple
@@ -101,6 +101,8 @@ def token_cache(
     cache_dir: str | os.PathLike,
     max_source_length: int | None,
     max_target_length: int | None,
+    sampling_alpha: float = 0.0,
+    num_samples: int = 1,
     *,
     num_processes: int | None = None,
 ) -> TokenizedPairs:
@@ -109,6 +111,8 @@ def token_cache(
     max_source_length, max_target_length: tokens, EOS included. A pair with a longer side
       or with a blank one is dropped. None and None (validation and test data) keep every
       pair, uncut; an empty line is then EOS alone.
+    sampling_alpha, num_samples: of what is not 0 (see Tokenizer.sample_batch), all pairs are
+      there so many times, one random segmentation after the other.
     num_processes: that tokenise; 0 means in this process. None chooses by the size of the
       source. The result is the same for all.
 
@@ -125,6 +129,8 @@ def token_cache(
         max_source_length,
         max_target_length,
     ]
+    if sampling_alpha:
+        identity += [sampling_alpha, num_samples]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     directory = pathlib.Path(cache_dir).expanduser() / key
 
@@ -134,8 +140,9 @@ def token_cache(
 
     # 3. One process at a time makes it.
     if num_processes is None:
-        num_processes = min(_MOST_PROCESSES, _cpu_count()) if len(source) > _LARGE else 0
-    encoder = _Encoder(tokenizers, max_source_length, max_target_length)
+        is_large = len(source) * num_samples > _LARGE
+        num_processes = min(_MOST_PROCESSES, _cpu_count()) if is_large else 0
+    encoder = _Encoder(tokenizers, max_source_length, max_target_length, sampling_alpha)
     with _translated_errors(directory.parent):
         directory.parent.mkdir(parents=True, exist_ok=True)
         lock = directory.with_suffix(".lock").open("a")
@@ -145,7 +152,7 @@ def token_cache(
             return found  # another process made it while this one waited
         if is_locked:
             _remove_leftovers(directory)
-        _build(directory, source, encoder, num_processes)
+        _build(directory, source, num_samples, encoder, num_processes)
     if (found := _open(directory)) is None:
         raise UserError(f"the token cache {directory} vanished; is something deleting it?")
     logging.info("token cache %s: %s", directory, found.report)
@@ -189,21 +196,27 @@ def _open(directory: pathlib.Path, warn: bool = False) -> TokenizedPairs | None:
 
 
 def _build(
-    directory: pathlib.Path, source: PairSource, encoder: "_Encoder", num_processes: int
+    directory: pathlib.Path,
+    source: PairSource,
+    num_samples: int,
+    encoder: "_Encoder",
+    num_processes: int,
 ) -> None:
     """Writes the cache under a temporary name and renames it."""
     temporary = directory.with_suffix(f".{os.getpid()}.{socket.gethostname()}.tmp")
     logging.info("tokenising %s with %d processes", source.describe(), num_processes)
     report = dict.fromkeys(_COUNTED, 0)
     started = logged = time.monotonic()
+    num_pairs = num_samples * len(source)
+    chunks = chain.from_iterable(source.chunks(_CHUNK) for _ in range(num_samples))
     try:
         with _translated_errors(directory.parent):
             temporary.mkdir()
             files = _Files(temporary, encoder.dtypes)
-        with files, contextlib.closing(_encoded(source, encoder, num_processes)) as chunks:
-            for chunk in chunks:
+        with files, contextlib.closing(_encoded(chunks, encoder, num_processes)) as encoded:
+            for chunk in encoded:
                 done = report["total"]
-                needed = files.num_bytes * len(source) // done if done else 0
+                needed = files.num_bytes * num_pairs // done if done else 0
                 with _translated_errors(directory.parent, needed):
                     files.append(chunk)
                 for name, count in chunk.report.items():
@@ -212,7 +225,7 @@ def _build(
                     logged = time.monotonic()
                     done = report["total"]
                     speed = done / (logged - started)
-                    logging.info("%d of %d pairs, %d pairs/s", done, len(source), speed)
+                    logging.info("%d of %d pairs, %d pairs/s", done, num_pairs, speed)
             if report["pairs"] == 0:
                 counts = ", ".join(f"{name}: {report[name]}" for name in _DROPPED)
                 raise UserError(
@@ -240,18 +253,28 @@ class _Chunk(NamedTuple):
 class _Encoder:
     """Encodes and filters pairs."""
 
-    def __init__(self, tokenizers: Tokenizers, max_source: int | None, max_target: int | None):
+    def __init__(
+        self,
+        tokenizers: Tokenizers,
+        max_source: int | None,
+        max_target: int | None,
+        sampling_alpha: float,
+    ):
         self.tokenizers = tokenizers
         self.limits = (max_source, max_target)
+        self.sampling_alpha = sampling_alpha
         self.dtypes = tuple(
             np.uint16 if tokenizer.vocab_size <= 65536 else np.int32 for tokenizer in tokenizers
         )
 
-    def __call__(self, pairs: list[Pair], num_threads: int) -> _Chunk:
+    def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> _Chunk:
+        """The chunk of this number, which seeds what is random in it."""
         report = {"total": len(pairs)} | dict.fromkeys(_DROPPED, 0)
         source_batch, target_batch = (
-            tokenizer.encode_batch([pair[side] for pair in pairs], num_threads)
-            for side, tokenizer in enumerate(self.tokenizers)
+            tokenizer.sample_batch(texts, self.sampling_alpha, seed=number)
+            if self.sampling_alpha
+            else tokenizer.encode_batch(texts, num_threads)
+            for tokenizer, texts in zip(self.tokenizers, zip(*pairs), strict=True)
         )
         max_source, max_target = (
             float("inf") if limit is None else limit - 1 for limit in self.limits
@@ -412,17 +435,19 @@ def _last_write(directory: pathlib.Path) -> float:
 # --- Several processes --------------------------------------------------------------------
 
 
-def _encoded(source: PairSource, encoder: _Encoder, num_processes: int) -> Iterator[_Chunk]:
-    """The chunks of the source, encoded, in order."""
+def _encoded(
+    chunks: Iterable[list[Pair]], encoder: _Encoder, num_processes: int
+) -> Iterator[_Chunk]:
+    """The chunks, encoded, in order."""
     if num_processes == 0:
-        for pairs in source.chunks(_CHUNK):
-            yield encoder(pairs, num_threads=_cpu_count())
+        for number, pairs in enumerate(chunks):
+            yield encoder(number, pairs, num_threads=_cpu_count())
         return
     pool = _worker_pool(encoder, num_processes)
     try:
         pending = collections.deque()
-        for pairs in source.chunks(_CHUNK):
-            pending.append(pool.submit(_work, pairs))
+        for number, pairs in enumerate(chunks):
+            pending.append(pool.submit(_work, number, pairs))
             if len(pending) == 2 * num_processes:
                 yield pending.popleft().result()
         while pending:
@@ -438,7 +463,7 @@ def _worker_pool(encoder: _Encoder, num_processes: int) -> ProcessPoolExecutor:
         # fork would copy the threads' locks of jax, as they happen to be.
         mp_context=_SpawnContext(),
         initializer=_start_worker,
-        initargs=(models, encoder.limits),
+        initargs=(models, encoder.limits, encoder.sampling_alpha),
     )
 
 
@@ -461,11 +486,14 @@ class _SpawnContext(multiprocessing.context.SpawnContext):
 _worker_encoder: _Encoder | None = None
 
 
-def _start_worker(models: list[bytes], limits: tuple[int | None, int | None]) -> None:
+def _start_worker(
+    models: list[bytes], limits: tuple[int | None, int | None], sampling_alpha: float
+) -> None:
     global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    _worker_encoder = _Encoder(Tokenizers(*map(from_bytes, models)), *limits)
+    tokenizers = Tokenizers(*map(from_bytes, models))
+    _worker_encoder = _Encoder(tokenizers, *limits, sampling_alpha)
 
 
 def _exit_with_parent() -> None:
@@ -474,8 +502,8 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _work(pairs: list[Pair]) -> _Chunk:
-    return _worker_encoder(pairs, num_threads=1)
+def _work(number: int, pairs: list[Pair]) -> _Chunk:
+    return _worker_encoder(number, pairs, num_threads=1)
 
 
 def _cpu_count() -> int:

@@ -29,6 +29,8 @@ class TokenizerConfig:
     vocab_size: int
     joint: bool
     sample_size: int
+    sampling_alpha: float
+    num_samples: int
     source_model: str | None
     target_model: str | None
 
@@ -48,6 +50,18 @@ class TokenizerConfig:
         if self.sample_size < 1:
             raise UserError(
                 f"tokenizer.sample_size is {self.sample_size}; give 1 or more sentence pairs"
+            )
+        check_range(self, "tokenizer", "num_samples", 1)
+        check_range(self, "tokenizer", "sampling_alpha", 0, 1)
+        if self.model_type == "unigram" and self.sampling_alpha:
+            raise UserError(
+                f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a unigram model has no "
+                "merges to leave out; set tokenizer.model_type to bpe, or sampling_alpha to 0"
+            )
+        if self.num_samples > 1 and not self.sampling_alpha:
+            raise UserError(
+                f"tokenizer.num_samples is {self.num_samples}, of one and the same segmentation; "
+                "set tokenizer.sampling_alpha, too, or tokenizer.num_samples to 1"
             )
         if self.target_model and not self.source_model:
             raise UserError(

@@ -31,6 +31,13 @@ class Tokenizer(abc.ABC):
         """
 
     @abc.abstractmethod
+    def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """`encode_batch` with BPE-dropout: see bpe_dropout.segment. One seed gives the same ids.
+
+        Raises UserError for a vocabulary that has no merges.
+        """
+
+    @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Text, one line, of token ids up to the first EOS; PAD and BOS are passed over."""
 
