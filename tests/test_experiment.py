@@ -8,7 +8,7 @@ import pytest
 
 from configs import base
 from transformer.errors import UserError
-from transformer.experiment import Experiment, check_field, check_workdir, load, save
+from transformer.experiment import ADDED, Experiment, check_field, check_workdir, load, save
 
 ROOT = Path(__file__).parent.parent
 PRESETS = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
@@ -189,6 +189,20 @@ def test_saved_is_loaded(tmp_path):
     assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["config.json"]
     saved = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
     assert saved == config.to_dict()
+
+
+@pytest.mark.parametrize("path", ADDED)
+def test_a_run_that_is_older_than_a_field(path, tmp_path):
+    config = base_dict()
+    section, field = path.split(".")
+    del config[section][field]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path) == base_experiment()
+    check_workdir(tmp_path, base_experiment())
+    del config[section]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=rf"config\.json: config\.{section} is missing"):
+        load(tmp_path)
 
 
 def test_what_killed_processes_leave_is_removed(tmp_path):

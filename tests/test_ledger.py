@@ -16,7 +16,7 @@ from configs import demo
 from transformer import ledger, results_md
 from transformer.errors import UserError
 from transformer.evaluation import Translations
-from transformer.experiment import Experiment
+from transformer.experiment import ADDED, Experiment
 from transformer.provenance import PACKAGES, add_start
 from transformer.trained import TrainedModel
 
@@ -188,6 +188,8 @@ def test_only_other_seeds_are_put_together(tmp_path):
     runs["beam"] = result(seed=1, beam_size=1, bleu=10.0)
     runs["data"] = result(seed=1, data_sha256={"train": 64 * "0", "validation": 64 * "e"})
     runs["last"] = result(seed=1, candidates={"last": 31.0})
+    for field in ADDED:  # which the first runs had not
+        del runs["a"]["config"][field]
     table = rows(results_md.results_md(saved(tmp_path / "results", **runs)))
     assert [row[2] for row in table[2:6]] == ["2", "1", "1", "1"]
     assert table[3][0] == "`configs/demo.py`, `--beam_size=1`"

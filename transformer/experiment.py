@@ -38,6 +38,8 @@ MAY_CHANGE = frozenset(
         "training.max_rollbacks",
     }
 )
+# Fields that the oldest runs have not; what they would have said.
+ADDED = {"training.r_drop": 0.0, "tokenizer.sampling_alpha": 0.0, "tokenizer.num_samples": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +114,10 @@ def load(workdir: Path) -> Experiment:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("it holds no JSON object")
+        for path_of_field, value in ADDED.items():
+            section, _, field = path_of_field.partition(".")
+            if isinstance(config.get(section), dict):
+                config[section].setdefault(field, value)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
             f"{workdir} is not a work directory: it has no config.json; give the --workdir of a "

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from transformer import ledger, provenance
 from transformer.errors import UserError
+from transformer.experiment import ADDED
 from transformer.files import write_atomically
 from transformer.provenance import ROOT
 
@@ -140,8 +141,9 @@ def _all_but_the_seed(result: Result) -> str:
     names = ("data_sha256", "tokenizer_sha256", "beam_size", "length_penalty", "candidates")
     same = {name: result[name] for name in names}
     same["candidates"] = sorted(result["candidates"])
+    # A run that is older than a field is of one config with those that have it as it was.
     configs = [
-        {name: value for name, value in run["config"].items() if name != "training.seed"}
+        {k: v for k, v in (ADDED | run["config"]).items() if k != "training.seed"}
         for run in ledger.runs(result)
     ]
     return json.dumps([same, configs], sort_keys=True)
