@@ -54,9 +54,11 @@ def get_config() -> ConfigDict:
     config.tokenizer.joint = True
     # At most this many training pairs, evenly spaced, train the tokenizer.
     config.tokenizer.sample_size = 1_000_000
-    # BPE-dropout: the probability to leave a merge out of training text (Provilkov et al. 2020:
-    # 0.1); 0: none. So many segmentations of each pair are drawn, once; an epoch has them all.
+    # BPE-dropout, for bpe and subword-nmt: the probability that a merge is left out in training
+    # text (Provilkov et al. 2020: 0.1); 0: none.
     config.tokenizer.sampling_alpha = 0.0
+    # How often each training pair is segmented, in advance: an epoch, the token cache and the
+    # time to plan the batches grow by this factor. The same for every seed.
     config.tokenizer.num_samples = 1
     # SentencePiece models, or the tokenizer.model of another run, to use instead of training;
     # source_model alone if joint.

@@ -15,6 +15,7 @@ import pytest
 
 from transformer import token_cache as module
 from transformer.errors import UserError
+from transformer.merges import train_subword_nmt
 from transformer.pieces import SentencePieceTokenizer, train_sentencepiece
 from transformer.sources import PairSource
 from transformer.token_cache import TokenizedPairs, token_cache
@@ -216,22 +217,42 @@ def test_sampling(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", 7)
     words = ["low", "lower", "newest", "widest"]
     lines = [" ".join(words[i % 4 :] + words[: i % 3]) for i in range(17)]
-    tokenizer = train_sentencepiece(lines, vocab_size=290, model_type="bpe")
-    both = Tokenizers(tokenizer, tokenizer)
-    pairs = Pairs([(line, line[::-1]) for line in lines])
+    pairs = Pairs([(line, line.upper()) for line in lines])
+    sources, targets = zip(*pairs.pairs)
+    both = Tokenizers(
+        train_sentencepiece(sources, vocab_size=290, model_type="bpe"),
+        # With the symbols of other words, so that not all splits are of unknown ones.
+        train_subword_nmt([*targets, "WOL REWOL OWE LOWT STIDE NEWID"], num_merges=20),
+    )
     sampling = {"sampling_alpha": 0.3, "num_samples": 3}
-    caches = [
+    one, other = (
         token_cache(pairs, both, tmp_path / name, 30, 60, num_processes=count, **sampling)
         for name, count in (("a", 0), ("b", 2))
-    ]
+    )
     for name in ("source_tokens", "source_offsets", "target_tokens", "target_offsets"):
-        arrays = [getattr(cache, name) for cache in caches]
-        np.testing.assert_array_equal(*arrays)
-    cache = caches[0]
-    assert [tokenizer.decode(cache.source(i)) for i in range(len(cache))] == 3 * lines
-    assert cache.report["total"] == cache.report["pairs"] == 51
-    samples = {tuple(tuple(cache.source(17 * s + i)) for i in range(17)) for s in range(3)}
-    assert len(samples) == 3
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert one.report["total"] == one.report["pairs"] == len(one) == 51
+    for tokenizer, side, texts in (
+        (both.source, one.source, sources),
+        (both.target, one.target, targets),
+    ):
+        ids = [tuple(side(i)) for i in range(51)]
+        assert [tokenizer.decode(i) for i in ids] == 3 * list(texts)
+        assert len({tuple(ids[i : i + 17]) for i in (0, 17, 34)}) == 3
+
+
+def test_source_and_target_are_sampled_apart(tmp_path):
+    lines = ["lower newest widest"] * 20
+    tokenizer = train_sentencepiece(lines, vocab_size=275, model_type="bpe")
+    both, pairs = Tokenizers(tokenizer, tokenizer), Pairs(list(zip(lines, lines)))
+    cache = token_cache(pairs, both, tmp_path, sampling_alpha=0.3, **NO_LIMITS)
+    assert cache.source_tokens.tolist() != cache.target_tokens.tolist()
+
+
+def test_the_same_segmentation_again_is_another_cache(tmp_path):
+    for count in (1, 3):
+        cache = token_cache(many_pairs(), tokenizers(), tmp_path, num_samples=count, **NO_LIMITS)
+        assert len(cache) == 100 * count
 
 
 @pytest.mark.parametrize("name", [f"{side}_{what}" for side in ("source", "target")

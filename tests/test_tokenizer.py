@@ -134,27 +134,50 @@ def test_sampling():
     assert tokenizer.sample_batch(texts, 0.0, seed=3) == plain
 
 
+def model_of_others(**options) -> SentencePieceTokenizer:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, minloglevel=2, pad_id=PAD,
+        bos_id=BOS, eos_id=EOS, unk_id=UNK, **{"model_type": "bpe", "vocab_size": 60, **options},
+    )  # fmt: skip
+    return SentencePieceTokenizer(model.getvalue(), "their.model")
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {"vocab_size": 60},
+        {},  # without bytes
         {"vocab_size": 310, "byte_fallback": True, "normalization_rule_name": "nfkc"},
+        {"remove_extra_whitespaces": False, "add_dummy_prefix": False},
     ],
 )
 def test_sampling_with_the_models_of_others(options):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_writer=model, minloglevel=2,
-        model_type="bpe", pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK, **options,
-    )  # fmt: skip
-    tokenizer = SentencePieceTokenizer(model.getvalue())
-    texts = [*SENTENCES[:8], "\uff34he  \u00e9 ", " a\u2581b"]
+    tokenizer = model_of_others(**options)
+    texts = [*SENTENCES[:8], "\uff34he  \u00e9 ", "the \u65e5\u672c\u8a9e", " a\u2581b"]
     assert tokenizer.sample_batch(texts, 0.0, seed=3) == tokenizer.encode_batch(texts, 1)
 
 
-def test_a_unigram_model_has_no_merges():
-    with pytest.raises(UserError, match=r"^tokenizer\.sampling_alpha leaves out merges, and a uni"):
-        small_tokenizer("unigram").sample_batch(["a"], 0.1, seed=3)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model_type": "unigram"},
+        {"model_type": "char", "vocab_size": 35},
+        {"user_defined_symbols": ["<sep>"]},
+        {"split_by_whitespace": False, "vocab_size": 120},
+        {"treat_whitespace_as_suffix": True},
+    ],
+)
+def test_what_is_not_made_of_merges_within_words(options):
+    message = r"^tokenizer\.sampling_alpha leaves out merges, but their\.model is not made of"
+    with pytest.raises(UserError, match=message):
+        model_of_others(**options).sample_batch(["a"], 0.1, seed=3)
+
+
+def test_too_long_a_word_is_not_sampled():
+    words = "sleep" * 99, "sleep" * 101
+    plain = [small_tokenizer().encode(word) for word in words]
+    samples = small_tokenizer().sample_batch(words, 0.9, seed=3)
+    assert [sample == ids for sample, ids in zip(samples, plain)] == [False, True]
 
 
 # --- Round trip ---------------------------------------------------------------------------
@@ -432,3 +455,31 @@ def test_given_models_are_used_and_copied(tmp_path, monkeypatch):
     config = make_config(joint=False, source_model="~/c.model", target_model="~/b.model")
     two = get_tokenizers(tmp_path / "two", config, PAIRS)
     assert [t.sha256 for t in two] == [bpe, unigram]
+
+
+# --- What a configuration may say ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling_alpha": -0.1}, r"tokenizer.sampling_alpha is -0.1; it must be in \[0, 1\)"),
+        ({"sampling_alpha": 1.0}, r"tokenizer.sampling_alpha is 1.0; it must be in \[0, 1\)"),
+        ({"num_samples": 0}, "tokenizer.num_samples is 0; it must be at least 1"),
+        ({"num_samples": 2}, "tokenizer.num_samples is 2, of one and the same segmentation"),
+        (
+            {"model_type": "unigram", "sampling_alpha": 0.1},
+            "tokenizer.sampling_alpha is 0.1, but a unigram model has no merges to leave out",
+        ),
+    ],
+)
+def test_sampling_that_is_refused(changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        make_config(**changes)
+    one_line(error)
+
+
+def test_sampling_that_will_do():
+    make_config(sampling_alpha=0.1, num_samples=3)
+    # The type is of a model to be trained; the given one may be of another.
+    make_config(model_type="unigram", source_model="~/a.model", sampling_alpha=0.1)

@@ -25,6 +25,7 @@ Map, in reading order; a file imports only from files above it:
     datasets/    TFDS builders: a grammar of English and German, Multi30k
     sources      sentence pairs from TFDS or text files       Section 5.1
     vocabulary   token ids; what every tokenizer can do
+    bpe_dropout  merges left out at random
     pieces       SentencePiece                                Section 5.1
     merges       subword-nmt, for text that is tokenised
     tokenizer    the tokenizers of a run
@@ -54,6 +55,7 @@ Map, in reading order; a file imports only from files above it:
     logs, plots  metrics and pictures
     experiment   a config file as checked, frozen sections
     trained      a trained model, restored
+    ensemble     several runs that search as one
     ledger       the results in results/
     results_md   RESULTS.md and its pictures, from these
     recipes      in what a run differs from a published one

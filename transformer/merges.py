@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 
-from transformer.bpe_dropout import segment
+from transformer.bpe_dropout import LONGEST, segment
 from transformer.errors import UserError
 from transformer.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
 
@@ -57,7 +57,10 @@ class SubwordNmtTokenizer(Tokenizer):
         return [[self._ids.get(symbol, UNK) for symbol in _split(self._bpe, t)] for t in texts]
 
     def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See Tokenizer. A word that would get an unknown symbol is split as it always is."""
+        """See Tokenizer. A word is split as it always is when a symbol drawn for it is unknown.
+
+        So words are never split into symbols that are found within others alone.
+        """
         rng = random.Random(seed)
         return [self._sample(_clean(text).split(" "), alpha, rng) for text in texts]
 
@@ -67,9 +70,11 @@ class SubwordNmtTokenizer(Tokenizer):
 
         ids = []
         for word in filter(None, words):
-            *first, last = segment([*word[:-1], word[-1] + _END], rank, alpha, rng)
-            symbols = [*(f"{symbol}@@" for symbol in first), last.removesuffix(_END)]
-            if any(symbol not in self._ids for symbol in symbols):
+            symbols = []
+            if len(word) <= LONGEST:
+                *first, last = segment([*word[:-1], word[-1] + _END], rank, alpha, rng)
+                symbols = [*(f"{symbol}@@" for symbol in first), last.removesuffix(_END)]
+            if not symbols or any(symbol not in self._ids for symbol in symbols):
                 symbols = self._bpe.segment_tokens([word])
             ids += [self._ids.get(symbol, UNK) for symbol in symbols]
         return ids

@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 
-from transformer.bpe_dropout import segment
+from transformer.bpe_dropout import LONGEST, segment
 from transformer.errors import UserError
 from transformer.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
 
@@ -58,6 +58,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"it again with --pad_id={PAD} --bos_id={BOS} --eos_id={EOS} --unk_id={UNK}"
             )
         self.model_bytes = model_bytes
+        self._name = name
         self.vocab_size: int = processor.vocab_size()
         self._byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
         self._has_bytes = all(map(processor.is_byte, self._byte_ids))
@@ -72,12 +73,13 @@ class SentencePieceTokenizer(Tokenizer):
         return batch
 
     def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See Tokenizer. A text that holds U+2581 is split as it always is."""
+        """See Tokenizer. A text with U+2581 or too long a word is split as it always is, too."""
         rng = random.Random(seed)
         return [self._sample(without_surrogates(text), alpha, rng) for text in texts]
 
     def _sample(self, text: str, alpha: float, rng: random.Random) -> list[int]:
-        if _SPACE in text:
+        words = _WORDS.findall(self._processor.normalize(text))
+        if _SPACE in text or any(len(word) > LONGEST for word in words):
             return self.encode(text)
         ids, ranks = self._merges
 
@@ -85,13 +87,13 @@ class SentencePieceTokenizer(Tokenizer):
             return ranks.get(left + right)
 
         found = []
-        for word in _WORDS.findall(self._processor.normalize(text)):
+        for word in words:
             for symbol in segment(word, rank, alpha, rng):
                 if symbol in ids:
                     found.append(ids[symbol])
                 elif self._has_bytes:
                     found += self._bytes(symbol)
-                else:
+                elif found[-1:] != [self._processor.unk_id()]:  # one for all that follow
                     found.append(self._processor.unk_id())
         return found
 
@@ -106,11 +108,18 @@ class SentencePieceTokenizer(Tokenizer):
             if not any(is_(i) for is_ in special)
         }
         ranks = {piece: -p.get_score(i) for piece, i in ids.items()}
-        # BPE scores are minus the number of the merge, unigram's are log-probabilities.
-        if not all(rank.is_integer() for rank in ranks.values()):
+        # The scores of BPE are minus the number of the merge; of other models, log-probabilities;
+        # of symbols that somebody has added to either, 0.
+        is_plain_bpe = (
+            all(rank.is_integer() for rank in ranks.values())
+            and len(set(ranks.values())) == len(ranks)
+            and not any(_SPACE in piece[1:] for piece in ids)
+        )
+        if not is_plain_bpe:
             raise UserError(
-                "tokenizer.sampling_alpha leaves out merges, and a unigram model has none; give a "
-                "tokenizer of the type bpe or subword-nmt, or set tokenizer.sampling_alpha to 0"
+                f"tokenizer.sampling_alpha leaves out merges, but {self._name} is not made of "
+                "merges within words alone (type bpe, no symbols of the user's, spaces first); "
+                "set tokenizer.sampling_alpha to 0, or give another tokenizer"
             )
         return ids, ranks
 

@@ -183,7 +183,7 @@ EFFECTS = (
     ),
     Effect(
         "tokenizer.sampling_alpha tokenizer.num_samples",
-        "alpha 0.1: up to 2.3 BLEU more, with a new segmentation each time",
+        "alpha 0.1: up to 2.3 BLEU more, with another segmentation each time (here num_samples)",
         "BPE-dropout (ACL 2020), abstract",
     ),
     Effect(

@@ -36,9 +36,10 @@ from transformer.vocabulary import EOS
 
 # Change it whenever the same text would give other files.
 _FORMAT = 1
-_CHUNK = 16_384  # pairs
+_CHUNK = 16_384  # pairs; what is random in them depends on it
 # With fewer pairs, starting processes takes longer than they save.
 _LARGE = 200_000
+_LARGE_SAMPLED = 20_000
 # One process reads for all, and cannot feed more.
 _MOST_PROCESSES = 16
 _SIDES = ("source", "target")
@@ -111,8 +112,9 @@ def token_cache(
     max_source_length, max_target_length: tokens, EOS included. A pair with a longer side
       or with a blank one is dropped. None and None (validation and test data) keep every
       pair, uncut; an empty line is then EOS alone.
-    sampling_alpha, num_samples: of what is not 0 (see Tokenizer.sample_batch), all pairs are
-      there so many times, one random segmentation after the other.
+    sampling_alpha, num_samples: all pairs, then all again, so many times; with an alpha that is
+      not 0, segmented otherwise each time (see Tokenizer.sample_batch), and kept or dropped by
+      the length that comes of it.
     num_processes: that tokenise; 0 means in this process. None chooses by the size of the
       source. The result is the same for all.
 
@@ -129,7 +131,7 @@ def token_cache(
         max_source_length,
         max_target_length,
     ]
-    if sampling_alpha:
+    if (sampling_alpha, num_samples) != (0.0, 1):
         identity += [sampling_alpha, num_samples]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     directory = pathlib.Path(cache_dir).expanduser() / key
@@ -140,7 +142,7 @@ def token_cache(
 
     # 3. One process at a time makes it.
     if num_processes is None:
-        is_large = len(source) * num_samples > _LARGE
+        is_large = len(source) * num_samples > (_LARGE_SAMPLED if sampling_alpha else _LARGE)
         num_processes = min(_MOST_PROCESSES, _cpu_count()) if is_large else 0
     encoder = _Encoder(tokenizers, max_source_length, max_target_length, sampling_alpha)
     with _translated_errors(directory.parent):
@@ -204,11 +206,12 @@ def _build(
 ) -> None:
     """Writes the cache under a temporary name and renames it."""
     temporary = directory.with_suffix(f".{os.getpid()}.{socket.gethostname()}.tmp")
-    logging.info("tokenising %s with %d processes", source.describe(), num_processes)
     report = dict.fromkeys(_COUNTED, 0)
     started = logged = time.monotonic()
     num_pairs = num_samples * len(source)
+    times = f", {num_samples} times" if num_samples > 1 else ""
     chunks = chain.from_iterable(source.chunks(_CHUNK) for _ in range(num_samples))
+    logging.info("tokenising %s%s with %d processes", source.describe(), times, num_processes)
     try:
         with _translated_errors(directory.parent):
             temporary.mkdir()
@@ -229,7 +232,7 @@ def _build(
             if report["pairs"] == 0:
                 counts = ", ".join(f"{name}: {report[name]}" for name in _DROPPED)
                 raise UserError(
-                    f"no pair is left of {source.describe()} ({counts}); see "
+                    f"no pair is left of {source.describe()}{times} ({counts}); see "
                     "data.max_source_length and data.max_target_length"
                 )
             with _translated_errors(directory.parent, files.num_bytes):
@@ -270,17 +273,19 @@ class _Encoder:
     def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> _Chunk:
         """The chunk of this number, which seeds what is random in it."""
         report = {"total": len(pairs)} | dict.fromkeys(_DROPPED, 0)
-        source_batch, target_batch = (
-            tokenizer.sample_batch(texts, self.sampling_alpha, seed=number)
-            if self.sampling_alpha
-            else tokenizer.encode_batch(texts, num_threads)
-            for tokenizer, texts in zip(self.tokenizers, zip(*pairs), strict=True)
-        )
+        batches = []
+        for side, tokenizer in enumerate(self.tokenizers):
+            texts = [pair[side] for pair in pairs]
+            if self.sampling_alpha:
+                seed = 2 * number + side
+                batches.append(tokenizer.sample_batch(texts, self.sampling_alpha, seed))
+            else:
+                batches.append(tokenizer.encode_batch(texts, num_threads))
         max_source, max_target = (
             float("inf") if limit is None else limit - 1 for limit in self.limits
         )
         sources, targets = [], []
-        for pair, source, target in zip(pairs, source_batch, target_batch, strict=True):
+        for pair, source, target in zip(pairs, *batches, strict=True):
             if self.limits != (None, None):
                 # A tokenizer that normalises may leave nothing of a line that has text.
                 if not (source and target and pair[0].strip() and pair[1].strip()):

@@ -53,7 +53,7 @@ class TokenizerConfig:
             )
         check_range(self, "tokenizer", "num_samples", 1)
         check_range(self, "tokenizer", "sampling_alpha", 0, 1)
-        if self.model_type == "unigram" and self.sampling_alpha:
+        if self.model_type == "unigram" and self.sampling_alpha and not self.source_model:
             raise UserError(
                 f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a unigram model has no "
                 "merges to leave out; set tokenizer.model_type to bpe, or sampling_alpha to 0"
