@@ -12,7 +12,7 @@ import pytest
 from small_configs import config_of
 from test_bad_input import run
 
-from configs import demo
+from configs import base, demo
 from transformer import ledger, results_md
 from transformer.errors import UserError
 from transformer.evaluation import Translations
@@ -86,6 +86,14 @@ def test_the_files_are_whole(path):
     for one in ledger.runs(content):
         assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in one["starts"])
         assert (ROOT / one["config_file"]).exists()
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
+def test_what_older_runs_have_not_is_known(path):
+    """If it fails: a new field goes into experiment.ADDED, so that older runs can be read."""
+    fields = ledger.comparable(Experiment.from_dict(base.get_config().to_dict()))
+    for one in ledger.runs(ledger.read(path)):
+        assert fields.keys() - one["config"].keys() <= ADDED.keys()
 
 
 def test_each_picture_is_there():
