@@ -3,6 +3,7 @@
     python evaluate.py --workdir=runs/demo --split=test
     python evaluate.py --workdir=runs/base --checkpoint=average --average_last=5
     python evaluate.py --workdir=runs/base --explain=big
+    python evaluate.py --workdir=runs/base --checkpoint=average --export=models/base
 
 Writes WORKDIR/eval/<split>/ (of an ensemble, <split>-ensemble): sources.txt, references.txt,
 hypotheses.txt, scores.json. In several processes (docs/running.md) the devices of all share the
@@ -24,6 +25,7 @@ from absl import flags
 from transformer import cli, distributed, ledger, recipes
 from transformer.errors import UserError
 from transformer.evaluation import Translations, translate_source, write_evaluation
+from transformer.export import check_can_be_written, export
 from transformer.logs import Progress
 from transformer.sources import DataConfig, open_source
 from transformer.trained import TrainedModel, define_flags
@@ -46,19 +48,24 @@ VERIFY = flags.DEFINE_string(
 EXPLAIN = flags.DEFINE_string(
     "explain", None, f"A recipe to compare the run with: {', '.join(recipes.RECIPES)}."
 )
+EXPORT = flags.DEFINE_string(
+    "export", None, "A work directory to make, of the chosen parameters and no others."
+)
 
 
 def main() -> None:
     distributed.initialize()
-    given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN) if flag.value is not None]
+    given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN, EXPORT) if flag.value is not None]
     if len(given) > 1:
         raise UserError(f"--{' and --'.join(given)} are given; give one of them")
-    if EXPLAIN.value is not None and flags.FLAGS.ensemble:
-        raise UserError("--explain is for one run; leave --ensemble out")
+    if given in (["explain"], ["export"]) and flags.FLAGS.ensemble:
+        raise UserError(f"--{given[0]} is for one run; leave --ensemble out")
     if not all(SPLIT.value) or not SPLIT.value:
         raise UserError("--split is empty; name a split, such as test")
     if EXPLAIN.value is not None:
         explain(EXPLAIN.value)
+    elif EXPORT.value is not None:
+        export_to(Path(EXPORT.value).expanduser())
     elif VERIFY.value is not None:
         verify(Path(VERIFY.value))
     elif RECORD.value is not None:
@@ -147,7 +154,7 @@ def record(path: Path) -> None:
     splits = {"validation": validation[chosen]}
     splits |= {split: evaluate(models[chosen], split) for split in tested}
     if distributed.is_first():
-        result = ledger.new_result(models[chosen], chosen, bleu, splits, hashes)
+        result = ledger.new_result(models[chosen], bleu, splits, hashes)
         ledger.write(path, result, splits)
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
         for commit in {start["commit"] for run in ledger.runs(result) for start in run["starts"]}:
@@ -207,6 +214,16 @@ def explain(name: str) -> None:
         differences = recipes.explain(model.config, name, evaluation=evaluation)
         if distributed.is_first():
             print(recipes.shown(differences, name))
+
+
+def export_to(directory: Path) -> None:
+    """Writes the chosen parameters as a work directory of their own; translates nothing."""
+    if distributed.job() is not None:
+        raise UserError("--export works in one process; start it once, without srun or mpirun")
+    check_can_be_written(directory)
+    model = restore_model()
+    export(model, directory)
+    print(f"written  {directory}, the {model.checkpoint} of {model.workdir}")
 
 
 def text_hashes(data: DataConfig) -> dict[str, str]:

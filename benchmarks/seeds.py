@@ -2,11 +2,12 @@
 
     python benchmarks/seeds.py configs/multi30k_tiny.py --seeds=1,2,3 --average_last=10
     python benchmarks/seeds.py configs/multi30k_tiny.py --seeds=1,2,3 --together=3 \\
-        --results=OUT -- --config.model.dtype=bfloat16 --config.data.raw_dir=FOLDER
+        --results=OUT/results --export=OUT/models -- --config.model.dtype=bfloat16
 
 What stands behind -- goes to train.py. Each seed gets the work directory RUNS/<name>-<seed>,
-logs beside it, and the result RESULTS/<name>-<seed>.json for the ledger. The same command again
-goes on where it was stopped; a seed that has a result is left alone, whatever the flags say now.
+logs beside it, and the result RESULTS/<name>-<seed>.json for the ledger; --export puts what was
+tested into EXPORT/<name>-<seed>, which is small. The same command again goes on where it was
+stopped; a seed that has a result is left alone, whatever the flags say now.
 --together trains as many at once, which a GPU is the better for with small models.
 """
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), help="for the ledger")
     parser.add_argument("--split", default="test", help="splits to test, with commas between them")
     parser.add_argument("--average_last", type=int, help="checkpoints; evaluate.py's if none")
+    parser.add_argument("--export", type=Path, help="where to put what translates, without more")
     parser.add_argument("--together", type=int, default=1, help="how many to train at once")
     parser.epilog = "What stands behind -- goes to train.py."
     own = sys.argv[1:]
@@ -60,12 +62,17 @@ def main() -> None:
 
     def result_of(seed: int) -> Path:
         result = args.results / f"{name}-{seed}.json"
+        workdir = args.runs / f"{name}-{seed}"
         if not result.exists():
-            workdir = args.runs / f"{name}-{seed}"
             config = [f"--config={args.config.resolve()}", f"--config.training.seed={seed}"]
             call(workdir, "train", *config, *flags)
             average = [f"--average_last={args.average_last}"] if args.average_last else []
             call(workdir, "evaluate", f"--split={args.split}", *average, f"--record={result}")
+        if args.export and not (exported := args.export / workdir.name).exists():
+            chosen = [f"--checkpoint={ledger.read(result)['checkpoint']}"]
+            if chosen == ["--checkpoint=average"] and args.average_last:
+                chosen.append(f"--average_last={args.average_last}")
+            call(workdir, "evaluate", *chosen, f"--export={exported}")
         return result
 
     # 1. All of the runs, whatever becomes of the others.

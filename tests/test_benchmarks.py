@@ -24,6 +24,7 @@ from configs import base
 from transformer.experiment import Experiment
 from transformer.loss import cross_entropy
 from transformer.model import transformer
+from transformer.trained import restore
 from transformer.vocabulary import EOS, UNK
 
 ROOT = Path(__file__).parents[1]
@@ -359,7 +360,7 @@ def test_seeds(tmp_path):
     write_toy(tmp_path, train=97, validation=5, test=7)
     _, *fields = toy_flags(data_test_source="test.en", data_test_target="test.de", training_steps=2)
     script = [sys.executable, ROOT / "benchmarks" / "seeds.py", ROOT / "configs" / "base.py"]
-    options = ["--name=toy", "--average_last=1", "--together=2"]
+    options = ["--name=toy", "--average_last=1", "--together=2", "--export=models"]
 
     def seeds(numbers: str, *more: str) -> subprocess.CompletedProcess:
         command = [*script, *options, f"--seeds={numbers}", "--", *fields, *more]
@@ -371,6 +372,9 @@ def test_seeds(tmp_path):
     results = [json.loads((tmp_path / "results" / f"toy-{n}.json").read_text()) for n in (1, 2)]
     assert [result["seed"] for result in results] == [1, 2]
     assert [result["config_file"] for result in results] == ["configs/base.py"] * 2
+    for number, result in enumerate(results, start=1):
+        model = restore(tmp_path / "models" / f"toy-{number}", None, None)
+        assert (model.checkpoint, model.steps) == (result["checkpoint"], result["checkpoint_steps"])
     assert re.search(r"^test: BLEU \d+\.\d\d ± \d+\.\d\d, 2 seeds$", done.stdout, re.M)
 
     refused = seeds("1,x")

@@ -76,7 +76,7 @@ def restored(workdir, tokenizer="a", params=None, language="de", steps=(1,), **c
     apart = dict(
         steps=list(steps), last_step=1, stopped_early=False, params=params, translator=translator
     )
-    return TrainedModel(Path(workdir), config, tokenizers, **apart)
+    return TrainedModel(Path(workdir), config, tokenizers, checkpoint="best", **apart)
 
 
 @pytest.mark.parametrize(

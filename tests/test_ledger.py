@@ -280,7 +280,7 @@ def trained(tmp_path, *, last_step=3000, stopped_early=False, steps=(1, 2, 3), o
     config = Experiment.from_dict(demo.get_config().to_dict())
     training = dataclasses.replace(config.training, steps=3000)
     config = dataclasses.replace(config, training=training)
-    nothing = dict(translator=None, params=None, tokenizers=None)
+    nothing = dict(translator=None, params=None, tokenizers=None, checkpoint="best")
     return TrainedModel(tmp_path, config, steps=list(steps), last_step=last_step,
                         stopped_early=stopped_early, others=others, **nothing)  # fmt: skip
 

@@ -49,13 +49,14 @@ Map, in reading order; a file imports only from files above it:
     divergence   a loss that is not finite or rises
     checkpoint   saving, restoring, averaging                 Section 6.1
     decoding     beam search                                  Section 6.1
+    ensemble     several models that search as one
     translation  sentences in, sentences out                  Section 6.1
     scores       BLEU, chrF, TER
     evaluation   validation nll, scores of a split
     logs, plots  metrics and pictures
     experiment   a config file as checked, frozen sections
     trained      a trained model, restored
-    ensemble     several runs that search as one
+    export       a trained model without its training
     ledger       the results in results/
     results_md   RESULTS.md and its pictures, from these
     recipes      in what a run differs from a published one

@@ -76,24 +76,34 @@ class Checkpoints:
         self.wait()
         if from_first(lambda: self.has(step)):
             return  # the one that the run was just restored from
-        record = {
-            "step": step,
-            "scheduled": scheduled,
-            "notes": dict(notes),
-            "digests": {item: digest(getattr(state, item)) for item in ("params", "opt_state")},
-        }
-        self._saving, self._is_scheduled = step, scheduled
+        items = {"params": state.params, "opt_state": state.opt_state}
+        self._is_scheduled = scheduled
         try:
-            self._checkpointer.save(
-                self._directory / str(step),
-                args=ocp.args.Composite(
-                    params=ocp.args.StandardSave(state.params),
-                    opt_state=ocp.args.StandardSave(state.opt_state),
-                    record=ocp.args.JsonSave(signed(record)),
-                ),
-            )
+            self._begin(step, items, scheduled=scheduled, notes=dict(notes))
         except DISK_TROUBLE as error:
             self._give_up(error)
+
+    def save_params(self, step: int, params: Params, exported_as: Mapping[str, Any]) -> None:
+        """Saves parameters alone, with what `exported` then says; raises UserError if it cannot."""
+        try:
+            self._begin(step, {"params": params}, scheduled=True, exported_as=dict(exported_as))
+            self._checkpointer.wait_until_finished()
+        except DISK_TROUBLE as error:
+            raise UserError(
+                f"no parameters saved in {self._directory}: {_reason(error)}"
+            ) from error
+        finally:
+            self._saving = None
+
+    def _begin(self, step: int, items: Mapping[str, Any], **said: Any) -> None:
+        """Begins to save the items, and a record of them and of what is said."""
+        self._saving = step
+        digests = {name: digest(item) for name, item in items.items()}
+        record = ocp.args.JsonSave(signed({"step": step, "digests": digests, **said}))
+        arrays = {name: ocp.args.StandardSave(item) for name, item in items.items()}
+        self._checkpointer.save(
+            self._directory / str(step), args=ocp.args.Composite(record=record, **arrays)
+        )
 
     def wait(self) -> None:
         """Returns when what was being saved is on the disk, or has failed."""
@@ -225,6 +235,11 @@ class Checkpoints:
             if record and (record["scheduled"] or self._scores(step))
         ]
 
+    def exported(self) -> dict[str, Any] | None:
+        """What was given to `save_params`; None for the checkpoints of training."""
+        records = (self._record(step) for step in self.steps())
+        return next((r["exported_as"] for r in records if r and "exported_as" in r), None)
+
     def best_step(self) -> int:
         """The step of the checkpoint with the best validation score."""
         step = self._best_step()
@@ -267,6 +282,11 @@ class Checkpoints:
         all of them are damaged, and if those that were there are gone.
         """
         self.wait()
+        if from_first(self.exported):
+            raise UserError(
+                f"{self._directory.parent} was exported, without what training goes on from; train "
+                "in the work directory that it comes from, or in a new one"
+            )
         damaged = {}
         steps = from_first(self.scheduled_steps if scheduled_only else self.steps)
         for step in reversed(steps):

@@ -92,16 +92,15 @@ def check_can_be_recorded(path: Path, model: TrainedModel, splits: Collection[st
 
 def new_result(
     model: TrainedModel,
-    checkpoint: str,
     candidates: Mapping[str, float],
     splits: Mapping[str, tuple[Translations, dict[str, Any]]],
     data_sha256: Mapping[str, str],
 ) -> dict[str, Any]:
     """What the ledger keeps of a run, or of an ensemble of runs.
 
-    checkpoint: 'best', 'last' or 'average'; candidates: validation BLEU of those that it was
-    chosen from. splits: translations and scores by split, validation among them. data_sha256:
-    of the texts of training and validation.
+    candidates: validation BLEU of those checkpoints that the model's was chosen from. splits:
+    translations and scores by split, validation among them. data_sha256: of the texts of training
+    and validation.
     """
     data = model.config.data
     return {
@@ -109,7 +108,7 @@ def new_result(
         **({"ensemble_with": [_run(other) for other in model.others]} if model.others else {}),
         **{k: v for k, v in model.provenance().items() if k not in _OF_WORKDIRS},
         "data_sha256": dict(data_sha256),
-        "checkpoint": checkpoint,
+        "checkpoint": model.checkpoint,
         "parameters": num_params(model.params),
         "candidates": dict(candidates),
         "splits": {

@@ -28,6 +28,7 @@ class TrainedModel:
     config: Experiment  # as in WORKDIR/config.json
     tokenizers: Tokenizers
     steps: list[int]  # of the checkpoint, or of those averaged
+    checkpoint: str  # which of CHECKPOINTS these are
     last_step: int  # that the run has a checkpoint of
     stopped_early: bool  # by training.patience
     params: Params  # of an ensemble: ensemble.stack
@@ -135,11 +136,10 @@ def restore(
 
     `decoding` takes the place of the config's fields of that name where it is not None.
     """
-    checkpoint = checkpoint or "best"
     if average_last is not None and checkpoint != "average":
         raise UserError(
             f"--average_last={average_last} is for --checkpoint=average, and this is "
-            f"--checkpoint={checkpoint}; give both or neither"
+            f"--checkpoint={checkpoint or 'best'}; give both or neither"
         )
     config = experiment.load(workdir)
     given = {name: value for name, value in decoding.items() if value is not None}
@@ -162,7 +162,7 @@ def restore(
             raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
         return steps
 
-    def chosen() -> list[int]:
+    def chosen(checkpoint: str) -> list[int]:
         steps = existing()
         if checkpoint != "average":
             return [steps[-1] if checkpoint == "last" else checkpoints.best_step()]
@@ -177,12 +177,27 @@ def restore(
             )
         return steps[-average_last:]
 
-    steps, last_step = from_first(lambda: (chosen(), existing()[-1]))
-    patience = from_first(lambda: checkpoints.patience(last_step))
-    stopped_early = 0 < training.patience <= patience
-    params = checkpoints.average_params(steps, like)
+    choice = from_first(checkpoints.exported)
+    if choice is None:
+        checkpoint = checkpoint or "best"
+        steps, last_step = from_first(lambda: (chosen(checkpoint), existing()[-1]))
+        patience = from_first(lambda: checkpoints.patience(last_step))
+        params = checkpoints.average_params(steps, like)
+        stopped_early = 0 < training.patience <= patience
+        choice = dict(
+            checkpoint=checkpoint, steps=steps, last_step=last_step, stopped_early=stopped_early
+        )
+    else:
+        for flag, given, kept in (
+            ("checkpoint", checkpoint, choice["checkpoint"]),
+            ("average_last", average_last, len(choice["steps"])),
+        ):
+            if given not in (None, kept):
+                raise UserError(
+                    f"--{flag}={given}, but {workdir} was exported with {kept}; leave it out, or "
+                    "give the work directory of the training run"
+                )
+        params = checkpoints.restore_params(choice["steps"][-1], like)
     checkpoints.close()
     translator = Translator(model, tokenizers, decoding_config, mesh)
-    return TrainedModel(
-        workdir, config, tokenizers, steps, last_step, stopped_early, params, translator
-    )
+    return TrainedModel(workdir, config, tokenizers, **choice, params=params, translator=translator)
