@@ -21,7 +21,7 @@ from absl import flags
 
 from transformer import cli, distributed
 from transformer.errors import UserError
-from transformer.files import write_atomically
+from transformer.files import folder_allows, write_atomically
 from transformer.sources import blocks_of_lines, open_text
 from transformer.trained import define_flags
 
@@ -38,10 +38,9 @@ def main() -> None:
     if distributed.job() is not None:
         raise UserError("translate.py works in one process; start it once, without srun or mpirun")
     output = OUTPUT.value and Path(OUTPUT.value).expanduser()
-    if output:  # better to know before hours of translating
-        folder = next(path for path in output.absolute().parents if path.exists())
-        if output.is_dir() or not (folder.is_dir() and os.access(folder, os.W_OK)):
-            raise UserError(f"--output={output} cannot be written; name a file in another place")
+    # Better to know before hours of translating.
+    if output and (output.is_dir() or not folder_allows(output)):
+        raise UserError(f"--output={output} cannot be written; name a file in another place")
     model = restore_model()
 
     def translated(file: IO[bytes], name: str) -> Iterator[str]:

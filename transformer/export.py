@@ -7,6 +7,7 @@ from pathlib import Path
 from transformer import experiment
 from transformer.checkpoint import Checkpoints
 from transformer.errors import UserError
+from transformer.files import folder_allows
 from transformer.trained import TrainedModel
 
 HISTORY = "starts.jsonl", "metrics.jsonl"
@@ -14,8 +15,7 @@ HISTORY = "starts.jsonl", "metrics.jsonl"
 
 def check_can_be_written(directory: Path) -> None:
     """Raises UserError unless `directory` is new, in a folder that can be written to."""
-    folder = next(path for path in directory.absolute().parents if path.exists())
-    if directory.exists() or not (folder.is_dir() and os.access(folder, os.W_OK)):
+    if directory.exists() or not folder_allows(directory):
         raise UserError(f"--export={directory} cannot be made, or is there; name a new folder")
 
 

@@ -6,6 +6,12 @@ from pathlib import Path
 from transformer.errors import UserError
 
 
+def folder_allows(path: Path) -> bool:
+    """Whether `path` can be made: the nearest folder above it that exists lets us write."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    return folder.is_dir() and os.access(folder, os.W_OK)
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Writes a file, text as UTF-8, under a temporary name beside it, then renames it.
 
