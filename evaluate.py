@@ -16,6 +16,7 @@ if __name__ == "__main__":
     use_huge_pages()  # before JAX is imported
 
 import dataclasses
+import os
 import re
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from absl import flags
 from transformer import cli, distributed, ledger, recipes
 from transformer.errors import UserError
 from transformer.evaluation import Translations, translate_source, write_evaluation
+from transformer.experiment import EXPORTED
 from transformer.export import check_can_be_written, export
 from transformer.logs import Progress
 from transformer.sources import DataConfig, open_source
@@ -65,7 +67,7 @@ def main() -> None:
     if EXPLAIN.value is not None:
         explain(EXPLAIN.value)
     elif EXPORT.value is not None:
-        export_to(Path(EXPORT.value).expanduser())
+        export_to(Path(os.path.normpath(os.path.expanduser(EXPORT.value))))
     elif VERIFY.value is not None:
         verify(Path(VERIFY.value))
     elif RECORD.value is not None:
@@ -119,6 +121,9 @@ def evaluate(model: TrainedModel, split: str) -> tuple[Translations, dict[str, d
 def record(path: Path) -> None:
     """Chooses a checkpoint on the validation split, translates the others, writes the result."""
     # 1. All that can be wrong, before hours of work.
+    for workdir in (flags.FLAGS.workdir, *(flags.FLAGS.ensemble or [])):
+        if workdir and (Path(workdir) / EXPORTED).exists():
+            raise UserError(f"{workdir} was exported; record the training run that it comes from")
     given = flags.FLAGS.checkpoint
     average_last = flags.FLAGS.average_last
     models = {
@@ -220,6 +225,9 @@ def export_to(directory: Path) -> None:
     """Writes the chosen parameters as a work directory of their own; translates nothing."""
     if distributed.job() is not None:
         raise UserError("--export works in one process; start it once, without srun or mpirun")
+    for name in ("split", "beam_size", "length_penalty"):
+        if flags.FLAGS[name].present:
+            raise UserError(f"--{name} is given, and --export translates nothing; leave it out")
     check_can_be_written(directory)
     model = restore_model()
     export(model, directory)

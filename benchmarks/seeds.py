@@ -68,10 +68,12 @@ def main() -> None:
             call(workdir, "train", *config, *flags)
             average = [f"--average_last={args.average_last}"] if args.average_last else []
             call(workdir, "evaluate", f"--split={args.split}", *average, f"--record={result}")
-        if args.export and not (exported := args.export / workdir.name).exists():
-            chosen = [f"--checkpoint={ledger.read(result)['checkpoint']}"]
-            if chosen == ["--checkpoint=average"] and args.average_last:
-                chosen.append(f"--average_last={args.average_last}")
+        exported = args.export and args.export / workdir.name
+        if exported and workdir.exists() and not exported.exists():
+            tested = ledger.read(result)
+            chosen = [f"--checkpoint={tested['checkpoint']}"]
+            if tested["checkpoint"] == "average":
+                chosen.append(f"--average_last={len(tested['checkpoint_steps'])}")
             call(workdir, "evaluate", *chosen, f"--export={exported}")
         return result
 

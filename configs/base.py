@@ -58,7 +58,7 @@ def get_config() -> ConfigDict:
     # text (Provilkov et al. 2020: 0.1); 0: none.
     config.tokenizer.sampling_alpha = 0.0
     # How often each training pair is segmented, in advance: an epoch, the token cache and the
-    # time to plan the batches grow by this factor. The same for every seed.
+    # time to plan the batches grow by this factor. training.seed does not change what is drawn.
     config.tokenizer.num_samples = 1
     # SentencePiece models, or the tokenizer.model of another run, to use instead of training;
     # source_model alone if joint.

@@ -53,8 +53,8 @@ def test_each_is_drawn_for_itself_and_again_at_each_step():
     assert found == pytest.approx(
         {"ab c": 0.5, "a b c": 0.25, "abc": 0.125, "a bc": 0.125}, abs=0.015
     )
-    # "a b" at either place may be left out, and at the next step again or not: none is taken
-    # with 0.25; one alone, and the other not at the next step either, with 0.5 * 0.5 + 0.25 * 0.5.
+    # Both places are drawn: none is taken with 0.25. Else one is, and the other with 0.5: at the
+    # next step, whatever was drawn for it before.
     found = shares("abab", ranks("a b"), 0.5)
     assert found["a b a b"] == pytest.approx(0.25, abs=0.015)
     assert found["ab ab"] == pytest.approx(0.375, abs=0.015)

@@ -1,31 +1,25 @@
 """The scripts from text files to scores and translations."""
 
 import contextlib
-import errno
 import json
-import os
 import re
 import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 import sacrebleu
 from processes import flags_of_a_job, run_together
-from test_bad_input import ROOT, Result, run, toy_flags, write_toy
+from test_bad_input import ROOT, Result, assert_refused, run, toy_flags, write_toy
 
 from transformer import experiment, ledger
 from transformer.checkpoint import Checkpoints
-from transformer.errors import UserError
-from transformer.export import HISTORY, export
 from transformer.loss import cross_entropy
 from transformer.model import transformer
 from transformer.optimizer import optimizer
 from transformer.sharding import data_mesh, replicated
 from transformer.tokenizer import Tokenizers
-from transformer.trained import restore
 from transformer.training import TrainState, init_state
 from transformer.vocabulary import BOS, EOS
 
@@ -307,58 +301,36 @@ def test_a_result_is_recorded_and_verified(learned):
     assert "run is not the run of results/changed.json: training.seed is 0 and was 7" in refused.err
 
 
-def test_an_export(learned, tmp_path):
-    """One set of parameters, which is evaluated as the run is, and cannot be trained on."""
-    average = ["--workdir=run", "--checkpoint=average", "--split=test"]
-    succeeded(run("evaluate.py", *average, "--record=results/a.json", cwd=learned.parent))
-    done = run("evaluate.py", *average[:2], "--export=out/small", cwd=learned.parent)
+def test_an_export(learned):
+    """It is what was recorded of the run, and cannot be trained on or recorded."""
+    directory = learned.parent
+    average = ["--workdir=run", "--checkpoint=average"]
+    succeeded(run("evaluate.py", *average, "--record=results/a.json", cwd=directory))
+    done = run("evaluate.py", *average, "--export=out/small", cwd=directory)
     assert succeeded(done).out == b"written  out/small, the average of run\n"
-    small = learned.parent / "out" / "small"
-    assert [path.name for path in small.parent.iterdir()] == ["small"]
-    names = {path.name for path in small.iterdir()}
-    assert names == {"config.json", "tokenizer.model", *HISTORY, "checkpoints"}
-    assert [path.name for path in (small / "checkpoints").iterdir()] == ["240"]
+    small = directory / "out" / "small"
     sizes = [
         sum(path.stat().st_size for path in (workdir / "checkpoints" / "240").rglob("*"))
         for workdir in (learned, small)
     ]
     assert sizes[1] < 0.5 * sizes[0]  # two moments of each parameter are left out
-    # 1. It is what was recorded of the run.
-    options = ["--workdir=out/small", "--verify=results/a.json"]
-    agrees = run("evaluate.py", *options, cwd=learned.parent)
-    assert b"10 of 10 scores agree" in succeeded(agrees).out
+    before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
+    verify = ["--workdir=out/small", "--verify=results/a.json"]
+    assert b"10 of 10 scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
     texts = [workdir / "eval" / "test" / "hypotheses.txt" for workdir in (learned, small)]
     assert texts[0].read_bytes() == texts[1].read_bytes()
-    # 2. It is nothing else.
-    model = restore(small, None, None)
-    assert (model.checkpoint, model.steps) == ("average", [120, 240])
-    assert (model.last_step, model.stopped_early) == (240, False)
-    with pytest.raises(
-        UserError, match=r"--checkpoint=best, but .*small was exported with average"
+    shutil.rmtree(small / "eval")
+    for script, arguments, message in (
+        ("train.py", [*toy_flags(), "--workdir=out/small"], "small was exported, without what"),
+        ("evaluate.py", ["--workdir=out/small", "--record=b.json"], "record the training run that"),
+        ("evaluate.py", [*average, "--export=out/small"], "out/small is there already; name a new"),
+        ("evaluate.py", [*average, "--export=x", "--beam_size=1"], "--beam_size is given, and"),
+        ("evaluate.py", [*average, "--export=x", "--ensemble=run"], "--export is for one run; l"),
     ):
-        restore(small, "best", None)
-    with pytest.raises(UserError, match=r"--average_last=1, but .*small was exported with 2"):
-        restore(small, "average", 1)
-    with pytest.raises(UserError, match="small was exported, without what training goes on from"):
-        final_state(small)
-    # 3. It may be exported again, but over nothing.
-    with pytest.raises(UserError, match=r"--export=.*small cannot be made, or is there; name a"):
-        export(model, small)
-    export(model, tmp_path / "again")
-    assert restore(tmp_path / "again", "average", 2).steps == [120, 240]
+        assert_refused(run(script, *arguments, cwd=directory), message)
+    after = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
+    assert after == before
     shutil.rmtree(small.parent)
-
-
-def test_an_export_that_cannot_be_written(learned, tmp_path, monkeypatch):
-    model = restore(learned, "last", None)
-
-    def full(*args, **kwargs):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(ocp.AsyncCheckpointer, "save", full)
-    with pytest.raises(UserError, match=r"no parameters saved in .*: No space left on device"):
-        export(model, tmp_path / "small")
-    assert list(tmp_path.iterdir()) == []
 
 
 def translate(workdir: Path, *arguments: str, stdin: bytes = b"") -> bytes:

@@ -77,33 +77,22 @@ class Checkpoints:
         if from_first(lambda: self.has(step)):
             return  # the one that the run was just restored from
         items = {"params": state.params, "opt_state": state.opt_state}
-        self._is_scheduled = scheduled
+        arguments = _arguments(step, items, scheduled=scheduled, notes=dict(notes))
+        self._saving, self._is_scheduled = step, scheduled
         try:
-            self._begin(step, items, scheduled=scheduled, notes=dict(notes))
+            self._checkpointer.save(self._directory / str(step), args=arguments)
         except DISK_TROUBLE as error:
             self._give_up(error)
 
-    def save_params(self, step: int, params: Params, exported_as: Mapping[str, Any]) -> None:
-        """Saves parameters alone, with what `exported` then says; raises UserError if it cannot."""
+    def save_params(self, step: int, params: Params) -> None:
+        """Saves parameters alone; raises one of DISK_TROUBLE if it cannot."""
+        arguments = _arguments(step, {"params": params}, scheduled=True)
+        self._saving = step
         try:
-            self._begin(step, {"params": params}, scheduled=True, exported_as=dict(exported_as))
+            self._checkpointer.save(self._directory / str(step), args=arguments)
             self._checkpointer.wait_until_finished()
-        except DISK_TROUBLE as error:
-            raise UserError(
-                f"no parameters saved in {self._directory}: {_reason(error)}"
-            ) from error
         finally:
             self._saving = None
-
-    def _begin(self, step: int, items: Mapping[str, Any], **said: Any) -> None:
-        """Begins to save the items, and a record of them and of what is said."""
-        self._saving = step
-        digests = {name: digest(item) for name, item in items.items()}
-        record = ocp.args.JsonSave(signed({"step": step, "digests": digests, **said}))
-        arrays = {name: ocp.args.StandardSave(item) for name, item in items.items()}
-        self._checkpointer.save(
-            self._directory / str(step), args=ocp.args.Composite(record=record, **arrays)
-        )
 
     def wait(self) -> None:
         """Returns when what was being saved is on the disk, or has failed."""
@@ -162,7 +151,7 @@ class Checkpoints:
             "checkpoints there are stay, and the next save tries again",
             self._saving,
             self._directory,
-            _reason(error),
+            reason_of(error),
         )
         self._saving = None
         with contextlib.suppress(*DISK_TROUBLE):  # the same trouble again
@@ -235,11 +224,6 @@ class Checkpoints:
             if record and (record["scheduled"] or self._scores(step))
         ]
 
-    def exported(self) -> dict[str, Any] | None:
-        """What was given to `save_params`; None for the checkpoints of training."""
-        records = (self._record(step) for step in self.steps())
-        return next((r["exported_as"] for r in records if r and "exported_as" in r), None)
-
     def best_step(self) -> int:
         """The step of the checkpoint with the best validation score."""
         step = self._best_step()
@@ -282,11 +266,6 @@ class Checkpoints:
         all of them are damaged, and if those that were there are gone.
         """
         self.wait()
-        if from_first(self.exported):
-            raise UserError(
-                f"{self._directory.parent} was exported, without what training goes on from; train "
-                "in the work directory that it comes from, or in a new one"
-            )
         damaged = {}
         steps = from_first(self.scheduled_steps if scheduled_only else self.steps)
         for step in reversed(steps):
@@ -366,7 +345,7 @@ class Checkpoints:
         except Exception as error:  # whatever Orbax makes of missing or mangled files
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
-            reason = _reason(error)
+            reason = reason_of(error)
         # 3. Its bits.
         if in_all(reason is None):
             wrong = [name for name in likes if digest(items[name]) != record["digests"][name]]
@@ -380,11 +359,19 @@ _RECORD, _SCORES = "record.json", "scores.json"
 _DISK_ERRORS = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO
 
 
+def _arguments(step: int, items: Mapping[str, Any], **said: Any) -> ocp.args.Composite:
+    """What Orbax is to save: the items, and a record of their digests and of what is said."""
+    digests = {name: digest(item) for name, item in items.items()}
+    record = signed({"step": step, **said, "digests": digests})
+    arrays = {name: ocp.args.StandardSave(item) for name, item in items.items()}
+    return ocp.args.Composite(record=ocp.args.JsonSave(record), **arrays)
+
+
 def _abstract(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """One short line of what Orbax may say in fifty."""
     text = " ".join(str(error).split()) or type(error).__name__
     if match := re.search("|".join(map(os.strerror, _DISK_ERRORS)), text):

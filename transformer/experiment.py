@@ -38,6 +38,9 @@ MAY_CHANGE = frozenset(
         "training.max_rollbacks",
     }
 )
+# In a work directory of one set of parameters: which they are. See transformer/export.py.
+EXPORTED = "exported.json"
+
 # Fields that the oldest runs have not; what they would have said.
 ADDED = {"training.r_drop": 0.0, "tokenizer.sampling_alpha": 0.0, "tokenizer.num_samples": 1}
 
@@ -93,7 +96,7 @@ class Experiment:
 
     @property
     def sha256(self) -> str:
-        """The hash of WORKDIR/config.json."""
+        """The hash of the config as `save` writes it."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
@@ -133,6 +136,11 @@ def load(workdir: Path) -> Experiment:
 
 def check_workdir(workdir: Path, experiment: Experiment) -> None:
     """Raises UserError if `workdir` belongs to another experiment or holds other files."""
+    if (workdir / EXPORTED).exists():
+        raise UserError(
+            f"{workdir} was exported, without what training goes on from; train in the work "
+            "directory that it comes from, or in a new one"
+        )
     if (workdir / "config.json").exists():
         old, new = flat(load(workdir).to_dict()), flat(experiment.to_dict())
         changes = [

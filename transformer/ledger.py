@@ -272,9 +272,10 @@ def check_same_runs(path: Path, recorded: Mapping[str, Any], model: TrainedModel
         )
     for one, run in zip(given, expected_runs, strict=True):
         fields = comparable(one.config)
-        found = {name: fields.get(name) for name in run["config"]}
+        config = experiment.ADDED | run["config"]
+        found = {name: fields.get(name) for name in config}
         found |= {"checkpoint_steps": one.steps, "tokenizer_sha256": one.tokenizers.sha256}
-        expected = run["config"] | {"checkpoint_steps": run["checkpoint_steps"]}
+        expected = config | {"checkpoint_steps": run["checkpoint_steps"]}
         expected |= {"tokenizer_sha256": recorded["tokenizer_sha256"]}
         for name, value in expected.items():
             if found[name] != value:

@@ -59,7 +59,7 @@ class SubwordNmtTokenizer(Tokenizer):
     def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """See Tokenizer. A word is split as it always is when a symbol drawn for it is unknown.
 
-        So words are never split into symbols that are found within others alone.
+        Unknown are those that in the training text, as it always is split, are merged everywhere.
         """
         rng = random.Random(seed)
         return [self._sample(_clean(text).split(" "), alpha, rng) for text in texts]

@@ -36,6 +36,7 @@ from transformer.vocabulary import EOS
 
 # Change it whenever the same text would give other files.
 _FORMAT = 1
+_SAMPLING = 2  # likewise, of text that is sampled
 _CHUNK = 16_384  # pairs; what is random in them depends on it
 # With fewer pairs, starting processes takes longer than they save.
 _LARGE = 200_000
@@ -132,7 +133,7 @@ def token_cache(
         max_target_length,
     ]
     if (sampling_alpha, num_samples) != (0.0, 1):
-        identity += [sampling_alpha, num_samples]
+        identity += [sampling_alpha, num_samples, _SAMPLING]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     directory = pathlib.Path(cache_dir).expanduser() / key
 

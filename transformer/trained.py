@@ -14,6 +14,7 @@ from transformer.distributed import from_first
 from transformer.ensemble import Ensemble, stack
 from transformer.errors import UserError
 from transformer.experiment import Experiment
+from transformer.integrity import read_signed
 from transformer.model import Params, transformer
 from transformer.sharding import data_mesh, replicated
 from transformer.tokenizer import Tokenizers
@@ -69,7 +70,10 @@ def define_flags() -> Callable[..., TrainedModel]:
         "Work directories of more runs of the same model, to be searched as one with --workdir's.",
     )
     checkpoint = flags.DEFINE_enum(
-        "checkpoint", None, CHECKPOINTS, "Which parameters to use; the best if none."
+        "checkpoint",
+        None,
+        CHECKPOINTS,
+        "Which parameters to use; the best if none, or what was exported.",
     )
     average_last = flags.DEFINE_integer(
         "average_last",
@@ -125,7 +129,10 @@ def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
     shared = {name: value for name, value in fields.items() if name.startswith(sections)}
     for name in ("dropout", "attention_dropout", "activation_dropout"):
         del shared[f"model.{name}"]
-    checkpoints = {"number of checkpoints (--average_last)": len(model.steps)}
+    checkpoints = {
+        "checkpoint (--checkpoint)": model.checkpoint,
+        "number of checkpoints (--average_last)": len(model.steps),
+    }
     return shared | {"tokenizer_sha256": model.tokenizers.sha256} | checkpoints
 
 
@@ -134,13 +141,9 @@ def restore(
 ) -> TrainedModel:
     """Restores the 'last' or 'best' checkpoint, or the 'average' of the last few.
 
+    Of an export it is the one that is there, and no other can be asked for.
     `decoding` takes the place of the config's fields of that name where it is not None.
     """
-    if average_last is not None and checkpoint != "average":
-        raise UserError(
-            f"--average_last={average_last} is for --checkpoint=average, and this is "
-            f"--checkpoint={checkpoint or 'best'}; give both or neither"
-        )
     config = experiment.load(workdir)
     given = {name: value for name, value in decoding.items() if value is not None}
     decoding_config = dataclasses.replace(config.decoding, **given)
@@ -162,11 +165,12 @@ def restore(
             raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
         return steps
 
-    def chosen(checkpoint: str) -> list[int]:
+    def chosen() -> list[int]:
         steps = existing()
         if checkpoint != "average":
             return [steps[-1] if checkpoint == "last" else checkpoints.best_step()]
-        steps = checkpoints.scheduled_steps()
+        if not (steps := checkpoints.scheduled_steps()):
+            raise UserError(f"{workdir} has no checkpoint to average; use --checkpoint=last")
         last = min(len(steps), training.keep_last)  # there may be an older, better one
         if average_last is None:
             return steps[-min(5, last) :]
@@ -177,27 +181,40 @@ def restore(
             )
         return steps[-average_last:]
 
-    choice = from_first(checkpoints.exported)
-    if choice is None:
-        checkpoint = checkpoint or "best"
-        steps, last_step = from_first(lambda: (chosen(checkpoint), existing()[-1]))
-        patience = from_first(lambda: checkpoints.patience(last_step))
-        params = checkpoints.average_params(steps, like)
-        stopped_early = 0 < training.patience <= patience
-        choice = dict(
-            checkpoint=checkpoint, steps=steps, last_step=last_step, stopped_early=stopped_early
+    exported = from_first(lambda: _exported(workdir))
+    checkpoint = checkpoint or (exported["checkpoint"] if exported else "best")
+    if average_last is not None and checkpoint != "average":
+        raise UserError(
+            f"--average_last={average_last} is for --checkpoint=average, and this is "
+            f"--checkpoint={checkpoint}; give both or neither"
         )
+    if exported:
+        steps, last_step = exported["steps"], exported["last_step"]
+        stopped_early = exported["stopped_early"]
+        if checkpoint != exported["checkpoint"] or average_last not in (None, len(steps)):
+            raise UserError(
+                f"{workdir} was exported and holds the {exported['checkpoint']} of step(s) "
+                f"{', '.join(map(str, steps))} alone; give the work directory of the training "
+                "run, or leave --checkpoint and --average_last out"
+            )
+        params = checkpoints.restore_params(steps[-1], like)
     else:
-        for flag, given, kept in (
-            ("checkpoint", checkpoint, choice["checkpoint"]),
-            ("average_last", average_last, len(choice["steps"])),
-        ):
-            if given not in (None, kept):
-                raise UserError(
-                    f"--{flag}={given}, but {workdir} was exported with {kept}; leave it out, or "
-                    "give the work directory of the training run"
-                )
-        params = checkpoints.restore_params(choice["steps"][-1], like)
+        steps, last_step = from_first(lambda: (chosen(), existing()[-1]))
+        patience = from_first(lambda: checkpoints.patience(last_step))
+        stopped_early = 0 < training.patience <= patience
+        params = checkpoints.average_params(steps, like)
     checkpoints.close()
     translator = Translator(model, tokenizers, decoding_config, mesh)
-    return TrainedModel(workdir, config, tokenizers, **choice, params=params, translator=translator)
+    return TrainedModel(
+        workdir, config, tokenizers, steps, checkpoint, last_step, stopped_early, params, translator
+    )
+
+
+def _exported(workdir: Path) -> dict[str, Any] | None:
+    """What export.py wrote down; None of the work directory of a training run."""
+    path = workdir / experiment.EXPORTED
+    if not path.exists():
+        return None
+    if (content := read_signed(path)) is None:
+        raise UserError(f"{path} is damaged; export the model again")
+    return content

@@ -34,8 +34,8 @@ class Tokenizer(abc.ABC):
     def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """`encode_batch` with BPE-dropout: see bpe_dropout.segment. One seed gives the same ids.
 
-        Words of more than bpe_dropout.LONGEST characters are split as they always are. Raises
-        UserError for a vocabulary that has no merges.
+        Words of more than bpe_dropout.LONGEST characters, or texts with such words, are split as
+        they always are. Raises UserError for a vocabulary that has no merges.
         """
 
     @abc.abstractmethod

@@ -1,0 +1,148 @@
+"""Small work directories of one set of parameters; evaluate.py and train.py with them are in
+test_command_line.py."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from small_configs import MODEL, PAPER
+
+from transformer import experiment
+from transformer.checkpoint import Checkpoints
+from transformer.errors import UserError
+from transformer.export import export
+from transformer.model import transformer
+from transformer.optimizer import optimizer
+from transformer.pieces import train_sentencepiece
+from transformer.tokenizer import Tokenizers
+from transformer.trained import as_one, restore
+from transformer.training import init_state
+
+STEPS = (3, 5, 7)
+CONFIG = dataclasses.replace(
+    PAPER, model=MODEL, training=dataclasses.replace(PAPER.training, best_metric="nll", steps=7)
+)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """As training leaves it, with other parameters at each step; the best are those of step 5."""
+    workdir = tmp_path_factory.mktemp("export") / "run"
+    tokenizer = train_sentencepiece(["one two"], vocab_size=270, model_type="bpe")
+    experiment.save(workdir, CONFIG)
+    Tokenizers(tokenizer, tokenizer).save(workdir)
+    (workdir / "starts.jsonl").write_text("{}\n")
+    model = transformer(MODEL, 270, 270)
+    adam = optimizer(MODEL.d_model, CONFIG.optimizer)
+    checkpoints = Checkpoints(workdir, keep_last=3, best_metric="nll")
+    with contextlib.closing(checkpoints):
+        for step in STEPS:
+            state = init_state(model, adam, seed=step)._replace(step=np.int32(step))
+            checkpoints.save(state, {}, scheduled=True)
+            checkpoints.record_scores(step, {"nll": float(step != 5)})
+    return workdir
+
+
+def assert_same_params(a, b):
+    for x, y in zip(*(jax.tree.leaves(model.params) for model in (a, b)), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "average_last", "steps"),
+    [("best", None, [5]), ("last", None, [7]), ("average", 2, [5, 7])],
+)
+def test_it_is_what_was_chosen(workdir, tmp_path, checkpoint, average_last, steps):
+    model = restore(workdir, checkpoint, average_last)
+    export(model, tmp_path / "new" / "small")
+    export(restore(tmp_path / "new" / "small", None, None), tmp_path / "again")
+    small = restore(tmp_path / "again", None, None)
+    assert_same_params(small, model)
+    assert restore(tmp_path / "again", checkpoint, average_last).steps == small.steps == steps
+    names = "config", "checkpoint", "last_step", "stopped_early"
+    assert all(getattr(small, name) == getattr(model, name) for name in names)
+    assert small.tokenizers.sha256 == model.tokenizers.sha256
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
+        "checkpoints", "config.json", "exported.json", "starts.jsonl", "tokenizer.model",
+    ]  # fmt: skip
+    assert not list((tmp_path / "again").glob("checkpoints/*/opt_state"))
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "again"}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "average_last", "message"),
+    [
+        ("best", None, r"holds the average of step\(s\) 5, 7 alone; give the work directory of"),
+        ("average", 3, r"holds the average of step\(s\) 5, 7 alone"),
+        ("last", 2, r"--average_last=2 is for --checkpoint=average, and this is --checkpoint=last"),
+    ],
+)
+def test_it_is_nothing_else(workdir, tmp_path, checkpoint, average_last, message):
+    export(restore(workdir, "average", 2), tmp_path / "small")
+    assert restore(tmp_path / "small", None, 2).steps == [5, 7]
+    with pytest.raises(UserError, match=message):
+        restore(tmp_path / "small", checkpoint, average_last)
+
+
+def test_it_is_not_trained_on(workdir, tmp_path):
+    export(restore(workdir, "last", None), tmp_path / "small")
+    with pytest.raises(UserError, match="small was exported, without what training goes on from"):
+        experiment.check_workdir(tmp_path / "small", CONFIG)
+
+
+def test_an_ensemble_is_of_the_same_choice(workdir, tmp_path):
+    export(restore(workdir, "last", None), tmp_path / "small")
+    small = restore(tmp_path / "small", None, None)
+    assert as_one([restore(workdir, "last", None), small]).steps == [7]
+    with pytest.raises(UserError, match=r"checkpoint \(--checkpoint\) of .*small is 'last' and of"):
+        as_one([restore(workdir, "best", None), small])
+
+
+def test_damage(workdir, tmp_path):
+    export(restore(workdir, "average", 2), tmp_path / "small")
+    path = tmp_path / "small" / "exported.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"last_step": 9}))
+    with pytest.raises(UserError, match=r"exported.json is damaged; export the model again"):
+        restore(tmp_path / "small", None, None)
+    path.write_text(json.dumps(content))
+    (tmp_path / "small" / "checkpoints" / "7" / "record" / "record.json").unlink()
+    with pytest.raises(UserError, match=r"checkpoints/7 is damaged"):
+        restore(tmp_path / "small", None, None)
+
+
+def test_where_it_cannot_be(workdir, tmp_path):
+    model = restore(workdir, "last", None)
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for name in ("file", "link", "."):
+        with pytest.raises(UserError, match=r"is there already; name a new folder"):
+            export(model, tmp_path / name)
+    with pytest.raises(UserError, match=r"file/small cannot be made; name a folder in another"):
+        export(model, tmp_path / "file" / "small")
+
+
+@pytest.mark.parametrize("method", ["save", "wait_until_finished"])
+def test_a_full_disk(workdir, tmp_path, monkeypatch, method):
+    model = restore(workdir, "last", None)
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ocp.AsyncCheckpointer, method, full)
+    with pytest.raises(UserError, match=r"cannot write .*small: No space left on device; make"):
+        export(model, tmp_path / "small")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_not_taken_over(workdir, tmp_path):
+    left = tmp_path / f".small.{os.getpid()}.export" / "checkpoints" / "3"
+    left.mkdir(parents=True)
+    export(restore(workdir, "last", None), tmp_path / "small")
+    assert [path.name for path in (tmp_path / "small" / "checkpoints").iterdir()] == ["7"]
