@@ -232,12 +232,13 @@ def _hypotheses_file(path: Path, split: str) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Raises UserError for a file that is no result."""
+    """A result, with the fields that its runs are older than; UserError for another file."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         _check_types(result, _TYPES)
         for run in runs(result):
             _check_types(run, _TYPES_IN_RUN)
+            run["config"] = experiment.ADDED | run["config"]
         for entry in result["splits"].values():
             _check_types(entry, _TYPES_IN_SPLIT)
             for score in entry["scores"].values():
@@ -272,10 +273,9 @@ def check_same_runs(path: Path, recorded: Mapping[str, Any], model: TrainedModel
         )
     for one, run in zip(given, expected_runs, strict=True):
         fields = comparable(one.config)
-        config = experiment.ADDED | run["config"]
-        found = {name: fields.get(name) for name in config}
+        found = {name: fields.get(name) for name in run["config"]}
         found |= {"checkpoint_steps": one.steps, "tokenizer_sha256": one.tokenizers.sha256}
-        expected = config | {"checkpoint_steps": run["checkpoint_steps"]}
+        expected = run["config"] | {"checkpoint_steps": run["checkpoint_steps"]}
         expected |= {"tokenizer_sha256": recorded["tokenizer_sha256"]}
         for name, value in expected.items():
             if found[name] != value:

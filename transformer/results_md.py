@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 
 from transformer import ledger, provenance
 from transformer.errors import UserError
-from transformer.experiment import ADDED
 from transformer.files import write_atomically
 from transformer.provenance import ROOT
 
@@ -141,9 +140,8 @@ def _all_but_the_seed(result: Result) -> str:
     names = ("data_sha256", "tokenizer_sha256", "beam_size", "length_penalty", "candidates")
     same = {name: result[name] for name in names}
     same["candidates"] = sorted(result["candidates"])
-    # A run that is older than a field is of one config with those that have it as it was.
     configs = [
-        {k: v for k, v in (ADDED | run["config"]).items() if k != "training.seed"}
+        {name: value for name, value in run["config"].items() if name != "training.seed"}
         for run in ledger.runs(result)
     ]
     return json.dumps([same, configs], sort_keys=True)
