@@ -26,9 +26,9 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from transformer import cli, distributed, experiment
+from transformer import cli, distributed, experiment, initial
 from transformer.batching import Batch, EvaluationBatches, PackedPairs, TrainingBatches
-from transformer.checkpoint import Checkpoints
+from transformer.checkpoint import Checkpoints, saved_steps
 from transformer.compilation import Compilations, memory_summary, units
 from transformer.divergence import Monitor, norms_by_layer, write_report
 from transformer.errors import UserError
@@ -58,6 +58,7 @@ from transformer.sources import open_source
 from transformer.token_cache import token_cache
 from transformer.tokenizer import get_tokenizers
 from transformer.training import (
+    TrainState,
     Window,
     abstract_state,
     init_state,
@@ -134,7 +135,8 @@ def train(
         run.prepare_programs()
         run.restore()
         if distributed.is_first():
-            add_start(workdir, {"step": run.step, **(start or {})})
+            origin = {"init_from": run.origin} if run.origin else {}
+            add_start(workdir, {"step": run.step, **(start or {}), **origin})
         print(
             f"start    at step {run.step} of {config.training.steps}, after "
             f"{time.monotonic() - start_time:.1f} s; {compilations.compiled} programs compiled, "
@@ -154,11 +156,15 @@ class Run:
     ):
         self.start_time = time.monotonic()
         self.config, self.workdir, self.stop = config, workdir, stop
+        self.origin: dict[str, Any] | None = None  # of the parameters it begins with
         self.compilations = compilations
         self.training = training = config.training
         if distributed.is_first():
             experiment.check_workdir(workdir, config)
         self.mesh = mesh = make_mesh(config.mesh)
+        given = None
+        if not distributed.from_first(lambda: saved_steps(workdir)):
+            given = initial.load(config)
 
         # 1. Data: text -> tokenizer -> token cache -> packed rows. What is wrong with the user's
         #    input shows here, before anything is written to the work directory.
@@ -168,7 +174,9 @@ class Run:
             self.validation_source = open_source(config.data, "validation")
             Translations(["a"], ["a"], ["a"]).bleu(config.data)  # a language that has no tokenizer
             print(f"data     {source.describe()}; tokenising them if new", flush=True)
-            self.tokenizers = get_tokenizers(workdir, config.tokenizer, source)
+            self.tokenizers = get_tokenizers(
+                workdir, config.tokenizer, source, given and given.tokenizers
+            )
             limits = config.data.max_source_length, config.data.max_target_length
             cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"
             sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
@@ -273,7 +281,7 @@ class Run:
         self.window, self.monitor = Window(), Monitor(self.training)
         self.patience = {"best": None, "without_better": 0}
         if restored is None:
-            self.state, self.is_evaluated = self.init_state(), True
+            self.state, self.is_evaluated = self.begin(), True
         else:
             notes, scores = restored.notes, restored.scores
             if notes["data"] != self.data_id:
@@ -286,6 +294,18 @@ class Run:
             self.monitor.restore(notes["monitor"])
             self.patience = scores["patience"] if scores else notes["patience"]
         self.step = int(self.state.step)
+
+    def begin(self) -> TrainState:
+        """The state of a new run."""
+        state = self.init_state()
+        with self.compilations.allowed():
+            model = initial.load(self.config, self.tokenizers)
+        if model is None:
+            return state
+        self.origin = initial.origin(model)
+        steps = ", ".join(map(str, model.steps))
+        print(f"initial  the {model.checkpoint} of {model.workdir}, step(s) {steps}")
+        return state._replace(params=initial.laid_out(model.params, self.like.params))
 
     def loop(self, profiled: range) -> None:
         training = self.training

@@ -36,6 +36,12 @@ def get_config() -> ConfigDict:
     config.data.validation_target = placeholder(str)
     config.data.test_source = placeholder(str)
     config.data.test_target = placeholder(str)
+    # More training pairs, as text: what earlier models have translated, say.
+    config.data.extra_source = placeholder(str)
+    config.data.extra_target = placeholder(str)
+    # Whether each training pair is there a second time with its sides exchanged: for one model of
+    # both directions, or to begin with (training.init_from).
+    config.data.both_directions = False
     # Whether the text is tokenised already, so that BLEU is to count what is between spaces.
     config.data.is_tokenized = False
     # The longest side of a training pair, in tokens; longer ones are dropped, and counted.
@@ -108,6 +114,9 @@ def get_config() -> ConfigDict:
     # R-Drop's alpha (Liang et al. 2021: 5): two passes with other dropout, at twice the cost, that
     # are to agree; 0: none.
     config.training.r_drop = 0.0
+    # A work directory, or what evaluate.py --export made of one (as of an average), whose
+    # parameters and tokenizer the run begins with; the optimizer begins anew.
+    config.training.init_from = placeholder(str)
     config.training.seed = 0
     config.training.log_every = 100  # updates
     # Validation nll and a checkpoint (the paper: every 10 minutes), and validation BLEU

@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 from small_configs import MODEL, PAPER
 
-from transformer import experiment
+from transformer import experiment, initial
 from transformer.checkpoint import Checkpoints
 from transformer.errors import UserError
 from transformer.export import export
@@ -94,6 +94,34 @@ def test_it_is_not_trained_on(workdir, tmp_path):
     export(restore(workdir, "last", None), tmp_path / "small")
     with pytest.raises(UserError, match="small was exported, without what training goes on from"):
         experiment.check_workdir(tmp_path / "small", CONFIG)
+
+
+def test_a_run_begins_with_it(workdir, tmp_path):
+    export(restore(workdir, "average", 2), tmp_path / "small")
+
+    def load(directory, tokenizers=None, **changes):
+        training = dataclasses.replace(CONFIG.training, init_from=str(directory))
+        model = dataclasses.replace(CONFIG.model, **changes)
+        return initial.load(dataclasses.replace(CONFIG, training=training, model=model), tokenizers)
+
+    assert initial.load(CONFIG) is None
+    assert load(workdir).steps == [5]
+    model = load(tmp_path / "small", dropout=0.7, dtype="bfloat16")
+    assert model.steps == [5, 7]
+    expected = restore(workdir, "average", 2)
+    assert_same_params(model, expected)
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), expected.params
+    )
+    laid_out = initial.laid_out(model.params, like)
+    assert_same_params(dataclasses.replace(model, params=laid_out), expected)
+    with pytest.raises(UserError, match=r"init_from: model\.d_ff is \d+ in .*run and 7 in the run"):
+        load(workdir, d_ff=7)
+    other = train_sentencepiece(["three"], vocab_size=270, model_type="bpe")
+    with pytest.raises(UserError, match=r"init_from: .*run has another tokenizer than this run"):
+        load(workdir, Tokenizers(other, other))
+    with pytest.raises(UserError, match=r"^training\.init_from: .*none is not a work directory"):
+        load(tmp_path / "none")
 
 
 def test_an_ensemble_is_of_the_same_choice(workdir, tmp_path):

@@ -16,7 +16,7 @@ from configs import base, demo
 from transformer import ledger, results_md
 from transformer.errors import UserError
 from transformer.evaluation import Translations
-from transformer.experiment import ADDED, Experiment
+from transformer.experiment import Experiment
 from transformer.provenance import PACKAGES, add_start
 from transformer.trained import TrainedModel
 
@@ -93,7 +93,7 @@ def test_what_older_runs_have_not_is_known(path):
     """If it fails: a new field goes into experiment.ADDED, so that older runs can be read."""
     fields = ledger.comparable(Experiment.from_dict(base.get_config().to_dict()))
     for one in ledger.runs(json.loads(path.read_text())):
-        assert fields.keys() - one["config"].keys() <= ADDED.keys()
+        assert fields.keys() - one["config"].keys() <= ledger.ADDED.keys()
 
 
 def test_each_picture_is_there():
@@ -178,6 +178,43 @@ def test_the_command_gives_the_config_again(monkeypatch):
     assert others == ["--workdir=runs/x"]
 
 
+@pytest.mark.parametrize("checkpoint", ["best", "average"])
+def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
+    def begun(with_steps, **changes):
+        origin = result(seed=4, overrides={"training.steps": with_steps}, checkpoint=checkpoint)
+        origin["config"]["training.steps"] = with_steps
+        overrides = {"model.dropout": 0.3, "training.init_from": "FILE"}
+        one = result(overrides=overrides, **changes)
+        one["starts"][0]["init_from"] = origin
+        return one
+
+    initial = "runs/a.initial" + (".average" if checkpoint == "average" else "")
+    first, *middle, train, test = results_md._commands("a", begun(7))
+    assert first == (
+        "python train.py --config=configs/demo.py --config.training.steps=7 "
+        "--config.training.seed=4 --workdir=runs/a.initial"
+    )
+    assert middle == checkpoint_command(checkpoint)
+    assert train == (
+        "python train.py --config=configs/demo.py --config.model.dropout=0.3 "
+        f"--config.training.init_from={initial} --config.training.seed=0 --workdir=runs/a"
+    )
+    assert "--workdir=runs/a " in test
+    # Runs that began with others are others.
+    runs = {"a": begun(7), "again": begun(7, seed=1), "other": begun(8, seed=2), "none": result()}
+    table = rows(results_md.results_md(saved(tmp_path / "results", **runs)))
+    assert [row[2] for row in table[2:5]] == ["2", "1", "1"]
+
+
+def checkpoint_command(checkpoint):
+    if checkpoint == "best":
+        return []
+    return [
+        "python evaluate.py --workdir=runs/a.initial --checkpoint=average --average_last=3 "
+        "--export=runs/a.initial.average"
+    ]
+
+
 def test_runs_of_other_languages_are_apart(tmp_path):
     other = result()
     other["config"] |= {"data.source_language": "de", "data.target_language": "en"}
@@ -196,7 +233,7 @@ def test_only_other_seeds_are_put_together(tmp_path):
     runs["beam"] = result(seed=1, beam_size=1, bleu=10.0)
     runs["data"] = result(seed=1, data_sha256={"train": 64 * "0", "validation": 64 * "e"})
     runs["last"] = result(seed=1, candidates={"last": 31.0})
-    for field in ADDED:  # which the first runs had not
+    for field in ledger.ADDED:  # which the first runs had not
         del runs["a"]["config"][field]
     table = rows(results_md.results_md(saved(tmp_path / "results", **runs)))
     assert [row[2] for row in table[2:6]] == ["2", "1", "1", "1"]
@@ -295,6 +332,9 @@ def test_what_cannot_be_recorded(tmp_path):
         check()
     add_start(tmp_path, {"step": 30})
     with pytest.raises(UserError, match=r"starts\.jsonl does not say how this run was begun"):
+        check()
+    add_start(tmp_path, {"step": 0, "init_from": {"checkpoint": "best"}})
+    with pytest.raises(UserError, match=r"parameters of a run that does not say how it was begun"):
         check()
     add_start(tmp_path, {"step": 0})
     check()

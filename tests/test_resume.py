@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,10 @@ from transformer.checkpoint import Checkpoints
 from transformer.compilation import Compilations
 from transformer.errors import UserError
 from transformer.experiment import Experiment
+from transformer.integrity import read_signed
 from transformer.preemption import EXIT_CODE, Stopped, StopRequest
+from transformer.provenance import starts
+from transformer.trained import restore
 
 
 def assert_same_run(a: Path, b: Path) -> None:
@@ -88,6 +92,43 @@ def test_a_killed_run_is_one_run(uninterrupted):
     result = succeeded(run("train.py", *resumable(), "--workdir=killed", cwd=directory))
     assert b"at step 0 of 12" not in result.out
     assert_same_run(directory / "killed", uninterrupted)
+
+
+def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
+    directory = uninterrupted.parent
+    shutil.copytree(uninterrupted, directory / "initial")
+    assert read_signed(directory / "initial/checkpoints/9/scores.json")
+    shutil.rmtree(directory / "initial/checkpoints/12")
+    begun = resumable(training_init_from="initial", training_seed=5)
+    # Updates of nothing: what it begins with, the tokenizer too, though the text is another.
+    (directory / "other").mkdir()
+    write_toy(directory / "other", train=53, validation=3)
+    still = [flag.replace("=train.", "=other/train.") for flag in begun]
+    flags = "--config.optimizer.learning_rate_scale=1e-20", "--config.training.steps=3"
+    result = succeeded(run("train.py", *still, *flags, "--workdir=still", cwd=directory))
+    best = restore(directory / "initial", None, None)
+    assert f"the best of initial, step(s) {best.steps[0]}\n".encode() in result.out
+    same = restore(directory / "still", "last", None)
+    assert same.tokenizers.sha256 == best.tokenizers.sha256
+    for x, y in zip(*(jax.tree.leaves(model.params) for model in (best, same)), strict=True):
+        np.testing.assert_array_equal(x, y)
+    (start,) = starts(directory / "still")
+    assert start["init_from"]["checkpoint_steps"] == best.steps
+    assert start["init_from"]["config"]["training.steps"] == 12
+
+    # It begins once: what it began with may be gone when it is taken up again.
+    succeeded(run("train.py", *begun, "--workdir=begun", cwd=directory))
+    parts = resumable(training_init_from="initial", training_seed=5, training_steps=6)
+    succeeded(run("train.py", *parts, "--workdir=begun_parts", cwd=directory))
+    (directory / "initial").rename(directory / "gone")
+    succeeded(run("train.py", *begun, "--workdir=begun_parts", cwd=directory))
+    assert_same_run(directory / "begun_parts", directory / "begun")
+    assert metrics(directory / "begun")[0]["train/loss"] < metrics(uninterrupted)[0]["train/loss"]
+    assert "init_from" not in starts(directory / "begun_parts")[-1]
+    failed = run("train.py", *begun, "--workdir=late", cwd=directory)
+    assert failed.code == 2
+    assert "training.init_from: initial is not a work directory" in failed.err
+    assert not (directory / "late/config.json").exists()
 
 
 def test_another_seed_is_another_run(uninterrupted):

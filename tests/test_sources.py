@@ -281,6 +281,14 @@ def test_text_files_win_over_the_dataset(write, tmp_path, monkeypatch):
             "data.test_target is given without data.test_source; give both or neither",
         ),
         (
+            {"dataset": "grammar_en_de", "extra_source": "a"},
+            "data.extra_source is given without data.extra_target; give both or neither",
+        ),
+        (
+            {"extra_source": "a", "extra_target": "b"},
+            "no training data; give data.dataset, or data.train_source and data.train_target",
+        ),
+        (
             {},
             "no training data; give data.dataset, or data.train_source and data.train_target",
         ),
@@ -294,6 +302,44 @@ def test_configurations_that_cannot_be(changes, expected):
     with pytest.raises(UserError) as error:
         make_config(**changes)
     assert one_line(error) == expected
+
+
+def test_extra_pairs_and_both_directions(write):
+    files = {f"{kind}_{side}": write(f"{kind}.{side}", b"".join(f"{kind} {side} {i}\n".encode()
+             for i in range(count)))
+             for kind, count in (("train", 3), ("extra", 2), ("validation", 1))
+             for side in ("source", "target")}  # fmt: skip
+    plain = {name: path for name, path in files.items() if "extra" not in name}
+
+    def pairs(kind, count):
+        return [(f"{kind} source {i}", f"{kind} target {i}") for i in range(count)]
+
+    expected = pairs("train", 3), pairs("extra", 2)
+    sources = [
+        open_source(make_config(**config, both_directions=both), "train")
+        for config in (plain, files)
+        for both in (False, True)
+    ]
+    once, twice = expected[0], expected[0] + expected[1]
+    for source, all_pairs in zip(
+        sources,
+        (once, once + [pair[::-1] for pair in once], twice, twice + [pair[::-1] for pair in twice]),
+        strict=True,
+    ):
+        assert len(source) == len(all_pairs)
+        for size in (1, 2, 4, 100):
+            chunks = list(source.chunks(size))
+            assert [pair for chunk in chunks for pair in chunk] == all_pairs
+            assert {len(chunk) for chunk in chunks[:-1]} <= {size}
+        assert list(source.pairs()) == source.sample(100) == all_pairs
+        assert source.describe().startswith("3 pairs of ")
+    assert len({source.fingerprint for source in sources}) == 4
+    assert sources[3].describe().endswith(", and 5 pairs of the same, exchanged")
+    # No other split has them.
+    config = make_config(**files, both_directions=True)
+    assert read(open_source(config, "validation")) == pairs("validation", 1)
+    with pytest.raises(UserError, match="there is no split 'extra' in the text files given"):
+        open_source(config, "extra")
 
 
 # --- TFDS ---------------------------------------------------------------------------------
@@ -351,6 +397,13 @@ def test_dataset(tiny):
     assert source.sample(9) == read(source)
     assert source.describe() == "3 pairs of tiny_pairs/1.2.3 train (en to de)"
     assert "tensorflow" not in sys.modules
+
+
+def test_extra_pairs_of_a_dataset(tiny, write):
+    files = {"extra_source": write("a", b"a mouse\n"), "extra_target": write("b", b"eine Maus\n")}
+    source = open_source(dataclasses.replace(tiny, **files), "train")
+    assert sorted(read(source)[:3]) == sorted(PAIRS)
+    assert read(source)[3:] == [("a mouse", "eine Maus")]
 
 
 def test_dataset_in_the_other_direction(tiny):

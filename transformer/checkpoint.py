@@ -201,9 +201,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, in ascending order."""
-        if not self._directory.is_dir():
-            return []
-        return sorted(int(path.name) for path in self._directory.iterdir() if path.name.isdecimal())
+        return _steps(self._directory)
 
     def has(self, step: int) -> bool:
         """Whether this step has a complete checkpoint that can be reached."""
@@ -353,6 +351,17 @@ class Checkpoints:
                 return items, record
             reason = f"its {' and '.join(wrong)} are not what was saved"
         raise Damaged(reason or "another process cannot read it")
+
+
+def saved_steps(workdir: Path) -> list[int]:
+    """The steps of a work directory that have a complete checkpoint, in ascending order."""
+    return _steps(workdir / "checkpoints")
+
+
+def _steps(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
 
 
 _RECORD, _SCORES = "record.json", "scores.json"

@@ -24,7 +24,7 @@ MAY_CHANGE = frozenset(
     {
         "data.data_dir",
         "data.raw_dir",
-        *(f"data.{split}_{side}" for split in SPLITS for side in ("source", "target")),
+        *(f"data.{split}_{side}" for split in (*SPLITS, "extra") for side in ("source", "target")),
         "mesh.data",
         "mesh.fsdp",
         "mesh.tensor",
@@ -42,7 +42,15 @@ MAY_CHANGE = frozenset(
 EXPORTED = "exported.json"
 
 # Fields that the oldest runs have not; what they would have said.
-ADDED = {"training.r_drop": 0.0, "tokenizer.sampling_alpha": 0.0, "tokenizer.num_samples": 1}
+ADDED = {
+    "data.extra_source": None,
+    "data.extra_target": None,
+    "data.both_directions": False,
+    "training.r_drop": 0.0,
+    "training.init_from": None,
+    "tokenizer.sampling_alpha": 0.0,
+    "tokenizer.num_samples": 1,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +70,11 @@ class Experiment:
             raise UserError(
                 "model.share_embeddings is 'all' but tokenizer.joint is False; set it to "
                 "'decoder' or 'none', or set tokenizer.joint to True"
+            )
+        if self.training.init_from and self.tokenizer.source_model:
+            raise UserError(
+                "tokenizer.source_model is given, and training.init_from, which has a tokenizer of "
+                "its own; leave one of them out"
             )
         longest = min(self.data.max_source_length, self.data.max_target_length)
         if self.model.positions == "learned" and self.model.max_positions > longest:
@@ -165,6 +178,14 @@ def save(workdir: Path, experiment: Experiment) -> None:
         if not path.name.startswith("lock."):  # of one that may just be asking for the lock
             path.unlink()
     write_atomically(workdir / "config.json", experiment.to_json())
+
+
+def architecture(config: Experiment) -> dict[str, Any]:
+    """The fields that say what is computed with the parameters, but for dropout."""
+    fields = flat({"model": dataclasses.asdict(config.model)})
+    for name in ("dropout", "attention_dropout", "activation_dropout"):
+        del fields[f"model.{name}"]
+    return fields
 
 
 def data_id(train: PairSource, validation: PairSource, tokenizers: Tokenizers) -> str:

@@ -32,15 +32,22 @@ from transformer.trained import TrainedModel
 TOLERANCE = 0.2
 CURVES = ("nll", "bleu")
 _VALIDATION = "eval/validation/"
-TOKENIZER_FILES = "tokenizer.source_model", "tokenizer.target_model"
+# Files that a run is given besides its data, which a result says nothing of but that they were.
+FILES = (
+    *("data.extra_source", "data.extra_target"),  # data_sha256 says what is in them
+    *("tokenizer.source_model", "tokenizer.target_model"),  # tokenizer_sha256
+    "training.init_from",  # starts: init_from
+)
 # What scores.json says of the work directories themselves.
 _OF_WORKDIRS = "config_sha256", "ensemble_with"
 # Fields that say where files lie and how the work is spread, not what is computed.
 NOT_RECORDED = {
     *(name for name in experiment.MAY_CHANGE if name.startswith(("data.", "mesh."))),
-    *TOKENIZER_FILES,  # tokenizer_sha256 says what is in them
+    *FILES,
     *("training.max_tokens_per_device", "training.log_every"),
 }
+# What is recorded of the fields that older runs have not.
+ADDED = {k: v for k, v in experiment.ADDED.items() if k not in NOT_RECORDED}
 _TYPES_IN_RUN = {
     **dict.fromkeys(("config", "overrides"), dict),
     **dict.fromkeys(("starts", "checkpoint_steps"), list),
@@ -82,6 +89,11 @@ def check_can_be_recorded(path: Path, model: TrainedModel, splits: Collection[st
                 f"{run.workdir}/starts.jsonl does not say how this run was begun; only runs of "
                 "train.py since there is a ledger can be recorded"
             )
+        if "config_file" not in starts[0].get("init_from", {"config_file": None}):
+            raise UserError(
+                f"{run.workdir} began with the parameters of a run that does not say how it was "
+                "begun (starts.jsonl); only what can be trained again is recorded"
+            )
         steps = run.config.training.steps
         if run.last_step < steps and not run.stopped_early:
             raise UserError(
@@ -104,8 +116,8 @@ def new_result(
     """
     data = model.config.data
     return {
-        **_run(model),
-        **({"ensemble_with": [_run(other) for other in model.others]} if model.others else {}),
+        **run_of(model),
+        **({"ensemble_with": [run_of(other) for other in model.others]} if model.others else {}),
         **{k: v for k, v in model.provenance().items() if k not in _OF_WORKDIRS},
         "data_sha256": dict(data_sha256),
         "checkpoint": model.checkpoint,
@@ -125,7 +137,7 @@ def new_result(
     }
 
 
-def _run(model: TrainedModel) -> dict[str, Any]:
+def run_of(model: TrainedModel) -> dict[str, Any]:
     """What was run, with what and on what."""
     config, metrics = model.config, _metrics(model)
     totals = {
@@ -157,11 +169,11 @@ def _metrics(model: TrainedModel) -> list[dict[str, float]]:
 
 
 def overrides(start: Mapping[str, Any], config: Experiment) -> dict[str, Any]:
-    """In what a config differs from its file, as a start says; FILE stands for a tokenizer."""
+    """In what a config differs from its file, as a start says; FILE stands for each of FILES."""
     fields = experiment.flat(config.to_dict())
     apart = {*NOT_RECORDED, "training.seed"}
     found = {name: value for name, value in start["overrides"].items() if name not in apart}
-    return found | {name: "FILE" for name in TOKENIZER_FILES if fields[name]}
+    return found | {name: "FILE" for name in FILES if fields[name]}
 
 
 def _without_folder(path: str) -> str:
@@ -238,7 +250,7 @@ def read(path: Path) -> dict[str, Any]:
         _check_types(result, _TYPES)
         for run in runs(result):
             _check_types(run, _TYPES_IN_RUN)
-            run["config"] = experiment.ADDED | run["config"]
+            run["config"] = ADDED | run["config"]
         for entry in result["splits"].values():
             _check_types(entry, _TYPES_IN_SPLIT)
             for score in entry["scores"].values():

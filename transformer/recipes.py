@@ -165,7 +165,8 @@ EFFECTS = (
         "joeynmt/joeynmt README.md",
     ),
     Effect(
-        "data.dataset data.train_split data.train_source data.train_target",
+        "data.dataset data.train_split data.train_source data.train_target data.extra_source "
+        "data.extra_target data.both_directions",
         "scores of two data sets seldom compare. Paracrawl added to WMT: 29.3 becomes 29.8",
         "Ott et al. 2018, Scaling Neural Machine Translation, abstract",
     ),
@@ -223,6 +224,12 @@ EFFECTS = (
         "training.r_drop",
         "WMT14 English-German, big, alpha 5: 30.91, without 29.1",
         "R-Drop (NeurIPS 2021), abstract; alpha and 29.1 from memory",
+    ),
+    Effect(
+        "training.init_from",
+        "a third of the updates on both directions of the same pairs, the rest from there on one: "
+        "1.1 more on average over 10 directions",
+        "Bidirectional training (EMNLP 2021), from memory",
     ),
     Effect(
         "training.seed",

@@ -140,11 +140,18 @@ def _all_but_the_seed(result: Result) -> str:
     names = ("data_sha256", "tokenizer_sha256", "beam_size", "length_penalty", "candidates")
     same = {name: result[name] for name in names}
     same["candidates"] = sorted(result["candidates"])
-    configs = [
-        {name: value for name, value in run["config"].items() if name != "training.seed"}
-        for run in ledger.runs(result)
-    ]
+    configs = [[_config_but_the_seed(run) for run in _origins(r)] for r in ledger.runs(result)]
     return json.dumps([same, configs], sort_keys=True)
+
+
+def _config_but_the_seed(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in run["config"].items() if name != "training.seed"}
+
+
+def _origins(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The run, the one whose parameters it began with, if any, and so on."""
+    origin = run["starts"][0].get("init_from")
+    return [run, *(_origins(origin) if origin else [])]
 
 
 def _title(result: Result) -> str:
@@ -226,8 +233,7 @@ def _commands(name: str, result: Result) -> list[str]:
         f"--length_penalty={result['length_penalty']['alpha']}",
     ]
     train = [
-        ["python train.py", f"--config={run['config_file']}", *_options(run), f"--workdir={d}"]
-        for run, d in zip(runs, workdirs, strict=True)
+        command for run, d in zip(runs, workdirs, strict=True) for command in _training(run, d)
     ]
     tested = [split for split in result["splits"] if split != "validation"] or ["validation"]
     which = [f"--workdir={workdirs[0]}", *others]
@@ -237,9 +243,29 @@ def _commands(name: str, result: Result) -> list[str]:
     return [" ".join(words) for words in (*train, *evaluate)]
 
 
-def _options(run: Mapping[str, Any]) -> list[str]:
-    """What a run's command says of its config."""
-    fields = {**run["overrides"], "training.seed": run["seed"]}
+def _training(run: Mapping[str, Any], workdir: str) -> list[list[str]]:
+    """What trains a run, after what trains those whose parameters it begins with."""
+    commands, fields = [], {}
+    for origin in _origins(run)[1:2]:
+        initial = f"{workdir}.initial"
+        commands = _training(origin, initial)
+        if origin["checkpoint"] != "best":
+            which = [f"--checkpoint={origin['checkpoint']}"]
+            if origin["checkpoint"] == "average":
+                which.append(f"--average_last={len(origin['checkpoint_steps'])}")
+            model = f"{initial}.{origin['checkpoint']}"
+            commands.append(["python evaluate.py", f"--workdir={initial}", *which])
+            commands[-1].append(f"--export={model}")
+            initial = model
+        fields["training.init_from"] = initial
+    options = _options(run, fields)
+    train = ["python train.py", f"--config={run['config_file']}", *options, f"--workdir={workdir}"]
+    return [*commands, train]
+
+
+def _options(run: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    """What a run's command says of its config; `known` takes the place of what is recorded."""
+    fields = {**run["overrides"], **known, "training.seed": run["seed"]}
     if run["config"]["data.dataset"] is None:
         sides = [f"data.{split}_{side}" for split in ("train", "validation") for side in _SIDES]
         fields |= dict.fromkeys(sides, "FILE")

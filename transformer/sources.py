@@ -40,12 +40,15 @@ class DataConfig:
     validation_target: str | None
     test_source: str | None
     test_target: str | None
+    extra_source: str | None
+    extra_target: str | None
+    both_directions: bool
     is_tokenized: bool
     max_source_length: int
     max_target_length: int
 
     def __post_init__(self):
-        for split in SPLITS:
+        for split in (*SPLITS, "extra"):
             source, target = self.text_files(split)
             if bool(source) != bool(target):
                 given, missing = ("source", "target") if source else ("target", "source")
@@ -64,7 +67,7 @@ class DataConfig:
                 )
 
     def text_files(self, split: str) -> tuple[str | None, str | None]:
-        """The configured source and target file of 'train', 'validation' or 'test'."""
+        """The configured source and target file of 'train', 'validation', 'test' or 'extra'."""
         return getattr(self, f"{split}_source"), getattr(self, f"{split}_target")
 
     @property
@@ -111,8 +114,18 @@ def open_source(config: DataConfig, split: str) -> PairSource:
 
     split: 'train', 'validation' or 'test', which the configuration maps to files or to
       TFDS splits; or, of a dataset, any of its other splits or slices.
-    A dataset that is not on disk yet is prepared first.
+    A dataset that is not on disk yet is prepared first. With 'train' come data.extra_source and
+    data.extra_target, and all of it in both directions if data.both_directions says so.
     """
+    source = _open_split(config, split)
+    if split == "train" and config.extra_source:
+        source = JoinedPairs(source, TextPairs(*config.text_files("extra")))
+    if split == "train" and config.both_directions:
+        source = JoinedPairs(source, ExchangedPairs(source))
+    return source
+
+
+def _open_split(config: DataConfig, split: str) -> PairSource:
     if not config.uses_text_files:
         return DatasetPairs(config, split)
     given = [name for name in SPLITS if all(config.text_files(name))]
@@ -125,6 +138,46 @@ def open_source(config: DataConfig, split: str) -> PairSource:
             f"no text files for the {split} split; give data.{split}_source and data.{split}_target"
         )
     return TextPairs(*config.text_files(split))
+
+
+class JoinedPairs(PairSource):
+    """The pairs of one source after those of another."""
+
+    def __init__(self, *parts: PairSource):
+        self._parts = parts
+        both = " ".join(["joined", *(part.fingerprint for part in parts)])
+        self.fingerprint = hashlib.sha256(both.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        pairs = itertools.chain.from_iterable(
+            chunk for part in self._parts for chunk in part.chunks(size)
+        )
+        while chunk := list(itertools.islice(pairs, size)):
+            yield chunk
+
+    def describe(self) -> str:
+        return ", and ".join(part.describe() for part in self._parts)
+
+
+class ExchangedPairs(PairSource):
+    """The pairs of a source with their sides exchanged."""
+
+    def __init__(self, pairs: PairSource):
+        self._pairs = pairs
+        self.fingerprint = hashlib.sha256(f"exchanged {pairs.fingerprint}".encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        for chunk in self._pairs.chunks(size):
+            yield [(target, source) for source, target in chunk]
+
+    def describe(self) -> str:
+        return f"{len(self)} pairs of the same, exchanged"
 
 
 # --- Text files ---------------------------------------------------------------------------

@@ -125,10 +125,8 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
 
 def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
     fields = experiment.flat(model.config.to_dict())
-    sections = "model.", "data.source_language", "data.target_language"
-    shared = {name: value for name, value in fields.items() if name.startswith(sections)}
-    for name in ("dropout", "attention_dropout", "activation_dropout"):
-        del shared[f"model.{name}"]
+    languages = "data.source_language", "data.target_language"
+    shared = experiment.architecture(model.config) | {name: fields[name] for name in languages}
     checkpoints = {
         "checkpoint (--checkpoint)": model.checkpoint,
         "number of checkpoints (--average_last)": len(model.steps),

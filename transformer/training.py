@@ -36,6 +36,7 @@ class TrainingConfig:
     max_tokens_per_device: int
     label_smoothing: float
     r_drop: float
+    init_from: str | None
     seed: int
     log_every: int
     checkpoint_every: int
