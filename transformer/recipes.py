@@ -167,8 +167,10 @@ EFFECTS = (
     Effect(
         "data.dataset data.train_split data.train_source data.train_target data.extra_source "
         "data.extra_target data.both_directions",
-        "scores of two data sets seldom compare. Paracrawl added to WMT: 29.3 becomes 29.8",
-        "Ott et al. 2018, Scaling Neural Machine Translation, abstract",
+        "scores of two data sets seldom compare. Paracrawl added to WMT: 29.3 becomes 29.8; other "
+        "models' translations of the training text, either way: 1.0 to 2.0 more (IWSLT)",
+        "Ott et al. 2018, Scaling Neural Machine Translation, abstract; Data Diversification "
+        "(NeurIPS 2020), conclusion",
     ),
     Effect(
         "data.max_source_length data.max_target_length",
@@ -227,9 +229,8 @@ EFFECTS = (
     ),
     Effect(
         "training.init_from",
-        "a third of the updates on both directions of the same pairs, the rest from there on one: "
-        "1.1 more on average over 10 directions",
-        "Bidirectional training (EMNLP 2021), from memory",
+        f"{UNKNOWN}; 15 tasks came out better when training began with both directions",
+        "Bidirectional Training (EMNLP 2021), abstract",
     ),
     Effect(
         "training.seed",
