@@ -29,7 +29,7 @@ from transformer.evaluation import Translations, translate_source, write_evaluat
 from transformer.experiment import EXPORTED
 from transformer.export import check_can_be_written, export
 from transformer.logs import Progress
-from transformer.sources import DataConfig, open_source
+from transformer.sources import DataConfig, open_source, training_source
 from transformer.trained import TrainedModel, define_flags
 
 restore_model = define_flags()
@@ -137,7 +137,8 @@ def record(path: Path) -> None:
     tested = [split for split in SPLIT.value if split != "validation"]
     with distributed.first_alone():
         ledger.check_can_be_recorded(path, model, ["validation", *tested])
-        for split in ["train", "validation", *tested]:
+        training_source(data)
+        for split in ["validation", *tested]:
             open_source(data, split)
     hashes = text_hashes(data)
     for other in model.others:
@@ -162,7 +163,9 @@ def record(path: Path) -> None:
         result = ledger.new_result(models[chosen], bleu, splits, hashes)
         ledger.write(path, result, splits)
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
-        for commit in {start["commit"] for run in ledger.runs(result) for start in run["starts"]}:
+        for commit in {
+            start["commit"] for run in ledger.all_runs(result) for start in run["starts"]
+        }:
             if not re.fullmatch("[0-9a-f]+", commit):
                 print(f"warning: the commit is {commit}; others need one that they can have")
 
@@ -236,8 +239,8 @@ def export_to(directory: Path) -> None:
 
 def text_hashes(data: DataConfig) -> dict[str, str]:
     """Of what a run was trained and validated on."""
-    splits = "train", "validation"
-    return {split: ledger.text_sha256(open_source(data, split).pairs()) for split in splits}
+    sources = {"train": training_source(data), "validation": open_source(data, "validation")}
+    return {split: ledger.text_sha256(source.pairs()) for split, source in sources.items()}
 
 
 def data_of(data: DataConfig) -> DataConfig:

@@ -54,7 +54,7 @@ from transformer.sharding import (
     split_rows,
     state_sharding,
 )
-from transformer.sources import open_source
+from transformer.sources import open_source, training_source
 from transformer.token_cache import token_cache
 from transformer.tokenizer import get_tokenizers
 from transformer.training import (
@@ -135,8 +135,7 @@ def train(
         run.prepare_programs()
         run.restore()
         if distributed.is_first():
-            origin = {"init_from": run.origin} if run.origin else {}
-            add_start(workdir, {"step": run.step, **(start or {}), **origin})
+            add_start(workdir, {"step": run.step, **(start or {})})
         print(
             f"start    at step {run.step} of {config.training.steps}, after "
             f"{time.monotonic() - start_time:.1f} s; {compilations.compiled} programs compiled, "
@@ -156,26 +155,29 @@ class Run:
     ):
         self.start_time = time.monotonic()
         self.config, self.workdir, self.stop = config, workdir, stop
-        self.origin: dict[str, Any] | None = None  # of the parameters it begins with
         self.compilations = compilations
         self.training = training = config.training
         if distributed.is_first():
             experiment.check_workdir(workdir, config)
         self.mesh = mesh = make_mesh(config.mesh)
-        given = None
-        if not distributed.from_first(lambda: saved_steps(workdir)):
-            given = initial.load(config)
+        other = None  # whose parameters it begins with
+        if training.init_from and not distributed.from_first(
+            lambda: initial.is_kept(workdir) or saved_steps(workdir)
+        ):
+            other = initial.load(config)
+            steps = ", ".join(map(str, other.steps))
+            print(f"initial  the {other.checkpoint} of {other.workdir}, step(s) {steps}")
 
         # 1. Data: text -> tokenizer -> token cache -> packed rows. What is wrong with the user's
         #    input shows here, before anything is written to the work directory.
         print(f"data     preparing it, in {config.data.data_dir} if new", flush=True)
         with distributed.first_alone():
-            source = open_source(config.data, "train")
+            source = training_source(config.data)
             self.validation_source = open_source(config.data, "validation")
             Translations(["a"], ["a"], ["a"]).bleu(config.data)  # a language that has no tokenizer
             print(f"data     {source.describe()}; tokenising them if new", flush=True)
             self.tokenizers = get_tokenizers(
-                workdir, config.tokenizer, source, given and given.tokenizers
+                workdir, config.tokenizer, source, other and other.tokenizers
             )
             limits = config.data.max_source_length, config.data.max_target_length
             cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"
@@ -222,6 +224,8 @@ class Run:
         if distributed.is_first():
             experiment.save(workdir, config)
             self.tokenizers.save(workdir)
+        if other:
+            initial.keep(workdir, other)
         self.checkpoints = Checkpoints(
             workdir, keep_last=training.keep_last, best_metric=training.best_metric
         )
@@ -298,14 +302,10 @@ class Run:
     def begin(self) -> TrainState:
         """The state of a new run."""
         state = self.init_state()
-        with self.compilations.allowed():
-            model = initial.load(self.config, self.tokenizers)
-        if model is None:
-            return state
-        self.origin = initial.origin(model)
-        steps = ", ".join(map(str, model.steps))
-        print(f"initial  the {model.checkpoint} of {model.workdir}, step(s) {steps}")
-        return state._replace(params=initial.laid_out(model.params, self.like.params))
+        if self.training.init_from:
+            with self.compilations.allowed():
+                state = state._replace(params=initial.params(self.workdir, self.like.params))
+        return state
 
     def loop(self, profiled: range) -> None:
         training = self.training

@@ -28,7 +28,7 @@ from transformer.batching import Batch, PackedPairs, TrainingBatches, layout
 from transformer.experiment import Experiment
 from transformer.packing import row_widths
 from transformer.prefetch import prefetch
-from transformer.sources import open_source
+from transformer.sources import training_source
 from transformer.token_cache import TokenizedPairs, token_cache
 from transformer.tokenizer import get_tokenizers
 from transformer.vocabulary import EOS
@@ -54,7 +54,7 @@ def main() -> None:
             print(f"{PAIRS.value:,} synthetic pairs")
             measure(synthetic(Path(folder), PAIRS.value, limits), config)
         if TEXT.value:
-            source = open_source(config.data, "train")
+            source = training_source(config.data)
             print(source.describe())
             tokenizers = get_tokenizers(folder, config.tokenizer, source)
             sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 
 import jax
 import numpy as np
@@ -13,10 +14,11 @@ import orbax.checkpoint as ocp
 import pytest
 from small_configs import MODEL, PAPER
 
-from transformer import experiment, initial
+from transformer import experiment, initial, provenance
 from transformer.checkpoint import Checkpoints
 from transformer.errors import UserError
 from transformer.export import export
+from transformer.integrity import digest
 from transformer.model import transformer
 from transformer.optimizer import optimizer
 from transformer.pieces import train_sentencepiece
@@ -99,29 +101,74 @@ def test_it_is_not_trained_on(workdir, tmp_path):
 def test_a_run_begins_with_it(workdir, tmp_path):
     export(restore(workdir, "average", 2), tmp_path / "small")
 
-    def load(directory, tokenizers=None, **changes):
+    def load(directory, section="model", **changes):
         training = dataclasses.replace(CONFIG.training, init_from=str(directory))
-        model = dataclasses.replace(CONFIG.model, **changes)
-        return initial.load(dataclasses.replace(CONFIG, training=training, model=model), tokenizers)
+        config = dataclasses.replace(CONFIG, training=training)
+        changed = dataclasses.replace(getattr(config, section), **changes)
+        return initial.load(dataclasses.replace(config, **{section: changed}))
 
-    assert initial.load(CONFIG) is None
     assert load(workdir).steps == [5]
     model = load(tmp_path / "small", dropout=0.7, dtype="bfloat16")
     assert model.steps == [5, 7]
     expected = restore(workdir, "average", 2)
     assert_same_params(model, expected)
+    for section, name, value in (
+        ("model", "d_ff", 7),
+        ("data", "is_tokenized", True),
+        ("tokenizer", "vocab_size", 271),
+        ("tokenizer", "model_type", "unigram"),
+    ):
+        message = rf"init_from: {section}\.{name} is .* in .*run and {value!r} in the run to begin"
+        with pytest.raises(UserError, match=message):
+            load(workdir, section, **{name: value})
+    with pytest.raises(UserError, match=r"^training\.init_from: .*none is not a work directory"):
+        load(tmp_path / "none")
+
+    # Its copy.
+    begun = tmp_path / "begun"
+    assert not initial.is_kept(begun)
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), expected.params
     )
-    laid_out = initial.laid_out(model.params, like)
-    assert_same_params(dataclasses.replace(model, params=laid_out), expected)
-    with pytest.raises(UserError, match=r"init_from: model\.d_ff is \d+ in .*run and 7 in the run"):
-        load(workdir, d_ff=7)
-    other = train_sentencepiece(["three"], vocab_size=270, model_type="bpe")
-    with pytest.raises(UserError, match=r"init_from: .*run has another tokenizer than this run"):
-        load(workdir, Tokenizers(other, other))
-    with pytest.raises(UserError, match=r"^training\.init_from: .*none is not a work directory"):
-        load(tmp_path / "none")
+    with pytest.raises(UserError, match=r"begun/initial is gone, with what the run began with"):
+        initial.params(begun, like)
+    initial.keep(begun, model)
+    assert initial.is_kept(begun)
+    assert_same_params(dataclasses.replace(model, params=initial.params(begun, like)), expected)
+    origin = provenance.origin(begun)
+    assert origin.pop("params_sha256") == digest(expected.params)
+    # Of a model without a history of train.py no more is known.
+    assert origin == {"checkpoint": "average", "checkpoint_steps": [5, 7], "stopped_early": False}
+    (begun / "initial/checkpoints/7/record/record.json").unlink()
+    with pytest.raises(UserError, match=r"initial/checkpoints/7 is damaged"):
+        initial.params(begun, like)
+
+
+def test_vocabularies_keep_their_places():
+    def shared(*languages, joint):
+        names = dict(zip(("source_language", "target_language"), languages, strict=True))
+        model = dataclasses.replace(CONFIG.model, share_embeddings="none")
+        return initial._what_is_shared(
+            dataclasses.replace(
+                CONFIG,
+                model=model,
+                data=dataclasses.replace(CONFIG.data, **names),
+                tokenizer=dataclasses.replace(CONFIG.tokenizer, joint=joint),
+            )
+        )
+
+    assert shared("en", "de", joint=True) == shared("de", "en", joint=True)
+    assert shared("en", "de", joint=False) != shared("de", "en", joint=False)
+
+
+def test_what_it_began_with_is_kept_in_mind(workdir, tmp_path):
+    model = restore(workdir, "last", None)
+    copy = tmp_path / "copy"
+    shutil.copytree(workdir, copy)
+    initial.keep(copy, model)
+    export(restore(copy, "last", None), tmp_path / "small")
+    assert provenance.origin(tmp_path / "small") == provenance.origin(copy) is not None
+    assert not (tmp_path / "small/initial/checkpoints").exists()
 
 
 def test_an_ensemble_is_of_the_same_choice(workdir, tmp_path):

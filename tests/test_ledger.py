@@ -1,5 +1,6 @@
 """The ledger: RESULTS.md is what its files say, and a result proves itself or is refused."""
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -17,7 +18,9 @@ from transformer import ledger, results_md
 from transformer.errors import UserError
 from transformer.evaluation import Translations
 from transformer.experiment import Experiment
-from transformer.provenance import PACKAGES, add_start
+from transformer.files import write_atomically
+from transformer.integrity import signed
+from transformer.provenance import ORIGIN, PACKAGES, add_start
 from transformer.trained import TrainedModel
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +86,7 @@ def test_the_files_are_whole(path):
     for split in content["splits"]:
         ledger.saved_hypotheses(path, content, split)
     assert not re.search(r'"/|"~', path.read_text())  # a path of somebody's machine
-    for one in ledger.runs(content):
+    for one in ledger.all_runs(content):
         assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in one["starts"])
         assert (ROOT / one["config_file"]).exists()
 
@@ -92,7 +95,7 @@ def test_the_files_are_whole(path):
 def test_what_older_runs_have_not_is_known(path):
     """If it fails: a new field goes into experiment.ADDED, so that older runs can be read."""
     fields = ledger.comparable(Experiment.from_dict(base.get_config().to_dict()))
-    for one in ledger.runs(json.loads(path.read_text())):
+    for one in ledger.all_runs(json.loads(path.read_text())):
         assert fields.keys() - one["config"].keys() <= ledger.ADDED.keys()
 
 
@@ -184,9 +187,7 @@ def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
         origin = result(seed=4, overrides={"training.steps": with_steps}, checkpoint=checkpoint)
         origin["config"]["training.steps"] = with_steps
         overrides = {"model.dropout": 0.3, "training.init_from": "FILE"}
-        one = result(overrides=overrides, **changes)
-        one["starts"][0]["init_from"] = origin
-        return one
+        return result(overrides=overrides, init_from=origin, **changes)
 
     initial = "runs/a.initial" + (".average" if checkpoint == "average" else "")
     first, *middle, train, test = results_md._commands("a", begun(7))
@@ -202,8 +203,20 @@ def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
     assert "--workdir=runs/a " in test
     # Runs that began with others are others.
     runs = {"a": begun(7), "again": begun(7, seed=1), "other": begun(8, seed=2), "none": result()}
+    runs["seed"], runs["last"] = begun(7), begun(7, seed=1)
+    runs["seed"]["init_from"]["seed"] = 5
+    runs["last"]["init_from"]["checkpoint"] = "last"
     table = rows(results_md.results_md(saved(tmp_path / "results", **runs)))
-    assert [row[2] for row in table[2:5]] == ["2", "1", "1"]
+    counts = {row[0]: row[2] for row in table[2:6]}
+    title = "`configs/demo.py`, `model.dropout=0.3`, begun with the {} of: `configs/demo.py`, `{}`"
+    assert counts == {
+        title.format(checkpoint, "training.steps=7"): "3",
+        title.format("last", "training.steps=7"): "1",
+        title.format(checkpoint, "training.steps=8"): "1",
+        "`configs/demo.py`": "1",
+    }
+    (row,) = (row for row in table if row[0] == "[a](results/a.json)")
+    assert row[3:6] == ["2 h 13 min", "3,000 + 3,000", "2.5 M"]
 
 
 def checkpoint_command(checkpoint):
@@ -333,11 +346,29 @@ def test_what_cannot_be_recorded(tmp_path):
     add_start(tmp_path, {"step": 30})
     with pytest.raises(UserError, match=r"starts\.jsonl does not say how this run was begun"):
         check()
-    add_start(tmp_path, {"step": 0, "init_from": {"checkpoint": "best"}})
-    with pytest.raises(UserError, match=r"parameters of a run that does not say how it was begun"):
-        check()
     add_start(tmp_path, {"step": 0})
     check()
+    # Of what it began with, the same is asked.
+    known = {"starts": [{"step": 0}], "steps": 7, "stopped_early": False}
+    known["config"] = {"training.steps": 7}
+    for origin, is_known in (
+        (known, True),
+        ({"checkpoint": "best"}, False),
+        (known | {"starts": []}, False),
+        (known | {"starts": [{"step": 3}]}, False),
+        (known | {"steps": 6}, False),
+        (known | {"steps": 6, "stopped_early": True}, True),
+        (known | {"init_from": known}, True),
+        (known | {"init_from": {"checkpoint": "best"}}, False),
+    ):
+        write_atomically(tmp_path / ORIGIN, json.dumps(signed(origin)))
+        expected = pytest.raises(UserError, match=r"of a run of which beginning and end are not")
+        with contextlib.nullcontext() if is_known else expected:
+            check()
+    (tmp_path / ORIGIN).write_text("{}")
+    with pytest.raises(UserError, match=r"initial/origin\.json is damaged; restore it"):
+        check()
+    (tmp_path / ORIGIN).unlink()
     check(last_step=7, stopped_early=True)
     with pytest.raises(UserError, match=r"is at step 7 of 3000; train it to the end"):
         check(last_step=7)
@@ -365,6 +396,14 @@ def test_overrides_are_those_of_the_newest_start():
     given |= {"data.raw_dir": "/data", "tokenizer.target_model": None}
     found = ledger.overrides({"overrides": given}, Experiment.from_dict(config.to_dict()))
     assert found == {"training.steps": 7, "tokenizer.source_model": "FILE"}
+    files = ("data.extra_source", "data.extra_target", "training.init_from")
+    given = dict.fromkeys(files, "/home/me/a") | {"data.both_directions": True}
+    config = demo.get_config()
+    config.update_from_flattened_dict(given)
+    config = Experiment.from_dict(config.to_dict())
+    found = ledger.overrides({"overrides": given}, config)
+    assert found == dict.fromkeys(files, "FILE") | {"data.both_directions": True}
+    assert not ledger.comparable(config).keys() & set(files)
 
 
 WITHOUT_HASH = json.dumps(result(), indent=1).replace("text_sha256", "text")

@@ -22,13 +22,13 @@ from test_command_line import final_state, metrics, succeeded
 
 import train
 from configs import base
+from transformer import provenance
 from transformer.checkpoint import Checkpoints
 from transformer.compilation import Compilations
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.integrity import read_signed
 from transformer.preemption import EXIT_CODE, Stopped, StopRequest
-from transformer.provenance import starts
 from transformer.trained import restore
 
 
@@ -112,19 +112,20 @@ def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
     assert same.tokenizers.sha256 == best.tokenizers.sha256
     for x, y in zip(*(jax.tree.leaves(model.params) for model in (best, same)), strict=True):
         np.testing.assert_array_equal(x, y)
-    (start,) = starts(directory / "still")
-    assert start["init_from"]["checkpoint_steps"] == best.steps
-    assert start["init_from"]["config"]["training.steps"] == 12
+    origin = provenance.origin(directory / "still")
+    assert origin["checkpoint_steps"] == best.steps
+    assert origin["config"]["training.steps"] == 12
+    assert origin["starts"][0]["step"] == 0
 
-    # It begins once: what it began with may be gone when it is taken up again.
+    # It begins once: what it began with may be gone, even before there is a checkpoint.
     succeeded(run("train.py", *begun, "--workdir=begun", cwd=directory))
     parts = resumable(training_init_from="initial", training_seed=5, training_steps=6)
     succeeded(run("train.py", *parts, "--workdir=begun_parts", cwd=directory))
     (directory / "initial").rename(directory / "gone")
+    shutil.rmtree(directory / "begun_parts/checkpoints")
     succeeded(run("train.py", *begun, "--workdir=begun_parts", cwd=directory))
     assert_same_run(directory / "begun_parts", directory / "begun")
     assert metrics(directory / "begun")[0]["train/loss"] < metrics(uninterrupted)[0]["train/loss"]
-    assert "init_from" not in starts(directory / "begun_parts")[-1]
     failed = run("train.py", *begun, "--workdir=late", cwd=directory)
     assert failed.code == 2
     assert "training.init_from: initial is not a work directory" in failed.err

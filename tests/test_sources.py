@@ -17,6 +17,7 @@ from transformer.sources import (
     _file_hash,
     open_source,
     open_text,
+    training_source,
 )
 
 PAIRS = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("two birds", "zwei V\u00f6gel")]
@@ -316,7 +317,7 @@ def test_extra_pairs_and_both_directions(write):
 
     expected = pairs("train", 3), pairs("extra", 2)
     sources = [
-        open_source(make_config(**config, both_directions=both), "train")
+        training_source(make_config(**config, both_directions=both))
         for config in (plain, files)
         for both in (False, True)
     ]
@@ -335,9 +336,15 @@ def test_extra_pairs_and_both_directions(write):
         assert source.describe().startswith("3 pairs of ")
     assert len({source.fingerprint for source in sources}) == 4
     assert sources[3].describe().endswith(", and 5 pairs of the same, exchanged")
-    # No other split has them.
+    for size in (1, 2, 5, 9):
+        sample = sources[3].sample(size)
+        assert len(set(sample)) == len(sample) == size
+        assert sample[0] == twice[0]
+        assert len(set(sample) & set(twice)) == (size + 1) // 2
+    # What is evaluated has them not.
     config = make_config(**files, both_directions=True)
     assert read(open_source(config, "validation")) == pairs("validation", 1)
+    assert read(open_source(config, "train")) == once
     with pytest.raises(UserError, match="there is no split 'extra' in the text files given"):
         open_source(config, "extra")
 
@@ -401,7 +408,7 @@ def test_dataset(tiny):
 
 def test_extra_pairs_of_a_dataset(tiny, write):
     files = {"extra_source": write("a", b"a mouse\n"), "extra_target": write("b", b"eine Maus\n")}
-    source = open_source(dataclasses.replace(tiny, **files), "train")
+    source = training_source(dataclasses.replace(tiny, **files))
     assert sorted(read(source)[:3]) == sorted(PAIRS)
     assert read(source)[3:] == [("a mouse", "eine Maus")]
 

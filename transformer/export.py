@@ -10,9 +10,10 @@ from transformer.checkpoint import DISK_TROUBLE, Checkpoints, reason_of
 from transformer.errors import UserError
 from transformer.files import folder_allows, write_atomically
 from transformer.integrity import signed
+from transformer.provenance import ORIGIN
 from transformer.trained import TrainedModel
 
-HISTORY = "starts.jsonl", "metrics.jsonl"
+HISTORY = "starts.jsonl", "metrics.jsonl", ORIGIN
 
 
 def check_can_be_written(directory: Path) -> None:
@@ -46,6 +47,7 @@ def export(model: TrainedModel, directory: Path) -> None:
         model.tokenizers.save(temporary)
         for name in HISTORY:
             if (model.workdir / name).exists():
+                (temporary / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(model.workdir / name, temporary / name)
         checkpoints = Checkpoints(temporary, keep_last=1, best_metric=best_metric)
         checkpoints.save_params(model.steps[-1], model.params)

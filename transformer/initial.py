@@ -1,64 +1,97 @@
-"""The trained model whose parameters a new run begins with: training.init_from."""
+"""What a run begins with if that is another's parameters: training.init_from.
 
+They are copied to WORKDIR/initial, so that the run can be begun again, after a kill or a
+divergence, whatever has become of the other one.
+"""
+
+import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from transformer import experiment, ledger, provenance, trained
+from transformer.checkpoint import DISK_TROUBLE, Checkpoints, reason_of, saved_steps
+from transformer.distributed import is_first
 from transformer.errors import UserError
 from transformer.experiment import Experiment
+from transformer.files import write_atomically
+from transformer.integrity import digest, signed
 from transformer.model import Params
-from transformer.tokenizer import Tokenizers
 from transformer.trained import TrainedModel
 
 
-def load(config: Experiment, tokenizers: Tokenizers | None = None) -> TrainedModel | None:
+def is_kept(workdir: Path) -> bool:
+    """Whether a run has its copy."""
+    return bool(saved_steps(workdir / provenance.INITIAL))
+
+
+def load(config: Experiment) -> TrainedModel:
     """The model that training.init_from names: of a work directory its best checkpoint.
 
-    Raises UserError if it cannot be had, or is of another architecture (dropout and the type of
-    activations may differ), or has not these tokenizers, if they are given.
+    Raises UserError if it cannot be had, or is not one that the run could be. Dropout and the type
+    of activations may differ.
     """
-    if config.training.init_from is None:
-        return None
-    directory = Path(config.training.init_from).expanduser()
+    directory = Path(config.training.init_from or "").expanduser()
     try:
         model = trained.restore(directory, None, None)
     except UserError as error:
-        raise UserError(f"training.init_from: {error}") from error
-    found, expected = _architecture(model.config), _architecture(config)
+        hint = ""
+        if "--checkpoint" in str(error):
+            hint = ", of evaluate.py --export, which makes a model to begin with"
+        raise UserError(f"training.init_from: {error}{hint}") from error
+    found, expected = _what_is_shared(model.config), _what_is_shared(config)
     for name, value in expected.items():
         if found[name] != value:
             raise UserError(
                 f"training.init_from: {name} is {found[name]!r} in {directory} and {value!r} in "
                 "the run to begin; give both the same"
             )
-    if tokenizers and model.tokenizers.sha256 != tokenizers.sha256:
-        raise UserError(
-            f"training.init_from: {directory} has another tokenizer than this run, which began "
-            "with what was there before; put that back, or begin in another --workdir"
-        )
     return model
 
 
-def laid_out(params: Params, like: Params) -> Params:
-    """Parameters that each process has whole, as new arrays laid out as the shapes of `like`."""
+def keep(workdir: Path, model: TrainedModel) -> None:
+    """Copies the parameters of `load` to `workdir`, and what is known of them."""
+    directory = workdir / provenance.INITIAL
+    history: dict[str, Any] = {}
+    # It is for the ledger alone, which says so if it is missing: of a model that was stripped of
+    # its history, or is not of train.py.
+    with contextlib.suppress(UserError, LookupError, ValueError):
+        history = ledger.run_of(model)
+    origin = {
+        **history,
+        "checkpoint": model.checkpoint,
+        "checkpoint_steps": model.steps,
+        "stopped_early": model.stopped_early,
+        "params_sha256": digest(model.params),
+    }
+    try:
+        if is_first():
+            content = json.dumps(signed(origin)) + "\n"
+            write_atomically(workdir / provenance.ORIGIN, content)
+        checkpoints = Checkpoints(directory, keep_last=1, best_metric="nll")
+        with contextlib.closing(checkpoints):
+            checkpoints.save_params(model.steps[-1], model.params)
+    except DISK_TROUBLE as error:
+        raise UserError(f"cannot write {directory}: {reason_of(error)}; make room there") from error
 
-    def lay_out(array: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
-        value = np.asarray(array)
-        return jax.make_array_from_callback(value.shape, like.sharding, lambda part: value[part])
 
-    return jax.tree.map(lay_out, params, like)
+def params(workdir: Path, like: Params) -> Params:
+    """The copy, laid out as the shapes of `like`; raises UserError if it is gone or damaged."""
+    directory = workdir / provenance.INITIAL
+    if not (steps := saved_steps(directory)):
+        raise UserError(
+            f"{directory} is gone, with what the run began with; put it back, or start again in "
+            "another --workdir"
+        )
+    checkpoints = Checkpoints(directory, keep_last=1, best_metric="nll", read_only=True)
+    with contextlib.closing(checkpoints):
+        return checkpoints.restore_params(steps[-1], like)
 
 
-def origin(model: TrainedModel) -> dict[str, Any]:
-    """What WORKDIR/starts.jsonl says of it: which parameters of which run they are."""
-    known = ledger.run_of(model) if provenance.starts(model.workdir) else {}
-    return {**known, "checkpoint": model.checkpoint, "checkpoint_steps": model.steps}
-
-
-def _architecture(config: Experiment) -> dict[str, Any]:
-    fields = experiment.architecture(config)
-    del fields["model.dtype"]
-    return fields | {"tokenizer.joint": config.tokenizer.joint}
+def _what_is_shared(config: Experiment) -> dict[str, Any]:
+    architecture, fields = experiment.architecture(config), experiment.flat(config.to_dict())
+    del architecture["model.dtype"]
+    names = ["tokenizer.joint", "tokenizer.model_type", "tokenizer.vocab_size", "data.is_tokenized"]
+    if not config.tokenizer.joint:  # its vocabularies are not to change places
+        names += ["data.source_language", "data.target_language"]
+    return architecture | {name: fields[name] for name in names}

@@ -36,7 +36,7 @@ _VALIDATION = "eval/validation/"
 FILES = (
     *("data.extra_source", "data.extra_target"),  # data_sha256 says what is in them
     *("tokenizer.source_model", "tokenizer.target_model"),  # tokenizer_sha256
-    "training.init_from",  # starts: init_from
+    "training.init_from",  # init_from
 )
 # What scores.json says of the work directories themselves.
 _OF_WORKDIRS = "config_sha256", "ensemble_with"
@@ -89,11 +89,15 @@ def check_can_be_recorded(path: Path, model: TrainedModel, splits: Collection[st
                 f"{run.workdir}/starts.jsonl does not say how this run was begun; only runs of "
                 "train.py since there is a ledger can be recorded"
             )
-        if "config_file" not in starts[0].get("init_from", {"config_file": None}):
-            raise UserError(
-                f"{run.workdir} began with the parameters of a run that does not say how it was "
-                "begun (starts.jsonl); only what can be trained again is recorded"
-            )
+        for origin in lineage({"init_from": provenance.origin(run.workdir)})[:-1]:
+            begun = origin.get("starts") and not origin["starts"][0]["step"]
+            steps = origin["config"]["training.steps"] if begun else 0
+            if not begun or (origin["steps"] < steps and not origin["stopped_early"]):
+                raise UserError(
+                    f"{run.workdir} began with the parameters of a run of which beginning and end "
+                    f"are not known ({provenance.ORIGIN}); only what can be trained again is "
+                    "recorded"
+                )
         steps = run.config.training.steps
         if run.last_step < steps and not run.stopped_early:
             raise UserError(
@@ -149,6 +153,7 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
     # One that came when all was done has trained nothing, but may have said that it was.
     starts = [start for start in starts if start["step"] < model.last_step]
     apart = ("config_file", "overrides", "command")
+    origin = provenance.origin(model.workdir)
     return {
         "config_file": _without_folder(newest["config_file"]),
         "overrides": overrides(newest, config),
@@ -159,6 +164,7 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
         "target_tokens": int(totals["target_tokens"]),
         "training_seconds": round(totals["seconds"]),
         "starts": [{k: v for k, v in start.items() if k not in apart} for start in starts],
+        **({"init_from": origin} if origin else {}),
     }
 
 
@@ -248,7 +254,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         _check_types(result, _TYPES)
-        for run in runs(result):
+        for run in all_runs(result):
             _check_types(run, _TYPES_IN_RUN)
             run["config"] = ADDED | run["config"]
         for entry in result["splits"].values():
@@ -267,6 +273,17 @@ def read(path: Path) -> dict[str, Any]:
 def runs(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The one run of a result, or those of an ensemble."""
     return [result, *result.get("ensemble_with", [])]
+
+
+def lineage(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The run, after those whose parameters it began with, the first of them first."""
+    origin = run.get("init_from")
+    return [*(lineage(origin) if origin else []), run]
+
+
+def all_runs(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """All that was trained for a result."""
+    return [one for run in runs(result) for one in lineage(run)]
 
 
 def _check_types(entry: Mapping[str, Any], types: Mapping[str, Any]) -> None:
@@ -289,6 +306,10 @@ def check_same_runs(path: Path, recorded: Mapping[str, Any], model: TrainedModel
         found |= {"checkpoint_steps": one.steps, "tokenizer_sha256": one.tokenizers.sha256}
         expected = run["config"] | {"checkpoint_steps": run["checkpoint_steps"]}
         expected |= {"tokenizer_sha256": recorded["tokenizer_sha256"]}
+        name = "hash of the parameters that it began with"
+        origins = (run.get("init_from"), expected), (provenance.origin(one.workdir), found)
+        for origin, facts in origins:
+            facts[name] = origin["params_sha256"] if origin else None
         for name, value in expected.items():
             if found[name] != value:
                 raise UserError(

@@ -16,6 +16,8 @@ from transformer.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 _STARTS = "starts.jsonl"
+INITIAL = "initial"  # in a work directory: see transformer/initial.py
+ORIGIN = f"{INITIAL}/origin.json"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sacrebleu", "sentencepiece", "subword-nmt")
 
 
@@ -51,6 +53,21 @@ def starts(workdir: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} is damaged ({error}); restore it") from error
     first = max((i for i, start in enumerate(found) if start["step"] == 0), default=0)
     return found[first:]
+
+
+def origin(workdir: Path) -> dict[str, Any] | None:
+    """Which parameters of which run a run began with; None if with new ones.
+
+    Raises UserError if it did, and what says so is damaged.
+    """
+    from transformer.integrity import read_signed  # which imports JAX
+
+    path = workdir / ORIGIN
+    if not path.exists():
+        return None
+    if (content := read_signed(path)) is None:
+        raise UserError(f"{path} is damaged; restore it")
+    return content
 
 
 def relative(path: str) -> str:

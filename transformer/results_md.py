@@ -83,7 +83,10 @@ def _section(results: Mapping[str, Result]) -> str:
     # 1. Mean and standard deviation of runs that differ in the seed alone.
     groups = collections.defaultdict(dict)
     for result in results.values():
-        seeds = tuple(sorted(run["seed"] for run in ledger.runs(result)))
+        seeds = tuple(
+            sorted([one["seed"] for one in ledger.lineage(run)] for run in ledger.runs(result))
+        )
+        seeds = json.dumps(seeds)
         groups[_all_but_the_seed(result)].setdefault(seeds, result)
     lines += _table(
         ["Config", "Parameters", "Seeds", *(f"BLEU, {split}" for split in splits)],
@@ -113,7 +116,7 @@ def _section(results: Mapping[str, Result]) -> str:
         tokenizer = ", ".join(sha[:16] for sha in result["tokenizer_sha256"])
         text = result["data_sha256"]["train"][:16]
         lines += [
-            *dict.fromkeys(f"- {_versions(run['starts'][-1])}." for run in ledger.runs(result)),
+            *dict.fromkeys(f"- {_versions(run['starts'][-1])}." for run in ledger.all_runs(result)),
             f"- SHA-256 of the training text {text}, of the tokenizer {tokenizer}.",
             *(f"- {note}" for note in result.get("notes", [])),
         ]
@@ -121,8 +124,8 @@ def _section(results: Mapping[str, Result]) -> str:
 
 
 def _row(name: str, result: Result, splits: Iterable[str]) -> list[str]:
-    """What was run, of an ensemble in all, and the scores."""
-    runs = ledger.runs(result)
+    """What was run, in all if it were several, and the scores."""
+    runs = ledger.all_runs(result)
     starts = [start for run in runs for start in run["starts"]]
     return [
         f"[{name}](results/{name}.json)",
@@ -140,30 +143,37 @@ def _all_but_the_seed(result: Result) -> str:
     names = ("data_sha256", "tokenizer_sha256", "beam_size", "length_penalty", "candidates")
     same = {name: result[name] for name in names}
     same["candidates"] = sorted(result["candidates"])
-    configs = [[_config_but_the_seed(run) for run in _origins(r)] for r in ledger.runs(result)]
-    return json.dumps([same, configs], sort_keys=True)
-
-
-def _config_but_the_seed(run: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in run["config"].items() if name != "training.seed"}
-
-
-def _origins(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The run, the one whose parameters it began with, if any, and so on."""
-    origin = run["starts"][0].get("init_from")
-    return [run, *(_origins(origin) if origin else [])]
+    configs = [
+        {name: value for name, value in run["config"].items() if name != "training.seed"}
+        for run in ledger.all_runs(result)
+    ]
+    origins = [
+        [one["checkpoint"], len(one["checkpoint_steps"]), sorted(one["overrides"])]
+        for run in ledger.runs(result)
+        for one in ledger.lineage(run)[:-1]
+    ]
+    return json.dumps([same, configs, origins], sort_keys=True)
 
 
 def _title(result: Result) -> str:
-    titles = []
-    for run in ledger.runs(result):
-        changes = [f"`{name}={value}`" for name, value in run["overrides"].items()]
-        titles.append(", ".join([f"`{run['config_file']}`", *changes]))
+    titles = [_title_of_run(run) for run in ledger.runs(result)]
     count = f"{len(titles)} runs searched as one: " if len(titles) > 1 else ""
     search = {"beam_size": result["beam_size"], "length_penalty": result["length_penalty"]["alpha"]}
     config = result["config"]
     flags = [f"`--{k}={v}`" for k, v in search.items() if v != config[f"decoding.{k}"]]
     return ", ".join([count + " and ".join(dict.fromkeys(titles)), *flags])
+
+
+def _title_of_run(run: Mapping[str, Any]) -> str:
+    changes = [
+        f"`{name}={value}`"
+        for name, value in run["overrides"].items()
+        if name != "training.init_from"
+    ]
+    title = ", ".join([f"`{run['config_file']}`", *changes])
+    if origin := run.get("init_from"):
+        title += f", begun with the {origin['checkpoint']} of: {_title_of_run(origin)}"
+    return title
 
 
 def _bleu(result: Result, split: str) -> float | None:
@@ -246,7 +256,7 @@ def _commands(name: str, result: Result) -> list[str]:
 def _training(run: Mapping[str, Any], workdir: str) -> list[list[str]]:
     """What trains a run, after what trains those whose parameters it begins with."""
     commands, fields = [], {}
-    for origin in _origins(run)[1:2]:
+    if origin := run.get("init_from"):
         initial = f"{workdir}.initial"
         commands = _training(origin, initial)
         if origin["checkpoint"] != "best":

@@ -114,18 +114,8 @@ def open_source(config: DataConfig, split: str) -> PairSource:
 
     split: 'train', 'validation' or 'test', which the configuration maps to files or to
       TFDS splits; or, of a dataset, any of its other splits or slices.
-    A dataset that is not on disk yet is prepared first. With 'train' come data.extra_source and
-    data.extra_target, and all of it in both directions if data.both_directions says so.
+    A dataset that is not on disk yet is prepared first.
     """
-    source = _open_split(config, split)
-    if split == "train" and config.extra_source:
-        source = JoinedPairs(source, TextPairs(*config.text_files("extra")))
-    if split == "train" and config.both_directions:
-        source = JoinedPairs(source, ExchangedPairs(source))
-    return source
-
-
-def _open_split(config: DataConfig, split: str) -> PairSource:
     if not config.uses_text_files:
         return DatasetPairs(config, split)
     given = [name for name in SPLITS if all(config.text_files(name))]
@@ -138,6 +128,19 @@ def _open_split(config: DataConfig, split: str) -> PairSource:
             f"no text files for the {split} split; give data.{split}_source and data.{split}_target"
         )
     return TextPairs(*config.text_files(split))
+
+
+def training_source(config: DataConfig) -> PairSource:
+    """All that training sees: the train split, the extra pairs, and these exchanged, as configured.
+
+    Raises UserError for all that is wrong with them.
+    """
+    source = open_source(config, "train")
+    if config.extra_source:
+        source = JoinedPairs(source, TextPairs(*config.text_files("extra")))
+    if config.both_directions:
+        source = JoinedPairs(source, ExchangedPairs(source))
+    return source
 
 
 class JoinedPairs(PairSource):
@@ -158,6 +161,15 @@ class JoinedPairs(PairSource):
         while chunk := list(itertools.islice(pairs, size)):
             yield chunk
 
+    def sample(self, size: int) -> list[Pair]:
+        """As many of each part as it has of the whole, evenly spaced there."""
+        picked, seen = [], 0
+        for part in self._parts:
+            wanted = [i for i in _evenly_spaced(len(self), size) if seen <= i < seen + len(part)]
+            picked += part.sample(len(wanted))
+            seen += len(part)
+        return picked
+
     def describe(self) -> str:
         return ", and ".join(part.describe() for part in self._parts)
 
@@ -175,6 +187,9 @@ class ExchangedPairs(PairSource):
     def chunks(self, size: int) -> Iterator[list[Pair]]:
         for chunk in self._pairs.chunks(size):
             yield [(target, source) for source, target in chunk]
+
+    def sample(self, size: int) -> list[Pair]:
+        return [(target, source) for source, target in self._pairs.sample(size)]
 
     def describe(self) -> str:
         return f"{len(self)} pairs of the same, exchanged"
