@@ -163,9 +163,8 @@ def record(path: Path) -> None:
         result = ledger.new_result(models[chosen], bleu, splits, hashes)
         ledger.write(path, result, splits)
         print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
-        for commit in {
-            start["commit"] for run in ledger.all_runs(result) for start in run["starts"]
-        }:
+        starts = [start for run in ledger.all_runs(result) for start in run["starts"]]
+        for commit in {start["commit"] for start in starts}:
             if not re.fullmatch("[0-9a-f]+", commit):
                 print(f"warning: the commit is {commit}; others need one that they can have")
 

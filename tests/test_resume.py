@@ -29,7 +29,7 @@ from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.integrity import read_signed
 from transformer.preemption import EXIT_CODE, Stopped, StopRequest
-from transformer.trained import restore
+from transformer.trained import TrainedModel, restore
 
 
 def assert_same_run(a: Path, b: Path) -> None:
@@ -37,6 +37,11 @@ def assert_same_run(a: Path, b: Path) -> None:
     states = final_state(a), final_state(b)
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
     for x, y in zip(*map(jax.tree.leaves, states)):
+        np.testing.assert_array_equal(x, y)
+
+
+def assert_same_params(a: TrainedModel, b: TrainedModel) -> None:
+    for x, y in zip(*(jax.tree.leaves(model.params) for model in (a, b)), strict=True):
         np.testing.assert_array_equal(x, y)
 
 
@@ -110,8 +115,7 @@ def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
     assert f"the best of initial, step(s) {best.steps[0]}\n".encode() in result.out
     same = restore(directory / "still", "last", None)
     assert same.tokenizers.sha256 == best.tokenizers.sha256
-    for x, y in zip(*(jax.tree.leaves(model.params) for model in (best, same)), strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_same_params(same, best)
     origin = provenance.origin(directory / "still")
     assert origin["checkpoint_steps"] == best.steps
     assert origin["config"]["training.steps"] == 12
@@ -398,6 +402,31 @@ def test_without_a_checkpoint_it_goes_back_to_the_beginning(
     assert "back to step 0, and on with batch 3" in capsys.readouterr().err
 
 
+def test_without_a_checkpoint_it_goes_back_to_what_it_began_with(
+    text, tmp_path, monkeypatch, compiled_once
+):
+    config = experiment_of(text)
+    train.train(config, tmp_path / "a", StopAt(None))
+    begun = experiment_of(text, training_rollback_after=2, training_init_from=str(tmp_path / "a"))
+    states = []
+
+    class Recording(train.Run):
+        def begin(self):
+            if states:
+                (tmp_path / "a").rename(tmp_path / "gone")
+            states.append(jax.device_get(state := super().begin()))
+            return state
+
+    monkeypatch.setattr(train, "Run", Recording)
+    poison(monkeypatch, 1, 2)
+    train.train(begun, tmp_path / "b", StopAt(None))
+    expected = restore(tmp_path / "gone", None, None).params
+    assert len(states) == 2
+    for state in states:
+        assert state.step == 0
+        jax.tree.map(np.testing.assert_array_equal, state.params, jax.device_get(expected))
+
+
 def test_a_loss_far_above_its_average_is_bad_too(
     text, tmp_path, capsys, monkeypatch, compiled_once
 ):
@@ -505,6 +534,19 @@ def test_from_one_process_to_two_and_back(uninterrupted):
     alone = ["train.py", *resumable(), "--workdir=processes"]
     succeeded(run(*alone, cwd=uninterrupted.parent))
     assert_close_run(workdir, uninterrupted)
+
+
+@pytest.mark.slow
+def test_two_processes_begin_with_the_parameters_of_one(uninterrupted):
+    directory = uninterrupted.parent
+    flags = resumable(training_init_from="whole", training_steps=3, mesh_fsdp=2, mesh_tensor=2)
+    still = [*flags, "--config.optimizer.learning_rate_scale=1e-20", "--workdir=together"]
+    command = [ROOT / "train.py", *still]
+    for process in run_together(2 * [command], directory, slurm_variables(2)):
+        succeeded(process)
+    assert_same_params(
+        restore(directory / "together", "last", None), restore(uninterrupted, "best", None)
+    )
 
 
 @pytest.mark.parametrize("until", ["config.json", "metrics.jsonl"])
