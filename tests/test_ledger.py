@@ -208,7 +208,7 @@ def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
     runs["last"]["init_from"]["checkpoint"] = "last"
     table = rows(results_md.results_md(saved(tmp_path / "results", **runs)))
     counts = {row[0]: row[2] for row in table[2:6]}
-    title = "`configs/demo.py`, `model.dropout=0.3`, begun with the {} of: `configs/demo.py`, `{}`"
+    title = "`configs/demo.py`, `model.dropout=0.3`, begun with the {} of (`configs/demo.py`, `{}`)"
     assert counts == {
         title.format(checkpoint, "training.steps=7"): "3",
         title.format("last", "training.steps=7"): "1",

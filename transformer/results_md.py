@@ -172,7 +172,7 @@ def _title_of_run(run: Mapping[str, Any]) -> str:
     ]
     title = ", ".join([f"`{run['config_file']}`", *changes])
     if origin := run.get("init_from"):
-        title += f", begun with the {origin['checkpoint']} of: {_title_of_run(origin)}"
+        title += f", begun with the {origin['checkpoint']} of ({_title_of_run(origin)})"
     return title
 
 
