@@ -83,11 +83,8 @@ def _section(results: Mapping[str, Result]) -> str:
     # 1. Mean and standard deviation of runs that differ in the seed alone.
     groups = collections.defaultdict(dict)
     for result in results.values():
-        seeds = tuple(
-            sorted([one["seed"] for one in ledger.lineage(run)] for run in ledger.runs(result))
-        )
-        seeds = json.dumps(seeds)
-        groups[_all_but_the_seed(result)].setdefault(seeds, result)
+        runs = [tuple(one["seed"] for one in ledger.lineage(r)) for r in ledger.runs(result)]
+        groups[_all_but_the_seed(result)].setdefault(tuple(sorted(runs)), result)
     lines += _table(
         ["Config", "Parameters", "Seeds", *(f"BLEU, {split}" for split in splits)],
         [
