@@ -140,9 +140,9 @@ def record(path: Path) -> None:
         training_source(data)
         for split in ["validation", *tested]:
             open_source(data, split)
-    hashes = text_hashes(data)
+    hashes = ledger.text_hashes(data)
     for other in model.others:
-        if text_hashes(data_of(other.config.data)) != hashes:
+        if ledger.text_hashes(data_of(other.config.data)) != hashes:
             raise UserError(
                 f"{other.workdir} and {model.workdir} were trained on different text; a result is "
                 "of an ensemble on the same"
@@ -234,12 +234,6 @@ def export_to(directory: Path) -> None:
     model = restore_model()
     export(model, directory)
     print(f"written  {directory}, the {model.checkpoint} of {model.workdir}")
-
-
-def text_hashes(data: DataConfig) -> dict[str, str]:
-    """Of what a run was trained and validated on."""
-    sources = {"train": training_source(data), "validation": open_source(data, "validation")}
-    return {split: ledger.text_sha256(source.pairs()) for split, source in sources.items()}
 
 
 def data_of(data: DataConfig) -> DataConfig:

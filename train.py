@@ -135,7 +135,7 @@ def train(
         run.prepare_programs()
         run.restore()
         if distributed.is_first():
-            add_start(workdir, {"step": run.step, **(start or {})})
+            add_start(workdir, {"step": run.step, "data": run.data_id, **(start or {})})
         print(
             f"start    at step {run.step} of {config.training.steps}, after "
             f"{time.monotonic() - start_time:.1f} s; {compilations.compiled} programs compiled, "
@@ -176,8 +176,8 @@ class Run:
             self.validation_source = open_source(config.data, "validation")
             Translations(["a"], ["a"], ["a"]).bleu(config.data)  # a language that has no tokenizer
             print(f"data     {source.describe()}; tokenising them if new", flush=True)
-            self.tokenizers = get_tokenizers(
-                workdir, config.tokenizer, source, other and other.tokenizers
+            self.tokenizers = (
+                other.tokenizers if other else get_tokenizers(workdir, config.tokenizer, source)
             )
             limits = config.data.max_source_length, config.data.max_target_length
             cache_dir = Path(config.data.data_dir).expanduser() / "token_cache"

@@ -140,7 +140,7 @@ def test_a_run_begins_with_it(workdir, tmp_path):
     # Of a model without a history of train.py no more is known.
     assert origin == {"checkpoint": "average", "checkpoint_steps": [5, 7], "stopped_early": False}
     (begun / "initial/checkpoints/7/record/record.json").unlink()
-    with pytest.raises(UserError, match=r"initial/checkpoints/7 is damaged"):
+    with pytest.raises(UserError, match=r"begun/initial, with what .*, is damaged; put back"):
         initial.params(begun, like)
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from small_configs import config_of
@@ -21,6 +22,7 @@ from transformer.experiment import Experiment
 from transformer.files import write_atomically
 from transformer.integrity import signed
 from transformer.provenance import ORIGIN, PACKAGES, add_start
+from transformer.tokenizer import Tokenizers
 from transformer.trained import TrainedModel
 
 ROOT = Path(__file__).parents[1]
@@ -219,6 +221,26 @@ def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
     assert row[3:6] == ["2 h 13 min", "3,000 + 3,000", "2.5 M"]
 
 
+def test_what_several_runs_began_with_is_trained_once(tmp_path):
+    """Of an ensemble."""
+    origin = result(seed=4, checkpoint="average")
+    runs = [result(seed=seed, init_from=origin) for seed in (0, 1)]
+    others = runs[1] | {"init_from": origin | {"seed": 5}}
+    together = runs[0] | {"ensemble_with": [runs[1], others]}
+    assert [run["seed"] for run in ledger.all_runs(together)] == [4, 0, 1, 5, 1]
+    commands = [line for line in results_md._commands("x", together) if "--split" not in line]
+    words = [[w.split("=")[1] for w in line.split() if "runs/" in w] for line in commands]
+    assert words == [
+        ["runs/x.0.initial"],
+        ["runs/x.0.initial", "runs/x.0.initial.average"],
+        ["runs/x.0.initial.average", "runs/x.0"],
+        ["runs/x.0.initial.average", "runs/x.1"],
+        ["runs/x.2.initial"],
+        ["runs/x.2.initial", "runs/x.2.initial.average"],
+        ["runs/x.2.initial.average", "runs/x.2"],
+    ]
+
+
 def checkpoint_command(checkpoint):
     if checkpoint == "best":
         return []
@@ -326,9 +348,11 @@ def test_changed_texts_are_refused(tmp_path):
         ledger.check_text(path, result(), "test", [("s", "q")])
 
 
-def trained(tmp_path, *, last_step=3000, stopped_early=False, steps=(1, 2, 3), others=()):
+def trained(
+    tmp_path, *, last_step=3000, stopped_early=False, steps=(1, 2, 3), others=(), init_from=None
+):
     config = Experiment.from_dict(demo.get_config().to_dict())
-    training = dataclasses.replace(config.training, steps=3000)
+    training = dataclasses.replace(config.training, steps=3000, init_from=init_from)
     config = dataclasses.replace(config, training=training)
     nothing = dict(translator=None, params=None, tokenizers=None, checkpoint="best")
     return TrainedModel(tmp_path, config, steps=list(steps), last_step=last_step,
@@ -349,7 +373,7 @@ def test_what_cannot_be_recorded(tmp_path):
     add_start(tmp_path, {"step": 0})
     check()
     # Of what it began with, the same is asked.
-    known = {"starts": [{"step": 0}], "steps": 7, "stopped_early": False}
+    known = {"starts": [{"step": 0}], "steps": 7, "stopped_early": False, "overrides": {}}
     known["config"] = {"training.steps": 7}
     for origin, is_known in (
         (known, True),
@@ -358,17 +382,22 @@ def test_what_cannot_be_recorded(tmp_path):
         (known | {"starts": [{"step": 3}]}, False),
         (known | {"steps": 6}, False),
         (known | {"steps": 6, "stopped_early": True}, True),
-        (known | {"init_from": known}, True),
-        (known | {"init_from": {"checkpoint": "best"}}, False),
+        (known | {"overrides": {"training.init_from": "FILE"}, "init_from": known}, True),
+        (known | {"overrides": {"training.init_from": "FILE"}, "init_from": {}}, False),
+        (known | {"overrides": {"training.init_from": "FILE"}}, False),
     ):
         write_atomically(tmp_path / ORIGIN, json.dumps(signed(origin)))
-        expected = pytest.raises(UserError, match=r"of a run of which beginning and end are not")
+        expected = pytest.raises(
+            UserError, match=r"does not have that from its beginning to its end"
+        )
         with contextlib.nullcontext() if is_known else expected:
-            check()
+            check(init_from="a")
     (tmp_path / ORIGIN).write_text("{}")
     with pytest.raises(UserError, match=r"initial/origin\.json is damaged; restore it"):
-        check()
+        check(init_from="a")
     (tmp_path / ORIGIN).unlink()
+    with pytest.raises(UserError, match=r"began with the parameters of another run, and initial"):
+        check(init_from="a")
     check(last_step=7, stopped_early=True)
     with pytest.raises(UserError, match=r"is at step 7 of 3000; train it to the end"):
         check(last_step=7)
@@ -406,6 +435,59 @@ def test_overrides_are_those_of_the_newest_start():
     assert not ledger.comparable(config).keys() & set(files)
 
 
+def test_what_a_run_began_with_is_recorded_and_checked(tmp_path):
+    tokenizer = Mock(sha256="f" * 64)
+    model = dataclasses.replace(
+        trained(tmp_path, init_from="a"), tokenizers=Tokenizers(tokenizer, tokenizer)
+    )
+    add_start(tmp_path, result()["starts"][0] | {"config_file": "configs/demo.py", "overrides": {}})
+    line = {"step": 3000, "total/seconds": 1.0, "total/target_tokens": 2}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+
+    def begin(**changes):
+        write_atomically(tmp_path / ORIGIN, json.dumps(signed({**result(), **changes})))
+
+    begin(params_sha256="1")
+    run = ledger.run_of(model)
+    assert run["init_from"] == result() | {"params_sha256": "1"}
+    assert run["overrides"] == {"training.init_from": "FILE"}
+    recorded = run | {"tokenizer_sha256": model.tokenizers.sha256}
+
+    def check():
+        ledger.check_same_runs(tmp_path / "x.json", recorded, model)
+
+    check()
+    begin(params_sha256="2")  # trained again, on another machine
+    check()
+    for other in (
+        {"checkpoint": "best"},
+        {"checkpoint_steps": [1, 2]},
+        {"config": result()["config"] | {"model.d_ff": 7}},
+        {"init_from": result()},
+    ):
+        begin(**other)
+        with pytest.raises(UserError, match=r"is not the run of .*: what it began with is"):
+            check()
+    (tmp_path / ORIGIN).unlink()
+    with pytest.raises(UserError, match=r"what it began with is None and was"):
+        check()
+
+
+def test_the_text_of_a_result_is_all_that_training_saw(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(f"{name}\n")
+    a, b, c = (str(tmp_path / name) for name in ("a", "b", "c"))
+    data = Experiment.from_dict(demo.get_config().to_dict()).data
+    files = {"train_source": a, "train_target": b, "validation_source": a, "validation_target": c}
+    data = dataclasses.replace(data, **files)
+    plain = ledger.text_hashes(data)
+    both = ledger.text_hashes(dataclasses.replace(data, both_directions=True))
+    extra = ledger.text_hashes(dataclasses.replace(data, extra_source=b, extra_target=a))
+    assert plain["train"] == ledger.text_sha256([("a", "b")])
+    assert both["train"] == extra["train"] == ledger.text_sha256([("a", "b"), ("b", "a")])
+    assert plain["validation"] == both["validation"] == ledger.text_sha256([("a", "c")])
+
+
 WITHOUT_HASH = json.dumps(result(), indent=1).replace("text_sha256", "text")
 WITHOUT_SCORE = json.dumps(result(), indent=1).replace('"score":', '"points":')
 TEXT_AS_SCORE = json.dumps(result(), indent=1).replace('"score": 40.0', '"score": "40.0"')
@@ -413,7 +495,12 @@ TEXT_AS_SCORE = json.dumps(result(), indent=1).replace('"score": 40.0', '"score"
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"splits": {}}', 99_999 * "[", WITHOUT_HASH, WITHOUT_SCORE, TEXT_AS_SCORE],
+    [
+        *("", "[]", "{}", '{"splits": {}}', 99_999 * "["),
+        *(WITHOUT_HASH, WITHOUT_SCORE, TEXT_AS_SCORE),
+        *(json.dumps(result(init_from=x)) for x in ("x", {"seed": 1})),
+        json.dumps(result(ensemble_with=["x"])),
+    ],
 )
 def test_no_result(tmp_path, content):
     path = tmp_path / "x.json"

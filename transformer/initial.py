@@ -6,12 +6,13 @@ divergence, whatever has become of the other one.
 
 import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from transformer import experiment, ledger, provenance, trained
 from transformer.checkpoint import DISK_TROUBLE, Checkpoints, reason_of, saved_steps
-from transformer.distributed import is_first
+from transformer.distributed import from_first, is_first
 from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.files import write_atomically
@@ -53,8 +54,7 @@ def keep(workdir: Path, model: TrainedModel) -> None:
     """Copies the parameters of `load` to `workdir`, and what is known of them."""
     directory = workdir / provenance.INITIAL
     history: dict[str, Any] = {}
-    # It is for the ledger alone, which says so if it is missing: of a model that was stripped of
-    # its history, or is not of train.py.
+    # Of a model that was stripped of it, or is not of train.py, there is none.
     with contextlib.suppress(UserError, LookupError, ValueError):
         history = ledger.run_of(model)
     origin = {
@@ -64,6 +64,13 @@ def keep(workdir: Path, model: TrainedModel) -> None:
         "stopped_early": model.stopped_early,
         "params_sha256": digest(model.params),
     }
+    if not ledger.is_known(origin):
+        print(
+            f"warning: results of this run cannot be recorded: {model.workdir} does not say how it "
+            "was begun, or is not at its end; train it to training.steps, or lower them to where "
+            "it is, and begin anew in another --workdir",
+            file=sys.stderr,
+        )
     try:
         if is_first():
             content = json.dumps(signed(origin)) + "\n"
@@ -78,14 +85,20 @@ def keep(workdir: Path, model: TrainedModel) -> None:
 def params(workdir: Path, like: Params) -> Params:
     """The copy, laid out as the shapes of `like`; raises UserError if it is gone or damaged."""
     directory = workdir / provenance.INITIAL
-    if not (steps := saved_steps(directory)):
+    if not (steps := from_first(lambda: saved_steps(directory))):
         raise UserError(
             f"{directory} is gone, with what the run began with; put it back, or start again in "
             "another --workdir"
         )
     checkpoints = Checkpoints(directory, keep_last=1, best_metric="nll", read_only=True)
     with contextlib.closing(checkpoints):
-        return checkpoints.restore_params(steps[-1], like)
+        try:
+            return checkpoints.restore_params(steps[-1], like)
+        except UserError as error:
+            raise UserError(
+                f"{directory}, with what the run began with, is damaged; put back a copy of it, or "
+                "start again in another --workdir"
+            ) from error
 
 
 def _what_is_shared(config: Experiment) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from transformer.experiment import Experiment
 from transformer.files import write_atomically
 from transformer.logs import read_metrics
 from transformer.model import num_params
-from transformer.sources import SPLITS, DataConfig, Pair
+from transformer.sources import SPLITS, DataConfig, Pair, open_source, training_source
 from transformer.trained import TrainedModel
 
 # Scores of the same checkpoint on other hardware differ by less: some sentences come out in
@@ -32,9 +32,9 @@ from transformer.trained import TrainedModel
 TOLERANCE = 0.2
 CURVES = ("nll", "bleu")
 _VALIDATION = "eval/validation/"
-# Files that a run is given besides its data, which a result says nothing of but that they were.
+# Files of which a result says no more than that they were given; what is in them is elsewhere:
 FILES = (
-    *("data.extra_source", "data.extra_target"),  # data_sha256 says what is in them
+    *("data.extra_source", "data.extra_target"),  # data_sha256, and starts: data
     *("tokenizer.source_model", "tokenizer.target_model"),  # tokenizer_sha256
     "training.init_from",  # init_from
 )
@@ -89,21 +89,28 @@ def check_can_be_recorded(path: Path, model: TrainedModel, splits: Collection[st
                 f"{run.workdir}/starts.jsonl does not say how this run was begun; only runs of "
                 "train.py since there is a ledger can be recorded"
             )
-        for origin in lineage({"init_from": provenance.origin(run.workdir)})[:-1]:
-            begun = origin.get("starts") and not origin["starts"][0]["step"]
-            steps = origin["config"]["training.steps"] if begun else 0
-            if not begun or (origin["steps"] < steps and not origin["stopped_early"]):
-                raise UserError(
-                    f"{run.workdir} began with the parameters of a run of which beginning and end "
-                    f"are not known ({provenance.ORIGIN}); only what can be trained again is "
-                    "recorded"
-                )
+        if run.config.training.init_from and not is_known(provenance.origin(run.workdir)):
+            raise UserError(
+                f"{run.workdir} began with the parameters of another run, and "
+                f"{provenance.ORIGIN} does not have that from its beginning to its end; only what "
+                "can be trained again is recorded"
+            )
         steps = run.config.training.steps
         if run.last_step < steps and not run.stopped_early:
             raise UserError(
                 f"{run.workdir} is at step {run.last_step} of {steps}; train it to the end, or say "
                 f"that this is the end: train.py with --config.training.steps={run.last_step}"
             )
+
+
+def is_known(origin: Mapping[str, Any] | None) -> bool:
+    """Whether what a run began with can be had again by what is known of it."""
+    if not origin or not origin.get("starts") or origin["starts"][0]["step"]:
+        return False
+    is_at_its_end = origin["steps"] >= origin["config"]["training.steps"]
+    if "training.init_from" in origin["overrides"] and not is_known(origin.get("init_from")):
+        return False
+    return is_at_its_end or origin["stopped_early"]
 
 
 def new_result(
@@ -187,6 +194,12 @@ def _without_folder(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() else path
 
 
+def text_hashes(data: DataConfig) -> dict[str, str]:
+    """Of what a run was trained and validated on."""
+    sources = {"train": training_source(data), "validation": open_source(data, "validation")}
+    return {split: text_sha256(source.pairs()) for split, source in sources.items()}
+
+
 def text_sha256(pairs: Iterable[Pair]) -> str:
     """A hash of the sentence pairs themselves, wherever they are read from."""
     content = hashlib.sha256()
@@ -263,7 +276,7 @@ def read(path: Path) -> dict[str, Any]:
                 _check_types(score, _TYPES_IN_SCORE)
     except OSError as error:
         raise UserError(f"cannot read the result {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} is no result of this ledger; give a JSON file that --record has written"
         ) from error
@@ -282,8 +295,11 @@ def lineage(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def all_runs(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """All that was trained for a result."""
-    return [one for run in runs(result) for one in lineage(run)]
+    """All that was trained for a result: what several runs began with, once."""
+    found = []
+    for run in runs(result):
+        found += [one for one in lineage(run) if one not in found]
+    return found
 
 
 def _check_types(entry: Mapping[str, Any], types: Mapping[str, Any]) -> None:
@@ -306,10 +322,15 @@ def check_same_runs(path: Path, recorded: Mapping[str, Any], model: TrainedModel
         found |= {"checkpoint_steps": one.steps, "tokenizer_sha256": one.tokenizers.sha256}
         expected = run["config"] | {"checkpoint_steps": run["checkpoint_steps"]}
         expected |= {"tokenizer_sha256": recorded["tokenizer_sha256"]}
-        name = "hash of the parameters that it began with"
-        origins = (run.get("init_from"), expected), (provenance.origin(one.workdir), found)
-        for origin, facts in origins:
-            facts[name] = origin["params_sha256"] if origin else None
+        for facts, origin in (
+            (found, provenance.origin(one.workdir)),
+            (expected, run.get("init_from")),
+        ):
+            # Not the hash of the parameters: on another machine they come out a little different.
+            facts["what it began with"] = origin and [
+                [before["checkpoint"], before["checkpoint_steps"], ADDED | before["config"]]
+                for before in lineage(origin)
+            ]
         for name, value in expected.items():
             if found[name] != value:
                 raise UserError(

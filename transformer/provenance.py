@@ -56,9 +56,9 @@ def starts(workdir: Path) -> list[dict[str, Any]]:
 
 
 def origin(workdir: Path) -> dict[str, Any] | None:
-    """Which parameters of which run a run began with; None if with new ones.
+    """Which parameters of which run a run began with, as transformer/initial.py wrote it.
 
-    Raises UserError if it did, and what says so is damaged.
+    None if it is not there; UserError if it is damaged.
     """
     from transformer.integrity import read_signed  # which imports JAX
 

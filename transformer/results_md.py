@@ -145,7 +145,7 @@ def _all_but_the_seed(result: Result) -> str:
         for run in ledger.all_runs(result)
     ]
     origins = [
-        [one["checkpoint"], len(one["checkpoint_steps"]), sorted(one["overrides"])]
+        [one["checkpoint"], len(one["checkpoint_steps"]), one["starts"][-1].get("data")]
         for run in ledger.runs(result)
         for one in ledger.lineage(run)[:-1]
     ]
@@ -239,8 +239,9 @@ def _commands(name: str, result: Result) -> list[str]:
         f"--beam_size={result['beam_size']}",
         f"--length_penalty={result['length_penalty']['alpha']}",
     ]
+    made: list[tuple[Any, str]] = []
     train = [
-        command for run, d in zip(runs, workdirs, strict=True) for command in _training(run, d)
+        words for run, d in zip(runs, workdirs, strict=True) for words in _training(run, d, made)
     ]
     tested = [split for split in result["splits"] if split != "validation"] or ["validation"]
     which = [f"--workdir={workdirs[0]}", *others]
@@ -250,21 +251,27 @@ def _commands(name: str, result: Result) -> list[str]:
     return [" ".join(words) for words in (*train, *evaluate)]
 
 
-def _training(run: Mapping[str, Any], workdir: str) -> list[list[str]]:
-    """What trains a run, after what trains those whose parameters it begins with."""
+def _training(run: Mapping[str, Any], workdir: str, made: list[tuple[Any, str]]) -> list[list[str]]:
+    """What trains a run, after what trains those whose parameters it begins with.
+
+    made: such parameters and where they are, from earlier commands; those of these are added.
+    """
     commands, fields = [], {}
     if origin := run.get("init_from"):
-        initial = f"{workdir}.initial"
-        commands = _training(origin, initial)
-        if origin["checkpoint"] != "best":
-            which = [f"--checkpoint={origin['checkpoint']}"]
-            if origin["checkpoint"] == "average":
-                which.append(f"--average_last={len(origin['checkpoint_steps'])}")
-            model = f"{initial}.{origin['checkpoint']}"
-            commands.append(["python evaluate.py", f"--workdir={initial}", *which])
-            commands[-1].append(f"--export={model}")
-            initial = model
-        fields["training.init_from"] = initial
+        places = [place for other, place in made if other == origin]
+        if not places:
+            places = [f"{workdir}.initial"]
+            commands = _training(origin, places[0], made)
+            if origin["checkpoint"] != "best":
+                which = [f"--checkpoint={origin['checkpoint']}"]
+                if origin["checkpoint"] == "average":
+                    which.append(f"--average_last={len(origin['checkpoint_steps'])}")
+                model = f"{places[0]}.{origin['checkpoint']}"
+                export = [f"--workdir={places[0]}", *which, f"--export={model}"]
+                commands.append(["python evaluate.py", *export])
+                places = [model]
+            made.append((origin, places[0]))
+        fields["training.init_from"] = places[0]
     options = _options(run, fields)
     train = ["python train.py", f"--config={run['config_file']}", *options, f"--workdir={workdir}"]
     return [*commands, train]

@@ -144,7 +144,7 @@ def training_source(config: DataConfig) -> PairSource:
 
 
 class JoinedPairs(PairSource):
-    """The pairs of one source after those of another."""
+    """The pairs of several sources, one after the other."""
 
     def __init__(self, *parts: PairSource):
         self._parts = parts

@@ -137,20 +137,15 @@ _SEPARATE = ("tokenizer.source.model", "tokenizer.target.model")
 
 
 def get_tokenizers(
-    workdir: str | os.PathLike,
-    config: TokenizerConfig,
-    pairs: PairSource,
-    initial: Tokenizers | None = None,
+    workdir: str | os.PathLike, config: TokenizerConfig, pairs: PairSource
 ) -> Tokenizers:
-    """The tokenizers of a run: those in workdir; else `initial`; else the configured; else new.
+    """The tokenizers of a run: those in workdir; else those of the configuration; else new.
 
     Training uses `config.sample_size` of the `pairs` (the training data), evenly spaced.
     Nothing is written: see `Tokenizers.save`.
     """
     if _saved(pathlib.Path(workdir)) is not None:
         return Tokenizers.load(workdir)
-    if initial is not None:
-        return initial
     return _configured(config) if config.source_model else _train(config, pairs)
 
 
