@@ -113,6 +113,7 @@ def test_training_speed(speed):
 # --- input_pipeline.py --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_input_pipeline(tmp_path):
     write_toy(tmp_path, train=37, validation=3)
     config = [*TINY, *TINY_DATA, "--config.data.train_source=train.en"]
@@ -240,6 +241,7 @@ def test_profile_summary_without_a_trace(tmp_path):
 # --- cost_growth.py -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cost_growth(tmp_path):
     flags = ["--out=.", "--lengths=8,16", "--rows=1", "--depths=1", "--longest_timed=8", *TINY]
     measured = run("benchmarks/cost_growth.py", *flags, cwd=tmp_path)

@@ -208,6 +208,7 @@ def test_scores_say_what_they_are_of(learned):
     assert average["config_sha256"] == config.sha256
 
 
+@pytest.mark.slow
 def test_an_ensemble(learned):
     """Of a model and itself, which translates as the model alone does; of two processes."""
     alone = evaluate(learned, "--checkpoint=average", "--average_last=2")

@@ -99,13 +99,14 @@ def test_a_killed_run_is_one_run(uninterrupted):
     assert_same_run(directory / "killed", uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
     directory = uninterrupted.parent
     shutil.copytree(uninterrupted, directory / "initial")
-    (directory / "other").mkdir()
-    write_toy(directory / "other", train=53)
+    (directory / "text").mkdir()
+    write_toy(directory / "text", train=53)
     flags = resumable(training_init_from="initial", training_seed=5)
-    flags = [flag.replace("=train.", "=other/train.") for flag in flags]
+    flags = [flag.replace("=train.", "=text/train.") for flag in flags]
     result = succeeded(run("train.py", *flags, "--workdir=begun", cwd=directory))
     best = restore(directory / "initial", None, None)
     assert f"the best of initial, step(s) {best.steps[0]}\n".encode() in result.out
