@@ -19,6 +19,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from processes import flags_of_a_job, on_devices, run_together, slurm_variables, training
 from test_bad_input import ROOT, run, toy_flags, write_toy
 from test_command_line import final_state, metrics, succeeded
+from test_export import assert_same_params
 
 import train
 from configs import base
@@ -29,7 +30,7 @@ from transformer.errors import UserError
 from transformer.experiment import Experiment
 from transformer.preemption import EXIT_CODE, Stopped, StopRequest
 from transformer.tokenizer import Tokenizers
-from transformer.trained import TrainedModel, restore
+from transformer.trained import restore
 
 
 def assert_same_run(a: Path, b: Path) -> None:
@@ -37,11 +38,6 @@ def assert_same_run(a: Path, b: Path) -> None:
     states = final_state(a), final_state(b)
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
     for x, y in zip(*map(jax.tree.leaves, states)):
-        np.testing.assert_array_equal(x, y)
-
-
-def assert_same_params(a: TrainedModel, b: TrainedModel) -> None:
-    for x, y in zip(*(jax.tree.leaves(model.params) for model in (a, b)), strict=True):
         np.testing.assert_array_equal(x, y)
 
 

@@ -201,7 +201,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, in ascending order."""
-        return _steps(self._directory)
+        return saved_steps(self._directory.parent)
 
     def has(self, step: int) -> bool:
         """Whether this step has a complete checkpoint that can be reached."""
@@ -355,10 +355,7 @@ class Checkpoints:
 
 def saved_steps(workdir: Path) -> list[int]:
     """The steps of a work directory that have a complete checkpoint, in ascending order."""
-    return _steps(workdir / "checkpoints")
-
-
-def _steps(directory: Path) -> list[int]:
+    directory = workdir / "checkpoints"
     if not directory.is_dir():
         return []
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())

@@ -32,7 +32,7 @@ def load(config: Experiment) -> TrainedModel:
     Raises UserError if it cannot be had, or is not one that the run could be. Dropout and the type
     of activations may differ.
     """
-    directory = Path(config.training.init_from or "").expanduser()
+    directory = Path(config.training.init_from).expanduser()
     try:
         model = trained.restore(directory, None, None)
     except UserError as error:

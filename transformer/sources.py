@@ -163,11 +163,12 @@ class JoinedPairs(PairSource):
 
     def sample(self, size: int) -> list[Pair]:
         """As many of each part as it has of the whole, evenly spaced there."""
-        picked, seen = [], 0
+        wanted = _evenly_spaced(len(self), size)
+        picked, start = [], 0
         for part in self._parts:
-            wanted = [i for i in _evenly_spaced(len(self), size) if seen <= i < seen + len(part)]
-            picked += part.sample(len(wanted))
-            seen += len(part)
+            end = start + len(part)
+            picked += part.sample(sum(start <= i < end for i in wanted))
+            start = end
         return picked
 
     def describe(self) -> str:
