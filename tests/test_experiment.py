@@ -144,6 +144,11 @@ def test_a_config_and_its_dict():
         ({"data_raw_dir": 3}, "config.data.raw_dir is 3; it must be of type str | None"),
         ({"data_data_dir": None}, "config.data.data_dir is None; it must be of type str"),
         ({"training_seed": [1]}, r"config.training.seed is [1]; it must be of type int"),
+        (
+            {"training_init_from": "a", "tokenizer_source_model": "b"},
+            "tokenizer.source_model is given, and training.init_from, which has a tokenizer of its "
+            "own; leave one of them out",
+        ),
     ],
 )
 def test_what_from_dict_refuses(changes, message):

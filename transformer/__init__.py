@@ -57,6 +57,7 @@ Map, in reading order; a file imports only from files above it:
     experiment   a config file as checked, frozen sections
     trained      a trained model, restored
     export       a trained model without its training
+    initial      a trained model that a new run begins with
     ledger       the results in results/
     results_md   RESULTS.md and its pictures, from these
     recipes      in what a run differs from a published one
