@@ -163,6 +163,7 @@ def test_a_configured_one(tmp_path, joint):
         TokenizerConfig("subword-nmt", 0, joint, 100, 0.0, 1, None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs ../shared/data/multi30k")
 def test_the_merges_of_the_published_run():
     """Those that the 41.02 BLEU of configs/multi30k_tiny.py were reached with."""

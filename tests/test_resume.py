@@ -541,6 +541,7 @@ def test_two_processes_begin_with_the_parameters_of_one(uninterrupted):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until", ["config.json", "metrics.jsonl"])
 def test_a_signal_to_one_process_stops_all(until, uninterrupted):
     """During the start there is nothing to save; later, all stop at the same step."""

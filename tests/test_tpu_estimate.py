@@ -96,6 +96,7 @@ def test_a_loop_of_unknown_length_is_an_error():
         collectives(HLO.replace("direction=LT", "direction=NE"))
 
 
+@pytest.mark.slow
 def test_estimates_for_virtual_devices():
     process = estimate("--topology=cpu:8", *SMALL, "--config.mesh.fsdp=2", "--config.mesh.tensor=2")
     assert process.returncode == 0, process.stderr

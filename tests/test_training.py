@@ -319,6 +319,7 @@ def losses(num_devices: int) -> list[float]:
     return results
 
 
+@pytest.mark.slow
 def test_one_device_is_four_devices():
     flags = "--xla_force_host_platform_device_count=4"
     environment = os.environ | {
