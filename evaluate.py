@@ -11,7 +11,7 @@ sentences. For the ledger of results, --record and --verify: see transformer/led
 """
 
 if __name__ == "__main__":
-    from transformer.startup import use_huge_pages
+    from transformer.system.startup import use_huge_pages
 
     use_huge_pages()  # before JAX is imported
 
@@ -23,14 +23,16 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer import cli, distributed, ledger, recipes
-from transformer.errors import UserError
-from transformer.evaluation import Translations, translate_source, write_evaluation
-from transformer.experiment import EXPORTED
-from transformer.export import check_can_be_written, export
-from transformer.logs import Progress
-from transformer.sources import DataConfig, open_source, training_source
-from transformer.trained import TrainedModel, define_flags
+from transformer.data.sources import DataConfig, open_source, training_source
+from transformer.evaluation.evaluation import Translations, translate_source, write_evaluation
+from transformer.exports.workdir import check_can_be_written, export
+from transformer.reports import ledger, recipes
+from transformer.runs import cli
+from transformer.runs.experiment import EXPORTED
+from transformer.runs.logs import Progress
+from transformer.runs.restore import TrainedModel, define_flags
+from transformer.system import distributed
+from transformer.system.errors import UserError
 
 restore_model = define_flags()
 SPLIT = flags.DEFINE_list(
@@ -162,7 +164,7 @@ def record(path: Path) -> None:
     if distributed.is_first():
         result = ledger.new_result(models[chosen], bleu, splits, hashes)
         ledger.write(path, result, splits)
-        print(f"written  {path}; python -m transformer.results_md makes RESULTS.md of it")
+        print(f"written  {path}; python -m transformer.reports.results_page makes RESULTS.md of it")
         starts = [start for run in ledger.all_runs(result) for start in run["starts"]]
         for commit in {start["commit"] for start in starts}:
             if not re.fullmatch("[0-9a-f]+", commit):

@@ -9,7 +9,7 @@ A second start with the same --workdir continues where the first one stopped.
 """
 
 if __name__ == "__main__":
-    from transformer.startup import use_huge_pages
+    from transformer.system.startup import use_huge_pages
 
     use_huge_pages()  # before JAX is imported
 
@@ -26,27 +26,30 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from transformer import cli, distributed, experiment, initial
-from transformer.batching import Batch, EvaluationBatches, PackedPairs, TrainingBatches
-from transformer.checkpoint import Checkpoints, saved_steps
-from transformer.compilation import Compilations, memory_summary, units
-from transformer.divergence import Monitor, norms_by_layer, write_report
-from transformer.errors import UserError
-from transformer.evaluation import Translations, mean_nll, translate_source
-from transformer.experiment import Experiment
-from transformer.flops import peak_flops, training_flops
-from transformer.integrity import digest
-from transformer.lock import lock_workdir
-from transformer.logs import MetricsWriter, Progress, read_metrics
-from transformer.model import num_params, transformer
-from transformer.optimizer import learning_rate, optimizer
-from transformer.packing import row_widths
-from transformer.plots import learning_curve
-from transformer.preemption import Stopped, StopRequest
-from transformer.prefetch import prefetch
-from transformer.profiling import STEP, Profile, step_range
-from transformer.provenance import add_start, conditions, relative
-from transformer.sharding import (
+from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, TrainingBatches
+from transformer.data.packing import row_widths
+from transformer.data.prefetch import prefetch
+from transformer.data.sources import open_source, training_source
+from transformer.data.token_cache import token_cache
+from transformer.data.tokenizers import get_tokenizers
+from transformer.decoding.translation import Translator
+from transformer.evaluation.evaluation import Translations, mean_nll, translate_source
+from transformer.models.flops import peak_flops, training_flops
+from transformer.models.transformer import num_params, transformer
+from transformer.reports.plots import learning_curve
+from transformer.runs import cli, experiment, init_from
+from transformer.runs.checkpoints import Checkpoints, saved_steps
+from transformer.runs.experiment import Experiment
+from transformer.runs.integrity import digest
+from transformer.runs.logs import MetricsWriter, Progress, read_metrics
+from transformer.runs.provenance import add_start, conditions, relative
+from transformer.system import distributed
+from transformer.system.compilation import Compilations, memory_summary, units
+from transformer.system.errors import UserError
+from transformer.system.locks import lock_workdir
+from transformer.system.preemption import Stopped, StopRequest
+from transformer.system.profiling import STEP, Profile, step_range
+from transformer.system.sharding import (
     bytes_per_device,
     distribute,
     make_mesh,
@@ -54,10 +57,9 @@ from transformer.sharding import (
     split_rows,
     state_sharding,
 )
-from transformer.sources import open_source, training_source
-from transformer.token_cache import token_cache
-from transformer.tokenizer import get_tokenizers
-from transformer.training import (
+from transformer.training.divergence import Monitor, norms_by_layer, write_report
+from transformer.training.optimizers import learning_rate, optimizer
+from transformer.training.step import (
     TrainState,
     Window,
     abstract_state,
@@ -66,7 +68,6 @@ from transformer.training import (
     make_train_step,
     update_layout,
 )
-from transformer.translation import Translator
 
 DEMO = Path(__file__).parent / "configs" / "demo.py"
 UPDATES_AHEAD = 2  # that the device may have in hand while the host goes on
@@ -162,9 +163,9 @@ class Run:
         self.mesh = mesh = make_mesh(config.mesh)
         other = None  # whose parameters it begins with
         if training.init_from and not distributed.from_first(
-            lambda: initial.is_kept(workdir) or saved_steps(workdir)
+            lambda: init_from.is_kept(workdir) or saved_steps(workdir)
         ):
-            other = initial.load(config)
+            other = init_from.load(config)
             steps = ", ".join(map(str, other.steps))
             print(f"initial  the {other.checkpoint} of {other.workdir}, step(s) {steps}")
 
@@ -225,7 +226,7 @@ class Run:
             experiment.save(workdir, config)
             self.tokenizers.save(workdir)
         if other:
-            initial.keep(workdir, other)
+            init_from.keep(workdir, other)
         self.checkpoints = Checkpoints(
             workdir, keep_last=training.keep_last, best_metric=training.best_metric
         )
@@ -304,7 +305,7 @@ class Run:
         state = self.init_state()
         if self.training.init_from:
             with self.compilations.allowed():
-                state = state._replace(params=initial.params(self.workdir, self.like.params))
+                state = state._replace(params=init_from.params(self.workdir, self.like.params))
         return state
 
     def loop(self, profiled: range) -> None:

@@ -7,7 +7,7 @@ From standard input to standard output, or from file to file:
 """
 
 if __name__ == "__main__":
-    from transformer.startup import use_huge_pages
+    from transformer.system.startup import use_huge_pages
 
     use_huge_pages()  # before JAX is imported
 
@@ -19,11 +19,12 @@ from typing import IO
 
 from absl import flags
 
-from transformer import cli, distributed
-from transformer.errors import UserError
-from transformer.files import folder_allows, write_atomically
-from transformer.sources import blocks_of_lines, open_text
-from transformer.trained import define_flags
+from transformer.data.sources import blocks_of_lines, open_text
+from transformer.runs import cli
+from transformer.runs.restore import define_flags
+from transformer.system import distributed
+from transformer.system.errors import UserError
+from transformer.system.files import folder_allows, write_atomically
 
 restore_model = define_flags()
 INPUT = flags.DEFINE_string(

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 if __name__ == "__main__":
-    from transformer.startup import use_huge_pages
+    from transformer.system.startup import use_huge_pages
 
     use_huge_pages()  # before JAX is imported
 
@@ -45,12 +45,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ml_collections import config_flags
 
 from benchmarks.program import Program
-from transformer import attention, cli
-from transformer.batching import Batch
-from transformer.errors import UserError
-from transformer.experiment import Experiment
-from transformer.files import write_atomically
-from transformer.provenance import conditions
+from transformer.data.batches import Batch
+from transformer.models import attention
+from transformer.runs import cli
+from transformer.runs.experiment import Experiment
+from transformer.runs.provenance import conditions
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.py"
 SECONDS_FOR_A_TIME = 20

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import timing
-from transformer.provenance import ROOT
+from transformer.runs.provenance import ROOT
 
 QUICK = [
     *(f"--config.model.{field}=1" for field in ("num_encoder_layers", "num_decoder_layers")),

@@ -23,15 +23,15 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks.program import Program
-from transformer import cli
-from transformer.batching import Batch, PackedPairs, TrainingBatches, layout
-from transformer.experiment import Experiment
-from transformer.packing import row_widths
-from transformer.prefetch import prefetch
-from transformer.sources import training_source
-from transformer.token_cache import TokenizedPairs, token_cache
-from transformer.tokenizer import get_tokenizers
-from transformer.vocabulary import EOS
+from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
+from transformer.data.packing import row_widths
+from transformer.data.prefetch import prefetch
+from transformer.data.sources import training_source
+from transformer.data.token_cache import TokenizedPairs, token_cache
+from transformer.data.tokenizers import get_tokenizers
+from transformer.data.vocabulary import EOS
+from transformer.runs import cli
+from transformer.runs.experiment import Experiment
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 BATCHES = 300

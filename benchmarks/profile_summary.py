@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from jax.profiler import ProfileData
 
 from benchmarks import timing
-from transformer import cli
-from transformer.errors import UserError
-from transformer.profiling import HLO_FILE, STEP
+from transformer.runs import cli
+from transformer.system.errors import UserError
+from transformer.system.profiling import HLO_FILE, STEP
 
 PRODUCTS, UPDATE, COPIES, OTHER = "matrix products", "update (Adam)", "copies", "other"
 # The last of these in an operation's name says its kind. All but the _ are scopes of the model.

@@ -2,12 +2,12 @@
 
 import jax
 
-from transformer.batching import Batch
-from transformer.experiment import Experiment
-from transformer.model import num_params, transformer
-from transformer.optimizer import optimizer
-from transformer.sharding import make_mesh, state_sharding
-from transformer.training import StepMetrics, abstract_state, init_state, make_train_step
+from transformer.data.batches import Batch
+from transformer.models.transformer import num_params, transformer
+from transformer.runs.experiment import Experiment
+from transformer.system.sharding import make_mesh, state_sharding
+from transformer.training.optimizers import optimizer
+from transformer.training.step import StepMetrics, abstract_state, init_state, make_train_step
 
 
 class Program:

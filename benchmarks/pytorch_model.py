@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from transformer.model import Params, TransformerConfig
+from transformer.models.transformer import Params, TransformerConfig
 
 ACTIVATIONS = {
     "relu": nn.functional.relu,

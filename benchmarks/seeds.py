@@ -20,10 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from transformer import ledger
-from transformer.errors import UserError
-from transformer.provenance import ROOT
-from transformer.results_md import mean_and_deviation
+from transformer.reports import ledger
+from transformer.reports.results_page import mean_and_deviation
+from transformer.runs.provenance import ROOT
+from transformer.system.errors import UserError
 
 
 def numbers(text: str) -> list[int]:

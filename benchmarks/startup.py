@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import timing
-from transformer.provenance import ROOT, conditions
+from transformer.runs.provenance import ROOT, conditions
 
 # Set, even to nothing, it keeps the scripts from starting anew.
 HUGE_PAGES, USUAL_PAGES = "glibc.malloc.hugetlb=1", ""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from transformer.token_cache import TokenizedPairs
-from transformer.vocabulary import EOS, UNK
+from transformer.data.token_cache import TokenizedPairs
+from transformer.data.vocabulary import EOS, UNK
 
 
 def synthetic_pairs(

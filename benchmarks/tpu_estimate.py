@@ -28,16 +28,16 @@ from jax.experimental import topologies
 from ml_collections import config_flags
 
 from benchmarks.collectives import collectives
-from transformer import cli
-from transformer.batching import Batch, layout
-from transformer.compilation import units
-from transformer.errors import UserError
-from transformer.experiment import Experiment
-from transformer.flops import training_flops
-from transformer.model import transformer
-from transformer.optimizer import optimizer
-from transformer.sharding import make_mesh, row_shards
-from transformer.training import abstract_state, make_train_step
+from transformer.data.batches import Batch, layout
+from transformer.models.flops import training_flops
+from transformer.models.transformer import transformer
+from transformer.runs import cli
+from transformer.runs.experiment import Experiment
+from transformer.system.compilation import units
+from transformer.system.errors import UserError
+from transformer.system.sharding import make_mesh, row_shards
+from transformer.training.optimizers import optimizer
+from transformer.training.step import abstract_state, make_train_step
 
 # Memory of a JAX device, from Google Cloud's pages on each version. A chip is one device, but
 # in a topology of v4 each of its two cores.

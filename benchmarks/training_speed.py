@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 if __name__ == "__main__":
-    from transformer.startup import use_huge_pages
+    from transformer.system.startup import use_huge_pages
 
     use_huge_pages()  # as train.py, before JAX is imported
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # or there would be nothing to time
@@ -31,17 +31,17 @@ from ml_collections import config_flags
 from benchmarks import timing
 from benchmarks.program import Program
 from benchmarks.synthetic import median_length, synthetic_pairs
-from transformer import cli
-from transformer.batching import Batch, PackedPairs, TrainingBatches
-from transformer.compilation import memory_summary
-from transformer.experiment import Experiment
-from transformer.flops import peak_flops, training_flops
-from transformer.packing import row_widths
-from transformer.prefetch import prefetch
-from transformer.profiling import STEP, Profile
-from transformer.provenance import conditions
-from transformer.sharding import distribute, split_rows
-from transformer.training import update_layout
+from transformer.data.batches import Batch, PackedPairs, TrainingBatches
+from transformer.data.packing import row_widths
+from transformer.data.prefetch import prefetch
+from transformer.models.flops import peak_flops, training_flops
+from transformer.runs import cli
+from transformer.runs.experiment import Experiment
+from transformer.runs.provenance import conditions
+from transformer.system.compilation import memory_summary
+from transformer.system.profiling import STEP, Profile
+from transformer.system.sharding import distribute, split_rows
+from transformer.training.step import update_layout
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 WARM_UP = 3  # updates

@@ -28,12 +28,12 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from transformer import cli
-from transformer.errors import UserError
-from transformer.experiment import Experiment, flat
-from transformer.flops import training_flops
-from transformer.provenance import conditions
-from transformer.startup import use_huge_pages
+from transformer.models.flops import training_flops
+from transformer.runs import cli
+from transformer.runs.experiment import Experiment, flat
+from transformer.runs.provenance import conditions
+from transformer.system.errors import UserError
+from transformer.system.startup import use_huge_pages
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 OURS, EAGER, COMPILED = "ours", "pytorch", "pytorch_compiled"
@@ -152,8 +152,8 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
     import jax
 
     from benchmarks.program import Program
-    from transformer.batching import Batch
-    from transformer.sharding import split_rows
+    from transformer.data.batches import Batch
+    from transformer.system.sharding import split_rows
 
     start = time.monotonic()
     program = Program(config, VOCAB_SIZE.value, jax.devices()[:1])

@@ -7,8 +7,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from configs import base
-from transformer.experiment import Experiment
-from transformer.provenance import ROOT
+from transformer.runs.experiment import Experiment
+from transformer.runs.provenance import ROOT
 
 PAPER = Experiment.from_dict(base.get_config().to_dict())
 # Sizes that are no multiples of anything, so that axes which are mixed up show.

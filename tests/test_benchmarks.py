@@ -21,11 +21,11 @@ from benchmarks import profile_summary, timing
 from benchmarks.profile_summary import Event
 from benchmarks.synthetic import synthetic_pairs
 from configs import base
-from transformer.experiment import Experiment
-from transformer.loss import cross_entropy
-from transformer.model import transformer
-from transformer.trained import restore
-from transformer.vocabulary import EOS, UNK
+from transformer.data.vocabulary import EOS, UNK
+from transformer.models.loss import cross_entropy
+from transformer.models.transformer import transformer
+from transformer.runs.experiment import Experiment
+from transformer.runs.restore import restore
 
 ROOT = Path(__file__).parents[1]
 TINY = [

@@ -13,15 +13,16 @@ import sacrebleu
 from processes import flags_of_a_job, run_together
 from test_bad_input import ROOT, Result, assert_refused, run, toy_flags, write_toy
 
-from transformer import experiment, ledger
-from transformer.checkpoint import Checkpoints
-from transformer.loss import cross_entropy
-from transformer.model import transformer
-from transformer.optimizer import optimizer
-from transformer.sharding import data_mesh, replicated
-from transformer.tokenizer import Tokenizers
-from transformer.training import TrainState, init_state
-from transformer.vocabulary import BOS, EOS
+from transformer.data.tokenizers import Tokenizers
+from transformer.data.vocabulary import BOS, EOS
+from transformer.models.loss import cross_entropy
+from transformer.models.transformer import transformer
+from transformer.reports import ledger
+from transformer.runs import experiment
+from transformer.runs.checkpoints import Checkpoints
+from transformer.system.sharding import data_mesh, replicated
+from transformer.training.optimizers import optimizer
+from transformer.training.step import TrainState, init_state
 
 TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu"}
 ODD_PAIRS = [

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from small_configs import config_of
 
-from transformer.provenance import ROOT
+from transformer.runs.provenance import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with

@@ -11,12 +11,12 @@ from jax import export
 from jax.sharding import AbstractMesh, AxisType
 
 from configs import base, big
-from transformer.batching import Batch
-from transformer.experiment import Experiment
-from transformer.model import transformer
-from transformer.optimizer import optimizer
-from transformer.training import init_state, make_nll_step, make_train_step
-from transformer.translation import Translator
+from transformer.data.batches import Batch
+from transformer.decoding.translation import Translator
+from transformer.models.transformer import transformer
+from transformer.runs.experiment import Experiment
+from transformer.training.optimizers import optimizer
+from transformer.training.step import init_state, make_nll_step, make_train_step
 
 MESH = AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"), 3 * (AxisType.Auto,))
 SHORT = {"float32": "f32", "bfloat16": "bf16"}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.model import TransformerConfig, transformer
+from transformer.models.transformer import TransformerConfig, transformer
 
 H, D_MODEL, D_K, D_V, D_FF = 3, 11, 5, 2, 13
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23

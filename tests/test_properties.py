@@ -20,11 +20,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_bad_input import ROOT, Result, assert_refused, run
-from test_batching import all_pairs, assert_equal, pairs_of
-from test_tokenizer import small_tokenizer
+from test_batches import all_pairs, assert_equal, pairs_of
+from test_tokenizers import small_tokenizer
 
-from transformer import experiment, sources
-from transformer.batching import (
+from transformer.data import sources
+from transformer.data.batches import (
     Batch,
     EvaluationBatches,
     Layout,
@@ -32,13 +32,14 @@ from transformer.batching import (
     TrainingBatches,
     layout,
 )
-from transformer.errors import UserError
-from transformer.logs import read_metrics
-from transformer.pieces import MODEL_TYPES, train_sentencepiece
-from transformer.sources import TextPairs, blocks_of_lines
-from transformer.token_cache import TokenizedPairs, token_cache
-from transformer.tokenizer import Tokenizers
-from transformer.vocabulary import BOS, EOS, PAD, UNK
+from transformer.data.sentencepiece import MODEL_TYPES, train_sentencepiece
+from transformer.data.sources import TextPairs, blocks_of_lines
+from transformer.data.token_cache import TokenizedPairs, token_cache
+from transformer.data.tokenizers import Tokenizers
+from transformer.data.vocabulary import BOS, EOS, PAD, UNK
+from transformer.runs import experiment
+from transformer.runs.logs import read_metrics
+from transformer.system.errors import UserError
 
 # The same examples each time. To search further, turn derandomize off and max_examples up.
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
@@ -361,7 +362,7 @@ def test_text_goes_through_cache_and_batches_unchanged(data, num_shards, seed, l
         assert all(side[-1] == EOS and side.count(EOS) == 1 for pair in found for side in pair)
         return [tuple(t.decode(ids) for t, ids in zip(tokenizers, pair)) for pair in found]
 
-    chunks_of_3 = mock.patch("transformer.token_cache._CHUNK", 3)
+    chunks_of_3 = mock.patch("transformer.data.token_cache._CHUNK", 3)
     with tempfile.TemporaryDirectory() as folder, chunks_of_3:
         pairs = TextPairs(write(f"{folder}/a", content, False), write(f"{folder}/b", other, True))
         cache = token_cache(pairs, tokenizers, folder, **NO_LIMITS)
@@ -415,8 +416,8 @@ import sys
 from types import SimpleNamespace
 
 import translate
-from transformer import cli
-from transformer.tokenizer import load
+from transformer.runs import cli
+from transformer.data.tokenizers import load
 
 def restore_model():
     tokenizer = load(pathlib.Path("run", "tokenizer.model"))
@@ -598,7 +599,7 @@ def test_whatever_a_meta_file_says_the_pairs_are_right(made_cache, data):
     (file,) = directory.glob("*/meta.json")
     file.write_text(json.dumps(root["meta"]))
     # The log that pytest keeps would keep the errors, and they the files.
-    with mock.patch("transformer.token_cache.logging.warning"):
+    with mock.patch("transformer.data.token_cache.logging.warning"):
         found = token_cache(pairs, tokenizers, directory, **NO_LIMITS)
     texts = [tokenizers.source.decode(found.source(i)) for i in range(len(found))]
     assert texts == ["one", "two words", ""] * 5
@@ -609,8 +610,8 @@ def test_whatever_a_meta_file_says_the_pairs_are_right(made_cache, data):
 # In a process of its own: what aborts in SentencePiece is no exception.
 DAMAGED_MODELS = """
 import random, sys
-from transformer.errors import UserError
-from transformer.tokenizer import from_bytes
+from transformer.system.errors import UserError
+from transformer.data.tokenizers import from_bytes
 
 whole = [open(path, "rb").read() for path in sys.argv[1:]]
 refused = 0

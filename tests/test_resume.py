@@ -19,18 +19,18 @@ from jax.experimental.compilation_cache import compilation_cache
 from processes import flags_of_a_job, on_devices, run_together, slurm_variables, training
 from test_bad_input import ROOT, run, toy_flags, write_toy
 from test_command_line import final_state, metrics, succeeded
-from test_export import assert_same_params
+from test_workdir import assert_same_params
 
 import train
 from configs import base
-from transformer import provenance
-from transformer.checkpoint import Checkpoints
-from transformer.compilation import Compilations
-from transformer.errors import UserError
-from transformer.experiment import Experiment
-from transformer.preemption import EXIT_CODE, Stopped, StopRequest
-from transformer.tokenizer import Tokenizers
-from transformer.trained import restore
+from transformer.data.tokenizers import Tokenizers
+from transformer.runs import provenance
+from transformer.runs.checkpoints import Checkpoints
+from transformer.runs.experiment import Experiment
+from transformer.runs.restore import restore
+from transformer.system.compilation import Compilations
+from transformer.system.errors import UserError
+from transformer.system.preemption import EXIT_CODE, Stopped, StopRequest
 
 
 def assert_same_run(a: Path, b: Path) -> None:

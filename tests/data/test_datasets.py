@@ -1,0 +1,692 @@
+import gzip
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+import requests
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import checksums, downloader
+
+import train
+from configs import base
+from transformer.data import datasets
+from transformer.data.datasets import grammar_lexicon as lexicon
+from transformer.data.datasets import multi30k
+from transformer.data.datasets.grammar_en_de import (
+    PRONOUNS,
+    SPLITS,
+    Clause,
+    Pair,
+    Sampler,
+    examples,
+    infinitive_clause,
+    main_clause,
+    noun_phrase,
+    number,
+    relative,
+    sentence,
+    subordinate_clause,
+)
+from transformer.system.errors import UserError
+from transformer.runs.experiment import Experiment
+from transformer.runs.logs import read_metrics
+from transformer.system.preemption import StopRequest
+
+ROOT = Path(__file__).parents[2]
+RAW = ROOT.parent / "shared" / "data" / "multi30k" / "raw"
+
+
+@pytest.fixture(autouse=True)
+def _scratch(tmp_path, monkeypatch):
+    # TFDS leaves an empty folder in the temporary directory for each builder.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def texts(builder, split, *languages):
+    source = builder.as_data_source(split)
+    records = source.__getitems__(list(range(len(source))))
+    return [tuple(record[language].decode() for language in languages) for record in records]
+
+
+# --- The grammar --------------------------------------------------------------------------
+
+THE_MAN = noun_phrase("the", "man")
+THE_WOMAN = noun_phrase("the", "woman")
+ME, SHE = PRONOUNS["I"], PRONOUNS["she"]
+
+
+def clause(subject, verb, object_=None, **what):
+    return Clause(subject, lexicon.VERBS[verb], object_, **what)
+
+
+def said(pair: Pair) -> tuple[str, str]:
+    return tuple(sentence(pair))
+
+
+def test_numbers():
+    numbers = {n: tuple(number(n)) for n in (1, 12, 16, 17, 20, 21, 30, 66, 77, 99)}
+    assert numbers == {
+        1: ("one", "eins"),
+        12: ("twelve", "zwölf"),
+        16: ("sixteen", "sechzehn"),
+        17: ("seventeen", "siebzehn"),
+        20: ("twenty", "zwanzig"),
+        21: ("twenty-one", "einundzwanzig"),
+        30: ("thirty", "dreißig"),
+        66: ("sixty-six", "sechsundsechzig"),
+        77: ("seventy-seven", "siebenundsiebzig"),
+        99: ("ninety-nine", "neunundneunzig"),
+    }
+    assert len({number(n).de for n in range(1, 100)}) == 99
+
+
+@pytest.mark.parametrize(
+    ("phrase", "nominative", "accusative", "dative"),
+    [
+        (("the", "dog", "old"), "der alte Hund", "den alten Hund", "dem alten Hund"),
+        (("the", "cat", "old"), "die alte Katze", "die alte Katze", "der alten Katze"),
+        (("the", "horse", "old"), "das alte Pferd", "das alte Pferd", "dem alten Pferd"),
+        (("a", "dog", "old"), "ein alter Hund", "einen alten Hund", "einem alten Hund"),
+        (("a", "cat", "old"), "eine alte Katze", "eine alte Katze", "einer alten Katze"),
+        (("a", "horse", "old"), "ein altes Pferd", "ein altes Pferd", "einem alten Pferd"),
+        (("this", "dog"), "dieser Hund", "diesen Hund", "diesem Hund"),
+        (("every", "cat"), "jede Katze", "jede Katze", "jeder Katze"),
+        (("this", "horse"), "dieses Pferd", "dieses Pferd", "diesem Pferd"),
+        (("our", "car", "new"), "unser neues Auto", "unser neues Auto", "unserem neuen Auto"),
+        (("my", "bag", "dark"), *("meine dunkle Tasche",) * 2, "meiner dunklen Tasche"),
+        (("a", "boy", "old"), "ein alter Junge", "einen alten Jungen", "einem alten Jungen"),
+        (("the", "student"), "der Student", "den Studenten", "dem Studenten"),
+    ],
+)  # fmt: skip
+def test_singular_agreement(phrase, nominative, accusative, dative):
+    expected = {"nom": nominative, "acc": accusative, "dat": dative}
+    assert noun_phrase(*phrase).de == expected
+
+
+@pytest.mark.parametrize(
+    ("phrase", "nominative_and_accusative", "dative"),
+    [
+        (("the", "dog", "old"), "die alten Hunde", "den alten Hunden"),
+        (("a", "dog", "old"), "alte Hunde", "alten Hunden"),
+        (("their", "child", "old"), "ihre alten Kinder", "ihren alten Kindern"),
+        ((20, "apple", "expensive"), "zwanzig teure Äpfel", "zwanzig teuren Äpfeln"),
+        (("this", "woman"), "diese Frauen", "diesen Frauen"),
+        (("the", "car"), "die Autos", "den Autos"),
+        (("the", "teacher"), "die Lehrer", "den Lehrern"),
+        (("the", "museum"), "die Museen", "den Museen"),
+    ],
+)  # fmt: skip
+def test_plural_agreement(phrase, nominative_and_accusative, dative):
+    de = noun_phrase(*phrase, plural=True).de
+    expected = {case: nominative_and_accusative for case in ("nom", "acc")} | {"dat": dative}
+    assert de == expected
+
+
+def test_english_phrases():
+    assert noun_phrase("a", "apple").subject == "an apple"
+    assert noun_phrase("a", "apple", "red").subject == "a red apple"
+    assert noun_phrase("a", "man", "old").subject == "an old man"
+    assert noun_phrase("a", "child", "small", plural=True).subject == "small children"
+    assert noun_phrase("this", "knife", plural=True).subject == "these knives"
+    assert noun_phrase(30, "mouse").subject == "thirty mice"
+
+
+CALLS = clause(THE_MAN, "call", THE_WOMAN)
+MAIN_CLAUSES = [
+    # verb second, and inversion
+    (CALLS, None, "The man calls the woman.", "Der Mann ruft die Frau an."),
+    (CALLS, Pair("today", "heute"),
+     "Today, the man calls the woman.", "Heute ruft der Mann die Frau an."),
+    (clause(THE_MAN, "see", PRONOUNS["she"], time=Pair("now", "jetzt")), None,
+     "The man sees her now.", "Der Mann sieht sie jetzt."),
+    # tenses: haben and sein, participle last; future; modal
+    (clause(THE_MAN, "call", THE_WOMAN, tense="past"), None,
+     "The man called the woman.", "Der Mann hat die Frau angerufen."),
+    (clause(ME, "get_up", tense="past"), Pair("yesterday", "gestern"),
+     "Yesterday, I got up.", "Gestern bin ich aufgestanden."),
+    (clause(ME, "get_up"), None, "I get up.", "Ich stehe auf."),
+    (clause(SHE, "call", THE_MAN, tense="future"), None,
+     "She will call the man.", "Sie wird den Mann anrufen."),
+    (clause(SHE, "call", THE_MAN, modal="want"), None,
+     "She wants to call the man.", "Sie will den Mann anrufen."),
+    (clause(PRONOUNS["they"], "sleep", modal="can"), None,
+     "They can sleep.", "Sie können schlafen."),
+    (clause(THE_MAN, "be", adjunct=Pair("tired", "müde"), tense="past"), None,
+     "The man was tired.", "Der Mann war müde."),
+    # cases by verb and preposition
+    (clause(THE_MAN, "help", noun_phrase("my", "child")), None,
+     "The man helps my child.", "Der Mann hilft meinem Kind."),
+    (clause(THE_MAN, "give", noun_phrase("a", "apple"), recipient=THE_WOMAN), None,
+     "The man gives the woman an apple.", "Der Mann gibt der Frau einen Apfel."),
+    (clause(THE_MAN, "wait_for", noun_phrase("the", "bus")), None,
+     "The man waits for the bus.", "Der Mann wartet auf den Bus."),
+    (clause(SHE, "go_into", noun_phrase("the", "house")), None,
+     "She goes into the house.", "Sie geht ins Haus."),
+    (clause(SHE, "follow", THE_MAN, tense="past"), None,
+     "She followed the man.", "Sie ist dem Mann gefolgt."),
+    # negation: nicht, kein, do-support
+    (clause(THE_MAN, "see", noun_phrase("the", "dog"), negated=True), None,
+     "The man does not see the dog.", "Der Mann sieht den Hund nicht."),
+    (clause(THE_MAN, "buy", noun_phrase("a", "cake"), negated=True, tense="past"), None,
+     "The man did not buy a cake.", "Der Mann hat keinen Kuchen gekauft."),
+    (clause(ME, "buy", noun_phrase("a", "egg", plural=True), negated=True), None,
+     "I do not buy eggs.", "Ich kaufe keine Eier."),
+    (clause(SHE, "wait_for", THE_MAN, negated=True, tense="future"), None,
+     "She will not wait for the man.", "Sie wird nicht auf den Mann warten."),
+    (clause(SHE, "sleep", negated=True, modal="want"), None,
+     "She does not want to sleep.", "Sie will nicht schlafen."),
+    (clause(SHE, "sleep", negated=True, modal="can"), None,
+     "She cannot sleep.", "Sie kann nicht schlafen."),
+    (clause(ME, "be", adjunct=Pair("old", "alt"), negated=True), None,
+     "I am not old.", "Ich bin nicht alt."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said_of", "front", "en", "de"), MAIN_CLAUSES)
+def test_main_clauses(said_of, front, en, de):
+    pair = main_clause(said_of, front) if front else main_clause(said_of)
+    assert said(pair) == (en, de)
+
+
+def test_verb_is_last_in_subordinate_clauses():
+    says = main_clause(clause(SHE, "say"))
+    that = Pair("that", ", dass")
+    for subordinate, en, de in (
+        (CALLS, "the man calls the woman", "der Mann die Frau anruft"),
+        (
+            clause(THE_MAN, "call", THE_WOMAN, tense="past"),
+            *("the man called the woman", "der Mann die Frau angerufen hat"),
+        ),
+        (
+            clause(ME, "arrive", tense="future", adverb=Pair("often", "oft")),
+            *("I will often arrive", "ich oft ankommen werde"),
+        ),
+        (
+            clause(ME, "see", THE_MAN, modal="should", negated=True),
+            *("I should not see the man", "ich den Mann nicht sehen sollte"),
+        ),
+    ):
+        pair = sentence(says, subordinate_clause(that, subordinate))
+        assert tuple(pair) == (f"She says that {en}.", f"Sie sagt, dass {de}.")
+
+
+def test_a_fronted_clause_inverts_the_main_clause():
+    front = subordinate_clause(Pair("because", "weil"), clause(THE_WOMAN, "get_up"))
+    pair = main_clause(CALLS, Pair(front.en, front.de + " ,"))
+    assert said(pair) == (
+        "Because the woman gets up, the man calls the woman.",
+        "Weil die Frau aufsteht, ruft der Mann die Frau an.",
+    )
+
+
+def test_infinitives_take_zu_inside_a_separable_verb():
+    tries = main_clause(clause(SHE, "try"))
+    call = infinitive_clause(Pair("", ","), clause(SHE, "call", THE_MAN))
+    help_ = infinitive_clause(Pair("in order", ", um"), clause(SHE, "help", THE_MAN))
+    assert tuple(sentence(tries, call)) == (
+        "She tries to call the man.",
+        "Sie versucht, den Mann anzurufen.",
+    )
+    arrived = main_clause(clause(SHE, "arrive", tense="past"))
+    assert tuple(sentence(arrived, help_)) == (
+        "She arrived in order to help the man.",
+        "Sie ist angekommen, um dem Mann zu helfen.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "verb", "subject", "en", "de"),
+    [
+        (noun_phrase("the", "man"), "see", True,
+         "The man who sees a dog sleeps.", "Der Mann, der einen Hund sieht, schläft."),
+        (noun_phrase("the", "man"), "see", False,
+         "The man whom I see sleeps.", "Der Mann, den ich sehe, schläft."),
+        (noun_phrase("the", "woman", plural=True), "help", False,
+         "The women whom I help sleep.", "Die Frauen, denen ich helfe, schlafen."),
+        (noun_phrase("a", "horse"), "look_at", False,
+         "A horse which I look at sleeps.", "Ein Pferd, das ich ansehe, schläft."),
+    ],
+)  # fmt: skip
+def test_relative_clauses(head, verb, subject, en, de):
+    inner = clause(head, verb, noun_phrase("a", "dog")) if subject else clause(ME, verb)
+    pair = main_clause(clause(relative(head, inner, subject=subject), "sleep"))
+    assert said(pair) == (en, de)
+
+
+def test_english_third_person():
+    verbs = ("carry", "tidy_up", "fetch", "go_into", "buy", "play_with", "look_at")
+    third = [said(main_clause(clause(SHE, verb)))[0] for verb in verbs]
+    assert third == [
+        "She carries.", "She tidies up.", "She fetches.", "She goes into.",
+        "She buys.", "She plays with.", "She looks at.",
+    ]  # fmt: skip
+
+
+def test_sentences_are_the_same_everywhere():
+    pairs = examples()
+    assert [tuple(pair) for pair in (pairs[1], pairs[2])] == [
+        ("An old mother fell asleep.", "Eine alte Mutter ist eingeschlafen."),
+        (
+            "I tidied up their old office before the key was small.",
+            "Ich habe ihr altes Büro aufgeräumt, bevor der Schlüssel klein war.",
+        ),
+    ]
+    # Of version 1.0.0: if this changes, so must the version.
+    digest = hashlib.sha256("".join(f"{en}\t{de}\n" for en, de in pairs).encode()).hexdigest()
+    assert digest == "9bc896e5c0b0781f3bb07b377477ed723f993344504226cfc7bcb514f22fa7b1"
+
+
+def test_german_is_a_function_of_english():
+    sampler, german = Sampler(seed=7), {en: de for en, de in examples()}
+    for _ in range(20_000):
+        en, de = sampler.sentence()
+        assert german.setdefault(en, de) == de
+    assert len(german) > 41_000  # and the grammar has far more sentences than the data
+
+
+def test_sentences_are_well_formed():
+    for pair in examples():
+        for text in pair:
+            assert text[0].isupper()
+            assert text.endswith(".")
+            assert text.count(".") == 1
+            assert not any(wrong in text for wrong in ("  ", " ,", ",,", ",.", " .", "|", "_"))
+
+
+def test_grammar_builder(tmp_path):
+    builder = datasets.get_builder("grammar_en_de", data_dir=str(tmp_path))
+    datasets.prepare(builder)
+    assert {name: split.num_examples for name, split in builder.info.splits.items()} == SPLITS
+    splits = {name: texts(builder, name, "en", "de") for name in SPLITS}
+    pairs = [pair for split in splits.values() for pair in split]
+    assert pairs == [tuple(pair) for pair in examples()]
+    sources = [en for en, _ in pairs]
+    assert len(set(sources)) == len(sources) == 22_000
+
+
+# --- Multi30k -----------------------------------------------------------------------------
+
+
+def write_raw(folder, files):
+    folder.mkdir(exist_ok=True)
+    for name, lines in files.items():
+        content = "".join(f"{line}\n" for line in lines).encode()
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return folder
+
+
+@pytest.fixture
+def raw(tmp_path):
+    # Only "\n" ends a line: not "\r", not U+2028, all of which str.splitlines() splits at.
+    return write_raw(
+        tmp_path / "raw",
+        {
+            "train.en.gz": ["A man.", "Two\rdogs.", "A\u2028cat."],
+            "train.de.gz": ["Ein Mann.", "Zwei\rHunde.", "Eine\u2028Katze."],
+            "train.fr": ["Un homme.", "Deux chiens.", "Un chat."],
+            "val.en.gz": ["A house."],
+            "val.de.gz": ["Ein Haus."],
+            "test_2017_mscoco.en.gz": ["A tree."],
+            "test_2017_mscoco.fr": ["Un arbre."],
+        },
+    )
+
+
+def multi30k_from(raw, data_dir, pair="en-de"):
+    builder = datasets.get_builder(
+        f"multi30k/{pair}", data_dir=str(data_dir), raw_dir=str(raw) if raw else None
+    )
+    datasets.prepare(builder)
+    return builder
+
+
+def test_multi30k_from_a_folder(raw, tmp_path):
+    builder = multi30k_from(raw, tmp_path / "data")
+    assert sorted(builder.info.splits) == ["train", "validation"]
+    assert texts(builder, "train", "en", "de") == [
+        ("A man.", "Ein Mann."),
+        ("Two\rdogs.", "Zwei\rHunde."),
+        ("A\u2028cat.", "Eine\u2028Katze."),
+    ]
+    assert texts(builder, "validation", "en", "de") == [("A house.", "Ein Haus.")]
+
+    builder = multi30k_from(raw, tmp_path / "data", "fr-en")
+    assert sorted(builder.info.splits) == ["test_2017_mscoco", "train"]
+    assert texts(builder, "test_2017_mscoco", "fr", "en") == [("Un arbre.", "A tree.")]
+
+
+def test_multi30k_keeps_data_of_different_folders_apart(raw, tmp_path):
+    def names(builder):
+        return builder.data_dir, builder.info.full_name
+
+    first = multi30k_from(raw, tmp_path / "data")
+    assert names(multi30k_from(raw, tmp_path / "data")) == names(first)
+    download = datasets.get_builder("multi30k/en-de", data_dir=str(tmp_path / "data"))
+    write_raw(raw, {"val.en.gz": ["A hut."]})
+    changed = multi30k_from(raw, tmp_path / "data")
+    assert texts(changed, "validation", "en") == [("A hut.",)]
+    assert texts(first, "validation", "en") == [("A house.",)]
+    for i in range(2):
+        assert len({names(builder)[i] for builder in (first, download, changed)}) == 3
+    assert not download.is_prepared()
+
+
+def test_multi30k_needs_the_training_files(raw, tmp_path):
+    (raw / "train.de.gz").unlink()
+    with pytest.raises(UserError, match=r"raw/train\.de is missing, .* leave raw_dir unset"):
+        multi30k_from(raw, tmp_path)
+    with pytest.raises(UserError, match=r"nowhere/train\.en is missing"):
+        multi30k_from(tmp_path / "nowhere", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "lines"), [("train.en.gz", 4), ("train.de.gz", 2)])
+def test_multi30k_refuses_unequal_files(raw, tmp_path, name, lines):
+    write_raw(raw, {name: ["A line."] * lines})
+    en, de = (4, 3) if name == "train.en.gz" else (3, 2)
+    message = rf"train\.en\.gz has {en} lines and .*train\.de\.gz has {de}: line n"
+    with pytest.raises(UserError, match=message):
+        multi30k_from(raw, tmp_path / "data")
+    # Nothing half prepared is left that the next run would take for the data.
+    write_raw(raw, {"train.en.gz": ["A line."] * 3, "train.de.gz": ["Eine Zeile."] * 3})
+    assert multi30k_from(raw, tmp_path / "data").info.splits["train"].num_examples == 3
+
+
+def test_multi30k_refuses_broken_files(raw, tmp_path):
+    for content, message in (
+        (
+            gzip.compress(b"Ein Mann.\nZwei \xfcble Hunde.\n"),
+            r"line 2: byte 6 is not valid UTF-8",
+        ),
+        (gzip.compress(b"Ein Mann.\n" * 99)[:-9], r"is not a complete gzip file"),
+        (b"Ein Mann.\n", r"is not a complete gzip file"),
+        (gzip.compress(b"x" * (multi30k.MAX_LINE_BYTES + 1)), r"line 1: longer than 1048576"),
+    ):
+        (raw / "train.de.gz").write_bytes(content)
+        with pytest.raises(UserError, match=r"raw/train\.de\.gz.*" + message) as caught:
+            multi30k_from(raw, tmp_path / "data")
+        assert "\n" not in str(caught.value)
+
+
+def test_multi30k_has_a_checksum_for_each_download():
+    configs = [config.name for config in multi30k.Multi30k.BUILDER_CONFIGS]
+    assert len(configs) == len(set(configs)) == 24
+    wanted = set()
+    for name in configs:
+        for files in multi30k.urls(name).values():
+            wanted.update(files)
+    recorded = multi30k.Multi30k.url_infos
+    assert set(recorded) == wanted
+    assert len(wanted) == 44  # four languages in four splits, three in two; raw and tokenised
+    assert all(len(info.checksum) == 64 and info.size > 0 for info in recorded.values())
+    assert list(multi30k.urls("en-cs")) == [
+        "train", "validation", "test_2016_flickr", "test_2018_flickr",
+    ]  # fmt: skip
+
+
+def test_multi30k_tokenized(tmp_path):
+    for name in ("train", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (tmp_path / f"{name}.lc.norm.tok.{language}").write_text(f"a {language} .\n" * 3)
+    builder = multi30k_from(tmp_path, tmp_path / "data", "en-de-tok")
+    assert builder.info.full_name.startswith("multi30k/en-de-tok-local-")
+    assert sorted(builder.info.splits) == ["test_2016_flickr", "train"]
+    assert texts(builder, "train", "en", "de") == 3 * [("a en .", "a de .")]
+    with pytest.raises(UserError, match=r"/train\.lc\.norm\.tok\.cs is missing"):
+        multi30k_from(tmp_path, tmp_path / "data", "cs-en-tok")
+    assert multi30k.urls("de-fr-tok")["test_2017_mscoco"] == [
+        f"{multi30k.URL}tok/test_2017_mscoco.lc.norm.tok.{language}" for language in ("de", "fr")
+    ]
+
+
+@pytest.mark.skipif(not RAW.is_dir(), reason="needs ../shared/data/multi30k/tok")
+def test_multi30k_real_tokenized_files():
+    for name, info in multi30k.Multi30k.url_infos.items():
+        path = RAW.with_name("tok") / name.rpartition("/")[2]
+        if path.exists():
+            assert checksums.compute_url_info(path) == info
+
+
+@pytest.mark.skipif(not RAW.is_dir(), reason="needs ../shared/data/multi30k/raw")
+def test_multi30k_real_files(tmp_path):
+    for name, info in multi30k.Multi30k.url_infos.items():
+        path = RAW / name.rpartition("/")[2]
+        if path.exists():
+            assert checksums.compute_url_info(path) == info
+    builder = multi30k_from(RAW, tmp_path)
+    counts = {name: split.num_examples for name, split in builder.info.splits.items()}
+    assert counts == {"train": 29_000, "validation": 1_014, "test_2016_flickr": 1_000}
+    first = {split: builder.as_data_source(split)[0]["de"].decode() for split in counts}
+    assert first == {
+        "train": "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
+        "validation": "Eine Gruppe von Männern lädt Baumwolle auf einen Lastwagen",
+        "test_2016_flickr": "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt.",
+    }
+    lines = gzip.decompress((RAW / "train.en.gz").read_bytes()).decode().split("\n")
+    assert [text for (text,) in texts(builder, "train", "en")] == lines[:-1]
+
+
+# --- Downloads, without a network ---------------------------------------------------------
+
+
+@pytest.fixture
+def internet(monkeypatch):
+    """A dictionary of URL -> bytes that TFDS downloads from, with matching checksums."""
+    files, infos = {}, {}
+
+    class Response(io.BytesIO):
+        headers = {}
+
+    class Internet(dict):
+        def __setitem__(self, url, content):
+            super().__setitem__(url, content)
+            digest = hashlib.sha256(content).hexdigest()
+            name = url.rpartition("/")[2]
+            infos[url] = checksums.UrlInfo(tfds.core.utils.Size(len(content)), digest, name)
+
+    files = Internet()
+
+    class Opened:
+        def __init__(self, url, **_):
+            if url not in files:
+                raise requests.exceptions.ConnectionError(f"no route to {url}")
+            self.response = Response(files[url])
+            self.response.url = url
+
+        def __enter__(self):
+            return self.response, iter([self.response.getvalue()])
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(downloader, "_open_url", Opened)
+    monkeypatch.setattr(checksums, "get_all_url_infos", lambda: infos)
+    for cls in (multi30k.Multi30k, tfds.core.DatasetBuilder):
+        monkeypatch.setattr(cls, "url_infos", infos)
+    return files
+
+
+def serve_multi30k(internet):
+    for split, urls in multi30k.urls("en-de").items():
+        for url in urls:
+            internet[url] = gzip.compress(f"{split} {url[-5:-3]}\n".encode())
+
+
+def test_multi30k_downloads(internet, tmp_path):
+    serve_multi30k(internet)
+    builder = multi30k_from(None, tmp_path)
+    assert list(builder.info.splits) == list(multi30k.urls("en-de"))
+    assert texts(builder, "test_2018_flickr", "en", "de") == [
+        ("test_2018_flickr en", "test_2018_flickr de")
+    ]
+    assert builder.info.full_name == "multi30k/en-de/1.0.0"
+
+
+def test_damaged_and_failed_downloads(internet, tmp_path):
+    with pytest.raises(UserError, match=r"multi30k/en-de/1\.0\.0 could not be downloaded: no"):
+        multi30k_from(None, tmp_path)
+    serve_multi30k(internet)
+    url = f"{multi30k.URL}raw/val.de.gz"
+    dict.__setitem__(internet, url, b"not what was recorded")
+    with pytest.raises(
+        UserError, match=r"val\.de\.gz.*wrong checksum.*delete.*run again"
+    ) as caught:
+        multi30k_from(None, tmp_path)
+    assert "\n" not in str(caught.value)
+    serve_multi30k(internet)
+    assert multi30k_from(None, tmp_path).is_prepared()
+
+
+def tgz(files):
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        for name, text in files.items():
+            content = text.encode()
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return archive.getvalue()
+
+
+def test_wmt14_from_download_to_training_without_tensorflow(internet, tmp_path):
+    imported = "tensorflow" in sys.modules
+
+    def sgm(kind, sentence):
+        return f'<{kind}set setid="newstest2014">\n<seg id="1">{sentence}</seg>\n</{kind}set>\n'
+
+    statmt = "http://www.statmt.org"
+    internet[f"{statmt}/wmt13/training-parallel-europarl-v7.tgz"] = tgz({
+        "training/europarl-v7.de-en.de": "Die Sitzung ist eröffnet.\nDanke.\n",
+        "training/europarl-v7.de-en.en": "The session is open.\nThank you.\n",
+    })  # fmt: skip
+    internet[f"{statmt}/wmt13/training-parallel-commoncrawl.tgz"] = tgz({
+        "commoncrawl.de-en.de": "Ein Hotel.\n",
+        "commoncrawl.de-en.en": "A hotel.\n",
+    })  # fmt: skip
+    internet[f"{statmt}/wmt14/training-parallel-nc-v9.tgz"] = tgz({
+        "training/news-commentary-v9.de-en.de": "Steigt Gold?\n",
+        "training/news-commentary-v9.de-en.en": "Will gold rise?\n",
+    })  # fmt: skip
+    internet["http://data.statmt.org/wmt19/translation-task/dev.tgz"] = tgz({
+        "dev/newstest2013.de": "Eine Wahl.\n",
+        "dev/newstest2013.en": "An election.\n",
+        "dev/newstest2014-deen-src.de.sgm": sgm("src", "Zwei Züge."),
+        "dev/newstest2014-deen-ref.en.sgm": sgm("ref", "Two trains."),
+    })  # fmt: skip
+    builder = datasets.get_builder("wmt14_translate/de-en", data_dir=str(tmp_path))
+    datasets.prepare(builder)
+    assert sorted(texts(builder, "train", "de", "en")) == [
+        ("Danke.", "Thank you."),
+        ("Die Sitzung ist eröffnet.", "The session is open."),
+        ("Ein Hotel.", "A hotel."),
+        ("Steigt Gold?", "Will gold rise?"),
+    ]
+    assert texts(builder, "validation", "de", "en") == [("Eine Wahl.", "An election.")]
+    assert texts(builder, "test", "de", "en") == [("Zwei Züge.", "Two trains.")]
+
+    # From here to a training step, with the config of the paper in a smaller size.
+    config = base.get_config()
+    config.data.data_dir = str(tmp_path)
+    config.tokenizer.vocab_size = 310
+    config.model.update(d_model=8, d_ff=16, num_heads=2)
+    config.model.update(num_encoder_layers=1, num_decoder_layers=1)
+    config.training.update(steps=2, tokens_per_update=512, log_every=1)
+    with StopRequest() as stop:
+        train.train(Experiment.from_dict(config.to_dict()), tmp_path / "run", stop)
+    steps = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert [line["step"] for line in steps] == [1, 2, 2]
+    assert 4 < steps[0]["train/nll"] < 8  # log(310) = 5.7
+    assert steps[2].keys() == {"step", "eval/validation/nll", "eval/validation/bleu"}
+    assert ("tensorflow" in sys.modules) == imported
+
+
+# --- By name ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("grammar_de_en", r"unknown dataset 'grammar_de_en'; did you mean 'grammar_en_de'"),
+        ("wmt41_translate/de-en", r"unknown dataset 'wmt41_translate'; did you mean 'wmt1"),
+        ("zz", r"unknown dataset 'zz'; choose one of grammar_en_de, multi30k, wmt13_transl"),
+        ("multi30k/en-ed", r"unknown dataset 'multi30k/en-ed'; did you mean 'multi30k/en-de'"),
+        ("wmt14_translate/en-de", r"did you mean 'wmt14_translate/de-en'"),
+        ("wmt14_translate", r"needs a config; choose one of wmt14_translate/cs-en, wmt14_tr"),
+        (
+            "grammar_en_de/de",
+            r"unknown dataset 'grammar_en_de/de'; did you mean 'grammar_en_de'",
+        ),
+        ("", r"unknown dataset ''; choose one of"),
+    ],
+)
+def test_unknown_names(tmp_path, name, message):
+    with pytest.raises(UserError, match=message) as caught:
+        datasets.get_builder(name, data_dir=str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_raw_dir_is_for_multi30k(tmp_path, raw):
+    for name in ("grammar_en_de", "wmt14_translate/de-en"):
+        with pytest.raises(UserError, match="does not read raw_dir"):
+            datasets.get_builder(name, data_dir=str(tmp_path), raw_dir=str(raw))
+
+
+def test_data_in_a_format_for_tensorflow(raw, tmp_path):
+    info = Path(multi30k_from(raw, tmp_path).data_dir, "dataset_info.json")
+    content = json.loads(info.read_text())
+    info.write_text(json.dumps(content | {"fileFormat": "tfrecord"}))
+    with pytest.raises(UserError, match="in a format that needs TensorFlow"):
+        multi30k_from(raw, tmp_path)
+    info.unlink()
+    with pytest.raises(UserError, match="holds no complete dataset: delete it"):
+        multi30k_from(raw, tmp_path)
+
+
+def test_a_builder_made_before_another_process_has_prepared(raw, tmp_path):
+    early = datasets.get_builder("multi30k/en-de", data_dir=str(tmp_path), raw_dir=str(raw))
+    multi30k_from(raw, tmp_path)
+    datasets.prepare(early)
+    assert early.info.splits["train"].num_examples == 3
+    assert texts(early, "validation", "en") == [("A house.",)]
+
+
+def test_what_a_killed_process_has_left_is_removed(raw, tmp_path):
+    data = {"data_dir": str(tmp_path), "raw_dir": str(raw)}
+    script = f"""if True:
+        import os
+        from transformer.data import datasets
+        builder = datasets.get_builder("multi30k/en-de", **{data!r})
+        builder._download_and_prepare = lambda *_, **__: os._exit(9)
+        datasets.prepare(builder)
+    """
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 9
+    builder = datasets.get_builder("multi30k/en-de", **data)
+    folder = builder.data_path.parent
+    assert [path.name for path in folder.iterdir()] != []
+    datasets.prepare(builder)
+    assert [path.name for path in folder.iterdir()] == [builder.data_path.name]
+
+
+def test_two_processes_may_prepare_at_once_and_none_needs_tensorflow(tmp_path):
+    script = f"""if True:
+        import sys
+        from transformer.data import datasets
+        builder = datasets.get_builder("grammar_en_de", data_dir={str(tmp_path)!r})
+        datasets.prepare(builder)
+        assert len(builder.as_data_source("train")) == 20_000
+        datasets.get_builder("wmt14_translate/de-en", data_dir={str(tmp_path)!r})
+        assert "tensorflow" not in sys.modules
+    """
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=-1, stderr=-2)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=120)[0].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs == ["", ""]  # and TFDS says nothing
+    assert [path.name for path in (tmp_path / "grammar_en_de").iterdir()] == ["1.0.0"]

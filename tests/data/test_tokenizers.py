@@ -1,0 +1,485 @@
+import functools
+import hashlib
+import io
+import random
+
+import pytest
+import sentencepiece
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
+from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers, load
+from transformer.data.vocabulary import BOS, EOS, PAD, UNK, Tokenizer
+
+SENTENCES = [
+    "The dog sees the cat.",
+    "The cat sees the dog.",
+    "Der Hund sieht die Katze.",
+    "Die Katze sieht den Hund.",
+    "The farmer buys a horse because the old one sleeps all day.",
+    "Der Bauer kauft ein Pferd, weil das alte den ganzen Tag schläft.",
+    "Children sleep; farmers work.",
+    "Kinder schlafen; Bauern arbeiten.",
+] * 3
+
+
+@functools.cache
+def small_tokenizer(model_type: str = "bpe") -> Tokenizer:
+    return train_sentencepiece(SENTENCES, vocab_size=310, model_type=model_type)
+
+
+def piece(i: int) -> str:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=small_tokenizer().model_bytes)
+    return processor.id_to_piece(i)
+
+
+class Pairs:
+    """A stand-in for a PairSource."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+        self.asked_for = []
+
+    def __len__(self):
+        return len(self.pairs)
+
+    def sample(self, size):
+        self.asked_for.append(size)
+        return self.pairs[:size]
+
+
+PAIRS = Pairs(list(zip(SENTENCES[0::2], SENTENCES[1::2], strict=True)))
+
+
+def make_config(**changes) -> TokenizerConfig:
+    fields = {
+        "model_type": "bpe",
+        "vocab_size": 310,
+        "joint": True,
+        "sample_size": 1000,
+        "sampling_alpha": 0.0,
+        "num_samples": 1,
+        "source_model": None,
+        "target_model": None,
+    }
+    return TokenizerConfig(**fields | changes)
+
+
+def one_line(error) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+# --- Ids ----------------------------------------------------------------------------------
+
+
+def test_special_ids_and_bytes_come_first():
+    assert (PAD, BOS, EOS, UNK) == (0, 1, 2, 3)
+    assert [piece(i) for i in (0, 1, 2, 3, 4, 259)] == [
+        "<pad>", "<s>", "</s>", "<unk>", "<0x00>", "<0xFF>",
+    ]  # fmt: skip
+
+
+def test_vocab_size_is_what_was_asked_for():
+    assert small_tokenizer().vocab_size == 310
+
+
+def test_encode_adds_neither_bos_nor_eos():
+    pieces = [piece(i) for i in small_tokenizer().encode("The dog")]
+    assert "".join(pieces) == "\u2581The\u2581dog"
+    assert small_tokenizer().encode("") == []
+
+
+def test_a_character_outside_the_vocabulary_becomes_its_bytes():
+    space, *rest = small_tokenizer().encode("\u00e9")  # UTF-8: C3 A9
+    assert piece(space) == "\u2581"
+    assert rest == [4 + 0xC3, 4 + 0xA9]
+
+
+def test_decode_stops_at_the_first_eos_and_passes_over_padding_and_bos():
+    tokenizer = small_tokenizer()
+    dog, cat = tokenizer.encode("dog"), tokenizer.encode("cat")
+    assert tokenizer.decode([BOS, *dog, PAD, *cat, EOS, *dog, PAD]) == "dog cat"
+    assert tokenizer.decode([EOS, *dog]) == ""
+    assert tokenizer.decode([]) == ""
+
+
+def test_a_decoded_text_is_one_line_and_always_text():
+    decode = small_tokenizer().decode
+    assert decode([4 + 0x0A, 4 + ord("b"), 4 + 0x0D]) == " b "
+    assert decode([4 + 0xFF, 4 + ord("b")]) == "\ufffdb"  # no UTF-8
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_encode_batch_is_encode_of_each(num_threads):
+    texts = [*SENTENCES[:4], "", " a \u2581 b", "\ud800"]
+    expected = [small_tokenizer().encode(text) for text in texts]
+    assert small_tokenizer().encode_batch(texts, num_threads) == expected
+    assert small_tokenizer().encode_batch([], num_threads) == []
+
+
+def test_sampling():
+    tokenizer = small_tokenizer()
+    texts = [*SENTENCES[:8], "", "  two \u00e9 ", "\ud800", " a \u2581 b"]
+    plain = tokenizer.encode_batch(texts, 1)
+    ids = tokenizer.sample_batch(texts, 0.3, seed=3)
+    assert tokenizer.sample_batch(texts, 0.3, seed=3) == ids
+    assert tokenizer.sample_batch(texts, 0.3, seed=4) != ids
+    assert sum(map(len, ids)) > sum(map(len, plain))
+    assert [tokenizer.decode(i) for i in ids] == [tokenizer.decode(i) for i in plain]
+    assert tokenizer.sample_batch(texts, 0.0, seed=3) == plain
+
+
+def model_of_others(**options) -> SentencePieceTokenizer:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, minloglevel=2, pad_id=PAD,
+        bos_id=BOS, eos_id=EOS, unk_id=UNK, **{"model_type": "bpe", "vocab_size": 60, **options},
+    )  # fmt: skip
+    return SentencePieceTokenizer(model.getvalue(), "their.model")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},  # without bytes
+        {"vocab_size": 310, "byte_fallback": True, "normalization_rule_name": "nfkc"},
+        {"remove_extra_whitespaces": False, "add_dummy_prefix": False},
+    ],
+)
+def test_sampling_with_the_models_of_others(options):
+    tokenizer = model_of_others(**options)
+    texts = [*SENTENCES[:8], "\uff34he  \u00e9 ", "the \u65e5\u672c\u8a9e", " a\u2581b"]
+    assert tokenizer.sample_batch(texts, 0.0, seed=3) == tokenizer.encode_batch(texts, 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model_type": "unigram"},
+        {"model_type": "char", "vocab_size": 35},
+        {"user_defined_symbols": ["<sep>"]},
+        {"split_by_whitespace": False, "vocab_size": 120},
+        {"treat_whitespace_as_suffix": True},
+    ],
+)
+def test_what_is_not_made_of_merges_within_words(options):
+    message = r"^tokenizer\.sampling_alpha leaves out merges, but their\.model is not made of"
+    with pytest.raises(UserError, match=message):
+        model_of_others(**options).sample_batch(["a"], 0.1, seed=3)
+
+
+def test_too_long_a_word_is_not_sampled():
+    words = "sleep" * 99, "sleep" * 101
+    plain = [small_tokenizer().encode(word) for word in words]
+    samples = small_tokenizer().sample_batch(words, 0.9, seed=3)
+    assert [sample == ids for sample, ids in zip(samples, plain)] == [False, True]
+
+
+# --- Round trip ---------------------------------------------------------------------------
+
+TRAPS = [
+    "",
+    " ",
+    "  two  spaces  ",
+    "\ttab\t",
+    "a\0b",
+    "a\u200db \u200f\u05e9\u05dc\u05d5\u05dd",  # zero-width joiner, right to left
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467",  # one emoji, three people
+    "\u2581",
+    "\u2581 a\u2581\u2581b \u2581 ",
+    "\u2585",  # SentencePiece's own mark for unknown characters while it trains
+    "\u2581\U000f0000\U000f0001",  # those that stand in for U+2581
+    "e\u0301 \u00e9 \ufb01 \u00bd \u3000",  # what normalisation would change
+    "\u2028 \x85 \x0c \x0b \x1c",  # line ends for str.splitlines, not for us
+    "\ufeffbom",
+    "<s> </s> <pad> <unk> <0x41>",
+    "\ufffd\ufffe\uffff\U0010ffff",
+    "a" * 100_000,
+]
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize("text", TRAPS, ids=lambda text: ascii(text[:10]))
+def test_round_trip(text, model_type):
+    tokenizer = small_tokenizer(model_type)
+    ids = tokenizer.encode(text)
+    assert UNK not in ids
+    assert tokenizer.decode([*ids, EOS]) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))
+    | st.text("\u2581 <>Taeht\u0308\t")
+)
+@example("\u2581 ")
+def test_round_trip_of_any_line(text):
+    tokenizer = small_tokenizer()
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_round_trip_of_spaces_that_training_hardly_saw(model_type):
+    # One, which SentencePiece puts before the line, of 121 characters. By default a character
+    # of 100,000 is left out, and lines may well be that long.
+    tokenizer = train_sentencepiece(
+        ["ab" * 60], vocab_size=263, model_type=model_type, character_coverage=0.99
+    )
+    assert tokenizer.decode(tokenizer.encode(" a  b ")) == " a  b "
+
+
+def test_lone_surrogates_become_the_replacement_character():
+    tokenizer = small_tokenizer()
+    assert tokenizer.encode("a\ud800b\udfff") == tokenizer.encode("a\ufffdb\ufffd")
+
+
+# --- Training -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_the_same_sentences_give_the_same_bytes(model_type):
+    again = train_sentencepiece(iter(SENTENCES), vocab_size=310, model_type=model_type)
+    assert again.model_bytes == small_tokenizer(model_type).model_bytes
+    assert again.sha256 == hashlib.sha256(again.model_bytes).hexdigest()
+
+
+def test_training_reads_long_lines():
+    words = ["".join(random.Random(i).sample("abcdefgh", 8)) for i in range(500)]
+    line = " ".join(words * 5)
+    assert len(line) > 20_000
+    tokenizer = train_sentencepiece([line, "abcdefgh"], vocab_size=500, model_type="bpe")
+    assert len(tokenizer.encode(line)) < len(line) / 2
+
+
+def test_training_takes_any_text():
+    train_sentencepiece(
+        ["a\0b", "a\ud800b", "\u2581", "\u2585", "", *SENTENCES],
+        vocab_size=300,
+        model_type="bpe",
+    )
+
+
+def test_rare_characters_are_left_to_the_bytes():
+    sentences = ["abcd"] * 1000 + ["\u017c"]
+    kwargs = {"vocab_size": 266, "model_type": "bpe"}
+    some = train_sentencepiece(sentences, character_coverage=0.9995, **kwargs)
+    every = train_sentencepiece(sentences, **kwargs)
+    # The space before it, and two bytes or one piece.
+    assert len(some.encode("\u017c")) == 3
+    assert len(every.encode("\u017c")) == 2
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_a_vocabulary_larger_than_the_text_gives(model_type):
+    with pytest.raises(UserError) as error:
+        train_sentencepiece(["hello world"], vocab_size=5000, model_type=model_type)
+    largest = {"bpe": 288, "unigram": 268}[model_type]
+    assert one_line(error) == (
+        f"tokenizer.vocab_size is 5000, but the training text gives {largest} pieces at most; "
+        f"set tokenizer.vocab_size to {largest} or less"
+    )
+    fitting = train_sentencepiece(["hello world"], vocab_size=largest, model_type=model_type)
+    assert fitting.vocab_size == largest
+
+
+def test_a_vocabulary_smaller_than_the_characters():
+    with pytest.raises(UserError) as error:
+        train_sentencepiece(["hello world"], vocab_size=264, model_type="bpe")
+    # 4 special, 256 bytes, h e l o w r d and the space
+    assert one_line(error) == (
+        "tokenizer.vocab_size is 264, but the special tokens, the bytes and the characters of "
+        "the training text are 268 pieces already; set tokenizer.vocab_size to 268 or more"
+    )
+
+
+@pytest.mark.parametrize("sentences", [[], ["", ""]])
+def test_training_without_text(sentences):
+    with pytest.raises(UserError) as error:
+        train_sentencepiece(sentences, vocab_size=300, model_type="bpe")
+    assert one_line(error) == "no text to train the tokenizer on: every sentence is empty"
+
+
+def test_other_training_errors_are_one_line():
+    with pytest.raises(UserError) as error:
+        train_sentencepiece(SENTENCES, vocab_size=-1, model_type="bpe")
+    assert one_line(error).startswith("SentencePiece cannot train the tokenizer: ")
+
+
+def test_sentencepiece_is_quiet(capfd):
+    train_sentencepiece(SENTENCES, vocab_size=300, model_type="unigram")
+    with pytest.raises(UserError):
+        train_sentencepiece(SENTENCES, vocab_size=5000, model_type="bpe")
+    with pytest.raises(UserError):
+        SentencePieceTokenizer(b"")
+    assert capfd.readouterr() == ("", "")
+
+
+# --- Files --------------------------------------------------------------------------------
+
+
+def test_load_names_a_missing_file(tmp_path):
+    with pytest.raises(UserError) as error:
+        load(tmp_path / "a.model")
+    assert one_line(error) == (
+        f"cannot read the tokenizer {tmp_path}/a.model: No such file or directory"
+    )
+    with pytest.raises(UserError) as error:
+        load(tmp_path)
+    assert one_line(error) == f"cannot read the tokenizer {tmp_path}: Is a directory"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0", b"vocabulary: 1\n", b"half"])
+def test_load_refuses_what_is_no_model(tmp_path, content):
+    path = tmp_path / "a.model"
+    path.write_bytes(small_tokenizer().model_bytes[:1000] if content == b"half" else content)
+    with pytest.raises(UserError) as error:
+        load(path)
+    assert one_line(error) == (
+        f"{path} is not a SentencePiece model; give a .model file that SentencePiece has written"
+    )
+
+
+def test_load_refuses_other_special_ids(tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(  # its defaults: <unk>, <s>, </s>
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=50, minloglevel=2
+    )
+    path = tmp_path / "theirs.model"
+    path.write_bytes(model.getvalue())
+    with pytest.raises(UserError) as error:
+        load(path)
+    assert one_line(error) == (
+        f"{path} has pad_id=-1 bos_id=1 eos_id=2; expected pad_id=0 bos_id=1 eos_id=2: train "
+        "it again with --pad_id=0 --bos_id=1 --eos_id=2 --unk_id=3"
+    )
+
+
+def test_a_model_without_bytes_can_be_used():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=50, minloglevel=2,
+        pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK,
+    )  # fmt: skip
+    tokenizer = SentencePieceTokenizer(model.getvalue())
+    assert tokenizer.decode(tokenizer.encode("the\u2581dog")) == "the dog"
+    assert UNK in tokenizer.encode("\u017c")
+
+
+def test_a_model_with_another_id_for_what_it_does_not_know():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=320, minloglevel=2,
+        pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=5, byte_fallback=True,
+    )  # fmt: skip
+    tokenizer = SentencePieceTokenizer(model.getvalue())
+    assert tokenizer.decode(tokenizer.encode("a\u2581b")) == "a\u2581b"
+
+
+# --- One vocabulary or two ----------------------------------------------------------------
+
+
+def names(directory) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_joint_tokenizers(tmp_path):
+    tokenizers = get_tokenizers(tmp_path, make_config(), PAIRS)
+    assert names(tmp_path) == []
+    tokenizers.save(tmp_path)
+    assert names(tmp_path) == ["tokenizer.model"]
+    assert tokenizers.source is tokenizers.target
+    loaded = Tokenizers.load(tmp_path)
+    assert loaded.joint
+    assert loaded.source.sha256 == tokenizers.source.sha256
+
+
+def test_separate_tokenizers(tmp_path):
+    pairs = Pairs([("abcdefgh", "stuvwxyz"), ("abcd efgh", "stuv wxyz")])
+    config = make_config(joint=False, vocab_size=275)
+    tokenizers = get_tokenizers(tmp_path, config, pairs)
+    tokenizers.save(tmp_path)
+    assert names(tmp_path) == ["tokenizer.source.model", "tokenizer.target.model"]
+    assert len(tokenizers.source.encode("abcd")) < len(tokenizers.target.encode("abcd"))
+    assert len(tokenizers.source.encode("stuv")) > len(tokenizers.target.encode("stuv"))
+    loaded = Tokenizers.load(tmp_path)
+    assert not loaded.joint
+    assert [t.sha256 for t in loaded] == [t.sha256 for t in tokenizers]
+
+
+def test_load_without_tokenizers(tmp_path):
+    with pytest.raises(UserError) as error:
+        Tokenizers.load(tmp_path)
+    assert one_line(error) == (
+        f"no tokenizer in {tmp_path}: expected tokenizer.model, or tokenizer.source.model and "
+        "tokenizer.target.model"
+    )
+
+
+def test_get_tokenizers_trains_on_a_sample_once(tmp_path):
+    pairs = Pairs(PAIRS.pairs)
+    first = get_tokenizers(tmp_path, make_config(sample_size=3, vocab_size=300), pairs)
+    first.save(tmp_path)
+    again = get_tokenizers(tmp_path, make_config(sample_size=3, vocab_size=300), pairs)
+    assert pairs.asked_for == [3]
+    assert first.source.sha256 == again.source.sha256
+
+
+def test_half_saved_separate_tokenizers_are_made_again(tmp_path):
+    config = make_config(joint=False, vocab_size=300)
+    first = get_tokenizers(tmp_path, config, PAIRS)
+    first.save(tmp_path)
+    (tmp_path / "tokenizer.target.model").unlink()
+    again = get_tokenizers(tmp_path, config, PAIRS)
+    assert [t.sha256 for t in first] == [t.sha256 for t in again]
+
+
+def test_given_models_are_used_and_copied(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_atomically(tmp_path / "a.model", small_tokenizer("bpe").model_bytes)
+    write_atomically(tmp_path / "b.model", small_tokenizer("unigram").model_bytes)
+    bpe, unigram = small_tokenizer("bpe").sha256, small_tokenizer("unigram").sha256
+
+    # vocab_size is not used: the models are 310 pieces.
+    config = make_config(source_model="~/a.model", vocab_size=1000)
+    joint = get_tokenizers(tmp_path / "joint", config, PAIRS)
+    assert [t.sha256 for t in joint] == [bpe, bpe]
+    joint.save(tmp_path / "joint")
+    (tmp_path / "a.model").rename(tmp_path / "c.model")  # the copy is enough
+    assert [t.sha256 for t in get_tokenizers(tmp_path / "joint", config, PAIRS)] == [bpe, bpe]
+
+    config = make_config(joint=False, source_model="~/c.model", target_model="~/b.model")
+    two = get_tokenizers(tmp_path / "two", config, PAIRS)
+    assert [t.sha256 for t in two] == [bpe, unigram]
+
+
+# --- What a configuration may say ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampling_alpha": -0.1}, r"tokenizer.sampling_alpha is -0.1; it must be in \[0, 1\)"),
+        ({"sampling_alpha": 1.0}, r"tokenizer.sampling_alpha is 1.0; it must be in \[0, 1\)"),
+        ({"num_samples": 0}, "tokenizer.num_samples is 0; it must be at least 1"),
+        ({"num_samples": 2}, "tokenizer.num_samples is 2, of one and the same segmentation"),
+        (
+            {"model_type": "unigram", "sampling_alpha": 0.1},
+            "tokenizer.sampling_alpha is 0.1, but a unigram model has no merges to leave out",
+        ),
+    ],
+)
+def test_sampling_that_is_refused(changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        make_config(**changes)
+    one_line(error)
+
+
+def test_sampling_that_will_do():
+    make_config(sampling_alpha=0.1, num_samples=3)
+    # The type is of a model to be trained; the given one may be of another.
+    make_config(model_type="unigram", source_model="~/a.model", sampling_alpha=0.1)

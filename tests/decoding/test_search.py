@@ -1,0 +1,414 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_configs import MODEL
+
+from transformer.decoding.search import Hypotheses, beam_search, gnmt_length_penalty
+from transformer.models.transformer import transformer
+
+PAD, BOS, EOS = 0, 1, 2
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(1, 1.0), (5, 1.358655), (10, 1.732862), (20, 2.354362), (25, 2.626528), (50, 3.778565)],
+)
+def test_gnmt_length_penalty(length, expected):
+    assert float(gnmt_length_penalty(length, 0.6)) == pytest.approx(expected, abs=1e-6)
+    assert float(gnmt_length_penalty(length, 0.0)) == 1.0
+
+
+# ---- Small graphs, by hand ----
+
+
+def search_graph(probabilities, max_length, *, beam_size, alpha):
+    """A search where the next token depends on the whole prefix: {prefix: {token: prob}}."""
+    graph = [(prefix, following) for prefix, following in probabilities.items()]
+    V = 1 + max(token for _, following in graph for token in following)
+
+    def step_fn(tokens_N, cache):
+        step, prefix_NL = cache["step"], cache["hypothesis"]
+        # Slot 0 takes the BOS that every search begins with.
+        is_new_1L = jnp.arange(max_length + 1)[None] == step
+        prefix_NL = jnp.where(is_new_1L, tokens_N[:, None], prefix_NL)
+        logits_NV = jnp.zeros((len(tokens_N), V))  # uniform where the graph ends
+        for prefix, following in graph:
+            row = np.full(V, -np.inf, np.float32)
+            row[list(following)] = np.log(list(following.values()))
+            here_1L = np.zeros((1, max_length + 1), np.int32)
+            here_1L[0, : 1 + len(prefix)] = [BOS, *prefix]
+            is_here_N1 = (prefix_NL == here_1L).all(axis=1, keepdims=True)
+            logits_NV = jnp.where(is_here_N1 & (step == len(prefix)), row[None], logits_NV)
+        return logits_NV, {**cache, "step": step + 1, "hypothesis": prefix_NL}
+
+    cache = {
+        "step": jnp.zeros((), jnp.int32),
+        "sentence": jnp.zeros((1,)),
+        "hypothesis": jnp.zeros((beam_size, max_length + 1), jnp.int32),
+    }
+    found = beam_search(
+        step_fn,
+        cache,
+        jnp.array([max_length]),
+        beam_size=beam_size,
+        alpha=alpha,
+        longest=max_length,
+    )
+    return Hypotheses(*(np.asarray(x[0]) for x in found))
+
+
+def test_one_beam():
+    # EOS with .3, or A and then EOS with .7 * .6.
+    A = 3
+    graph = {(): {A: 0.7, EOS: 0.3}, (A,): {A: 0.4, EOS: 0.6}, (A, A): {A: 0.5, EOS: 0.5}}
+    found = search_graph(graph, 3, beam_size=1, alpha=0.0)
+    np.testing.assert_array_equal(found.tokens_BML, [[A, EOS, PAD]])
+    np.testing.assert_allclose(np.exp(found.scores_BM), [0.42], rtol=1e-6)
+
+
+def test_greedy_search_misses_what_a_beam_of_two_finds():
+    A, B = 3, 4
+    graph = {
+        (): {A: 0.6, B: 0.4},
+        (A,): {A: 0.45, EOS: 0.55},
+        (B,): {A: 0.05, EOS: 0.95},
+    }
+    found = search_graph(graph, 2, beam_size=1, alpha=0.0)
+    np.testing.assert_array_equal(found.tokens_BML, [[A, EOS]])
+    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.33], rtol=1e-6)
+    found = search_graph(graph, 2, beam_size=2, alpha=0.0)
+    np.testing.assert_array_equal(found.tokens_BML, [[B, EOS], [A, EOS]])
+    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.38, 0.33], rtol=1e-6)
+
+
+def two_beams(of_b):
+    """Tensor2Tensor's example, its ids 0, 1, 2 as A, EOS, B here: from B, `of_b` (A, EOS, B)."""
+    A, B = 3, 4
+
+    def row(a, eos, b):
+        return {A: a, EOS: eos, B: b}
+
+    graph = {
+        (): row(0.1, 0.1, 0.8),
+        (B,): row(*of_b),
+        (A,): row(0.2, 0.4, 0.4),
+        (B, A): row(0.05, 0.9, 0.05),
+        (B, B): row(0.4, 0.4, 0.2),
+    }
+    return graph, A, B
+
+
+def test_early_termination():
+    graph, _, B = two_beams((0.4, 0.5, 0.1))
+    found = search_graph(graph, 3, beam_size=2, alpha=0.0)
+    # B EOS has .8 * .5. No live hypothesis can beat it, B A with .8 * .4 least of all:
+    # the search ends before B A EOS could take second place from EOS alone.
+    np.testing.assert_array_equal(found.tokens_BML, [[B, EOS, PAD], [EOS, PAD, PAD]])
+    np.testing.assert_allclose(np.exp(found.scores_BM), [0.4, 0.1], rtol=1e-6)
+
+
+def test_the_search_takes_no_more_steps_than_its_slowest_sentence():
+    # EOS has .9 from the first step for sentence 0, from the fourth for sentence 1.
+    steps = []
+
+    def step_fn(tokens_N, cache):
+        jax.debug.callback(lambda step: steps.append(int(step)), cache["step"])
+        eos = jnp.where(cache["step"] >= cache["sentence"], 0.9, 0.05)
+        others = (1 - eos) / 2
+        probabilities = jnp.stack([0 * eos, 0 * eos, eos, others, others], axis=1)
+        return jnp.log(probabilities), {**cache, "step": cache["step"] + 1}
+
+    cache = {"step": jnp.zeros((), jnp.int32), "sentence": jnp.array([0, 3]), "hypothesis": {}}
+    found = beam_search(step_fn, cache, jnp.array([29, 29]), beam_size=1, alpha=0.0, longest=31)
+    jax.effects_barrier()
+    assert sorted(steps) == [0, 1, 2, 3]
+    assert outputs_of(found, 0) == [(EOS,)]
+    assert [len(output) for output in outputs_of(found, 1)] == [4]
+
+
+def test_length_penalty_favours_the_longer():
+    graph, A, B = two_beams((0.4, 0.5, 0.1))
+    found = search_graph(graph, 3, beam_size=2, alpha=3.5)
+    np.testing.assert_array_equal(found.tokens_BML, [[B, A, EOS], [B, EOS, PAD]])
+    np.testing.assert_allclose(found.scores_BM, [-0.45479134, -0.53421925], rtol=1e-6)
+    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.288, 0.4], rtol=1e-6)
+
+
+def test_length_penalty_with_a_likelier_end():
+    graph, _, B = two_beams((0.3, 0.6, 0.1))
+    found = search_graph(graph, 3, beam_size=2, alpha=3.5)
+    np.testing.assert_array_equal(found.tokens_BML[0], [B, EOS, PAD])
+    assert found.scores_BM[0] == pytest.approx(-0.42792145, rel=1e-6)
+
+
+def test_eos_is_forced_at_the_maximum_length_with_its_own_probability():
+    A = 3
+    graph = {(): {A: 0.9, EOS: 0.1}, (A,): {A: 0.75, EOS: 0.25}}
+    found = search_graph(graph, 2, beam_size=1, alpha=0.0)
+    np.testing.assert_array_equal(found.tokens_BML, [[A, EOS]])
+    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.9 * 0.25], rtol=1e-6)
+    found = search_graph(graph, 1, beam_size=2, alpha=0.0)
+    np.testing.assert_array_equal(found.tokens_BML, [[EOS], [PAD]])
+    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.1, 0], rtol=1e-6)
+    assert found.scores_BM[1] == -np.inf
+
+
+def test_pad_and_bos_are_never_output():
+    # Their probability is not given to the others.
+    A = 3
+    graph = {(): {PAD: 0.5, BOS: 0.3, A: 0.15, EOS: 0.05}, (A,): {PAD: 0.7, EOS: 0.3}}
+    found = search_graph(graph, 2, beam_size=3, alpha=0.0)
+    np.testing.assert_array_equal(found.tokens_BML, [[EOS, PAD], [A, EOS], [PAD, PAD]])
+    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.05, 0.045, 0], rtol=1e-6)
+
+
+# ---- Random probabilities of every prefix ----
+
+V, STATES = 7, 997
+
+
+def random_tables(batch_size, seed=0):
+    """Logits [B, STATES, V]: a hash of the whole prefix chooses the row."""
+    tables = np.random.default_rng(seed).normal(0, 1.5, (batch_size, STATES, V))
+    return tables.astype(np.float32)
+
+
+def next_state(state, token, step):
+    return (31 * state + 7 * token + step + 1) % STATES
+
+
+@functools.partial(jax.jit, static_argnames=("beam_size", "longest"))
+def search(tables_BXV, max_length_B, alpha, *, beam_size, longest):
+    def step_fn(tokens_N, cache):
+        state_N = next_state(cache["hypothesis"]["state"], tokens_N, cache["step"])
+        sentence_N = jnp.arange(len(tokens_N)) // beam_size
+        logits_NV = cache["sentence"][sentence_N, state_N]
+        cache = {**cache, "step": cache["step"] + 1, "hypothesis": {"state": state_N}}
+        return logits_NV, cache
+
+    cache = {
+        "step": jnp.zeros((), jnp.int32),
+        "sentence": tables_BXV,
+        "hypothesis": {"state": jnp.zeros(len(tables_BXV) * beam_size, jnp.int32)},
+    }
+    return beam_search(
+        step_fn, cache, max_length_B, beam_size=beam_size, alpha=alpha, longest=longest
+    )
+
+
+def log_probs_after(table_XV, prefix):
+    state = 0
+    for step, token in enumerate([BOS, *prefix]):
+        state = next_state(state, token, step)
+    logits = table_XV[state].astype(np.float64)
+    return logits - np.log(np.exp(logits).sum())
+
+
+def forced_log_prob(table_XV, tokens):
+    return sum(log_probs_after(table_XV, tokens[:t])[token] for t, token in enumerate(tokens))
+
+
+def penalty(length, alpha):
+    return ((5 + length) / 6) ** alpha
+
+
+def all_outputs(table_XV, max_length):
+    """{output: log-probability} of every sequence that ends in EOS within the length."""
+    outputs, prefixes = {}, {(): 0.0}
+    for length in range(1, max_length + 1):
+        longer = {}
+        for prefix, log_prob in prefixes.items():
+            following = log_probs_after(table_XV, prefix)
+            outputs[*prefix, EOS] = log_prob + following[EOS]
+            if length < max_length:
+                for token in range(EOS + 1, V):
+                    longer[*prefix, token] = log_prob + following[token]
+        prefixes = longer
+    return outputs
+
+
+def whole_beam_search(table_XV, max_length, beam_size, alpha):
+    """[(score, output)], best first, of a beam search that goes on to the maximum length."""
+    live, finished = [(0.0, ())], []
+    for length in range(1, max_length + 1):
+        candidates = []
+        for log_prob, prefix in live:
+            following = log_probs_after(table_XV, prefix)
+            tokens = [EOS] if length == max_length else range(EOS, V)
+            candidates += [(log_prob + following[t], (*prefix, t)) for t in tokens]
+        candidates = sorted(candidates, reverse=True)[: 2 * beam_size]
+        finished += [(x / penalty(length, alpha), out) for x, out in candidates if out[-1] == EOS]
+        live = [(x, out) for x, out in candidates if out[-1] != EOS][:beam_size]
+    return sorted(finished, reverse=True)[:beam_size]
+
+
+def outputs_of(found, b):
+    """The hypotheses of sentence b as tuples without the padding."""
+    return [tuple(int(t) for t in row if t != PAD) for row in np.asarray(found.tokens_BML[b])]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.5])
+def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_outputs(alpha):
+    # 4 tokens that go on: 4 * 4 * 4 hypotheses are live when the fourth must be EOS.
+    tables, max_length = random_tables(13), 4
+    tables[:, :, EOS] -= 1
+    found = search(tables, jnp.full(13, max_length), alpha, beam_size=64, longest=max_length)
+    lengths = set()
+    for b in range(13):
+        scores = {
+            output: log_prob / penalty(len(output), alpha)
+            for output, log_prob in all_outputs(tables[b], max_length).items()
+        }
+        assert len(scores) == 1 + 4 + 16 + 64
+        best = max(scores, key=scores.get)
+        assert outputs_of(found, b)[0] == best
+        assert found.scores_BM[b, 0] == pytest.approx(scores[best], rel=1e-5)
+        lengths.add(len(best))
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.5])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_early_termination_changes_nothing_about_the_best(alpha, beam_size):
+    tables, longest = random_tables(17, seed=1), 11
+    tables[:, :, EOS] += 0.5
+    max_length_B = np.arange(17) % longest + 1
+    found = search(tables, max_length_B, alpha, beam_size=beam_size, longest=longest)
+    fewer = 0
+    for b, max_length in enumerate(max_length_B):
+        expected = whole_beam_search(tables[b], max_length, beam_size, alpha)
+        score, output = expected[0]
+        assert outputs_of(found, b)[0] == output
+        assert found.scores_BM[b, 0] == pytest.approx(score, rel=1e-5)
+        fewer += outputs_of(found, b) != [output for _, output in expected]
+    if beam_size > 1 and alpha < 1:
+        assert fewer, "no search ended early, so this compared nothing"
+
+
+def test_every_hypothesis_is_what_it_says():
+    tables, longest, alpha = random_tables(17, seed=2), 7, 0.6
+    max_length_B = np.arange(17) % longest + 1
+    found = search(tables, max_length_B, alpha, beam_size=5, longest=longest)
+    assert found.tokens_BML.shape == (17, 5, longest)
+    assert found.tokens_BML.dtype == jnp.int32
+    places = 0
+    for b in range(17):
+        scores = np.asarray(found.scores_BM[b])
+        assert (scores[:-1] >= scores[1:]).all()
+        filled = [tokens for tokens in outputs_of(found, b) if tokens]
+        assert len(set(filled)) == len(filled)
+        for m in range(5):
+            tokens = np.asarray(found.tokens_BML[b, m])
+            if np.isneginf(scores[m]):
+                assert (tokens == PAD).all()
+                assert np.isneginf(found.log_probs_BM[b, m])
+                continue
+            places += 1
+            length = int((tokens != PAD).sum())
+            assert (tokens[length:] == PAD).all()
+            assert tokens[length - 1] == EOS
+            assert (tokens[: length - 1] > EOS).all()
+            assert length <= max_length_B[b]
+            log_prob = forced_log_prob(tables[b], tokens[:length].tolist())
+            assert found.log_probs_BM[b, m] == pytest.approx(log_prob, rel=1e-5)
+            assert scores[m] == pytest.approx(log_prob / penalty(length, alpha), rel=1e-5)
+    assert places > 17
+
+
+def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows():
+    tables, longest = random_tables(11, seed=3), 13
+    # Sentences that end soon beside others that go on.
+    tables[::2, :, EOS] += 2
+    tables[1::2, :, EOS] -= 3
+    max_length_B = np.array([13, 12, 11, 0, 13, 3, 5, 13, 0, 2, 13])
+    together = search(tables, max_length_B, 0.6, beam_size=3, longest=longest)
+    for b in range(11):
+        alone = search(
+            tables[b : b + 1], max_length_B[b : b + 1], 0.6, beam_size=3, longest=longest
+        )
+        np.testing.assert_array_equal(together.tokens_BML[b], alone.tokens_BML[0])
+        np.testing.assert_allclose(together.scores_BM[b], alone.scores_BM[0], rtol=1e-6)
+        np.testing.assert_allclose(together.log_probs_BM[b], alone.log_probs_BM[0], rtol=1e-6)
+    for b in (3, 8):
+        assert np.isneginf(together.scores_BM[b]).all()
+        assert (together.tokens_BML[b] == PAD).all()
+
+
+def test_only_the_hypothesis_part_of_a_cache_is_reordered():
+    """Each hypothesis finds what it wrote; sentence arrays and the step stay as they are."""
+    tables, longest, M = random_tables(3, seed=4), 5, 4
+
+    def step_fn(tokens_N, cache):
+        step, written_NL = cache["step"], cache["hypothesis"]["nested"][0]
+        written_NL = written_NL.at[:, step].set(tokens_N)
+        state_N = jnp.zeros(len(tokens_N), jnp.int32)
+        for t in range(longest):
+            after_N = next_state(state_N, written_NL[:, t], t)
+            state_N = jnp.where(t <= step, after_N, state_N)
+        logits_NV = cache["sentence"][jnp.arange(len(tokens_N)) // M, state_N]
+        cache = {**cache, "step": step + 1, "hypothesis": {"nested": [written_NL]}}
+        return logits_NV, cache
+
+    cache = {
+        "step": jnp.zeros((), jnp.int32),
+        "sentence": jnp.asarray(tables),
+        "hypothesis": {"nested": [jnp.zeros((3 * M, longest), jnp.int32)]},
+    }
+    max_length_B = jnp.full(3, longest)
+    found = beam_search(step_fn, cache, max_length_B, beam_size=M, alpha=0.6, longest=longest)
+    expected = search(tables, max_length_B, 0.6, beam_size=M, longest=longest)
+    np.testing.assert_array_equal(found.tokens_BML, expected.tokens_BML)
+    np.testing.assert_allclose(found.scores_BM, expected.scores_BM, rtol=1e-6)
+
+
+# ---- With a Transformer ----
+
+
+def test_score_is_that_of_forced_decoding(random_params):
+    config = dataclasses.replace(
+        MODEL,
+        num_decoder_layers=2,
+        d_model=13,
+        d_ff=17,
+        num_heads=3,
+        d_k=5,
+        d_v=2,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation_dropout=0.1,
+    )
+    model = transformer(config, 11, 11)
+    params = random_params(model)
+    src = jnp.array([[5, 0, 7, 9, 2], [4, 2, 0, 0, 0], [0, 0, 0, 0, 0], [3, 8, 6, 10, 2]])
+    max_length_B, M, longest, alpha = np.array([7, 3, 0, 6]), 3, 7, 0.6
+
+    @jax.jit
+    def translate(params):
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(src), src, M, longest)
+        return beam_search(
+            bound.decode_step, cache, max_length_B, beam_size=M, alpha=alpha, longest=longest
+        )
+
+    @jax.jit
+    def force(params, tokens_NL):
+        tgt_in = jnp.pad(tokens_NL[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+        logits = model.bind(params)(jnp.repeat(src, M, axis=0), tgt_in)
+        log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens_NL[:, :, None], axis=2)
+        return jnp.sum(log_probs[:, :, 0], axis=1, where=tokens_NL != PAD).reshape(-1, M)
+
+    found = translate(params)
+    filled = np.isfinite(found.scores_BM)
+    assert filled[[0, 1, 3], 0].all()
+    assert not filled[2].any()
+    forced = np.asarray(force(params, found.tokens_BML.reshape(-1, longest)))
+    np.testing.assert_allclose(found.log_probs_BM[filled], forced[filled], rtol=1e-5)
+    lengths = (np.asarray(found.tokens_BML) != PAD).sum(axis=2)
+    assert (lengths.max(axis=1) <= max_length_B).all()
+    np.testing.assert_allclose(
+        found.scores_BM[filled], (forced / penalty(lengths, alpha))[filled], rtol=1e-5
+    )

@@ -1,0 +1,350 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import transformer.models.attention
+from transformer.models.attention import (
+    KeysValues,
+    MultiHeadAttention,
+    attention,
+    dot_product_attention,
+)
+from transformer.models.layers import DropoutRngs
+from transformer.models.masks import Mask
+from transformer.system.sharding import data_mesh, split_rows
+
+ROOT = Path(__file__).parents[2]
+F32 = jnp.dtype("float32")
+
+
+def attend(query, key, mask, value=None, **dropout):
+    """One head, one sentence: the values default to the identity, so that weights come out."""
+    key = jnp.asarray(key, F32)
+    value = jnp.eye(len(key)) if value is None else jnp.asarray(value, F32)
+    memory = KeysValues(key[None, None], value[None, None])
+    query = jnp.asarray(query, F32)[None, None]
+    return dot_product_attention(query, memory, jnp.asarray(mask)[None], **dropout)[0, 0]
+
+
+def test_scores_are_divided_by_the_root_of_d_k():
+    found = attend([[1, 0]], np.eye(2), [[True, True]])
+    np.testing.assert_allclose(found, [[0.6697615, 0.3302385]], atol=1e-7)
+    # d_k = 4: products 2, 4, 6, 8, halved.
+    key = np.zeros((4, 4))
+    key[:, 0] = [1, 2, 3, 4]
+    found = attend([[2, 5, 7, 11]], key, [[True] * 4])
+    expected = np.exp([1, 2, 3, 4]) / np.exp([1, 2, 3, 4]).sum()
+    np.testing.assert_allclose(found, [expected], atol=1e-7)
+
+
+def test_masked_keys_have_no_weight():
+    found = attend([[1]], [[1], [2], [7]], [[True, True, False]])
+    np.testing.assert_allclose(found, [[0.26894142, 0.73105858, 0]], atol=1e-7)
+    assert found[0, 2] == 0
+    found = attend([[1]], [[7], [1], [2]], [[False, True, True]])
+    np.testing.assert_allclose(found, [[0, 0.26894142, 0.73105858]], atol=1e-7)
+
+
+def test_masked_keys_have_no_weight_beside_however_small_scores():
+    found = attend([[1]], [[-1e9], [0], [-1e9]], [[True, False, True]])
+    np.testing.assert_allclose(found, [[0.5, 0, 0.5]], atol=1e-7)
+
+
+def test_masked_values_do_not_leak_however_large():
+    value = [[1.0], [2.0], [1e38]]
+    found = attend([[0]], [[0], [0], [1e30]], [[True, True, False]], value)
+    np.testing.assert_allclose(found, [[1.5]], rtol=1e-6)
+
+
+def test_a_query_with_nothing_to_attend_to_stays_finite():
+    value = jnp.array([[1.0], [2.0], [6.0]])
+
+    def mean(query, key):
+        return attend(query, key, [[False] * 3], value).sum()
+
+    query, key = jnp.array([[3.0]]), jnp.array([[1.0], [2.0], [7.0]])
+    found, gradients = jax.value_and_grad(mean, argnums=(0, 1))(query, key)
+    assert found == pytest.approx(3)
+    assert all((g == 0).all() for g in gradients)
+
+
+def test_large_scores_do_not_overflow():
+    found = attend([[1e4]], [[1e4], [1e4 - 1e-3], [-1e4]], [[True] * 3])
+    np.testing.assert_allclose(found.sum(), 1, rtol=1e-6)
+
+
+def test_bfloat16_scores_are_float32():
+    # d_k = 4, scores (32 * 16 + 2) / 2 = 257 and 256; bfloat16 rounds 257 to 256.
+    key = jnp.array([[16, 1, 0, 0], [16, 0, 0, 0]], jnp.bfloat16)
+    query = jnp.array([[32, 2, 0, 0]], jnp.bfloat16)
+    memory = KeysValues(key[None, None], jnp.eye(2, dtype=jnp.bfloat16)[None, None])
+    found = dot_product_attention(query[None, None], memory, jnp.ones((1, 1, 2), bool))
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_allclose(found[0, 0].astype(F32), [[0.7310586, 0.2689414]], atol=2e-3)
+
+
+def test_attention_dropout_acts_on_the_weights():
+    n = 1009
+    rngs = nnx.Rngs(dropout=0)
+    uniform = attend(np.zeros((1, 1)), np.zeros((n, 1)), np.ones((1, n), bool))
+    np.testing.assert_allclose(uniform, np.full((1, n), 1 / n), rtol=1e-5)
+    dropped = attend(
+        np.zeros((1, 1)), np.zeros((n, 1)), np.ones((1, n), bool), dropout_rate=0.5, rngs=rngs
+    )
+    # Dropped after the softmax: the others are not renormalised, only doubled.
+    is_zero = np.asarray(dropped) == 0
+    np.testing.assert_allclose(np.asarray(dropped)[~is_zero], 2 / n, rtol=1e-5)
+    assert abs(is_zero.sum() - n / 2) < 4 * (n / 4) ** 0.5
+
+
+# ---- Blocks of queries ----
+
+
+B, H, T, S, K, U = 2, 3, 11, 13, 5, 7
+
+
+@pytest.fixture
+def blocks_of_three(monkeypatch):
+    """11 queries then make 4 blocks, the last filled up with one query."""
+    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", 3)
+
+
+def drawn_tensors(dtype=F32):
+    rng = np.random.default_rng(2)
+    shapes = (B, H, T, K), (B, H, S, K), (B, H, S, U), (B, H, T, U)
+    query, key, value, weight = (jnp.asarray(rng.normal(size=s), dtype) for s in shapes)
+    return query, KeysValues(key, value), weight
+
+
+def drawn_segments():
+    rng = np.random.default_rng(3)
+    queries, keys = rng.integers(0, 3, (B, T)), rng.integers(0, 3, (B, S))
+    queries[0, 4], queries[1, 5] = 0, 7  # these attend to nothing
+    return jnp.asarray(queries), jnp.asarray(keys)
+
+
+def value_and_gradients(attend, query, memory, weight):
+    """The output of attend(query, memory), and gradients of its sum weighted at random."""
+
+    def weighted(query, memory):
+        y_BHTU = attend(query, memory)
+        return (y_BHTU * weight).sum(), y_BHTU
+
+    gradients, y_BHTU = jax.jit(jax.grad(weighted, (0, 1), has_aux=True))(query, memory)
+    return [y_BHTU, *jax.tree.leaves(gradients)]
+
+
+MASKS = {
+    "segments": Mask(*drawn_segments()),
+    "packed and causal": Mask(*drawn_segments(), jnp.arange(T)),
+    "at later positions": Mask(*drawn_segments(), jnp.arange(T) + 2),
+    "one row of segments": Mask(*(x[:1] for x in drawn_segments())),
+    "one query segment": Mask(jnp.ones((1, 1), int), drawn_segments()[1]),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_blocks_equal_the_plain_form(mask, blocks_of_three):
+    query, memory, weight = drawn_tensors()
+
+    def plain(query, memory):
+        return dot_product_attention(query, memory, mask.dense())
+
+    def in_blocks(query, memory):
+        return attention(query, memory, mask)
+
+    # A training step may recompute a layer, too.
+    for form in (in_blocks, jax.checkpoint(in_blocks)):
+        for found, expected in zip(
+            value_and_gradients(form, query, memory, weight),
+            value_and_gradients(plain, query, memory, weight),
+        ):
+            np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_few_queries_are_one_block(monkeypatch):
+    def has_loop(most):
+        monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", most)
+        query, memory, _ = drawn_tensors()
+        # A function of its own each time, since JAX keeps what it has traced.
+        program = jax.make_jaxpr(lambda *x: attention(*x, MASKS["segments"]))(query, memory)
+        return "scan" in str(program)
+
+    assert not has_loop(T)
+    assert has_loop(T - 1)
+
+
+def test_dropout_in_blocks(blocks_of_three):
+    query, memory, weight = drawn_tensors()
+    mask, rate = Mask(jnp.ones((B, T), int), jnp.ones((B, S), int)), 0.25
+
+    def dropped(query, memory, rows=(0, 1)):
+        rngs = DropoutRngs(jax.random.key(5), jnp.array(rows))
+        return attention(query, memory, mask, rate, rngs)
+
+    # With the identity for values the weights come out, and what was dropped is seen.
+    weights_BHTS = jax.nn.softmax(jnp.einsum("BHTK,BHSK->BHTS", query, memory.key_BHSK) / K**0.5)
+    identity = jnp.broadcast_to(jnp.eye(S), (B, H, S, S))
+    scale_BHTS = dropped(query, memory._replace(value_BHSU=identity)) / weights_BHTS
+    is_kept = np.asarray(scale_BHTS) != 0
+    np.testing.assert_allclose(scale_BHTS[is_kept], 1 / (1 - rate), rtol=1e-4)
+    n = is_kept.size
+    assert abs(is_kept.sum() - (1 - rate) * n) < 4 * (n * rate * (1 - rate)) ** 0.5
+    assert rows_and_blocks_differ(is_kept)
+
+    # The backward pass, which draws again, draws the same.
+    def reference(query, memory):
+        scores_BHTS = jnp.einsum("BHTK,BHSK->BHTS", query, memory.key_BHSK) / K**0.5
+        weights_BHTS = jax.nn.softmax(scores_BHTS) * jnp.where(is_kept, 1 / (1 - rate), 0)
+        return jnp.einsum("BHTS,BHSU->BHTU", weights_BHTS, memory.value_BHSU)
+
+    for found, expected in zip(
+        value_and_gradients(dropped, query, memory, weight),
+        value_and_gradients(reference, query, memory, weight),
+    ):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+
+    # A row's draw is its own, whatever the rows beside it.
+    swapped = dropped(*jax.tree.map(lambda x: x[::-1], (query, memory)), rows=(1, 0))
+    np.testing.assert_allclose(swapped[::-1], dropped(query, memory), atol=1e-6)
+    # And with one key for all rows at a time, which `nnx.Rngs` gives.
+    memory = memory._replace(value_BHSU=identity)
+    weights_BHTS = attention(query, memory, mask, rate, nnx.Rngs(dropout=0))
+    assert rows_and_blocks_differ(np.asarray(weights_BHTS) != 0)
+
+
+def rows_and_blocks_differ(is_kept):
+    return (is_kept[0] != is_kept[1]).any() and (is_kept[:, :, :3] != is_kept[:, :, 3:6]).any()
+
+
+def test_gradients_of_bfloat16_memory_are_summed_in_float32(monkeypatch):
+    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", 2)
+    n = 1024  # 512 blocks of 2; in bfloat16, 512 + 2 is 512
+    query = jnp.zeros((1, 1, n, 1), jnp.bfloat16)
+    memory = KeysValues(*jnp.ones((2, 1, 1, 1, 1), jnp.bfloat16))
+    mask = Mask(jnp.ones((1, n), int), jnp.ones((1, 1), int))
+    _, _, _, by_value = value_and_gradients(
+        lambda query, memory: attention(query, memory, mask), query, memory, F32.type(1)
+    )
+    assert by_value.dtype == jnp.bfloat16
+    assert by_value.item() == n
+
+
+def temporary_bytes(n):
+    """What the gradient of self-attention of one row of n needs beside arguments and results."""
+    mask = Mask(jnp.ones((1, n), int), jnp.ones((1, n), int), jnp.arange(n))
+
+    def summed(query, memory):
+        return attention(query, memory, mask).sum()
+
+    x = jax.ShapeDtypeStruct((1, 2, n, 8), F32)
+    compiled = jax.jit(jax.grad(summed, (0, 1))).lower(x, KeysValues(x, x)).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def test_memory_grows_linearly_with_length(monkeypatch):
+    assert temporary_bytes(4096) < 2.1 * temporary_bytes(2048)
+    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", 4096)
+    assert temporary_bytes(4096) > 3.9 * temporary_bytes(2048)
+
+
+def test_rows_over_devices_in_blocks():
+    """Each device works on its own rows, with nothing sent, and the results are the same."""
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
+    }
+    subprocess.run([sys.executable, __file__], env=environment, check=True, timeout=300)
+
+
+def compare_one_and_two_devices():
+    transformer.models.attention.MAX_QUERIES = 3
+    query, memory, weight = drawn_tensors()
+
+    def weighted(query, memory, weight, rows_B):
+        rngs = DropoutRngs(jax.random.key(5), rows_B)
+        return (attention(query, memory, MASKS["packed and causal"], 0.25, rngs) * weight).sum()
+
+    gradients, arguments = jax.grad(weighted, (0, 1)), (query, memory, weight, jnp.arange(B))
+    expected = jax.jit(gradients)(*arguments)
+    assert len(jax.devices()) == 2
+    rows = split_rows(data_mesh(), axis=0)
+    step = jax.jit(gradients, in_shardings=rows, out_shardings=rows).lower(*arguments).compile()
+    for collective in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
+        assert collective not in step.as_text()
+    found = step(*(jax.device_put(x, rows) for x in arguments))
+    for one, two in zip(jax.tree.leaves(expected), jax.tree.leaves(found)):
+        np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+# ---- Multi-head attention ----
+
+
+def layer_of(**changes):
+    arguments = dict(num_heads=3, d_k=5, d_v=2, dropout_rate=0.0, dtype=F32, rngs=nnx.Rngs(0))
+    return MultiHeadAttention(7, **{**arguments, **changes})
+
+
+def test_projections_have_no_biases():
+    shapes = jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(layer_of())))
+    assert shapes == {
+        "query": {"kernel": (7, 15)},
+        "key": {"kernel": (7, 15)},
+        "value": {"kernel": (7, 6)},
+        "output": {"kernel": (6, 7)},
+    }
+
+
+def test_multi_head_attention_is_one_attention_a_head():
+    layer, rng = layer_of(), np.random.default_rng(0)
+    x_BTD = rng.normal(size=(2, 11, 7)).astype(np.float32)
+    y_BSD = rng.normal(size=(2, 13, 7)).astype(np.float32)
+    mask = MASKS["segments"]._replace(query_segments_BT=jnp.full((2, 11), 1))
+    memory = layer.keys_values(y_BSD)
+    assert memory.key_BHSK.shape == (2, 3, 13, 5)
+    assert memory.value_BHSU.shape == (2, 3, 13, 2)
+
+    w = {name: np.asarray(getattr(layer, name).kernel[...]) for name in ("query", "key", "value")}
+    heads = []
+    for h in range(3):
+        q = x_BTD @ w["query"][:, 5 * h : 5 * h + 5]
+        k = y_BSD @ w["key"][:, 5 * h : 5 * h + 5]
+        v = y_BSD @ w["value"][:, 2 * h : 2 * h + 2]
+        e = np.exp(q @ k.swapaxes(1, 2) / 5**0.5) * mask.dense()
+        heads.append(e / e.sum(-1, keepdims=True) @ v)
+    expected = np.concatenate(heads, axis=-1) @ np.asarray(layer.output.kernel[...])
+    np.testing.assert_allclose(layer(x_BTD, memory, mask), expected, atol=1e-5)
+
+
+def test_a_mask_of_size_one_serves_all_rows_or_queries():
+    layer = layer_of()
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 7)), F32)
+    memory = layer.keys_values(x)
+    one, keys = jnp.ones((2, 3), int), jnp.array([[1, 0, 1], [1, 1, 0]])
+    for small, whole in (
+        (Mask(one[:1, :1], keys), Mask(one, keys)),
+        (Mask(one[:1], one[:1], jnp.arange(3)), Mask(one, one, jnp.arange(3))),
+    ):
+        np.testing.assert_allclose(layer(x, memory, small), layer(x, memory, whole), atol=1e-6)
+
+
+def test_attention_dropout_needs_a_rate_and_rngs():
+    x, mask = jnp.ones((1, 5, 7)), Mask(*jnp.ones((2, 1, 5), int))
+    off, on = layer_of(), layer_of(dropout_rate=0.5)
+    memory = off.keys_values(x)
+    plain = off(x, memory, mask)
+    np.testing.assert_array_equal(off(x, memory, mask, nnx.Rngs(dropout=0)), plain)
+    np.testing.assert_array_equal(on(x, memory, mask), plain)
+    assert (on(x, memory, mask, nnx.Rngs(dropout=0)) != plain).any()
+
+
+if __name__ == "__main__":
+    compare_one_and_two_devices()

@@ -1,0 +1,291 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer.models.layers import (
+    AddAndNorm,
+    DropoutRngs,
+    Embedding,
+    FeedForward,
+    Linear,
+    at_least_float32,
+    dropout,
+    layer_norm,
+    multiply,
+    random_words,
+)
+
+F32, BF16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
+
+
+def rngs(seed=0):
+    return nnx.Rngs(dropout=seed)
+
+
+def test_at_least_float32():
+    assert [at_least_float32(jnp.dtype(d)) for d in ("bfloat16", "float32", "float64")] == [
+        jnp.dtype(d) for d in ("float32", "float32", "float64")
+    ]
+
+
+def test_dropout_zeroes_at_its_rate_and_scales_the_rest():
+    n = 101 * 103
+    for rate, scale in ((0.25, 4 / 3), (0.5, 2.0), (0.75, 4.0)):
+        y = np.asarray(dropout(jnp.ones((101, 103)), rate, rngs()))
+        np.testing.assert_array_equal(np.unique(y), np.float32([0, scale]))
+        deviation = (n * rate * (1 - rate)) ** 0.5
+        assert abs((y == 0).sum() - n * rate) < 4 * deviation
+
+
+def test_dropout_rate_is_exact():
+    y = np.asarray(dropout(jnp.ones((311, 313)), 0.1, rngs(1)))
+    assert abs((y == 0).mean() - 0.1) < 4 * (0.1 * 0.9 / y.size) ** 0.5
+    assert y.max() == np.float32(1 / 0.9)
+
+
+def correlation_is_small(a, b):
+    """Whether bits agree in half of the places, within 5 standard deviations."""
+    return abs((a == b).mean() - 0.5) < 5 * (0.25 / a.size) ** 0.5
+
+
+def test_dropout_draws_are_independent():
+    stream = rngs(2)
+    dropped, other = (np.asarray(dropout(jnp.ones((401, 7, 54)), 0.5, stream)) for _ in "ab")
+    dropped, other = dropped == 0, other == 0
+    assert correlation_is_small(dropped, other)
+    for axis in range(3):
+        for shift in (1, 2, 4, 5):
+            assert correlation_is_small(dropped, np.roll(dropped, shift, axis))
+            assert correlation_is_small(dropped, np.roll(other, shift, axis))
+
+
+def test_random_words_are_uniform_in_every_bit():
+    keys = jax.random.split(jax.random.key(5), 3)
+    words = np.asarray(random_words(keys, (3, 127, 131)))
+    assert words.dtype == np.uint32
+    bits = np.unpackbits(words.view(np.uint8)).reshape(-1, 32)
+    deviation = (0.25 / len(bits)) ** 0.5
+    assert np.abs(bits.mean(0) - 0.5).max() < 5 * deviation
+    agreement = (bits[:, :, None] == bits[:, None, :]).mean(0) - np.eye(32) / 2
+    assert np.abs(agreement - 0.5).max() < 5 * deviation
+    assert len(np.unique(words)) > words.size - 20  # 1.4 equal ones are to be expected
+
+
+def test_random_words_of_a_row_depend_on_its_key_and_place_alone():
+    keys = jax.random.split(jax.random.key(6), 5)
+    words = random_words(keys, (5, 7, 11))
+    np.testing.assert_array_equal(words[3:], random_words(keys[3:], (2, 7, 11)))
+    np.testing.assert_array_equal(words[:, :2], random_words(keys, (5, 2, 11)))
+    # Neighbouring counters, as bad keys as can be, share no words.
+    close = jax.random.wrap_key_data(jnp.array([[0, 0], [0, 1], [1, 0]], jnp.uint32))
+    a, b, c = np.asarray(random_words(close, (3, 997)))
+    assert (a != b).all()
+    assert (a != c).all()
+    assert (b != c).all()
+
+
+def test_dropout_depends_on_its_key_and_on_nothing_else():
+    x = jnp.ones((7, 11))
+    first = dropout(x, 0.5, rngs(3))
+    np.testing.assert_array_equal(first, dropout(x, 0.5, rngs(3)))
+    assert (first != dropout(x, 0.5, rngs(4))).any()
+    stream = rngs(3)
+    np.testing.assert_array_equal(first, dropout(x, 0.5, stream))
+    assert (first != dropout(x, 0.5, stream)).any(), "two layers drew the same mask"
+
+
+def test_dropout_is_off_without_rngs_or_rate():
+    x = jnp.ones((2, 3))
+    assert dropout(x, 0.5, None) is x
+    assert dropout(x, 0.0, rngs()) is x
+
+
+def test_dropout_keeps_type_and_shape():
+    for shape in ((1,), (5, 1), (2, 3, 7)):
+        assert dropout(jnp.ones(shape, BF16), 0.3, rngs()).shape == shape
+        assert dropout(jnp.ones(shape, BF16), 0.3, rngs()).dtype == BF16
+
+
+@pytest.mark.parametrize("d_out", [3, 13])  # the gradient's operands come in another order
+def test_multiply_and_its_gradient(d_out):
+    rng = np.random.default_rng(7)
+    x, w, g = (jnp.asarray(rng.normal(size=s), F32) for s in ((2, 5, 7), (7, d_out), (2, 5, d_out)))
+    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, F32), x, w)
+    np.testing.assert_allclose(y, np.einsum("bti,io->bto", x, w), rtol=1e-5, atol=1e-6)
+    dx, dw = backward(g)
+    np.testing.assert_allclose(dx, np.einsum("bto,io->bti", g, w), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dw, np.einsum("bto,bti->io", g, x), rtol=1e-5, atol=1e-6)
+
+
+def test_multiply_gives_float32_sums_of_bfloat16_operands():
+    x = jnp.array([[[16.0, 1.0]]], BF16)
+    w = jnp.array([[16.0], [1.0]])
+    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, BF16), x, w)
+    assert y.dtype == F32
+    np.testing.assert_array_equal(y, [[[257]]])  # bfloat16 rounds it to 256
+    # 1 + 2^-9 is 1 in bfloat16: operands are rounded, the gradient of a parameter is not.
+    dx, dw = backward(jnp.array([[[1 + 2.0**-9]]]))
+    assert (dx.dtype, dw.dtype) == (BF16, F32)
+    np.testing.assert_array_equal(dw, [[16], [1]])
+    both = jnp.array([[[16.0], [1.0]]], BF16)
+    _, backward = jax.vjp(lambda w: multiply("BTI,IO->BTO", both, w, BF16), w[:1])
+    np.testing.assert_array_equal(backward(both.astype(F32))[0], [[257]])
+
+
+def test_every_product_of_a_bfloat16_gradient_has_bfloat16_operands_and_float32_sums():
+    layer = FeedForward(5, 7, activation="relu", dropout_rate=0.1, dtype=BF16, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(layer)
+
+    def loss(state, x):
+        keys = DropoutRngs(jax.random.key(0), jnp.arange(2))
+        return nnx.merge(graph, state)(x, keys).sum()
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(state, jnp.ones((2, 3, 5), BF16))
+    products = [line for line in str(jaxpr).splitlines() if "= dot_general[" in line]
+    assert len(products) == 6
+    assert all(":f32[" in line for line in products), products
+
+
+def test_embedding_is_scaled_and_the_output_layer_is_not():
+    embedding = Embedding(3, 4, dtype=F32, rngs=nnx.Rngs(0))
+    embedding.table_VD[...] = jnp.arange(12.0).reshape(3, 4)
+    # sqrt(d_model) = 2.
+    found = embedding.embed(jnp.array([[2, 0]]))
+    np.testing.assert_array_equal(found, [[[16, 18, 20, 22], [0, 2, 4, 6]]])
+    logits = embedding.logits(jnp.array([[[1.0, 0, 0, 1]]]))
+    np.testing.assert_array_equal(logits, [[[3, 11, 19]]])
+
+
+def test_bfloat16_embedding_gives_float32_logits():
+    embedding = Embedding(2, 2, dtype=BF16, rngs=nnx.Rngs(0))
+    assert embedding.table_VD[...].dtype == F32
+    embedding.table_VD[...] = jnp.array([[16.0, 1.0], [16.0, 0.0]])
+    assert embedding.embed(jnp.array([[1]])).dtype == BF16
+    logits = embedding.logits(jnp.array([[[16.0, 1.0]]], BF16))
+    assert logits.dtype == F32
+    # bfloat16 rounds 257 to 256.
+    np.testing.assert_array_equal(logits, [[[257, 256]]])
+
+
+def test_initial_values():
+    embedding = Embedding(997, 31, dtype=F32, rngs=nnx.Rngs(0)).table_VD[...]
+    assert float(embedding.std()) == pytest.approx(31**-0.5, rel=0.02)
+    assert abs(float(embedding.mean())) < 4 * (31 * 31 * 997) ** -0.5
+    layer = Linear(101, 53, use_bias=True, dtype=F32, rngs=nnx.Rngs(0))
+    kernel, bound = layer.kernel[...], (6 / (101 + 53)) ** 0.5
+    assert bound * 0.99 < float(abs(kernel).max()) <= bound
+    assert float(kernel.std()) == pytest.approx(bound / 3**0.5, rel=0.03)  # uniform
+    np.testing.assert_array_equal(layer.bias[...], np.zeros(53))
+    norm = layer_norm(5, dtype=F32, rngs=nnx.Rngs(0))
+    np.testing.assert_array_equal(norm.scale[...], np.ones(5))
+    np.testing.assert_array_equal(norm.bias[...], np.zeros(5))
+
+
+def feed_forward(activation="relu", dropout_rate=0.0):
+    layer = FeedForward(
+        2, 3, activation=activation, dropout_rate=dropout_rate, dtype=F32, rngs=nnx.Rngs(0)
+    )
+    layer.hidden.kernel[...] = jnp.array([[1.0, -1, 2], [0, 1, 1]])
+    layer.hidden.bias[...] = jnp.array([0.0, -3, 1])
+    layer.output.kernel[...] = jnp.array([[1.0, 0], [100, 100], [0, 2]])
+    layer.output.bias[...] = jnp.array([0.5, -0.5])
+    return layer
+
+
+def test_equation_2():
+    # x W1 + b1 = (1, -2, 5); relu: (1, 0, 5).
+    found = feed_forward()(jnp.array([[[1.0, 2.0]]]))
+    np.testing.assert_array_equal(found, [[[1.5, 9.5]]])
+
+
+@pytest.mark.parametrize(
+    ("activation", "of_1", "of_minus_2", "of_5"),
+    [
+        ("relu", 1, 0, 5),
+        ("elu", 1, -0.864665, 5),
+        ("swish", 0.731059, -0.238406, 4.966536),
+        ("gelu", 0.841192, -0.045402, 5.000000),  # by tanh, as BERT and GPT-2 have it
+    ],
+)
+def test_activations(activation, of_1, of_minus_2, of_5):
+    found = feed_forward(activation)(jnp.array([[[1.0, 2.0]]]))
+    expected = [[[of_1 + 100 * of_minus_2 + 0.5, 100 * of_minus_2 + 2 * of_5 - 0.5]]]
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_activation_dropout_acts_on_the_hidden_units_only():
+    x = jnp.broadcast_to(jnp.array([1.0, 2.0]), (1, 61, 2))
+    layer = feed_forward(dropout_rate=0.5)
+    found = np.unique(np.asarray(layer(x, rngs())), axis=0)
+    # Each of the active units, 1 and 5, is dropped or doubled: 2 and 10.
+    outputs = {tuple(row) for row in found[0].tolist()}
+    assert outputs == {(0.5, -0.5), (2.5, -0.5), (0.5, 19.5), (2.5, 19.5)}
+    np.testing.assert_array_equal(layer(x)[0, 0], [1.5, 9.5])
+    np.testing.assert_array_equal(feed_forward()(x, rngs())[0, 0], [1.5, 9.5])
+
+
+def test_layer_norm_has_biased_variance():
+    x = jnp.array([[1.0, 3.0, 5.0]])
+    # An unbiased variance would give -1, 0, 1.
+    found = layer_norm(3, dtype=F32, rngs=nnx.Rngs(0))(x)
+    np.testing.assert_allclose(found, [[-1.2247446, 0, 1.2247446]], atol=3e-7)
+
+
+def test_layer_norm_epsilon():
+    with jax.enable_x64(True):
+        norm = layer_norm(3, dtype=jnp.dtype("float64"), rngs=nnx.Rngs(0))
+        # 1e-6; 1e-5 would give 1.2247426, none at all 1.2247449.
+        found = norm(jnp.array([[1.0, 3.0, 5.0]], jnp.float64))
+        np.testing.assert_allclose(found, [[-1.2247446, 0, 1.2247446]], atol=1e-7)
+        # Where it matters: x = (-1e-3, 1e-3) has the variance 1e-6.
+        norm = layer_norm(2, dtype=jnp.dtype("float64"), rngs=nnx.Rngs(0))
+        found = norm(jnp.array([[-1e-3, 1e-3]], jnp.float64))
+        np.testing.assert_allclose(found, [[-(0.5**0.5), 0.5**0.5]], rtol=1e-6)
+
+
+def test_layer_norm_scale_and_bias():
+    norm = layer_norm(4, dtype=F32, rngs=nnx.Rngs(0))
+    norm.scale[...] = jnp.array([0.1, -0.2, 0.3, -0.4])
+    norm.bias[...] = jnp.array([-0.1, 0.2, -0.3, 0.4])
+    found = norm(jnp.array([[2.88794374, 4.67853451, 3.96257305, 3.28433037]]))
+    np.testing.assert_allclose(found, [[-0.219619, -0.086118, -0.185915, 0.645876]], atol=1e-5)
+
+
+def test_layer_norm_of_bfloat16_has_float32_statistics():
+    norm = layer_norm(2, dtype=BF16, rngs=nnx.Rngs(0))
+    found = norm(jnp.array([[256.0, 258.0]], BF16))
+    assert found.dtype == BF16
+    # The mean, 257, is no bfloat16.
+    np.testing.assert_array_equal(found, [[-1, 1]])
+
+
+def add_and_norm(norm, dropout_rate=0.0):
+    return AddAndNorm(3, norm=norm, dropout_rate=dropout_rate, dtype=F32, rngs=nnx.Rngs(params=0))
+
+
+def test_post_ln_normalises_the_sum():
+    post = add_and_norm("post")
+    x = jnp.array([[[0.0, 1, 1]]])
+    assert post.before(x) is x
+    found = post.after(x, jnp.array([[[1.0, 2, 4]]]), None)
+    np.testing.assert_allclose(found, [[[-1.2247446, 0, 1.2247446]]], atol=1e-6)
+
+
+def test_pre_ln_normalises_the_input():
+    pre = add_and_norm("pre")
+    found = pre.before(jnp.array([[[1.0, 3, 5]]]))
+    np.testing.assert_allclose(found, [[[-1.2247446, 0, 1.2247446]]], atol=1e-6)
+    x, y = jnp.array([[[0.0, 1, 1]]]), jnp.array([[[1.0, 2, 4]]])
+    np.testing.assert_array_equal(pre.after(x, y, None), [[[1, 3, 5]]])
+
+
+def test_residual_dropout_acts_on_the_sublayer_only():
+    x, y = jnp.full((1, 67, 3), 10.0), jnp.ones((1, 67, 3))
+    found = add_and_norm("pre", dropout_rate=0.5).after(x, y, rngs())
+    np.testing.assert_array_equal(np.unique(found), [10, 12])
+    # Post-LN drops before the sum: rows without any drop are constant, and become 0.
+    found = add_and_norm("post", dropout_rate=0.5).after(x, y, rngs())
+    assert np.isclose(found, 0).all(axis=-1).any()
+    assert not np.isclose(found, 0).all()

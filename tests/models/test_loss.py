@@ -1,0 +1,108 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.models.loss import cross_entropy, symmetric_divergence
+
+# Three tokens of a vocabulary of three, with their nll and, by hand, the cross-entropy
+# against 0.9 * one-hot + 0.1 / 3. Spread over the other two tokens, the 0.1 would give
+# 0.799329, 0.629843 and 2.281122.
+LOGITS = jnp.array([[[-0.1, -1.2, -0.4], [1.2, 2.3, -3.4], [-2.2, 1.0, -1.2]]])
+LABELS = jnp.array([[0, 1, 2]])
+NLL = [0.729329, 0.289843, 2.341122]
+SMOOTHED = [0.775996, 0.516509, 2.301122]
+
+
+@pytest.mark.parametrize("token", [0, 1, 2])
+def test_label_smoothing_spreads_over_the_whole_vocabulary(token):
+    real = jnp.arange(3)[None] == token
+    found = cross_entropy(LOGITS, LABELS, real, 0.1)
+    assert float(found.loss) == pytest.approx(SMOOTHED[token], abs=2e-6)
+    assert float(found.nll) == pytest.approx(NLL[token], abs=2e-6)
+    assert found.tokens == 1
+
+
+def test_sums_over_real_tokens():
+    found = cross_entropy(LOGITS, LABELS, jnp.array([[True, False, True]]), 0.1)
+    assert float(found.loss) == pytest.approx(SMOOTHED[0] + SMOOTHED[2], abs=3e-6)
+    assert float(found.nll) == pytest.approx(NLL[0] + NLL[2], abs=3e-6)
+    assert found.tokens == 2
+    assert found.tokens.dtype == jnp.int32
+    # Sums of parts are the sum of the whole.
+    whole = cross_entropy(LOGITS, LABELS, jnp.ones((1, 3), bool), 0.1)
+    assert float(whole.loss) == pytest.approx(sum(SMOOTHED), abs=4e-6)
+    assert whole.tokens == 3
+
+
+def test_no_real_token():
+    found = cross_entropy(LOGITS, LABELS, jnp.zeros((1, 3), bool), 0.1)
+    assert tuple(float(x) for x in found) == (0, 0, 0)
+
+
+def test_without_smoothing_the_loss_is_the_nll():
+    found = cross_entropy(LOGITS, LABELS, jnp.ones((1, 3), bool), 0.0)
+    assert float(found.loss) == pytest.approx(sum(NLL), abs=4e-6)
+    assert float(found.loss) == pytest.approx(float(found.nll), rel=1e-6)
+
+
+def test_padding_does_not_count_whatever_its_logits():
+    logits = LOGITS.at[0, 1].set(jnp.array([jnp.nan, jnp.inf, -jnp.inf]))
+    found = cross_entropy(logits, LABELS, jnp.array([[True, False, True]]), 0.1)
+    assert float(found.loss) == pytest.approx(SMOOTHED[0] + SMOOTHED[2], abs=3e-6)
+    assert float(found.nll) == pytest.approx(NLL[0] + NLL[2], abs=3e-6)
+
+
+def test_gradient_is_prediction_less_target():
+    def loss(logits):
+        return cross_entropy(logits, LABELS, jnp.array([[True, True, False]]), 0.1).loss
+
+    found = jax.grad(loss)(LOGITS)
+    near, far = 0.1 / 3, 0.9 + 0.1 / 3
+    targets = np.array([[far, near, near], [near, far, near]])
+    expected = np.asarray(jax.nn.softmax(LOGITS[0, :2])) - targets
+    np.testing.assert_allclose(found[0, :2], expected, atol=1e-6)
+    np.testing.assert_array_equal(found[0, 2], np.zeros(3))
+
+
+def test_the_best_logits_are_the_logarithm_of_the_target():
+    # Then the loss is the target's entropy, and its gradient zero.
+    target = np.array([0.9 + 0.02, 0.02, 0.02, 0.02, 0.02])
+    logits = jnp.log(jnp.asarray(target, jnp.float32))[None, None]
+
+    def loss(logits):
+        return cross_entropy(logits, jnp.array([[0]]), jnp.array([[True]]), 0.1).loss
+
+    found, gradient = jax.value_and_grad(loss)(logits)
+    assert float(found) == pytest.approx(-(target * np.log(target)).sum(), abs=1e-6)
+    np.testing.assert_allclose(gradient, np.zeros((1, 1, 5)), atol=1e-7)
+
+
+def test_bfloat16_logits_give_a_float32_loss():
+    # 1009 equal logits; a bfloat16 sum of so many ones would stop at 256.
+    logits = jnp.zeros((1, 1, 1009), jnp.bfloat16)
+    found = cross_entropy(logits, jnp.array([[7]]), jnp.array([[True]]), 0.1)
+    assert found.loss.dtype == found.nll.dtype == jnp.float32
+    assert float(found.nll) == pytest.approx(np.log(1009), rel=1e-6)
+    assert float(found.loss) == pytest.approx(np.log(1009), rel=1e-6)
+
+
+def test_large_logits():
+    logits = jnp.array([[[1e4, 0.0, -1e4]]])
+    found = cross_entropy(logits, jnp.array([[1]]), jnp.array([[True]]), 0.0)
+    assert float(found.nll) == pytest.approx(1e4)
+
+
+def test_symmetric_divergence():
+    # p = (1/2, 1/4, 1/4) and q = (1/4, 1/2, 1/4), up to constants in the logits:
+    # KL(p || q) = KL(q || p) = log(2) / 2 - log(2) / 4.
+    p = jnp.log(jnp.array([[[2.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]))
+    q = jnp.log(jnp.array([[[3.0, 6.0, 3.0], [5.0, 1.0, 1.0]]]))
+    first, both = jnp.array([[True, False]]), jnp.ones((1, 2), bool)
+    assert float(symmetric_divergence(p, q, first)) == pytest.approx(np.log(2) / 2)
+    assert float(symmetric_divergence(q, p, first)) == pytest.approx(np.log(2) / 2)
+    assert float(symmetric_divergence(p, p, both)) == 0
+    # q = (5/7, 1/7, 1/7) against 1/3 each.
+    p1, q1 = np.full(3, 1 / 3), np.array([5, 1, 1]) / 7
+    more = ((p1 - q1) * np.log(p1 / q1)).sum()
+    assert float(symmetric_divergence(p, q, both)) == pytest.approx(np.log(2) / 2 + more)

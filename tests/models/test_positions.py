@@ -1,0 +1,80 @@
+import itertools
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.models.positions import segment_positions, sinusoidal_encoding
+
+
+def test_interleaved_sine_and_cosine():
+    # Frequencies 1 and 10000^(-2/4) = 0.01. Two halves, or Tensor2Tensor's frequencies,
+    # would give .841471 .0001 .540302 1 for position 1.
+    expected = [
+        [0, 1, 0, 1],
+        [0.841471, 0.540302, 0.01, 0.99995],
+        [0.909297, -0.416147, 0.019999, 0.9998],
+    ]
+    np.testing.assert_allclose(sinusoidal_encoding(jnp.arange(3), 4), expected, atol=1e-6)
+
+
+def test_equation_of_section_3_5():
+    d_model, positions = 10, [0, 1, 2, 97, 997]
+    found = sinusoidal_encoding(jnp.array(positions), d_model)
+    for row, pos in enumerate(positions):
+        for i in range(d_model // 2):
+            angle = pos / 10000 ** (2 * i / d_model)
+            assert found[row, 2 * i] == pytest.approx(math.sin(angle), abs=1e-4)
+            assert found[row, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-4)
+
+
+def test_wavelengths_begin_at_two_pi():
+    # A whole number of turns brings channels 0 and 1 back, and turns the next pair by 1/10
+    # (d_model = 8: frequencies 1, 0.1, 0.01, 0.001).
+    start, turned = sinusoidal_encoding(jnp.array([0.0, 2 * math.pi]), 8)
+    np.testing.assert_allclose(turned[:2], start[:2], atol=1e-6)
+    np.testing.assert_allclose(turned[2], math.sin(0.2 * math.pi), atol=1e-6)
+    np.testing.assert_allclose(turned[6], math.sin(0.002 * math.pi), atol=1e-6)
+
+
+def test_an_odd_d_model_ends_with_a_sine():
+    found = sinusoidal_encoding(jnp.arange(2), 3)
+    expected = [[0, 1, 0], [0.841471, 0.540302, math.sin(10000 ** (-2 / 3))]]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("segments", "positions"),
+    [
+        ([1, 1, 1, 1, 1], [0, 1, 2, 3, 4]),
+        ([1, 1, 1, 0, 0], [0, 1, 2, 2, 2]),  # padding: any position will do
+        ([0, 0, 1, 1, 1], [0, 0, 0, 1, 2]),
+        ([1, 0, 1, 0, 1], [0, 0, 1, 1, 2]),
+        ([1, 1, 2, 2, 2], [0, 1, 0, 1, 2]),
+        ([1, 2, 3, 3, 0], [0, 0, 0, 1, 1]),
+        ([1, 0, 2, 0, 2], [0, 0, 0, 0, 1]),
+        ([2, 2, 5, 5, 5], [0, 1, 0, 1, 2]),  # ids may skip numbers
+    ],
+)
+def test_segment_positions(segments, positions):
+    found = segment_positions(jnp.array([segments]))
+    assert found.dtype == jnp.int32
+    real = np.array(segments) > 0
+    np.testing.assert_array_equal(found[0][real], np.array(positions)[real])
+
+
+def test_segment_positions_of_every_short_row():
+    rows = [
+        row
+        for row in itertools.product(range(4), repeat=5)
+        if (ids := [i for i in row if i]) == sorted(ids)
+    ]
+    assert len(rows) == 1 + 5 * 3 + 10 * 6 + 10 * 10 + 5 * 15 + 21
+    found = np.asarray(segment_positions(jnp.array(rows)))
+    assert found.min() == 0
+    assert found.max() == 4
+    for row, positions in zip(rows, found):
+        for t, segment in enumerate(row):
+            if segment:
+                assert positions[t] == row[:t].count(segment), row

@@ -1,0 +1,535 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from small_configs import MODEL
+
+from configs import base, big
+from transformer.models.transformer import (
+    FunctionalModel,
+    Transformer,
+    TransformerConfig,
+    num_params,
+    transformer,
+)
+from transformer.system.errors import UserError
+
+SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23
+SMALL = dataclasses.asdict(MODEL) | dict(
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    d_model=13,
+    d_ff=17,
+    num_heads=3,
+    d_k=5,
+    d_v=2,
+    max_positions=11,
+    share_embeddings="none",
+)
+ONE_LAYER = dict(num_encoder_layers=1, num_decoder_layers=1)
+
+
+def small(**changes) -> FunctionalModel:
+    config = TransformerConfig(**{**SMALL, **changes})
+    joint = config.share_embeddings == "all"
+    return transformer(config, TARGET_VOCABULARY if joint else SOURCE_VOCABULARY, TARGET_VOCABULARY)
+
+
+def call(model, params, *arguments):
+    return jax.jit(lambda params, *arguments: model.bind(params)(*arguments))(params, *arguments)
+
+
+# ---- Who sees whom ----
+
+
+def drawn(*rows):
+    return np.array([[mark == "x" for mark in row] for row in rows])
+
+
+def receptive_field(model, params, src, tgt_in, src_segments=None, tgt_segments=None):
+    """Which tokens of source and target each position's logits depend on: [T, S], [T, T].
+
+    By the gradient by the embeddings; the tokens of a row must differ.
+    """
+    mix = jnp.arange(1.0, TARGET_VOCABULARY + 1)
+
+    def mixed_logits(tables):
+        arguments = (src, tgt_in, src_segments, tgt_segments)
+        logits = model.bind({**params, **tables})(*(x and jnp.array([x]) for x in arguments))
+        return logits[0] @ mix
+
+    tables = {name: params[name] for name in ("source_embedding", "target_embedding")}
+    gradients = jax.jit(jax.jacrev(mixed_logits))(tables)
+    on_source, on_target = (
+        np.any(np.asarray(gradients[name]["table_VD"]) != 0, axis=-1) for name in tables
+    )
+    return on_source[:, src], on_target[:, tgt_in]
+
+
+def test_receptive_field(random_params):
+    model = small()
+    on_source, on_target = receptive_field(
+        model, random_params(model), [4, 0, 2, 7, 0], [1, 9, 3, 5, 6, 0]
+    )
+    np.testing.assert_array_equal(on_source[:5], drawn(*["x.xx."] * 5))
+    expected = drawn("x.....", "xx....", "xxx...", "xxxx..", "xxxxx.")
+    np.testing.assert_array_equal(on_target[:5], expected)
+
+
+def test_receptive_field_of_packed_sentences(random_params):
+    model = small(norm="pre", positions="learned")
+    on_source, on_target = receptive_field(
+        model,
+        random_params(model),
+        [4, 3, 0, 2, 7, 0, 8],
+        [1, 9, 0, 2, 5, 6],
+        [1, 1, 0, 2, 2, 0, 3],
+        [1, 1, 0, 2, 2, 3],
+    )
+    real = [0, 1, 3, 4, 5]
+    expected = drawn("xx.....", "xx.....", "...xx..", "...xx..", "......x")
+    np.testing.assert_array_equal(on_source[real], expected)
+    expected = drawn("x.....", "xx....", "...x..", "...xx.", ".....x")
+    np.testing.assert_array_equal(on_target[real], expected)
+
+
+@pytest.mark.parametrize(("norm", "positions"), [("post", "sinusoidal"), ("pre", "learned")])
+def test_packed_equals_unpacked(norm, positions, random_params):
+    model = small(norm=norm, positions=positions)
+    params, rng = random_params(model), np.random.default_rng(0)
+    lengths = {"a": (3, 2), "b": (5, 3), "c": (2, 4)}
+    pairs = {
+        name: (rng.integers(1, SOURCE_VOCABULARY, s), rng.integers(1, TARGET_VOCABULARY, t))
+        for name, (s, t) in lengths.items()
+    }
+
+    def lay_out(side, pictures):
+        """Tokens and segment ids of rows drawn as the names of sentences and dots."""
+        tokens = np.zeros((len(pictures), len(pictures[0])), np.int32)
+        segments = np.zeros_like(tokens)
+        for row, picture in enumerate(pictures):
+            in_order = [name for name in dict.fromkeys(picture) if name != "."]
+            for number, name in enumerate(in_order, start=1):
+                here = np.array(list(picture)) == name
+                tokens[row, here] = pairs[name][side]
+                segments[row, here] = number
+        return tokens, segments
+
+    # One row holds three sentences, one holds two with padding all over.
+    src, src_segments = lay_out(0, ["aaabbbbbcc.", "..cc.b.bbbb"])
+    tgt, tgt_segments = lay_out(1, ["aabbbcccc.", ".ccc.c.bbb"])
+    packed = call(model, params, src, tgt, src_segments, tgt_segments)
+    alone_src, _ = lay_out(0, ["aaa..", "bbbbb", ".c..c"])
+    alone_tgt, _ = lay_out(1, ["aa..", ".bbb", "cccc"])
+    alone = call(model, params, alone_src, alone_tgt)
+
+    expected = {name: alone[i, alone_tgt[i] > 0] for i, name in enumerate("abc")}
+    for row, names in ((0, "abc"), (1, "cb")):
+        for number, name in enumerate(names, start=1):
+            found = packed[row, tgt_segments[row] == number]
+            np.testing.assert_allclose(found, expected[name], atol=1e-5)
+
+
+def test_learned_positions_past_the_table_share_its_last_row(random_params):
+    model = small(**ONE_LAYER, positions="learned", max_positions=3)
+    params, src = random_params(model), jnp.array([[5, 5, 5, 5, 5]])
+    memory = jax.jit(lambda params: model.bind(params).encode(src))(params)[0]
+    for position, same in ((0, False), (1, False), (3, True), (4, True)):
+        assert np.allclose(memory[position], memory[2], atol=1e-6) == same
+
+
+def test_rows_of_padding_keep_the_gradients_finite(random_params):
+    model = small(**ONE_LAYER)
+    src, tgt = jnp.array([[1, 2, 0], [0, 0, 0]]), jnp.array([[1, 2], [0, 0]])
+
+    def loss(params):
+        logits = model.bind(params)(src, tgt)
+        return jnp.sum(jax.nn.log_softmax(logits)[..., 3], where=tgt > 0)
+
+    found, gradients = jax.jit(jax.value_and_grad(loss))(random_params(model))
+    assert np.isfinite(found)
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradients))
+    assert (gradients["source_embedding"]["table_VD"][0] == 0).all()
+
+
+def test_long_rows_in_blocks_of_queries_equal_the_plain_form(random_params, monkeypatch):
+    model = small()
+    rng, params = np.random.default_rng(5), random_params(model)
+    src, tgt = rng.integers(1, SOURCE_VOCABULARY, (2, 11)), rng.integers(1, 7, (2, 13))
+    src_segments = np.array([[1, 1, 1, 0, 2, 2, 2, 2, 2, 3, 3], [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]])
+    tgt_segments = np.array(
+        [[1, 1, 1, 1, 1, 1, 2, 2, 2, 0, 3, 3, 0], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0]]
+    )
+    batch = [jnp.asarray(x) for x in (src, tgt, src_segments, tgt_segments)]
+
+    def loss_and_gradient():
+        def loss(params):
+            log_probs_BTV = jax.nn.log_softmax(model.bind(params)(*batch))
+            return jnp.where(tgt_segments > 0, log_probs_BTV[:, :, 5], 0).sum()
+
+        return jax.tree.leaves(jax.jit(jax.value_and_grad(loss))(params))
+
+    expected = loss_and_gradient()
+    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", 3)
+    for found, plain in zip(loss_and_gradient(), expected):
+        np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4)
+
+
+# ---- Decoding ----
+
+
+def stepwise(bound, src_BS, tokens_NT):
+    """The logits [N, T, V] of decoding step by step, N / B hypotheses a sentence; the cache."""
+    N, T = tokens_NT.shape
+    cache = bound.init_cache(bound.encode(src_BS), src_BS, N // len(src_BS), T)
+
+    def step(cache, tokens_N):
+        logits_NV, cache = bound.decode_step(tokens_N, cache)
+        return cache, logits_NV
+
+    cache, logits_TNV = jax.lax.scan(step, cache, tokens_NT.T)
+    return logits_TNV.swapaxes(0, 1), cache
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_cached_decoding_equals_the_full_forward_pass(norm, positions, random_params):
+    """Three hypotheses of each of two sentences share that sentence's memory."""
+    model = small(num_encoder_layers=1, norm=norm, positions=positions, max_positions=5)
+    M, longest = 3, 7
+    rng = np.random.default_rng(1)
+    src = jnp.array([[3, 0, 5, 7, 0], [2, 4, 6, 8, 9]])
+    tokens = jnp.asarray(rng.integers(1, TARGET_VOCABULARY, (2 * M, longest)))
+
+    @jax.jit
+    def both(params):
+        bound = model.bind(params)
+        full = bound(jnp.repeat(src, M, axis=0), tokens)
+        return *stepwise(bound, src, tokens), full
+
+    logits, cache, full = both(random_params(model))
+    np.testing.assert_allclose(logits, full, atol=1e-5)
+    assert set(cache) == {"step", "sentence", "hypothesis"}
+    assert cache["step"] == longest
+    assert {len(x) for x in jax.tree.leaves(cache["sentence"])} == {2}
+    assert {len(x) for x in jax.tree.leaves(cache["hypothesis"])} == {2 * M}
+
+
+# ---- Parameters ----
+
+
+def formula(*, V, N=6, d_model=512, d_ff=2048, h=8, d_k=64, d_v=64):
+    """The sizes of Section 3 added up: one embedding, no attention biases, post-LN."""
+    attention = 2 * d_model * h * d_k + 2 * d_model * h * d_v
+    feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model
+    norm = 2 * d_model
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    return V * d_model + N * (encoder_layer + decoder_layer)
+
+
+@functools.cache
+def count(*, V, config=base, **changes):
+    """The number of parameters of a whole model, which is never made."""
+    fields = config.get_config().model.to_dict()
+    if "N" in changes:
+        changes["num_encoder_layers"] = changes["num_decoder_layers"] = changes.pop("N")
+    if "h" in changes:
+        changes["num_heads"] = changes.pop("h")
+    model = transformer(TransformerConfig(**{**fields, **changes}), V, V)
+    return num_params(model.abstract_params())
+
+
+BIG = dict(d_model=1024, d_ff=4096, h=16)
+
+
+@pytest.mark.parametrize(
+    ("row", "millions"),
+    [
+        (dict(), 65),
+        (dict(h=1, d_k=512, d_v=512), 65),
+        (dict(h=4, d_k=128, d_v=128), 65),
+        (dict(h=16, d_k=32, d_v=32), 65),
+        (dict(h=32, d_k=16, d_v=16), 65),
+        (dict(d_k=16), 58),
+        (dict(d_k=32), 60),
+        (dict(N=2), 36),
+        (dict(N=4), 50),
+        (dict(N=8), 80),
+        (dict(d_model=256, d_k=32, d_v=32), 28),
+        (dict(d_model=1024, d_k=128, d_v=128), 168),
+        (dict(d_ff=1024), 53),
+        (dict(d_ff=4096), 90),
+    ],
+    ids=str,
+)
+def test_table_3(row, millions):
+    """41,000 tokens give every row of the base family as it is printed."""
+    found = count(V=41_000, **row)
+    assert found == formula(V=41_000, **row)
+    assert abs(found / 1e6 - millions) < 0.52  # 52.5 is printed as 53
+
+
+def test_base_and_big():
+    found = {config: count(V=37_000, config=config) for config in (base, big)}
+    assert found[base] == formula(V=37_000)
+    assert round(found[base] / 1e6, 2) == 63.05
+    # Table 3 leaves out the big model's d_k; it is 64, as in the base model.
+    assert found[big] == formula(V=37_000, **BIG)
+    assert round(found[big] / 1e6, 2) == 214.17
+    assert count(V=32_000) == found[base] - 5000 * 512
+
+
+def test_differences_of_table_3():
+    # Six layers more in each stack; half the keys and queries of 18 attentions.
+    assert count(V=41_000, N=8) - count(V=41_000, N=2) == 44_101_632
+    assert count(V=41_000, d_k=32) - count(V=41_000) == -4_718_592
+
+
+def test_parameters_of_the_choices_the_paper_leaves_open():
+    plain = small(share_embeddings="all").abstract_params()
+    assert set(plain) == {"target_embedding", "encoder_layers", "decoder_layers"}
+    tables = {"source": SOURCE_VOCABULARY * 13, "output": TARGET_VOCABULARY * 13}
+    for changes, more, size in (
+        (dict(share_embeddings="decoder"), {"source_embedding"}, tables["source"]),
+        (
+            dict(share_embeddings="none"),
+            {"source_embedding", "output_embedding"},
+            tables["source"] + tables["output"],
+        ),
+        (
+            dict(share_embeddings="all", positions="learned"),
+            {"source_positions", "target_positions"},
+            2 * 11 * 13,
+        ),
+        (
+            dict(share_embeddings="all", norm="pre"),
+            {"encoder_norm", "decoder_norm"},
+            2 * 2 * 13,
+        ),
+    ):
+        params = small(**changes).abstract_params()
+        assert set(params) - set(plain) == more
+        assert num_params(params) - num_params(plain) == size
+
+
+def test_d_k_and_d_v_default_to_d_model_over_heads():
+    layer = small(d_model=15, d_k=0, d_v=0).abstract_params()["encoder_layers"][0]
+    shapes = {name: x["kernel"].shape for name, x in layer["self_attention"].items()}
+    assert set(shapes.values()) == {(15, 15)}
+    layer = small(d_model=15, d_k=0, d_v=7).abstract_params()["encoder_layers"][0]
+    shapes = {name: x["kernel"].shape for name, x in layer["self_attention"].items()}
+    assert shapes == {"query": (15, 15), "key": (15, 15), "value": (15, 21), "output": (21, 15)}
+
+
+def test_init():
+    model = small(**ONE_LAYER, d_k=13, dtype="bfloat16")
+    init = jax.jit(model.init)
+    params, abstract = init(jax.random.key(3)), model.abstract_params()
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, abstract)
+    assert {x.dtype for x in jax.tree.leaves((params, abstract))} == {jnp.dtype("float32")}
+    again, other = init(jax.random.key(3)), init(jax.random.key(4))
+    assert all(jax.tree.leaves(jax.tree.map(jnp.array_equal, params, again)))
+    # No two matrices, of one model or of two, are drawn alike.
+    matrices = [x for tree in (params, other) for x in jax.tree.leaves(tree) if x.ndim == 2]
+    assert len(matrices) == 2 * (3 + 6 + 10)
+    assert len({float(x[0, 0]) for x in matrices}) == len(matrices)
+
+
+def test_an_integer_seeds_init():
+    model = FunctionalModel(lambda rngs: nnx.Linear(2, 3, use_bias=False, rngs=rngs))
+    for seed in (0, 5):
+        np.testing.assert_array_equal(
+            model.init(seed)["kernel"], model.init(jax.random.key(seed))["kernel"]
+        )
+    assert (model.init(0)["kernel"] != model.init(5)["kernel"]).any()
+
+
+# ---- NNX ----
+
+
+@pytest.mark.skipif(not hasattr(nnx, "set_graph_mode"), reason="this Flax has no graph mode")
+def test_the_module_holds_parameters_alone_with_graph_mode_on_and_off(random_params):
+    config = TransformerConfig(**{**SMALL, **ONE_LAYER, "positions": "learned", "dropout": 0.5})
+    sizes = (SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    src, tgt = jnp.array([[1, 2, 3]]), jnp.array([[1, 2]])
+    logits = {}
+    for graph in (True, False):
+        with nnx.set_graph_mode(graph):
+            module = nnx.eval_shape(lambda: Transformer(config, *sizes, rngs=nnx.Rngs(0)))
+            _, state = nnx.split(module, nnx.Param)  # raises if there is anything else
+            model = transformer(config, *sizes)
+            assert nnx.to_pure_dict(state) == model.abstract_params()
+
+            @jax.jit
+            def forward(params, key, model=model):
+                return model.bind(params)(src, tgt, rngs=nnx.Rngs(dropout=key))
+
+            logits[graph] = forward(random_params(model), jax.random.key(0))
+    np.testing.assert_allclose(logits[True], logits[False], atol=1e-6)
+
+
+def test_a_module_with_other_state_is_refused():
+    class Counter(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(2, 3, rngs=rngs)
+            self.calls = nnx.Variable(jnp.zeros(()))
+
+    for build in (
+        Counter,
+        lambda rngs: nnx.BatchNorm(3, rngs=rngs),  # moving averages
+        lambda rngs: nnx.Dropout(0.5, rngs=rngs),  # random state
+    ):
+        with pytest.raises(ValueError, match=r"(?i)non-exhaustive"):
+            FunctionalModel(build)
+
+
+def test_bind_takes_its_arrays_from_params_alone(random_params):
+    model = small(**ONE_LAYER)
+    first, second = random_params(model, 0), random_params(model, 1)
+    bound = [model.bind(p) for p in (first, second, first)]
+    tables = [np.asarray(b.target_embedding.table_VD[...]) for b in bound]
+    np.testing.assert_array_equal(tables[0], first["target_embedding"]["table_VD"])
+    np.testing.assert_array_equal(tables[1], second["target_embedding"]["table_VD"])
+    np.testing.assert_array_equal(tables[2], tables[0])
+
+
+# ---- Types and dropout ----
+
+
+def test_bfloat16(random_params):
+    half, full = small(dtype="bfloat16", norm="pre"), small(norm="pre")
+    params = random_params(full)
+    rng = np.random.default_rng(2)
+    src = jnp.asarray(rng.integers(1, SOURCE_VOCABULARY, (5, 7)))
+    tgt = jnp.asarray(rng.integers(1, TARGET_VOCABULARY, (5, 11)))
+    found, expected = call(half, params, src, tgt), call(full, params, src, tgt)
+    assert found.dtype == expected.dtype == jnp.float32
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    # bfloat16 has 8 bits; not exactly float32's, or it was not used.
+    assert 1e-4 < error < 0.03
+
+    def shapes(params):
+        bound = half.bind(params)
+        memory = bound.encode(src)
+        cache = bound.init_cache(memory, src, 2, 3)
+        return memory, cache["hypothesis"], bound.decode_step(jnp.zeros(10, int), cache)
+
+    memory, cached, (logits, cache) = jax.eval_shape(shapes, params)
+    assert {x.dtype for x in jax.tree.leaves((memory, cached))} == {jnp.dtype("bfloat16")}
+    assert logits.dtype == jnp.float32
+    assert jax.tree.map(jnp.shape, cache["hypothesis"]) == jax.tree.map(jnp.shape, cached)
+
+
+@pytest.mark.parametrize(
+    ("rates", "draws"),
+    [
+        (dict(), 0),
+        # Both sums of embeddings and positions; 2 or 3 sublayers in each of the 2 + 2 layers.
+        (dict(dropout=0.1), 2 + 2 * 2 + 2 * 3),
+        (dict(attention_dropout=0.1), 2 * 1 + 2 * 2),
+        (dict(activation_dropout=0.1), 2 * 1 + 2 * 1),
+        (dict(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1), 12 + 6 + 4),
+    ],
+    ids=str,
+)
+def test_places_of_dropout(rates, draws, random_params):
+    """Each place draws once, from a stream that never gives the same mask twice."""
+    model = small(**rates)
+
+    def count_draws(params, key):
+        rngs = nnx.Rngs(dropout=key)
+        model.bind(params)(jnp.array([[1, 2, 3]]), jnp.array([[1, 2]]), rngs=rngs)
+        return rngs.dropout.count[...]
+
+    # Traced as in training.
+    assert jax.jit(count_draws)(random_params(model), jax.random.key(0)) == draws
+
+
+def test_dropout_is_a_function_of_its_key(random_params):
+    off, on = small(**ONE_LAYER), small(**ONE_LAYER, dropout=0.5)
+    params = random_params(off)
+    src, tgt = jnp.array([[1, 2, 3]]), jnp.array([[1, 2]])
+
+    @jax.jit
+    def forward(params, key):
+        bound = on.bind(params)
+        dropped = bound(src, tgt, rngs=nnx.Rngs(dropout=key))
+        return dropped, bound(src, tgt), off.bind(params)(src, tgt)
+
+    dropped, evaluated, expected = forward(params, jax.random.key(0))
+    np.testing.assert_allclose(evaluated, expected, atol=1e-6)
+    assert not np.allclose(dropped, expected, atol=1e-2)
+    np.testing.assert_array_equal(forward(params, jax.random.key(0))[0], dropped)
+    assert not np.allclose(forward(params, jax.random.key(1))[0], dropped, atol=1e-2)
+
+
+# ---- Wrong input ----
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("activation", "tanh", "relu, gelu, elu, swish"),
+        ("norm", "none", "post, pre"),
+        ("positions", "rotary", "sinusoidal, learned"),
+        ("share_embeddings", True, "all, decoder, none"),
+        ("dtype", "float16", "float32, bfloat16, float64"),
+        ("num_encoder_layers", 0, "at least 1"),
+        ("num_decoder_layers", 0, "at least 1"),
+        ("d_model", 0, "at least 1"),
+        ("d_ff", -1, "at least 1"),
+        ("num_heads", 0, "at least 1"),
+        ("max_positions", 0, "at least 1"),
+        ("d_k", -1, "at least 0"),
+        ("d_v", -1, "at least 0"),
+        ("dropout", 1.0, "in [0, 1)"),
+        ("dropout", -0.1, "in [0, 1)"),
+        ("attention_dropout", 1.0, "in [0, 1)"),
+        ("activation_dropout", 1.5, "in [0, 1)"),
+        ("activation_dropout", float("nan"), "in [0, 1)"),
+    ],
+)
+def test_wrong_values(field, value, allowed):
+    with pytest.raises(UserError) as error:
+        TransformerConfig(**{**SMALL, field: value})
+    message = str(error.value)
+    assert "\n" not in message
+    assert f"model.{field} is {value!r}; it must be " in message
+    assert allowed in message
+
+
+@pytest.mark.parametrize("sizes", [dict(d_k=0), dict(d_v=0), dict(d_k=0, d_v=0)], ids=str)
+def test_d_model_must_be_divisible_by_heads_unless_told_d_k_and_d_v(sizes):
+    with pytest.raises(UserError) as error:
+        TransformerConfig(**{**SMALL, **sizes})
+    assert str(error.value) == (
+        "model.d_model = 13 is not divisible by model.num_heads = 3; change one of them, or "
+        "set model.d_k and model.d_v"
+    )
+
+
+def test_float64_needs_the_jax_that_has_it():
+    fields = {**SMALL, "dtype": "float64"}
+    with pytest.raises(UserError, match=r"^model\.dtype is 'float64', .*JAX_ENABLE_X64=1$"):
+        TransformerConfig(**fields)
+    with jax.enable_x64(True):
+        assert TransformerConfig(**fields).dtype == "float64"
+
+
+def test_shared_embeddings_need_one_vocabulary():
+    config = TransformerConfig(**{**SMALL, "share_embeddings": "all"})
+    with pytest.raises(UserError) as error:
+        transformer(config, SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    message = str(error.value)
+    assert message.startswith("model.share_embeddings is 'all', but the source and target ")
+    assert "\n" not in message
+
+
+def test_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TransformerConfig(**SMALL).dropout = 0.5

@@ -1,0 +1,544 @@
+"""The ledger: RESULTS.md is what its files say, and a result proves itself or is refused."""
+
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import json
+import re
+import shlex
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from small_configs import config_of
+from test_bad_input import run
+
+from configs import base, demo
+from transformer.data.tokenizers import Tokenizers
+from transformer.evaluation.evaluation import Translations
+from transformer.reports import ledger, results_page
+from transformer.runs.experiment import Experiment
+from transformer.runs.integrity import signed
+from transformer.runs.provenance import ORIGIN, PACKAGES, add_start
+from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+
+ROOT = Path(__file__).parents[2]
+RESULTS = sorted((ROOT / "results").glob("*.json"))
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+
+
+def result(seed=0, bleu=40.0, **changes):
+    config = demo.get_config()
+    config.training.seed = seed
+    start = {"step": 0, "commit": "abc1234", "device": "1 x cpu", "cpu": "2 cores, X"}
+    start |= {"python": "3.11.7"} | dict.fromkeys(PACKAGES, "1.0")
+
+    def split(name, score):
+        scores = {"bleu": {"score": score, "signature": SIGNATURE}}
+        scores["odd"] = {"score": 1.0, "definition": "an odd one"}
+        hashes = {"text_sha256": ledger.text_sha256([("s", "r")])}
+        hashes |= {"hypotheses_sha256": hashlib.sha256(b"h\n").hexdigest()}
+        return {"name": name, "scores": scores, "sentences": 1, **hashes}
+
+    return {
+        "config_file": "configs/demo.py",
+        "overrides": {},
+        "seed": seed,
+        "config": ledger.comparable(Experiment.from_dict(config.to_dict())),
+        "data_sha256": {"train": 64 * "d", "validation": 64 * "e"},
+        "checkpoint": "average",
+        "checkpoint_steps": [1, 2, 3],
+        "beam_size": 4,
+        "length_penalty": {"name": "gnmt", "alpha": 0.6},
+        "tokenizer_sha256": [64 * "f"],
+        "steps": 3000,
+        "parameters": 2_562_048,
+        "target_tokens": 1_230_000,
+        "training_seconds": 4000,
+        "starts": [start],
+        "candidates": {"best": 30.0, "average": 31.0},
+        "splits": {"validation": split("dev", 31.0), "test": split("test_2016", bleu)},
+        "curve": {"nll": [[1, 2.5], [2, 1.5]], "bleu": [[2, 31.0]]},
+        **changes,
+    }
+
+
+def saved(folder, **results):
+    for name, content in results.items():
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def rows(text):
+    return [[c.strip() for c in line.split("|")[1:-1]] for line in text.split("\n") if "|" in line]
+
+
+def test_results_md_is_made_from_the_files():
+    """If it fails: python -m transformer.reports.results_page."""
+    assert (ROOT / "RESULTS.md").read_text() == results_page.results_page(ROOT / "results")
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
+def test_the_files_are_whole(path):
+    content = ledger.read(path)
+    for split in content["splits"]:
+        ledger.saved_hypotheses(path, content, split)
+    assert not re.search(r'"/|"~', path.read_text())  # a path of somebody's machine
+    for one in ledger.all_runs(content):
+        assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in one["starts"])
+        assert (ROOT / one["config_file"]).exists()
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
+def test_what_older_runs_have_not_is_known(path):
+    """If it fails: a new field goes into experiment.ADDED, so that older runs can be read."""
+    fields = ledger.comparable(Experiment.from_dict(base.get_config().to_dict()))
+    for one in ledger.all_runs(json.loads(path.read_text())):
+        assert fields.keys() - one["config"].keys() <= ledger.ADDED.keys()
+
+
+def test_each_picture_is_there():
+    for title in results_page.by_data(ROOT / "results"):
+        assert (ROOT / "results" / results_page.picture_name(title)).exists()
+
+
+def test_a_row_for_each_run_and_a_mean_of_its_seeds(tmp_path):
+    other = result(seed=1, bleu=42.0, training_seconds=59)
+    changed = result(overrides={"model.dtype": "bfloat16"}, bleu=10.0, parameters=1_000_000)
+    changed["config"]["model.dtype"] = "bfloat16"
+    folder = saved(tmp_path / "results", first=result(), second=other, third=changed)
+    text = results_page.results_page(folder)
+    table = rows(text)
+    assert table[0] == ["Config", "Parameters", "Seeds", "BLEU, dev", "BLEU, test_2016"]
+    assert table[2] == ["`configs/demo.py`", "2.6 M", "2", "31.00 ± 0.00", "41.00 ± 1.41"]
+    title = "`configs/demo.py`, `model.dtype=bfloat16`"
+    assert table[3] == [title, "1.0 M", "1", "31.00", "10.00"]
+    assert table[6] == [
+        *("[first](results/first.json)", "abc1234", "2 cores, X", "1 h 7 min", "3,000", "1.2 M"),
+        *("average of 3 (validation: best 30.00, average 31.00)", "31.00", "40.00"),
+    ]
+    assert [row[0] for row in table[7:9]] == [
+        f"[{n}](results/{n}.json)" for n in ("second", "third")
+    ]
+    assert table[7][3] == "1 min"
+    commands = [line for line in text.split("\n") if line.startswith("python")]
+    assert commands[-2:] == [
+        "python train.py --config=configs/demo.py --config.model.dtype=bfloat16 "
+        "--config.training.seed=0 --workdir=runs/third",
+        "python evaluate.py --workdir=runs/third --split=test --checkpoint=average "
+        "--average_last=3 --beam_size=4 --length_penalty=0.6",
+    ]
+    assert f"- test_2016, 1 sentences: bleu 10.00 `{SIGNATURE}`; odd 1.00." in text
+    (folder / "earlier.md").write_text("## Earlier\n")
+    assert results_page.results_page(folder) == text + "\n## Earlier\n"
+
+
+def test_an_ensemble_has_a_row_of_its_own(tmp_path):
+    other = result(seed=1, steps=500, training_seconds=2000, checkpoint_steps=[4, 5, 6])
+    other["starts"][0]["commit"] = "def5678"
+    together = result(ensemble_with=[other], bleu=43.0, curve={"nll": [], "bleu": []})
+    third = copy.deepcopy(together)
+    third["ensemble_with"][0]["seed"] = 2
+    swapped = result(seed=2, ensemble_with=[result()], bleu=10.0)
+    runs = dict(a=result(), b=result(seed=1), c=together, d=third, e=swapped)
+    folder = saved(tmp_path / "results", **runs)
+    text = results_page.results_page(folder)
+    table = rows(text)
+    title = "2 runs searched as one: `configs/demo.py`"
+    assert [row[:3] + row[4:] for row in table[2:4]] == [
+        ["`configs/demo.py`", "2.6 M", "2", "40.00 ± 0.00"],
+        [title, "2.6 M", "2", "43.00 ± 0.00"],  # d and e are the same two seeds
+    ]
+    times = ["1 h 40 min", "3,000 + 500", "2.5 M"]
+    assert table[8][:6] == ["[c](results/c.json)", "abc1234, def5678", "2 cores, X", *times]
+    commands = [line for line in text.split("\n") if line.startswith("python") and "/c." in line]
+    assert commands == [
+        "python train.py --config=configs/demo.py --config.training.seed=0 --workdir=runs/c.0",
+        "python train.py --config=configs/demo.py --config.training.seed=1 --workdir=runs/c.1",
+        "python evaluate.py --workdir=runs/c.0 --ensemble=runs/c.1 --split=test "
+        "--checkpoint=average --average_last=3 --beam_size=4 --length_penalty=0.6",
+    ]
+    results_page.draw("x", {"c": together}, tmp_path / "x.png")
+    del other["seed"]
+    with pytest.raises(UserError, match=r"c\.json is no result of this ledger"):
+        results_page.results_page(saved(folder, c=together))
+
+
+@pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
+def test_the_command_gives_the_config_again(monkeypatch):
+    changes = {"data.is_tokenized": True, "optimizer.learning_rate_scale": 5e-3 * 256_000**0.5}
+    changes |= {"data.train_split": "train[:10%]", "model.dtype": "bfloat16", "training.steps": 7}
+    config = demo.get_config()
+    config.training.seed = 3
+    config.update_from_flattened_dict(changes)
+    config = Experiment.from_dict(config.to_dict())
+    run = result(seed=3, overrides=changes, config=ledger.comparable(config))
+    train, _ = results_page._commands("x", run)
+    found, others = config_of(shlex.split(train.removeprefix("python ")), monkeypatch)
+    assert found == config
+    assert others == ["--workdir=runs/x"]
+
+
+@pytest.mark.parametrize("checkpoint", ["best", "average"])
+def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
+    def begun(with_steps, **changes):
+        origin = result(seed=4, overrides={"training.steps": with_steps}, checkpoint=checkpoint)
+        origin["config"]["training.steps"] = with_steps
+        overrides = {"model.dropout": 0.3, "training.init_from": "FILE"}
+        return result(overrides=overrides, init_from=origin, **changes)
+
+    initial = "runs/a.initial" + (".average" if checkpoint == "average" else "")
+    first, *middle, train, test = results_page._commands("a", begun(7))
+    assert first == (
+        "python train.py --config=configs/demo.py --config.training.steps=7 "
+        "--config.training.seed=4 --workdir=runs/a.initial"
+    )
+    assert middle == checkpoint_command(checkpoint)
+    assert train == (
+        "python train.py --config=configs/demo.py --config.model.dropout=0.3 "
+        f"--config.training.init_from={initial} --config.training.seed=0 --workdir=runs/a"
+    )
+    assert "--workdir=runs/a " in test
+    # Runs that began with others are others.
+    runs = {"a": begun(7), "again": begun(7, seed=1), "other": begun(8, seed=2), "none": result()}
+    runs["seed"], runs["last"] = begun(7), begun(7, seed=1)
+    runs["seed"]["init_from"]["seed"] = 5
+    runs["last"]["init_from"]["checkpoint"] = "last"
+    table = rows(results_page.results_page(saved(tmp_path / "results", **runs)))
+    counts = {row[0]: row[2] for row in table[2:6]}
+    title = "`configs/demo.py`, `model.dropout=0.3`, begun with the {} of (`configs/demo.py`, `{}`)"
+    assert counts == {
+        title.format(checkpoint, "training.steps=7"): "3",
+        title.format("last", "training.steps=7"): "1",
+        title.format(checkpoint, "training.steps=8"): "1",
+        "`configs/demo.py`": "1",
+    }
+    (row,) = (row for row in table if row[0] == "[a](results/a.json)")
+    assert row[3:6] == ["2 h 13 min", "3,000 + 3,000", "2.5 M"]
+
+
+def test_what_several_runs_began_with_is_trained_once(tmp_path):
+    """Of an ensemble."""
+    origin = result(seed=4, checkpoint="average")
+    runs = [result(seed=seed, init_from=origin) for seed in (0, 1)]
+    others = runs[1] | {"init_from": origin | {"seed": 5}}
+    together = runs[0] | {"ensemble_with": [runs[1], others]}
+    assert [run["seed"] for run in ledger.all_runs(together)] == [4, 0, 1, 5, 1]
+    commands = [line for line in results_page._commands("x", together) if "--split" not in line]
+    words = [[w.split("=")[1] for w in line.split() if "runs/" in w] for line in commands]
+    assert words == [
+        ["runs/x.0.initial"],
+        ["runs/x.0.initial", "runs/x.0.initial.average"],
+        ["runs/x.0.initial.average", "runs/x.0"],
+        ["runs/x.0.initial.average", "runs/x.1"],
+        ["runs/x.2.initial"],
+        ["runs/x.2.initial", "runs/x.2.initial.average"],
+        ["runs/x.2.initial.average", "runs/x.2"],
+    ]
+
+
+def checkpoint_command(checkpoint):
+    if checkpoint == "best":
+        return []
+    return [
+        "python evaluate.py --workdir=runs/a.initial --checkpoint=average --average_last=3 "
+        "--export=runs/a.initial.average"
+    ]
+
+
+def test_runs_of_other_languages_are_apart(tmp_path):
+    other = result()
+    other["config"] |= {"data.source_language": "de", "data.target_language": "en"}
+    text = result()
+    text["config"]["data.dataset"] = None
+    folder = saved(tmp_path / "results", a=result(), b=other, c=text)
+    titles = ["grammar_en_de, en to de", "grammar_en_de, de to en", "text files dddddddd, en to de"]
+    assert list(results_page.by_data(folder)) == titles
+    found = results_page.results_page(folder)
+    assert [line[3:] for line in found.split("\n") if line.startswith("## ")] == titles
+    assert "--config.data.train_source=FILE --config.data.train_target=FILE" in found
+
+
+def test_only_other_seeds_are_put_together(tmp_path):
+    runs = {"a": result(), "again": result(), "seed": result(seed=1, bleu=42.0)}
+    runs["beam"] = result(seed=1, beam_size=1, bleu=10.0)
+    runs["data"] = result(seed=1, data_sha256={"train": 64 * "0", "validation": 64 * "e"})
+    runs["last"] = result(seed=1, candidates={"last": 31.0})
+    for field in ledger.ADDED:  # which the first runs had not
+        del runs["a"]["config"][field]
+    table = rows(results_page.results_page(saved(tmp_path / "results", **runs)))
+    assert [row[2] for row in table[2:6]] == ["2", "1", "1", "1"]
+    assert table[3][0] == "`configs/demo.py`, `--beam_size=1`"
+    assert [row[4] for row in table[2:6]] == ["41.00 ± 1.41", "10.00", "40.00", "40.00"]
+
+
+def test_a_split_that_only_some_runs_have(tmp_path):
+    more = result(seed=1)
+    more["splits"]["test_2017"] = copy.deepcopy(more["splits"]["test"]) | {"name": "test_2017"}
+    table = rows(results_page.results_page(saved(tmp_path / "results", a=result(), b=more)))
+    assert table[0][-1] == "BLEU, test_2017"
+    assert [row[-1] for row in table[2:3] + table[5:7]] == ["40.00", "-", "40.00"]
+
+
+def test_no_paths_are_recorded():
+    config = demo.get_config()
+    config.tokenizer.source_model = "/home/me/x.model"
+    config.data.raw_dir = "/home/me"
+    fields = ledger.comparable(Experiment.from_dict(config.to_dict()))
+    assert "/home" not in json.dumps(fields)
+    assert fields["model.d_model"] == config.model.d_model
+    config.data.train_source = config.data.train_target = "/home/me/train"
+    fields = ledger.comparable(Experiment.from_dict(config.to_dict()))
+    assert "/home" not in json.dumps(fields)
+    assert fields["data.dataset"] is None
+
+
+def test_a_hash_of_the_text():
+    pairs = [("a", "b"), ("c", "\ud800")]
+    whole = ledger.text_sha256(pairs)
+    assert whole == ledger.text_sha256(iter(pairs))
+    for other in (pairs[:1], pairs[::-1], [("a", "b"), ("c", "e")], [("ab", ""), pairs[1]]):
+        assert ledger.text_sha256(other) != whole
+
+
+def test_disagreements():
+    found = {"validation": {"bleu": {"score": 31.1}, "odd": {"score": 1.0}}}
+    found["test"] = {"bleu": {"score": 40.3}, "odd": {"score": float("nan")}}
+    assert ledger.disagreements(result(), found, 0.2) == [
+        "test bleu: recorded 40.00, now 40.30",
+        "test odd: recorded 1.00, now nan",
+    ]
+    del found["test"]["odd"]  # as a metric of another version may be
+    assert len(ledger.disagreements(result(), found, 0.2)) == 2
+    assert len(ledger.disagreements(result(), found, 0.05)) == 3
+
+
+def test_what_is_written_can_be_read(tmp_path):
+    path = tmp_path / "results" / "x.json"
+    translations = Translations(["s"], ["r"], ["h"])
+    both = result()
+    both["splits"] = {"test": both["splits"]["test"], "a/b": both["splits"]["validation"]}
+    ledger.write(path, both, dict.fromkeys(both["splits"], (translations, {})))
+    assert ledger.read(path) == both
+    assert ledger.saved_hypotheses(path, both, "test") == ["h"]
+    assert (tmp_path / "results" / "x" / "a_b.txt").read_text() == "h\n"
+    ledger.check_text(path, both, "test", [("s", "r")])
+    # What an earlier result of the name had besides goes, and nothing else.
+    (tmp_path / "results" / "x" / "mine.txt").touch()
+    del both["splits"]["a/b"]
+    ledger.write(path, both, {"test": (translations, {})})
+    files = {file.name for file in (tmp_path / "results" / "x").iterdir()}
+    assert files == {"test.txt", "mine.txt"}
+
+
+def test_changed_texts_are_refused(tmp_path):
+    path = saved(tmp_path, x=result()) / "x.json"
+    with pytest.raises(UserError, match=r"cannot read .*x/test\.txt"):
+        ledger.saved_hypotheses(path, result(), "test")
+    (tmp_path / "x").mkdir()
+    for content in (b"other\n", b"\xff\n"):
+        (tmp_path / "x" / "test.txt").write_bytes(content)
+        with pytest.raises(UserError, match=r"x/test\.txt has been changed"):
+            ledger.saved_hypotheses(path, result(), "test")
+    with pytest.raises(UserError, match=r"the test split is another text than that of .*x\.json"):
+        ledger.check_text(path, result(), "test", [("s", "q")])
+
+
+def trained(
+    tmp_path, *, last_step=3000, stopped_early=False, steps=(1, 2, 3), others=(), init_from=None
+):
+    config = Experiment.from_dict(demo.get_config().to_dict())
+    training = dataclasses.replace(config.training, steps=3000, init_from=init_from)
+    config = dataclasses.replace(config, training=training)
+    nothing = dict(translator=None, params=None, tokenizers=None, checkpoint="best")
+    return TrainedModel(tmp_path, config, steps=list(steps), last_step=last_step,
+                        stopped_early=stopped_early, others=others, **nothing)  # fmt: skip
+
+
+def test_what_cannot_be_recorded(tmp_path):
+    def check(path="x.json", **changes):
+        ledger.check_can_be_recorded(tmp_path / path, trained(tmp_path, **changes), ["test"])
+
+    with pytest.raises(UserError, match=r"--record=.*x: give a file name that ends in \.json"):
+        check("x")
+    with pytest.raises(UserError, match=r"starts\.jsonl does not say how this run was begun"):
+        check()
+    add_start(tmp_path, {"step": 30})
+    with pytest.raises(UserError, match=r"starts\.jsonl does not say how this run was begun"):
+        check()
+    add_start(tmp_path, {"step": 0})
+    check()
+    # Of what it began with, the same is asked.
+    known = {"starts": [{"step": 0}], "steps": 7, "stopped_early": False, "overrides": {}}
+    known["config"] = {"training.steps": 7}
+    for origin, is_known in (
+        (known, True),
+        ({"checkpoint": "best"}, False),
+        (known | {"starts": []}, False),
+        (known | {"starts": [{"step": 3}]}, False),
+        (known | {"steps": 6}, False),
+        (known | {"steps": 6, "stopped_early": True}, True),
+        (known | {"overrides": {"training.init_from": "FILE"}, "init_from": known}, True),
+        (known | {"overrides": {"training.init_from": "FILE"}, "init_from": {}}, False),
+        (known | {"overrides": {"training.init_from": "FILE"}}, False),
+    ):
+        write_atomically(tmp_path / ORIGIN, json.dumps(signed(origin)))
+        expected = pytest.raises(
+            UserError, match=r"does not have that from its beginning to its end"
+        )
+        with contextlib.nullcontext() if is_known else expected:
+            check(init_from="a")
+    (tmp_path / ORIGIN).write_text("{}")
+    with pytest.raises(UserError, match=r"initial/origin\.json is damaged; restore it"):
+        check(init_from="a")
+    (tmp_path / ORIGIN).unlink()
+    with pytest.raises(UserError, match=r"began with the parameters of another run, and initial"):
+        check(init_from="a")
+    check(last_step=7, stopped_early=True)
+    with pytest.raises(UserError, match=r"is at step 7 of 3000; train it to the end"):
+        check(last_step=7)
+    with pytest.raises(UserError, match=r"is at step 7 of 3000; train it to the end"):
+        check(others=[trained(tmp_path, last_step=7)])
+    # Files that are not of a result stay as they are.
+    (tmp_path / "mine.json").write_text("[1, 2]")
+    with pytest.raises(UserError, match=r"mine\.json is no result of this ledger"):
+        check("mine.json")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "test.txt").touch()
+    check()
+    (tmp_path / "x" / "corpus.txt").touch()
+    with pytest.raises(UserError, match=r"into .*/x, and .*corpus\.txt is no such file; move it"):
+        check()
+    (tmp_path / "y").touch()
+    with pytest.raises(UserError, match=r"into .*/y, and .*/y is no such file"):
+        check("y.json")
+
+
+def test_overrides_are_those_of_the_newest_start():
+    config = demo.get_config()
+    given = {"training.steps": 7, "training.seed": 3, "tokenizer.source_model": "/home/me/a.model"}
+    config.update_from_flattened_dict(given)
+    given |= {"data.raw_dir": "/data", "tokenizer.target_model": None}
+    found = ledger.overrides({"overrides": given}, Experiment.from_dict(config.to_dict()))
+    assert found == {"training.steps": 7, "tokenizer.source_model": "FILE"}
+    files = ("data.extra_source", "data.extra_target", "training.init_from")
+    given = dict.fromkeys(files, "/home/me/a") | {"data.both_directions": True}
+    config = demo.get_config()
+    config.update_from_flattened_dict(given)
+    config = Experiment.from_dict(config.to_dict())
+    found = ledger.overrides({"overrides": given}, config)
+    assert found == dict.fromkeys(files, "FILE") | {"data.both_directions": True}
+    assert not ledger.comparable(config).keys() & set(files)
+
+
+def test_what_a_run_began_with_is_recorded_and_checked(tmp_path):
+    tokenizer = Mock(sha256="f" * 64)
+    model = dataclasses.replace(
+        trained(tmp_path, init_from="a"), tokenizers=Tokenizers(tokenizer, tokenizer)
+    )
+    add_start(tmp_path, result()["starts"][0] | {"config_file": "configs/demo.py", "overrides": {}})
+    line = {"step": 3000, "total/seconds": 1.0, "total/target_tokens": 2}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+
+    def begin(**changes):
+        write_atomically(tmp_path / ORIGIN, json.dumps(signed({**result(), **changes})))
+
+    begin(params_sha256="1")
+    run = ledger.run_of(model)
+    assert run["init_from"] == result() | {"params_sha256": "1"}
+    assert run["overrides"] == {"training.init_from": "FILE"}
+    recorded = run | {"tokenizer_sha256": model.tokenizers.sha256}
+
+    def check():
+        ledger.check_same_runs(tmp_path / "x.json", recorded, model)
+
+    check()
+    begin(params_sha256="2")  # trained again, on another machine
+    check()
+    for other in (
+        {"checkpoint": "best"},
+        {"checkpoint_steps": [1, 2]},
+        {"config": result()["config"] | {"model.d_ff": 7}},
+        {"init_from": result()},
+    ):
+        begin(**other)
+        with pytest.raises(UserError, match=r"is not the run of .*: what it began with is"):
+            check()
+    (tmp_path / ORIGIN).unlink()
+    with pytest.raises(UserError, match=r"what it began with is None and was"):
+        check()
+
+
+def test_the_text_of_a_result_is_all_that_training_saw(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(f"{name}\n")
+    a, b, c = (str(tmp_path / name) for name in ("a", "b", "c"))
+    data = Experiment.from_dict(demo.get_config().to_dict()).data
+    files = {"train_source": a, "train_target": b, "validation_source": a, "validation_target": c}
+    data = dataclasses.replace(data, **files)
+    plain = ledger.text_hashes(data)
+    both = ledger.text_hashes(dataclasses.replace(data, both_directions=True))
+    extra = ledger.text_hashes(dataclasses.replace(data, extra_source=b, extra_target=a))
+    assert plain["train"] == ledger.text_sha256([("a", "b")])
+    assert both["train"] == extra["train"] == ledger.text_sha256([("a", "b"), ("b", "a")])
+    assert plain["validation"] == both["validation"] == ledger.text_sha256([("a", "c")])
+
+
+WITHOUT_HASH = json.dumps(result(), indent=1).replace("text_sha256", "text")
+WITHOUT_SCORE = json.dumps(result(), indent=1).replace('"score":', '"points":')
+TEXT_AS_SCORE = json.dumps(result(), indent=1).replace('"score": 40.0', '"score": "40.0"')
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", '{"splits": {}}', 99_999 * "["),
+        *(WITHOUT_HASH, WITHOUT_SCORE, TEXT_AS_SCORE),
+        *(json.dumps(result(init_from=x)) for x in ("x", {"seed": 1})),
+        json.dumps(result(ensemble_with=["x"])),
+    ],
+)
+def test_no_result(tmp_path, content):
+    path = tmp_path / "x.json"
+    with pytest.raises(UserError, match=r"cannot read the result .*x\.json: No such file"):
+        ledger.read(path)
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"x\.json is no result of this ledger"):
+        ledger.read(path)
+
+
+def test_curves(tmp_path):
+    title = "multi30k/en-de-tok, en to de"
+    results_page.draw(title, {"a": result()}, tmp_path / results_page.picture_name(title))
+    assert (tmp_path / "multi30k_en-de-tok-en_to_de.png").read_bytes().startswith(b"\x89PNG")
+    metrics = [{"step": 1, "train/nll": 3.0}, {"step": 2, "eval/validation/nll": 1.23456}]
+    metrics.append({"step": 3, "eval/validation/nll": None, "eval/validation/bleu": 0.0})
+    assert ledger.curve(metrics) == {"nll": [(2, 1.2346)], "bleu": [(3, 0.0)]}
+
+
+def test_what_the_commands_refuse(tmp_path):
+    path = saved(tmp_path, text=result(), x=result()) / "text.json"
+    content = result()
+    content["config"]["data.dataset"] = None
+    path.write_text(json.dumps(content))
+    for options, message in (
+        (["--verify=x.json", "--record=y.json"], "--record and --verify are given"),
+        (["--explain=larger"], "there is no recipe 'larger'; give one of: base, big"),
+        (["--verify=text.json"], "text.json is of text files; give the --workdir"),
+        (["--record=y.json"], "--workdir is missing"),
+        (["--explain=base", "--ensemble=x"], "--explain is for one run; leave --ensemble out"),
+        (["--workdir=x", "--ensemble="], "--ensemble names no work directory; give one"),
+        (["--verify="], "cannot read the result"),
+        (["--verify=x.json", "--ensemble=x"], "--ensemble is given without --workdir"),
+        (["--workdir=x", "--split="], "--split is empty"),
+        (["--verify=x.json", "--beam_size=1"], "--beam_size is given, and x.json says which"),
+    ):
+        refused = run("evaluate.py", *options, cwd=tmp_path)
+        assert refused.code == 2
+        assert message in refused.err
+        assert refused.err.count("\n") == 1
+    assert not (tmp_path / "y.json").exists()

@@ -1,0 +1,107 @@
+import math
+
+import pytest
+from matplotlib.figure import Figure
+
+from transformer.reports.plots import learning_curve
+from transformer.runs.logs import MetricsWriter
+from transformer.system.errors import UserError
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved."""
+    figures = []
+    savefig = Figure.savefig
+
+    def save(figure, *args, **settings):
+        figures.append(figure)
+        return savefig(figure, *args, **settings)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    return figures
+
+
+def write(workdir, *lines):
+    with MetricsWriter(workdir, first_step=0, evaluated=True) as writer:
+        for step, metrics in lines:
+            writer.write(step, metrics)
+    return workdir / "metrics.jsonl"
+
+
+def curves(axes):
+    return {
+        line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
+    }
+
+
+def test_learning_curve(tmp_path, drawn):
+    metrics_path = write(
+        tmp_path / "base$^$",
+        (100, {"train/loss": 5.5, "train/grad_norm": 1.0}),
+        (100, {"eval/validation/nll": 5.0, "eval/validation/bleu": 10.0}),
+        (200, {"train/loss": 3.5, "train/grad_norm": 1.0}),
+        (200, {"eval/validation/nll": 3.0, "eval/validation/bleu": 27.25}),
+        (300, {"eval/validation/nll": 3.25, "eval/validation/bleu": math.nan}),
+    )
+    with metrics_path.open("a") as file:
+        file.write('{"step": 400, "train/l')  # the run is writing
+    learning_curve(metrics_path, tmp_path / "curve.png")
+
+    data = (tmp_path / "curve.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert data.endswith(b"IEND\xaeB`\x82")
+    assert {path.name for path in tmp_path.iterdir()} == {"base$^$", "curve.png"}
+    (figure,) = drawn
+    assert figure.get_suptitle() == "base$^$"
+    loss, bleu = figure.axes
+    assert curves(loss) == {
+        "training, as minimised": ([100, 200], [5.5, 3.5]),
+        "validation (best 3.00 at step 200)": ([100, 200, 300], [5.0, 3.0, 3.25]),
+    }
+    assert curves(bleu) == {
+        "validation (best 27.25 at step 200)": (
+            [100, 200, 300],
+            pytest.approx([10.0, 27.25, math.nan], nan_ok=True),
+        )
+    }
+    assert (loss.get_ylabel(), bleu.get_ylabel()) == (
+        "loss (nats per token)",
+        "BLEU (0 to 100)",
+    )
+    assert bleu.get_xlabel() == "step (updates)"
+
+
+@pytest.mark.parametrize(
+    ("metric", "label"),
+    [
+        ("train/loss", "loss (nats per token)"),
+        ("eval/validation/nll", "loss (nats per token)"),
+        ("eval/validation/bleu", "BLEU (0 to 100)"),
+    ],
+)
+def test_missing_metrics_are_not_drawn(tmp_path, drawn, metric, label):
+    metrics_path = write(tmp_path, (100, {metric: 2.0}))
+    learning_curve(str(metrics_path), str(tmp_path / "curve.png"))
+    (axes,) = drawn[0].axes
+    assert axes.get_ylabel() == label
+    assert len(axes.lines) == 1
+
+
+def test_a_split_has_one_color(tmp_path, drawn):
+    metrics = {"eval/validation/bleu": 2.0, "eval/validation/nll": 3.0, "eval/test/nll": 3.0}
+    learning_curve(write(tmp_path, (100, metrics)), tmp_path / "curve.png")
+    loss, bleu = drawn[0].axes
+    test, validation = loss.lines
+    assert test.get_label().startswith("test ")
+    assert validation.get_color() == bleu.lines[0].get_color() != test.get_color()
+
+
+def test_nothing_to_draw(tmp_path):
+    metrics_path = write(tmp_path, (100, {"train/grad_norm": 1.0, "train/loss": math.nan}))
+    with pytest.raises(UserError, match=r"nothing to draw: .* found train/grad_norm$"):
+        learning_curve(metrics_path, tmp_path / "curve.png")
+    metrics_path.write_text("")
+    with pytest.raises(UserError, match="found none at all"):
+        learning_curve(metrics_path, tmp_path / "curve.png")
+    assert not (tmp_path / "curve.png").exists()

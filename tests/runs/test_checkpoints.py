@@ -1,0 +1,459 @@
+import gc
+import json
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from transformer.runs.checkpoints import Checkpoints
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh, replicated
+from transformer.training.step import TrainState
+
+ROOT = Path(__file__).parents[2]
+ADAM = optax.adam(0.1)
+
+# Where reading or writing fails, Orbax leaves coroutines behind that nobody waits for.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine"
+)
+
+
+@pytest.fixture(autouse=True)
+def leave_nothing_behind():
+    yield
+    gc.collect()  # now, and not in a test that knows nothing of them
+
+
+def state(step: int, value: float = 0.0) -> TrainState:
+    """A small state in which no two arrays are equal."""
+    params = {"layers": {0: {"kernel": jnp.full((2, 3), value)}}, "bias": jnp.arange(5.0) / 7}
+    opt_state = ADAM.init(params)
+    gradient = jax.tree.map(lambda x: x + value + 1 / 3, params)
+    _, opt_state = ADAM.update(gradient, opt_state, params)
+    whole = TrainState(jnp.int32(step), params, opt_state)
+    return jax.device_put(whole, replicated(data_mesh(jax.devices()[:1])))
+
+
+def checkpoints(workdir, keep_last=2, best_metric="bleu") -> Checkpoints:
+    return Checkpoints(workdir, keep_last=keep_last, best_metric=best_metric)
+
+
+def saved(workdir, scores: dict[int, dict[str, float]], **options) -> Checkpoints:
+    """Scheduled checkpoints with these scores; the parameters of step k are k."""
+    manager = checkpoints(workdir, **options)
+    for step, values in scores.items():
+        manager.save(state(step, float(step)), {"note": step}, scheduled=True)
+        manager.record_scores(step, values)
+    return manager
+
+
+def kept(workdir) -> list[str]:
+    names = [path.name for path in (workdir / "checkpoints").iterdir()]
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def newest(workdir, **options):
+    return checkpoints(workdir, **options).restore_newest(state(0))
+
+
+# --- Saving and restoring -----------------------------------------------------------------
+
+
+def test_restored_is_equal_to_the_bit(tmp_path):
+    original = state(7, 0.1)
+    notes = {"average": 1 / 3, "list": [1, None, "ä"]}
+    manager = checkpoints(tmp_path)
+    manager.save(original, notes, scheduled=True)
+    manager.close()
+
+    restored = newest(tmp_path)
+    assert jax.tree.structure(restored.state) == jax.tree.structure(original)
+    for x, y in zip(jax.tree.leaves(restored.state), jax.tree.leaves(original)):
+        assert (x.dtype, x.sharding) == (y.dtype, y.sharding)
+        np.testing.assert_array_equal(x, y)
+    assert restored.notes == notes
+    assert restored.scores is None
+
+
+def test_scores_are_kept_beside_it(tmp_path):
+    saved(tmp_path, {7: {"nll": 1 / 3, "bleu": 27.25}})
+    assert newest(tmp_path).scores == {"nll": 1 / 3, "bleu": 27.25}
+    assert json.loads((tmp_path / "checkpoints/7/scores.json").read_text())["bleu"] == 27.25
+
+
+def test_nothing_to_restore(tmp_path):
+    assert newest(tmp_path) is None
+    assert checkpoints(tmp_path).steps() == []
+
+
+def test_what_is_saved_does_not_change_with_the_state(tmp_path):
+    manager, original = checkpoints(tmp_path), state(7, 0.1)
+    expected = jax.tree.map(np.array, original.params)
+    manager.save(original, {}, scheduled=True)
+    jax.tree.map(lambda x: x.delete(), original.params)  # as a donating step does
+    manager.close()
+    jax.tree.map(np.testing.assert_array_equal, newest(tmp_path).state.params, expected)
+
+
+def test_a_step_that_is_there_is_not_saved_again(tmp_path):
+    saved(tmp_path, {7: {"bleu": 3.0}})
+    manager = checkpoints(tmp_path)
+    manager.save(state(7), {"note": "other"}, scheduled=False)
+    manager.close()
+    assert newest(tmp_path).notes == {"note": 7}
+
+
+def test_parameters_of_one_and_the_mean_of_several(tmp_path):
+    scores = {step: {"bleu": float(step)} for step in (10, 20, 60)}
+    manager = saved(tmp_path, scores, keep_last=3)
+    like = state(0).params
+    one = manager.restore_params(20, like)
+    np.testing.assert_array_equal(one["layers"][0]["kernel"], np.full((2, 3), 20.0))
+    mean = manager.average_params([10, 20, 60], like)
+    np.testing.assert_array_equal(mean["layers"][0]["kernel"], np.full((2, 3), 30.0))
+    np.testing.assert_allclose(mean["bias"], np.arange(5) / 7, rtol=1e-6)
+    assert jax.tree.structure(mean) == jax.tree.structure(like)
+    alone = manager.average_params([60], like)
+    np.testing.assert_array_equal(alone["layers"][0]["kernel"], np.full((2, 3), 60.0))
+
+
+# --- Which are kept -----------------------------------------------------------------------
+
+
+def test_the_last_few_and_the_best_by_bleu_are_kept(tmp_path):
+    scores = {10: 3.0, 20: 9.0, 30: 5.0, 40: 7.0, 50: 6.0}
+    scores = {step: {"bleu": bleu, "nll": 1.0} for step, bleu in scores.items()}
+    manager = saved(tmp_path, scores)
+    assert kept(tmp_path) == ["20", "40", "50"]
+    assert manager.best_step() == 20
+    manager.close()
+    assert checkpoints(tmp_path).best_step() == 20  # also in a new process
+
+
+def test_the_best_by_nll_is_the_lowest(tmp_path):
+    scores = {10: 3.0, 20: 1.0, 30: 2.0, 40: 2.5, 50: 4.0}
+    scores = {step: {"nll": nll, "bleu": nll} for step, nll in scores.items()}
+    manager = saved(tmp_path, scores, best_metric="nll")
+    assert kept(tmp_path) == ["20", "40", "50"]
+    assert manager.best_step() == 20
+
+
+def test_a_new_best_takes_the_place_of_the_old(tmp_path):
+    manager = saved(tmp_path, {10: {"bleu": 3.0}, 20: {"bleu": 2.0}}, keep_last=1)
+    assert kept(tmp_path) == ["10", "20"]
+    manager.save(state(30), {}, scheduled=True)
+    manager.wait()
+    assert kept(tmp_path) == ["10", "30"]  # its score is not known yet
+    manager.record_scores(30, {"bleu": 4.0})
+    assert kept(tmp_path) == ["30"]
+
+
+def test_checkpoints_without_a_finite_bleu_are_never_the_best(tmp_path):
+    none, nan = {"nll": 0.5}, {"bleu": float("nan")}
+    scores = {10: none, 20: {"bleu": 0.0, "nll": 1.0}, 30: nan, 40: none, 50: none}
+    manager = saved(tmp_path, scores)
+    assert kept(tmp_path) == ["20", "40", "50"]
+    assert manager.best_step() == 20
+
+
+def test_keeping_more_than_there_are(tmp_path):
+    saved(tmp_path, {10: {"bleu": 1.0}, 20: {"nll": 1.0}}, keep_last=7)
+    assert kept(tmp_path) == ["10", "20"]
+
+
+def test_no_best_without_a_score(tmp_path):
+    manager = saved(tmp_path, {10: {"nll": 1.0}, 20: {"nll": 2.0}, 30: {"nll": 3.0}})
+    assert kept(tmp_path) == ["20", "30"]
+    with pytest.raises(UserError, match=r"no checkpoint in .* has a validation bleu; use .*last"):
+        manager.best_step()
+
+
+def test_what_was_saved_in_between_lasts_until_the_next(tmp_path):
+    manager = saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}})
+    manager.save(state(23), {}, scheduled=False)
+    manager.wait()
+    assert (manager.steps(), manager.scheduled_steps()) == ([10, 20, 23], [10, 20])
+    manager.save(state(27), {}, scheduled=False)
+    manager.wait()
+    assert manager.steps() == [10, 20, 27]
+    manager.save(state(30), {}, scheduled=True)
+    manager.wait()
+    assert kept(tmp_path) == ["20", "30"]
+
+
+def test_what_was_saved_in_between_is_scheduled_once_it_has_scores(tmp_path):
+    """As when a run is stopped, and then told to end at that step."""
+    manager = saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}})
+    manager.save(state(23), {}, scheduled=False)
+    manager.record_scores(23, {"bleu": 1.0})
+    assert manager.scheduled_steps() == [20, 23]
+    manager.save(state(27), {}, scheduled=False)
+    manager.wait()
+    assert kept(tmp_path) == ["20", "23", "27"]
+
+
+def test_a_rollback_forgets_what_was_saved_in_between(tmp_path):
+    manager = saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}})
+    manager.save(state(23), {}, scheduled=False)
+    manager.remove_unscheduled()
+    assert kept(tmp_path) == ["10", "20"]
+
+
+def test_a_rollback_takes_the_scheduled_one(tmp_path):
+    manager = saved(tmp_path, {10: {"bleu": 1.0}})
+    manager.save(state(13), {}, scheduled=False)
+    assert int(manager.restore_newest(state(0), scheduled_only=True).state.step) == 10
+    assert int(manager.restore_newest(state(0)).state.step) == 13
+
+
+def test_checkpoints_that_were_there_must_not_be_gone(tmp_path):
+    """A rollback must not take it for a run without a checkpoint, and begin again."""
+    manager = saved(tmp_path, {10: {"bleu": 1.0}})
+    again = checkpoints(tmp_path)
+    again.restore_newest(state(0))
+    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    for it in (manager, again):
+        with pytest.raises(UserError, match=r"the checkpoints in .* are gone"):
+            it.restore_newest(state(0), scheduled_only=True)
+
+
+def test_a_start_keeps_no_more_than_asked(tmp_path):
+    saved(tmp_path, {step: {"bleu": float(step)} for step in (10, 20, 30)}, keep_last=3).close()
+    newest(tmp_path, keep_last=1)
+    assert kept(tmp_path) == ["30"]
+
+
+def test_resuming_goes_on_with_what_is_kept(tmp_path):
+    saved(tmp_path, {10: {"bleu": 9.0}, 20: {"bleu": 1.0}}).close()
+    manager = saved(tmp_path, {30: {"bleu": 2.0}, 40: {"bleu": 3.0}})
+    assert kept(tmp_path) == ["10", "30", "40"]
+    assert int(manager.restore_newest(state(0)).state.step) == 40
+
+
+# --- Leftovers and damage -----------------------------------------------------------------
+
+
+def test_half_written_and_half_deleted_checkpoints_are_cleaned_away(tmp_path):
+    saved(tmp_path, {10: {"bleu": 1.0}})
+    for name in ("20.orbax-checkpoint-tmp", "30.orbax-checkpoint-tmp-17", "5.deleted"):
+        shutil.copytree(tmp_path / "checkpoints" / "10", tmp_path / "checkpoints" / name)
+    reader = Checkpoints(tmp_path, keep_last=2, best_metric="bleu", read_only=True)
+    assert reader.steps() == [10]
+    assert len(kept(tmp_path)) == 4  # a reader changes nothing
+    assert checkpoints(tmp_path).steps() == [10]
+    assert kept(tmp_path) == ["10"]
+
+
+def files(directory: Path) -> list[Path]:
+    """The files of a checkpoint, but for the scores, which are not needed to go on."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    unused = [directory / name for name in ("scores.json", "commit_success.txt")]
+    return [path for path in files if path not in unused]
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << (place % 8)
+    path.write_bytes(bytes(content))
+
+
+DAMAGE = {
+    "emptied": lambda path: path.write_bytes(b""),
+    "removed": Path.unlink,
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "one byte cut": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "noise": lambda path: path.write_bytes(random.Random(3).randbytes(path.stat().st_size)),
+}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """A work directory with two checkpoints, and the leaves of the newer one's state."""
+    workdir = tmp_path_factory.mktemp("good")
+    saved(workdir, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}}).close()
+    return workdir, jax.tree.leaves(newest(workdir).state)
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_is_named_and_the_checkpoint_before_is_used(how, good, tmp_path, caplog):
+    """Each file in turn."""
+    found = files(good[0] / "checkpoints" / "20")
+    assert len(found) > 10
+    for path in found:
+        workdir = tmp_path / "damaged"
+        shutil.copytree(good[0], workdir)
+        DAMAGE[how](workdir / path.relative_to(good[0]))
+        caplog.clear()
+        restored = newest(workdir)
+        # An empty file cannot be emptied; and what is in this one, Orbax alone reads.
+        is_harmless = path.stat().st_size == 0 or path.name == "_CHECKPOINT_METADATA"
+        if is_harmless and int(restored.state.step) == 20:
+            for x, y in zip(jax.tree.leaves(restored.state), good[1], strict=True):
+                np.testing.assert_array_equal(x, y)
+        else:
+            assert int(restored.state.step) == restored.notes["note"] == 10
+            assert "the checkpoint of step 20 is damaged" in caplog.text
+            assert kept(workdir) == ["10", "20.damaged"]
+        shutil.rmtree(workdir)
+
+
+def test_what_files_do_not_show_digests_do(good, tmp_path, monkeypatch):
+    """If the inventory misses something: what is restored is what was saved."""
+    monkeypatch.setattr("transformer.runs.checkpoints.difference", lambda directory: None)
+    rng = random.Random(1)
+    checkpoint = good[0] / "checkpoints" / "20"
+    noticed = set()
+    for path in [path for path in files(checkpoint) if path.stat().st_size]:
+        workdir = tmp_path / "damaged"
+        shutil.copytree(good[0], workdir)
+        flip(workdir / path.relative_to(good[0]), rng.randrange(path.stat().st_size))
+        restored = newest(workdir)
+        if int(restored.state.step) == 10:
+            noticed.add(path)
+        else:
+            for x, y in zip(jax.tree.leaves(restored.state), good[1], strict=True):
+                np.testing.assert_array_equal(x, y)
+        shutil.rmtree(workdir)
+    # Orbax reads these, and every byte of them counts; of most others it reads none.
+    read = {checkpoint / "record" / "record.json"}
+    read |= {*checkpoint.glob("params/d/*"), *checkpoint.glob("opt_state/d/*")}
+    assert len(read) == 3
+    assert read <= noticed
+
+
+@pytest.mark.parametrize("part", ["params", "opt_state", "record", "."])
+def test_whole_parts_may_be_missing(part, good, tmp_path):
+    workdir = tmp_path / "damaged"
+    shutil.copytree(good[0], workdir)
+    shutil.rmtree(workdir / "checkpoints" / "20" / part)
+    (workdir / "checkpoints" / "20").mkdir(exist_ok=True)
+    assert int(newest(workdir).state.step) == 10
+
+
+def test_a_checkpoint_under_another_name_is_damaged(tmp_path):
+    saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}}).close()
+    (tmp_path / "checkpoints" / "20").rename(tmp_path / "checkpoints" / "2000")
+    assert int(newest(tmp_path).state.step) == 10
+
+
+def test_when_all_are_damaged_nothing_is_touched(tmp_path):
+    saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}}).close()
+    for step in (10, 20):
+        (tmp_path / "checkpoints" / str(step) / "record" / "record.json").write_text("{}")
+    with pytest.raises(UserError, match=r"no checkpoint in .* can be used \(20: record"):
+        newest(tmp_path)
+    assert kept(tmp_path) == ["10", "20"]
+
+
+def test_damaged_scores_are_as_none(tmp_path):
+    saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}}).close()
+    for content in (b"", b"[]", b'{"bleu": 99.0}', b"\xff"):
+        (tmp_path / "checkpoints" / "20" / "scores.json").write_bytes(content)
+        assert checkpoints(tmp_path).best_step() == 10
+
+
+def test_evaluation_of_a_damaged_checkpoint_is_refused(tmp_path):
+    saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}}).close()
+    for path in (tmp_path / "checkpoints" / "20" / "params").rglob("d/*"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"checkpoints/20 is damaged .* choose another"):
+        checkpoints(tmp_path).restore_params(20, state(0).params)
+
+
+def test_a_checkpoint_from_a_stranger_runs_no_code(tmp_path):
+    marker = tmp_path / "marker"
+    bomb = pickle.dumps(Bomb(str(marker)))
+    saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}}).close()
+    for path in (tmp_path / "checkpoints" / "20").rglob("*"):
+        if path.is_file():
+            path.write_bytes(bomb)
+    assert int(newest(tmp_path).state.step) == 10
+    assert not marker.exists()
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+# --- Disks that fail ----------------------------------------------------------------------
+
+_SAVES = """
+import resource, signal, sys
+from pathlib import Path
+sys.path[:0] = [{root!r}, {tests!r}]
+from test_checkpoints import checkpoints, state
+
+manager = checkpoints(Path({workdir!r}), keep_last=1)
+for step, limit in {limits!r}:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if limit is None else limit, hard))
+    manager.save(state(step, float(step)), {{"note": step}}, scheduled=True)
+    manager.record_scores(step, {{"bleu": float(step)}})
+    print(step, manager.steps(), flush=True)
+manager.close()
+"""
+
+
+def save_with_limits(workdir: Path, limits: list[tuple[int, int | None]]):
+    """Saves steps one after the other while no file may be longer than so many bytes."""
+    script = _SAVES.format(
+        root=str(ROOT), tests=str(Path(__file__).parent), workdir=str(workdir), limits=limits
+    )
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment
+    )
+
+
+def test_saves_that_fail_destroy_nothing_and_are_tried_again(tmp_path):
+    done = save_with_limits(tmp_path, [(10, None), (20, 10), (30, 0), (40, 200), (50, None)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:5] == [
+        "10 [10]",
+        "20 [10]",
+        "30 [10]",
+        "40 [10]",
+        "50 [50]",
+    ]
+    for step in (20, 30, 40):
+        assert f"the checkpoint of step {step} could not be saved" in done.stderr
+    assert kept(tmp_path) == ["50"]
+    assert newest(tmp_path).notes == {"note": 50}
+
+
+def test_a_folder_that_is_gone_or_unwritable(tmp_path, caplog):
+    manager = saved(tmp_path, {10: {"bleu": 1.0}})
+    (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
+    (tmp_path / "checkpoints").write_text("in the way")
+    manager.save(state(20), {}, scheduled=True)
+    manager.record_scores(20, {"bleu": 2.0})
+    assert "the checkpoint of step 20 could not be saved" in caplog.text
+    (tmp_path / "checkpoints").unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / "checkpoints")
+    manager.save(state(30), {"note": 30}, scheduled=True)
+    manager.record_scores(30, {"bleu": 3.0})
+    manager.close()
+    assert kept(tmp_path) == ["10", "30"]
+
+
+def test_a_record_is_readable_by_people(tmp_path):
+    saved(tmp_path, {10: {"bleu": 1.0}})
+    record = json.loads((tmp_path / "checkpoints/10/record/record.json").read_text())
+    assert list(record) == ["step", "scheduled", "notes", "digests", "sha256"]

@@ -1,0 +1,100 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer.runs.integrity import (
+    INVENTORY,
+    difference,
+    digest,
+    read_signed,
+    signed,
+    write_inventory,
+)
+
+# --- Arrays -------------------------------------------------------------------------------
+
+
+def test_every_bit_and_place_counts_in_a_digest():
+    tree = {"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.zeros((2,), jnp.int32)}
+    others = [
+        {**tree, "a": tree["a"].at[1, 2].set(5.0000005)},  # the lowest bit
+        {**tree, "a": tree["a"].at[0, 0].set(-0.0)},
+        {**tree, "a": tree["a"][:, ::-1]},
+        {**tree, "a": tree["a"][::-1]},
+        {**tree, "b": jnp.ones((2,), jnp.int32)},
+        {"a": tree["a"], "c": tree["b"]},
+    ]
+    digests = [digest(x) for x in (tree, *others)]
+    assert len(set(digests)) == len(digests)
+    assert digest(jax.tree.map(jnp.array, tree)) == digests[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+def test_digests_of_other_types(dtype):
+    x = jnp.arange(7).astype(dtype)
+    assert digest({"x": x}) != digest({"x": x.at[3].set(x[4])})
+
+
+def test_a_digest_does_not_depend_on_the_order_of_a_dict():
+    x, y = jnp.arange(3.0), jnp.arange(5)
+    assert digest({"x": x, "y": y}) == digest({"y": y, "x": x})
+
+
+# --- Files --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "a").write_bytes(b"one")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "c").write_bytes(b"")
+    (tmp_path / "later").write_bytes(b"begun")
+    write_inventory(tmp_path, later=["later", "not there yet"])
+    return tmp_path
+
+
+def test_an_inventory_knows_its_files(directory):
+    assert difference(directory) is None
+    (directory / "later").write_bytes(b"begun and ended")
+    (directory / "more").write_bytes(b"not listed")
+    assert difference(directory) is None
+
+
+@pytest.mark.parametrize("name", ["a", "b/c", "later", INVENTORY])
+def test_a_missing_file_is_named(directory, name):
+    (directory / name).unlink()
+    assert name in difference(directory)
+    assert "missing" in difference(directory)
+
+
+@pytest.mark.parametrize("content", [b"two", b"on", b"one\n", b""])
+def test_an_altered_file_is_named(directory, content):
+    (directory / "a").write_bytes(content)
+    assert difference(directory) == "a is altered"
+
+
+def test_large_files_are_known_by_their_size(directory, monkeypatch):
+    monkeypatch.setattr("transformer.runs.integrity._LARGE", 2)
+    write_inventory(directory, later=[])
+    (directory / "a").write_bytes(b"two")
+    assert difference(directory) is None  # the digests will tell
+    (directory / "a").write_bytes(b"three")
+    assert difference(directory) == "a is altered"
+
+
+def test_what_is_signed_can_be_read(tmp_path):
+    value = {"x": [1, 1 / 3, None, "ä"], "y": {"z": True}}
+    (tmp_path / "x").write_text(json.dumps(signed(value)))
+    assert read_signed(tmp_path / "x") == value
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"x": 1}', b"\xff", 99_999 * b"["])
+def test_what_is_not_signed_is_nothing(tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    assert read_signed(tmp_path / "x") is None
+    value = json.dumps(signed({"x": 1})).replace("1", "2", 1)
+    (tmp_path / "x").write_text(value)
+    assert read_signed(tmp_path / "x") is None
+    assert read_signed(tmp_path / "y") is None

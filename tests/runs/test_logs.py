@@ -1,0 +1,596 @@
+import contextlib
+import errno
+import io
+import itertools
+import json
+import math
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import masked_crc32c
+
+from transformer.runs import logs
+from transformer.system.errors import UserError
+from transformer.runs.logs import MetricsWriter, Progress, read_metrics
+
+
+def read_events(workdir: Path) -> list[list[Event]]:
+    """The events of each file, oldest file first, after the one with the file's version."""
+    files = []
+    for path in sorted(workdir.glob("events.out.tfevents.*")):
+        data, events, start = path.read_bytes(), [], 0
+        # As TensorFlow begins such a file: 24 bytes to come, and their checksum.
+        assert data.startswith(b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22")
+        while start < len(data):  # length, its checksum, event, its checksum
+            (length,) = struct.unpack_from("<Q", data, start)
+            event = data[start + 12 : start + 12 + length]
+            (checksum,) = struct.unpack_from("<I", data, start + 12 + length)
+            assert checksum == masked_crc32c(event)
+            events.append(Event.FromString(event))
+            start += 16 + length
+        assert events[0].file_version == "brain.Event:2"
+        files.append(events[1:])
+    return files
+
+
+def scalars(event: Event) -> tuple[int, dict[str, float]]:
+    return event.step, {value.tag: value.simple_value for value in event.summary.value}
+
+
+def test_one_line_a_call(tmp_path):
+    with MetricsWriter(tmp_path / "new" / "run", first_step=0, evaluated=True) as writer:
+        writer.write(100, {"train/nll": 3, "train/loss": np.float32(3.5)})
+        writer.write(100, {"eval/validation/bleu": 27.25})
+    assert (tmp_path / "new" / "run" / "metrics.jsonl").read_text() == (
+        '{"step": 100, "train/loss": 3.5, "train/nll": 3.0}\n'
+        '{"step": 100, "eval/validation/bleu": 27.25}\n'
+    )
+
+
+def test_tensorboard_gets_the_same(tmp_path):
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        writer.write(100, {"train/nll": 3.0, "train/loss": 3.5})
+        writer.write(200, {"train/loss": math.nan})
+    ((start, first, second),) = read_events(tmp_path)
+    assert (start.step, start.session_log.status) == (0, SessionLog.START)
+    assert scalars(first) == (100, {"train/loss": 3.5, "train/nll": 3.0})
+    assert scalars(second) == (200, {"train/loss": pytest.approx(math.nan, nan_ok=True)})
+    assert 0 < first.wall_time <= second.wall_time
+
+
+def test_not_finite_is_null_and_the_run_goes_on(tmp_path):
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        writer.write(1, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1e-7})
+        writer.write(2, {"a": 1.0})
+    assert (tmp_path / "metrics.jsonl").read_text() == (
+        '{"step": 1, "a": null, "b": null, "c": null, "d": 1e-07}\n{"step": 2, "a": 1.0}\n'
+    )
+    assert read_metrics(tmp_path / "metrics.jsonl")[0]["b"] is None
+
+
+def test_numpy_numbers_and_step_first(tmp_path):
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        writer.write(np.int64(7), {"train/loss": np.float32(0.5), "eval/a/bleu": 30})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert list(json.loads(line).items()) == [
+        ("step", 7),
+        ("eval/a/bleu", 30.0),
+        ("train/loss", 0.5),
+    ]
+
+
+def test_step_is_no_metric(tmp_path):
+    with (
+        MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer,
+        pytest.raises(ValueError, match="metric"),
+    ):
+        writer.write(1, {"step": 2.0})
+
+
+def write_steps(workdir: Path, first_step: int, steps: range, evaluated: bool = True) -> None:
+    with MetricsWriter(workdir, first_step=first_step, evaluated=evaluated) as writer:
+        for step in steps:
+            writer.write(step, {"train/loss": 1 / step, "train/nll": math.nan})
+            if step % 2 == 0:
+                writer.write(step, {"eval/validation/nll": 0.1 * step})
+
+
+@pytest.mark.parametrize("torn", ["", '{"step": 8, "train/lo', '{"step": 8}', "\0\0"])
+@pytest.mark.parametrize("checkpoint", [0, 4])
+def test_resumed_file_is_that_of_an_uninterrupted_run(tmp_path, torn, checkpoint):
+    write_steps(tmp_path / "whole", 0, range(1, 12))
+    write_steps(tmp_path / "resumed", 0, range(1, 8))
+    with (tmp_path / "resumed" / "metrics.jsonl").open("a") as file:
+        file.write(torn)
+    write_steps(tmp_path / "resumed", checkpoint, range(checkpoint + 1, 12))
+
+    whole = (tmp_path / "whole" / "metrics.jsonl").read_text()
+    assert len(whole.splitlines()) == 16
+    assert (tmp_path / "resumed" / "metrics.jsonl").read_text() == whole
+    _, resumed = read_events(tmp_path / "resumed")  # two files, though of the same second
+    # TensorBoard hides what the first file has from this step on.
+    assert resumed[0].session_log.status == SessionLog.START
+    assert resumed[0].step == (5 if checkpoint else 0)
+    assert [event.step for event in resumed[1:3]] == [checkpoint + 1, checkpoint + 2]
+
+
+def test_fresh_start_keeps_nothing_not_even_step_0(tmp_path):
+    for _ in range(2):
+        with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+            writer.write(0, {"eval/validation/nll": 9.5})
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
+
+
+def test_killed_process_loses_nothing_written(tmp_path):
+    program = (
+        "import os, signal, sys; from transformer.runs.logs import MetricsWriter\n"
+        "writer = MetricsWriter(sys.argv[1], first_step=0, evaluated=True)\n"
+        "for step in range(1, 4): writer.write(step, {'train/loss': 0.5})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    root = Path(logs.__file__).parents[2]
+    killed = subprocess.run([sys.executable, "-c", program, tmp_path], cwd=root, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    (events,) = read_events(tmp_path)
+    assert [event.step for event in events] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "{", "[1]", '{"train/loss": 1.0}', '{"step": null}', '{"step": "7"}'),
+        *('{"step": 1e999}', '{"step": 2, "loss": [1]}', 100_000 * "["),
+    ],
+    ids=range(9),
+)
+def test_broken_file_is_named_with_the_line(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2: expected"):
+        read_metrics(path)
+    with pytest.raises(UserError, match="line 2"):
+        MetricsWriter(tmp_path, first_step=3, evaluated=True)
+    assert path.read_text().startswith('{"step": 1}\n')  # left as it was
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match=r"metrics\.jsonl does not exist"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+# --- What later steps wrote is removed ----------------------------------------------------
+
+
+def written(workdir: Path) -> list[tuple[int, str]]:
+    """Step and first name of each line of metrics.jsonl, which must have no torn line."""
+    path = workdir / "metrics.jsonl"
+    assert path.read_bytes()[-1:] in (b"", b"\n")
+    return [(line["step"], list(line)[1]) for line in read_metrics(path)]
+
+
+def shown(workdir: Path) -> list[tuple[int, str]]:
+    """Step and first name of what TensorBoard shows, oldest first."""
+    points = []
+    for event in itertools.chain(*read_events(workdir)):
+        if event.session_log.status == SessionLog.START:
+            points = [point for point in points if point[0] < event.step]
+        else:
+            points.append((event.step, event.summary.value[0].tag))
+    return points
+
+
+TRAIN, EVAL = "train/loss", "eval/validation/nll"
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_evaluated_again_written_once(tmp_path, evaluated):
+    write_steps(tmp_path, 0, range(1, 8))
+    before = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    write_steps(tmp_path, 4, range(5, 5), evaluated)
+    assert before[5].startswith('{"step": 4, "eval/')
+    kept = before[:6] if evaluated else before[:5]  # the training metrics of step 4 stay
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(kept)
+
+
+def test_not_evaluated_and_no_evaluation_to_remove(tmp_path):
+    write_steps(tmp_path, 0, range(1, 4))
+    write_steps(tmp_path, 3, range(4, 4), evaluated=False)
+    assert written(tmp_path) == [(1, TRAIN), (2, TRAIN), (2, EVAL), (3, TRAIN)]
+
+
+@pytest.mark.parametrize("step", [0, 2, 3, 5, 7])
+def test_rewind(tmp_path, capsys, step):
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        if step == 0:
+            writer.write(0, {EVAL: 9.5})
+        for k in range(1, 6):
+            writer.write(k, {TRAIN: k})
+            writer.write(k, {EVAL: k})
+        writer.rewind(step, evaluated=True)
+        kept = [(k, name) for k in range(1, min(step, 5) + 1) for name in (TRAIN, EVAL)]
+        assert written(tmp_path) == shown(tmp_path) == kept
+        writer.write(step + 1, {"train/nll": 1})
+        writer.rewind(step + 1, evaluated=True)  # nothing is later
+    assert written(tmp_path) == shown(tmp_path) == [*kept, (step + 1, "train/nll")]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_rewind_to_a_step_that_is_evaluated_again(tmp_path, evaluated, is_away):
+    workdir = tmp_path / "run"
+    with MetricsWriter(workdir, first_step=0, evaluated=True) as writer:
+        writer.write(3, {TRAIN: 0.5})
+        with away(workdir) if is_away else contextlib.nullcontext():
+            writer.write(3, {EVAL: 0.5})
+            writer.write(4, {TRAIN: 0.5})
+            writer.rewind(3, evaluated=evaluated)
+        writer.write(3, {EVAL: 0.5})
+    assert written(workdir) == [(3, TRAIN), *[(3, EVAL)] * (1 + evaluated)]
+
+
+# --- Disks that are full or away ----------------------------------------------------------
+
+
+@contextlib.contextmanager
+def no_room_beyond(size: int):
+    """The system lets no file of this process grow beyond `size` bytes: parts are written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def away(directory: Path):
+    elsewhere = directory.rename(directory.with_name("elsewhere"))
+    yield
+    elsewhere.rename(directory)
+
+
+FAILED, RECOVERED = "training goes on", "nothing is lost"
+
+
+def said(capsys: pytest.CaptureFixture) -> list[str]:
+    """Which of the known messages were printed; any other as it is."""
+    lines = capsys.readouterr().err.splitlines()
+    known = (FAILED, RECOVERED)
+    return [next((text for text in known if text in line), line) for line in lines]
+
+
+@pytest.mark.parametrize("room", [0, 1, 31, 46, 47, 48, 60, 89, 120])
+def test_no_room_for_a_while(tmp_path, capsys, room):
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        for k in range(100, 108):
+            writer.write(k, {TRAIN: 0.5, "train/grad_norm": math.nan})
+        sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+        for size in sorted(sizes):  # first both files find no room, then the larger alone
+            with no_room_beyond(size + room):
+                for _ in range(3):
+                    k += 1
+                    writer.write(k, {TRAIN: 0.5, "train/grad_norm": math.nan})
+                    steps = list(range(100, k + 1))
+                    for points in (written(tmp_path), shown(tmp_path)):  # neither is torn
+                        assert [step for step, _ in points] == steps[: len(points)]
+            assert said(capsys) == [FAILED]
+            k += 1
+            writer.write(k, {TRAIN: 0.5, "train/grad_norm": math.nan})
+            assert said(capsys) == [RECOVERED]
+    steps = [(k, "train/grad_norm") for k in range(100, 116)]
+    assert written(tmp_path) == shown(tmp_path) == steps
+    assert said(capsys) == []
+
+
+def test_a_piece_is_torn_in_these_tests(tmp_path):
+    with no_room_beyond(5), (tmp_path / "file").open("ab", buffering=0) as file:
+        assert file.write(b"1234567") == 5
+        with pytest.raises(OSError, match="File too large"):
+            file.write(b"67")
+
+
+def test_directory_that_is_away(tmp_path, capsys):
+    workdir = tmp_path / "run"
+    with MetricsWriter(workdir, first_step=0, evaluated=True) as writer:
+        writer.write(1, {TRAIN: 0.5})
+        with away(workdir):
+            writer.write(2, {TRAIN: 0.5})
+            writer.write(2, {EVAL: 0.5})
+            (message,) = capsys.readouterr().err.splitlines()
+        assert message == (
+            f"metrics: cannot write {workdir / 'metrics.jsonl'}: No such file or directory; the "
+            "training goes on, and what is not written is held in memory and tried again with "
+            "each new line"
+        )
+    # Closed without another write.
+    assert written(workdir) == shown(workdir) == [(1, TRAIN), (2, TRAIN), (2, EVAL)]
+    assert said(capsys) == [RECOVERED]
+
+
+def test_lost_at_the_end(tmp_path, capsys):
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        writer.write(1, {TRAIN: 0.5})
+        with no_room_beyond(0):
+            for k in (2, 3, 4):
+                writer.write(k, {TRAIN: 0.5})
+            assert said(capsys) == [FAILED]
+            writer.close()
+            assert capsys.readouterr().err == (
+                f"metrics: cannot write {tmp_path / 'metrics.jsonl'}: File too large; 3 line(s) "
+                "of metrics.jsonl and 3 event(s) of TensorBoard are lost\n"
+            )
+            assert written(tmp_path) == shown(tmp_path) == [(1, TRAIN)]
+
+
+def test_rewound_lines_are_not_lost(tmp_path, capsys):
+    workdir = tmp_path / "run"
+    writer = MetricsWriter(workdir, first_step=0, evaluated=True)
+    with away(workdir):
+        writer.write(1, {TRAIN: 0.5})
+        writer.write(2, {TRAIN: 0.5})
+        writer.rewind(1, evaluated=True)
+        writer.close()
+    assert said(capsys)[1].endswith(  # START is an event
+        "; 1 line(s) of metrics.jsonl and 2 event(s) of TensorBoard are lost"
+    )
+
+
+def test_one_file_does_not_wait_for_the_other(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        for blocked, free in ((path, shown), (next(tmp_path.glob("events.*")), written)):
+            blocked.rename(tmp_path / "kept")
+            blocked.mkdir()
+            writer.write(1, {TRAIN: 0.5})
+            assert len(free(tmp_path)) == (1 if blocked == path else 2)
+            blocked.rmdir()
+            (tmp_path / "kept").rename(blocked)
+            writer.close()
+            assert said(capsys) == [FAILED, RECOVERED]
+    assert written(tmp_path) == shown(tmp_path) == 2 * [(1, TRAIN)]
+
+
+@pytest.mark.parametrize("interruption", [OSError(errno.EIO, "I/O error"), KeyboardInterrupt()])
+def test_written_but_not_seen_to_the_disk(tmp_path, monkeypatch, interruption):
+    calls = []
+
+    def fsync(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) in (3, 4):
+            raise interruption
+
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        writer.write(1, {TRAIN: 0.5})
+        monkeypatch.setattr(os, "fsync", fsync)
+        for k in range(2, 6):
+            with contextlib.suppress(KeyboardInterrupt):
+                writer.write(k, {TRAIN: 0.5})
+    assert written(tmp_path) == shown(tmp_path) == [(k, TRAIN) for k in range(1, 6)]
+    assert len(calls) >= 2 * 4
+
+
+@pytest.mark.parametrize("step", [0, 2, 3, 5])
+@pytest.mark.parametrize("is_away", [True, False])
+def test_rewind_without_room(tmp_path, capsys, step, is_away):
+    workdir = tmp_path / "run"
+    with MetricsWriter(workdir, first_step=0, evaluated=True) as writer:
+        for k in (1, 2, 3):
+            writer.write(k, {TRAIN: 0.5})
+        with away(workdir) if is_away else no_room_beyond(0):
+            for k in (4, 5, 6):
+                writer.write(k, {TRAIN: 0.5})
+            writer.rewind(5, evaluated=True)
+            writer.rewind(step, evaluated=True)
+            writer.write(step + 1, {EVAL: 0.5})
+            assert said(capsys) == [FAILED]
+            if not is_away and step < 3:  # what needs no room is done at once
+                assert written(workdir) == [(k, TRAIN) for k in range(1, step + 1)]
+    kept = [(k, TRAIN) for k in range(1, step + 1)]
+    assert written(workdir) == shown(workdir) == [*kept, (step + 1, EVAL)]
+    assert said(capsys) == [RECOVERED]
+
+
+def test_rewind_of_a_broken_file(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        writer.write(1, {TRAIN: 0.5})
+        whole = path.read_bytes()
+        path.write_bytes(b"{\n")
+        writer.rewind(1, evaluated=True)
+        writer.write(2, {TRAIN: 0.5})
+        assert "metrics.jsonl, line 1: expected an object" in capsys.readouterr().err
+        path.write_bytes(whole)
+    assert written(tmp_path) == [(1, TRAIN), (2, TRAIN)]
+
+
+def test_no_room_at_the_start(tmp_path):
+    write_steps(tmp_path, 0, range(1, 4))
+    with no_room_beyond(0), pytest.raises(OSError, match=r"File too large: '.*/events\.out\."):
+        MetricsWriter(tmp_path, first_step=2, evaluated=False)
+    assert written(tmp_path) == [(1, TRAIN), (2, TRAIN)]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB. The tests above fail as really, if not with the same error."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a file system")
+    yield directory
+    subprocess.run(["umount", directory], check=True)
+
+
+def test_a_disk_that_is_really_full(small_disk, capsys):
+    with MetricsWriter(small_disk / "run", first_step=0, evaluated=True) as writer:
+        filler = (small_disk / "filler").open("ab", buffering=0)
+        with filler, contextlib.suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+        k, message = 0, ""
+        while not message:  # the last blocks have room
+            k += 1
+            writer.write(k, {TRAIN: 0.5})
+            message = capsys.readouterr().err
+        assert "No space left on device; the training goes on" in message
+        for i in range(k + 1, k + 200):
+            writer.write(i, {TRAIN: 0.5})
+        assert len(written(small_disk / "run")) < k + 100
+        writer.rewind(k - 20, evaluated=True)
+        writer.write(k - 19, {EVAL: 0.5})
+        os.remove(small_disk / "filler")
+    assert said(capsys)[-1] == RECOVERED  # rewinding made room for a while
+    expected = [*((i, TRAIN) for i in range(1, k - 19)), (k - 19, EVAL)]
+    assert written(small_disk / "run") == shown(small_disk / "run") == expected
+
+
+def test_standard_error_on_a_full_disk(tmp_path):
+    program = (
+        "import resource, sys; from transformer.runs.logs import MetricsWriter, Progress\n"
+        "with Progress(2, initial=0) as progress:\n"
+        "    with MetricsWriter(sys.argv[1], first_step=0, evaluated=True) as writer:\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "        for step in (1, 2):\n"
+        "            writer.write(step, {'train/loss': 0.5})\n"
+        "            progress.update(step)\n"
+        "            progress.print('saved')\n"
+        "print('done')"
+    )
+    root = Path(logs.__file__).parents[2]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", program, tmp_path],
+            cwd=root,
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=True,
+        )
+    assert result.stdout == b"done\n"
+
+
+# --- Progress -----------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(logs, "monotonic", clock)
+    return clock
+
+
+def test_lines_without_a_terminal(clock, capsys):
+    progress = Progress(100, initial=40)
+    for step in range(41, 101):
+        clock.now += 2  # 120 seconds in all
+        if step == 50:
+            progress.update(step)  # a step without values shows those of before
+        else:
+            progress.update(step, loss=3.21987, tokens_per_second=12345.6)
+    progress.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        # 1 step in 2 seconds, 59 to go: the 40 steps of before tell nothing of the speed.
+        "41/100, 01:58 left, loss 3.22, tokens per second 12,346",
+        "56/100, 01:28 left, loss 3.22, tokens per second 12,346",
+        "71/100, 00:58 left, loss 3.22, tokens per second 12,346",
+        "86/100, 00:28 left, loss 3.22, tokens per second 12,346",
+        "100/100, 00:00 left, loss 3.22, tokens per second 12,346",
+    ]
+
+
+def test_close_prints_where_a_run_stopped(clock, capsys):
+    with Progress(100, initial=0) as progress:
+        clock.now += 1
+        progress.update(1, loss=math.nan)
+        progress.print("step 1: loss is not finite")
+        clock.now += 1
+        progress.update(2, loss=1e-5)
+    assert capsys.readouterr().err.splitlines() == [
+        "1/100, 01:39 left, loss nan",
+        "step 1: loss is not finite",
+        "2/100, 01:38 left, loss 1e-05",
+    ]
+
+
+def test_nothing_done_nothing_printed(capsys):
+    Progress(100, initial=100).close()
+    assert capsys.readouterr().err == ""
+
+
+def test_shown_at_once(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw))
+    Progress(100, initial=0).print("saved")
+    assert raw.getvalue() == b"saved\n"
+
+
+def test_nobody_reads(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb", buffering=0) as raw:
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, write_through=True))
+        Progress(100, initial=0).print("saved")  # which is no reason to end the run
+
+
+class Terminal(io.StringIO):
+    def __init__(self, columns: int, lines: int, monkeypatch: pytest.MonkeyPatch):
+        super().__init__()
+        size = os.terminal_size((columns, lines))
+        monkeypatch.setattr(os, "get_terminal_size", lambda fd: size)
+        monkeypatch.setattr(sys, "stderr", self)
+
+    def fileno(self) -> int:
+        return -1
+
+
+def test_bar_on_a_terminal(monkeypatch):
+    terminal = Terminal(80, 24, monkeypatch)
+    monkeypatch.setattr("tqdm.std.time", Clock())  # stands still: no speed yet
+    with Progress(100, initial=40) as progress:
+        progress.update(41, loss=3.21987, tokens_per_second=12345.6)
+        progress.print("saved step 41")
+        progress.update(42)
+    written = terminal.getvalue()
+    last = written.rstrip("\n").split("\r")[-1]
+    assert last.startswith("42/100 |")
+    assert last.rstrip().endswith("| ? left, loss 3.22, tokens per second 12,346")
+    assert "\rsaved step 41\n" in written
+
+
+def test_bar_tells_the_time_left_from_this_session(monkeypatch):
+    terminal, clock = Terminal(80, 24, monkeypatch), Clock()
+    monkeypatch.setattr("tqdm.std.time", clock)
+    with Progress(100, initial=40) as progress:
+        for step in range(41, 51):
+            clock.now += 2 if step <= 45 else 6
+            progress.update(step)
+        assert "50/100 |" in terminal.getvalue()
+        # 4 seconds a step on average, 50 to go. Were the earlier 40 steps counted: 00:40.
+        assert terminal.getvalue().split("\r")[-1].rstrip().endswith("03:20 left")
+
+
+def test_lines_on_a_terminal_without_size(monkeypatch):
+    terminal = Terminal(0, 0, monkeypatch)
+    with Progress(100, initial=0) as progress:
+        progress.update(100)
+    assert terminal.getvalue() == "100/100, 00:00 left\n"

@@ -1,0 +1,264 @@
+import os
+import resource
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+from transformer.system import compilation
+from transformer.system.compilation import (
+    Compilations,
+    CompilationWarning,
+    memory_summary,
+    use_cache,
+)
+
+ROOT = Path(__file__).parents[2]
+
+SCRIPT = """
+import jax, jax.numpy as jnp, numpy as np
+from transformer.system.compilation import Compilations, use_cache
+
+def loss(weights, x):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return x.sum()
+
+use_cache()
+with Compilations() as compilations:
+    jax.jit(jax.grad(loss))([np.ones((3, 3), np.float32)] * 2, np.ones((2, 3), np.float32))
+    jax.block_until_ready(jnp.ones(5) + 1)  # no jit, and yet three programs
+print(compilations.compiled, compilations.cached)
+"""
+
+
+@pytest.fixture
+def caches(tmp_path, monkeypatch):
+    """The user's cache folder; JAX's settings return to what they were."""
+    settings = {
+        name: getattr(jax.config, name)
+        for name in (
+            "jax_compilation_cache_dir",
+            "jax_persistent_cache_min_compile_time_secs",
+            "jax_persistent_cache_min_entry_size_bytes",
+        )
+    }
+    for name in settings:
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    yield tmp_path / "caches"
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    reset_cache()
+
+
+def function(name):
+    """A function that no earlier jit knows."""
+
+    def f(x):
+        return x + 1
+
+    f.__name__ = name
+    return jax.jit(f)
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+def start():
+    """(compiled, cached) of two programs, in as good as a new process."""
+    reset_cache()
+    use_cache()
+    with Compilations() as compilations:
+        for name in "f", "g":
+            np.testing.assert_array_equal(function(name)(ones(3)), ones(3) + 1)
+    return compilations.compiled, compilations.cached
+
+
+def entries(caches):
+    return sorted((caches / "transformer-jax").glob("*/*-cache"))
+
+
+# --- The cache ------------------------------------------------------------------------------
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("JAX_")},
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "named by the user"),
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
+        "XDG_CACHE_HOME": str(tmp_path / "not used"),
+    }
+    for expected in "4 0\n", "0 4\n":
+        command = [sys.executable, "-W", "error", "-c", SCRIPT]
+        result = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert (result.stdout, result.stderr) == (expected, "")
+    assert len(list(tmp_path.glob("named by the user/*-cache"))) == 4
+    assert not (tmp_path / "not used").exists()
+
+
+def test_the_users_cache_folder(caches, capsys):
+    assert start() == (2, 0)
+    assert [path.name.split("-")[0] for path in entries(caches)] == ["jit_f", "jit_g"]
+    assert start() == (0, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_each_type_of_cpu_has_a_folder(caches, monkeypatch):
+    def folder(cpuinfo):
+        monkeypatch.setattr(Path, "read_text", lambda *_, **__: cpuinfo)
+        return compilation._default_folder()
+
+    old = folder("cpu MHz\t: 2596\nmodel name\t: A\nflags\t: sse avx\n" * 2)
+    assert Path(old).parent == caches / "transformer-jax"
+    assert old == folder("cpu MHz\t: 1700\nmodel name\t: A\nflags\t: sse avx\n" * 3)
+    assert old != folder("cpu MHz\t: 2596\nmodel name\t: B\nflags\t: sse avx\n" * 2)
+    assert old != folder("cpu MHz\t: 2596\nmodel name\t: A\nflags\t: sse avx avx512f\n" * 2)
+
+
+def test_no_folder(caches, monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    jax.config.update("jax_compilation_cache_dir", "")  # as JAX does when it is imported
+    assert start() == start() == (2, 0)
+    assert jax.config.jax_compilation_cache_dir is None
+    assert not caches.exists()
+
+
+def test_no_home(caches, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert start() == start() == (2, 0)
+
+
+def test_damaged_entries_are_replaced(caches, capsys):
+    assert start() == (2, 0)
+    f, g = entries(caches)
+    f.write_bytes(f.read_bytes()[:1000])
+    g.write_bytes(b"")
+    assert start() == (2, 0)
+    error = capsys.readouterr().err
+    assert error.startswith(f"warning: compiling, since the cache {f.parent} has a fault: error: ")
+    assert error.count("\n") == 1
+    assert start() == (0, 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_only_the_damaged_program_is_replaced(caches):
+    start()
+    f, _ = entries(caches)
+    f.write_bytes(b"")
+    assert start() == (1, 1)
+    assert start() == (0, 2)
+
+
+def test_a_folder_that_is_a_file(caches, capsys):
+    caches.write_text("")
+    assert start() == (2, 0)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "has a fault: " in error
+
+
+def test_a_full_disk(caches, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        assert start() == (2, 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "File too large" in error
+    assert entries(caches) == []  # not even a part of one
+    assert (start(), start()) == ((2, 0), (0, 2))
+    assert capsys.readouterr().err == ""
+
+
+def test_other_warnings_are_shown_as_ever(caches, capsys):
+    warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as shown:
+        use_cache()
+        warnings.warn("something else", stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["something else"]
+    assert capsys.readouterr().err == ""
+
+
+# --- The count ------------------------------------------------------------------------------
+
+
+def test_compilations_after_the_start():
+    f = function("grow")
+    with Compilations() as compilations:
+        f(ones(2))
+        assert (compilations.compiled, compilations.cached) == (1, 0)
+        assert compilations.seconds > 0
+        compilations.expect_none()
+        f(ones(2))
+        with pytest.warns(CompilationWarning, match=r"^program 2, jit\(grow\), .* shape or dtype"):
+            f(ones(3))
+        with compilations.allowed():
+            f(ones(5))
+        with pytest.raises(CompilationWarning):  # as warnings are errors here
+            f(ones(7))
+        f(ones(2))
+    assert compilations.programs == 4
+    f(ones(11))
+    assert compilations.programs == 4
+
+
+def test_programs_from_the_cache_count_too(caches):
+    start()
+    with Compilations() as compilations:
+        compilations.expect_none()
+        with pytest.warns(CompilationWarning, match=r"jit\(g\)"):
+            function("g")(ones(3))
+    assert (compilations.compiled, compilations.cached) == (0, 1)
+
+
+def test_a_line_for_each_program(caches, capsys):
+    warnings.simplefilter("default")  # what Python has outside of tests
+    use_cache()
+    f = function("grow")
+    with Compilations() as compilations:
+        compilations.expect_none()
+        f(ones(2))
+        f(ones(3))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" was new")[0] for line in lines] == [
+        "warning: program 1, jit(grow),",
+        "warning: program 2, jit(grow),",
+    ]
+
+
+# --- Memory ---------------------------------------------------------------------------------
+
+
+def test_donated_memory_counts_once():
+    x = jax.ShapeDtypeStruct((2**18, 3), np.float32)  # 3 MiB
+
+    def summary(**options):
+        return memory_summary(jax.jit(lambda x: x + 1, **options).lower(x).compile())
+
+    assert summary() == "6.0 MiB, 0.0 MiB of it temporary"
+    assert summary(donate_argnums=0) == "3.0 MiB, 0.0 MiB of it temporary"
+
+
+def test_temporary_memory():
+    analysis = SimpleNamespace(
+        argument_size_in_bytes=2**29,
+        output_size_in_bytes=2**28,
+        alias_size_in_bytes=2**27,
+        temp_size_in_bytes=7 * 2**27,
+        generated_code_size_in_bytes=2**29,
+    )
+    compiled = SimpleNamespace(memory_analysis=lambda: analysis)
+    assert memory_summary(compiled) == "2.0 GiB, 896.0 MiB of it temporary"
+    assert memory_summary(SimpleNamespace(memory_analysis=lambda: None)) == "unknown"

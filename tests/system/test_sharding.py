@@ -1,0 +1,443 @@
+"""The mesh and the table. What needs several devices runs in processes of its own."""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+from test_step import ADAM, MODEL, ROOT, TRAINING, reversible_pairs
+
+from configs import base
+from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
+from transformer.data.sentencepiece import train_sentencepiece
+from transformer.data.tokenizers import Tokenizers
+from transformer.decoding.translation import DecodingConfig, Translator
+from transformer.models.transformer import FunctionalModel, Params, TransformerConfig, transformer
+from transformer.runs.checkpoints import Checkpoints
+from transformer.runs.integrity import digest
+from transformer.system.errors import UserError
+from transformer.system.preemption import StopRequest
+from transformer.system.sharding import (
+    RULES,
+    MeshConfig,
+    bytes_per_device,
+    distribute,
+    make_mesh,
+    row_shards,
+    split_rows,
+    state_sharding,
+)
+from transformer.training.optimizers import OptimizerConfig, optimizer
+from transformer.training.step import (
+    TrainState,
+    abstract_state,
+    init_state,
+    make_nll_step,
+    make_train_step,
+)
+
+MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2))
+SOME_MESHES = MESHES[0], MESHES[-1]
+
+
+def abstract_mesh(*shape: int) -> AbstractMesh:
+    return AbstractMesh(shape, ("data", "fsdp", "tensor"))
+
+
+def toy_model(**changes) -> FunctionalModel:
+    """Every dimension can be split in 8, but for the 4 heads: over tensor=8 they are halved."""
+    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4}
+    rates = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}
+    return transformer(dataclasses.replace(MODEL, **sizes, **rates, **changes), 264, 264)
+
+
+# --- Meshes -------------------------------------------------------------------------------
+
+
+def test_a_mesh_takes_all_devices():
+    (device,) = jax.devices()[:1]
+    for config in (MeshConfig(0, 1, 1), MeshConfig(1, 1, 0), MeshConfig(1, 1, 1)):
+        assert make_mesh(config, [device]).shape == {"data": 1, "fsdp": 1, "tensor": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """What a GPU of another node shows of itself."""
+
+    id: int
+    platform: str = "gpu"
+
+    @property
+    def slice_index(self) -> int:  # JAX's count of nodes
+        return self.id // 4
+
+
+def test_gpus_of_several_nodes_keep_tensor_within_a_node():
+    mesh = make_mesh(MeshConfig(data=0, fsdp=2, tensor=2), [Gpu(i) for i in range(8)])
+    assert mesh.shape == {"data": 2, "fsdp": 2, "tensor": 2}
+    nodes = [[device.slice_index for device in part.flat] for part in mesh.devices]
+    assert nodes == [4 * [0], 4 * [1]]
+
+
+def test_tpu_slices_lie_along_data():
+    devices = [Gpu(i, platform="tpu") for i in range(8)]
+    with pytest.raises(UserError, match=r"mesh\.data = 1 is not divisible by the 2 TPU slices"):
+        make_mesh(MeshConfig(data=1, fsdp=8, tensor=1), devices)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (0, 2, 1), (2, 0, 1)])
+def test_a_mesh_that_does_not_fit_the_devices(shape):
+    message = rf"mesh.tensor = {shape[0]} x {shape[1]} x {shape[2]} does not fit 1 device\(s\)"
+    with pytest.raises(UserError, match=message):
+        make_mesh(MeshConfig(*shape), jax.devices()[:1])
+
+
+def test_a_mesh_whose_axes_are_parts_of_those_of_the_hardware(monkeypatch):
+    def make(*_, **__):
+        raise NotImplementedError  # as for tensor=2 on TPUs that form a 4x4x4 torus
+
+    whole = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
+    monkeypatch.setattr(jax, "make_mesh", make)
+    assert make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]) == whole
+
+
+def test_meshes_that_cannot_be():
+    with pytest.raises(UserError, match=r"0 x 2 x 0 leaves .* only one of them may be 0"):
+        MeshConfig(0, 2, 0)
+    with pytest.raises(UserError, match=r"mesh.fsdp is -1; it must be at least 0"):
+        MeshConfig(1, -1, 1)
+
+
+# --- The table ----------------------------------------------------------------------------
+
+
+def paths(tree) -> list[str]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return ["/".join(str(key.key) for key in path) for path, _ in leaves]
+
+
+def test_every_parameter_has_one_rule_and_every_rule_a_parameter():
+    used = set()
+    for norm, positions, share in itertools.product(
+        ("pre", "post"), ("sinusoidal", "learned"), ("all", "decoder", "none")
+    ):
+        params = toy_model(norm=norm, positions=positions, share_embeddings=share).abstract_params()
+        for path, leaf in zip(paths(params), jax.tree.leaves(params), strict=True):
+            matches = [rule for rule in RULES if re.fullmatch(rule[0], path)]
+            assert len(matches) == 1, path
+            assert len(matches[0][1]) in (0, leaf.ndim), path
+            used.add(matches[0])
+    assert used == set(RULES)
+
+
+def test_a_parameter_without_a_rule_is_a_defect():
+    with pytest.raises(ValueError, match=r"0 .* match the parameter adapter/kernel"):
+        state_sharding(abstract_mesh(2, 2, 2), {"adapter": {"kernel": np.zeros((2, 2))}})
+
+
+def test_moments_lie_as_their_parameters():
+    state = abstract_state(toy_model(), optimizer(16, dataclasses.replace(ADAM, max_grad_norm=1.0)))
+    shardings = state_sharding(abstract_mesh(1, 2, 4), state)
+    adam = next(x for x in jax.tree.leaves(shardings.opt_state, is_leaf=is_adam) if is_adam(x))
+    assert adam.mu == adam.nu == shardings.params
+    assert adam.count.spec == shardings.step.spec == P()
+    query = shardings.params["encoder_layers"][0]["self_attention"]["query"]["kernel"]
+    assert query.spec == P("fsdp", "tensor")
+
+
+def is_adam(x) -> bool:
+    return hasattr(x, "mu")
+
+
+def test_a_dimension_that_cannot_be_split_evenly_is_copied():
+    params = {"target_embedding": {"table_VD": jax.ShapeDtypeStruct((37_000, 512), np.float32)}}
+    for tensor, axis in ((8, "tensor"), (16, None)):
+        (sharding,) = jax.tree.leaves(state_sharding(abstract_mesh(1, 4, tensor), params))
+        assert sharding.spec == P(axis, "fsdp")
+
+
+@pytest.mark.parametrize(
+    ("shape", "params"),
+    [
+        ((8, 1, 1), 62_984_192 + 24_576 + 36_864),  # matrices; vectors of size d_ff; of d_model
+        ((1, 8, 1), 62_984_192 / 8 + 24_576 + 36_864),
+        ((1, 1, 8), 62_984_192 / 8 + 24_576 / 8 + 36_864),
+        ((2, 2, 2), 62_984_192 / 4 + 24_576 / 2 + 36_864),
+    ],
+)
+def test_the_base_model_on_each_device(shape, params):
+    config = base.get_config().to_dict()
+    model = transformer(TransformerConfig(**config["model"]), 37_000, 37_000)
+    state = abstract_state(model, optimizer(512, OptimizerConfig(**config["optimizer"])))
+    like = laid_out(state, state_sharding(abstract_mesh(*shape), state))
+    assert bytes_per_device(like.params) == 4 * params
+    assert bytes_per_device(like.opt_state) == 2 * 4 * params + 4  # and a counter
+
+
+def laid_out(shapes, shardings):
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        shapes,
+        shardings,
+    )
+
+
+# --- Eight devices ------------------------------------------------------------------------
+
+
+class Toy:
+    """A model on a mesh, with dropout, and updates of 11 rows, one on each device at a time."""
+
+    def __init__(self, *shape: int):
+        self.mesh = make_mesh(MeshConfig(*shape), jax.devices()[: np.prod(shape)])
+        self.model, self.optimizer = toy_model(), optimizer(16, ADAM)
+        shapes = abstract_state(self.model, self.optimizer)
+        self.like = laid_out(shapes, state_sharding(self.mesh, shapes))
+        step = make_train_step(self.model, self.optimizer, TRAINING, self.mesh)
+        self.step = step.lower(self.like, self.batch(0)).compile()
+
+    def init(self) -> jax.stages.Compiled:
+        """The function that makes the first state."""
+        shardings = jax.tree.map(lambda x: x.sharding, self.like)
+        init = jax.jit(lambda: init_state(self.model, self.optimizer, 5), out_shardings=shardings)
+        return init.lower().compile()
+
+    def batch(self, number: int, made: list[list[int]] | None = None) -> Batch:
+        """Packed rows; `made` gets the numbers of those made here, part by part."""
+        packed = PackedPairs(reversible_pairs(97), 17, 17, seed=3)
+        rows = TrainingBatches(packed, layout(11 * 17, 17, 17, 17, row_shards(self.mesh)), seed=3)
+
+        def make(numbers: np.ndarray) -> Batch:
+            if made is not None:
+                made.append(numbers.ravel().tolist())
+            return packed.batch(numbers)
+
+        return distribute(make, rows.rows(number), split_rows(self.mesh, axis=1))
+
+    def updates(self, state: TrainState, *numbers: int) -> tuple[TrainState, list[float]]:
+        """The state after these updates, and the loss of each, per token."""
+        losses = []
+        for number in numbers:
+            state, metrics = self.step(state, self.batch(number))
+            losses.append(float(metrics.loss / metrics.tokens))
+        return state, losses
+
+    def nll(self, params: Params) -> float:
+        nll_step = make_nll_step(self.model, self.mesh)
+        rows = np.arange(16)
+        packed = PackedPairs(reversible_pairs(97), 17, 17, seed=3)
+        loss = nll_step(params, distribute(packed.batch, rows, split_rows(self.mesh, axis=0)))
+        return float(loss.nll / loss.tokens)
+
+    def translations(self, params: Params) -> list[str]:
+        tokenizer = train_sentencepiece(["abc"], vocab_size=264, model_type="bpe")
+        decoding = DecodingConfig(beam_size=2, length_penalty=0.6, max_extra_length=5)
+        translator = Translator(self.model, Tokenizers(tokenizer, tokenizer), decoding, self.mesh)
+        rng = np.random.default_rng(2)  # for fresh parameters, all sentences are the same
+        params = jax.tree.map(
+            lambda x: jax.device_put(rng.normal(0, 0.3, x.shape).astype("float32"), x.sharding),
+            params,
+        )
+        return translator.translate(params, ["a b", "c", "b a c a", "", "cc", "bac"])
+
+
+def bytes_on_first_device(tree) -> int:
+    shards = [shard for x in jax.tree.leaves(tree) for shard in x.addressable_shards]
+    return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0])
+
+
+def messages(compiled: jax.stages.Compiled) -> list[str]:
+    """The types of what devices send each other, such as f32[2,3]."""
+    kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+    lines = re.findall(rf"= (.*) (?:{kinds})(?:-start)?\(", compiled.as_text())
+    return sorted({kind for line in lines for kind in re.findall(r"\w+\[[\d,]*\]", line)})
+
+
+def on_eight_devices(workdir: Path) -> dict[str, dict]:
+    """What the tests below look at, by mesh."""
+    report = {}
+    for shape in MESHES:
+        toy, seen = Toy(*shape), {}
+        report[str(shape)] = seen
+        checkpoints = Checkpoints(workdir, keep_last=9, best_metric="nll")
+        if shape == (1, 1, 1):
+            checkpoints.save(toy.init()(), {}, scheduled=True)
+        # 1. From the first state of one device: two updates, a checkpoint, and two more.
+        state = checkpoints.restore_newest(toy.like).state
+        seen["first state"] = digest(state)
+        if shape in SOME_MESHES:
+            seen["nll"] = toy.nll(state.params)
+            seen["translations"] = toy.translations(state.params)
+        state, losses = toy.updates(state, 0, 1)
+        seen["bytes"] = [bytes_on_first_device(x) for x in (state.params, state.opt_state)]
+        seen["planned bytes"] = [bytes_per_device(x) for x in (toy.like.params, toy.like.opt_state)]
+        own = Checkpoints(workdir / str(shape), keep_last=9, best_metric="nll")
+        own.save(state, {}, scheduled=True)
+        state, more = toy.updates(state, 2, 3)
+        seen["losses"] = losses + more
+        # 2. The latter two once more.
+        again, _ = toy.updates(own.restore_newest(toy.like).state, 2, 3)
+        seen["resumed"] = [digest(state), digest(again)]
+        seen["messages"] = messages(toy.step)
+        seen["parts"] = []
+        toy.batch(0, seen["parts"])
+        own.close()
+        checkpoints.close()
+    # 3. A first state that was never whole on one device.
+    init = toy.init()
+    memory = init.memory_analysis()
+    seen["bytes to begin"] = memory.output_size_in_bytes, memory.temp_size_in_bytes
+    seen["first loss"] = toy.updates(init(), 0)[1][0]
+    return report
+
+
+def child(devices: int, *arguments: object) -> subprocess.Popen:
+    """This file as a script; it prints JSON."""
+    environment = os.environ | {
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
+    }
+    command = [sys.executable, __file__, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def output(process: subprocess.Popen) -> dict:
+    with process:
+        text, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return json.loads(text.splitlines()[-1])  # Gloo may have a word before
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory) -> dict[tuple[int, int, int], dict]:
+    report = output(child(8, tmp_path_factory.mktemp("meshes")))
+    return {shape: report[str(shape)] for shape in MESHES}
+
+
+@pytest.mark.parametrize("shape", MESHES[1:])
+def test_losses_are_those_of_one_device(eight, shape):
+    """To rounding: sums of float32 in another order, and what four updates make of it."""
+    np.testing.assert_allclose(eight[shape]["losses"], eight[1, 1, 1]["losses"], rtol=1e-5)
+    assert len(set(eight[shape]["losses"])) == 4
+
+
+@pytest.mark.parametrize(("shape", "matrices", "vectors_of_d_ff"), [
+    ((8, 1, 1), 1, 1), ((1, 8, 1), 8, 1), ((1, 1, 8), 8, 8), ((2, 2, 2), 4, 2),
+])  # fmt: skip
+def test_memory_shrinks(eight, shape, matrices, vectors_of_d_ff):
+    """Here 264 * 16 + 12 * 16^2 + 4 * 16 * 24 parameters, 2 * 24 in vectors, and 12 * 16."""
+    params = (264 * 16 + 12 * 16**2 + 4 * 16 * 24) / matrices + 2 * 24 / vectors_of_d_ff + 12 * 16
+    assert eight[shape]["bytes"] == [4 * params, 2 * 4 * params + 4]
+    assert eight[shape]["bytes"] == eight[shape]["planned bytes"]
+
+
+@pytest.mark.parametrize("shape", MESHES)
+def test_a_checkpoint_moves_to_any_mesh_and_goes_on_to_the_bit(eight, shape):
+    assert eight[shape]["first state"] == eight[1, 1, 1]["first state"]
+    assert len(set(eight[shape]["resumed"])) == 1
+
+
+def test_the_first_state_is_never_whole_on_one_device(eight):
+    seen = eight[2, 2, 2]
+    made, temporary = seen["bytes to begin"]
+    assert sum(seen["bytes"]) <= made < sum(seen["bytes"]) + 1024
+    assert made + temporary < 2 / 3 * sum(eight[1, 1, 1]["bytes"])
+    np.testing.assert_allclose(seen["first loss"], eight[1, 1, 1]["losses"][0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "rank"), [((8, 1, 1), 2), ((1, 8, 1), 2), ((2, 2, 2), 3)])
+def test_what_devices_send_each_other(eight, shape, rank):
+    """Over data and fsdp parameters and gradients, never activations; over tensor those too.
+
+    Not logits, whose vocabulary stays split.
+    """
+    sizes = [re.findall(r"\d+", kind.partition("[")[2]) for kind in eight[shape]["messages"]]
+    assert max(map(len, sizes)) == rank
+    assert not any(len(size) > 2 and size[-1] in ("264", "132") for size in sizes)
+
+
+def test_validation_and_translations_are_those_of_one_device(eight):
+    one, mixed = (eight[shape] for shape in SOME_MESHES)
+    np.testing.assert_allclose(mixed["nll"], one["nll"], rtol=1e-5)
+    assert mixed["translations"] == one["translations"]
+    assert len(set(one["translations"])) > 3
+
+
+def rows_of(parts: list[list[int]]) -> list[int]:
+    return sorted(row for row in itertools.chain(*parts) if row >= 0)
+
+
+def test_a_part_of_a_batch_is_made_once(eight):
+    """Also where the devices along tensor share it."""
+    rows = rows_of(eight[1, 1, 1]["parts"])
+    for shape in MESHES:
+        parts = eight[shape]["parts"]
+        assert len(parts) == shape[0] * shape[1]
+        assert rows_of(parts) == rows
+
+
+# --- Two processes ------------------------------------------------------------------------
+
+
+def in_two_processes(port: str, number: str) -> dict:
+    jax.distributed.initialize(f"localhost:{port}", 2, int(number))
+    toy = Toy(1, 4, 1)
+    parts: list[list[int]] = []
+    toy.batch(0, parts)
+    state, losses = toy.updates(toy.init()(), 0, 1)
+    stops = []
+    with StopRequest() as stop:
+        stop.wait_for_steps(make_mesh(MeshConfig(1, 1, 4)))
+        for step in range(6):
+            stop._received = number == "1" and step >= 1
+            stops.append(stop.seen())
+    report = {"parts": parts, "losses": losses, "stops": stops, "state": digest(state)}
+    jax.distributed.shutdown()
+    return report
+
+
+@pytest.fixture(scope="module")
+def two() -> list[dict]:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    return [output(process) for process in [child(2, port, number) for number in (0, 1)]]
+
+
+def test_parameters_split_over_two_processes(two, eight):
+    assert two[0]["losses"] == two[1]["losses"]
+    assert two[0]["state"] == two[1]["state"]
+    np.testing.assert_allclose(two[0]["losses"], eight[1, 1, 1]["losses"][:2], rtol=1e-5)
+
+
+def test_a_process_makes_its_share_of_the_batch(two, eight):
+    first, second = (set(rows_of(x["parts"])) for x in two)
+    assert first.isdisjoint(second)
+    assert first | second == set(rows_of(eight[1, 1, 1]["parts"]))
+    assert min(len(first), len(second)) == 5
+
+
+def test_all_processes_stop_at_the_same_step(two):
+    """Although those along tensor share their rows."""
+    assert two[0]["stops"] == two[1]["stops"]
+    assert two[0]["stops"].index(True) == 3  # asked at 1, and told two calls later
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    found = (
+        on_eight_devices(Path(*arguments)) if len(arguments) == 1 else in_two_processes(*arguments)
+    )
+    print(json.dumps(found))

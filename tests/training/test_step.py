@@ -1,0 +1,410 @@
+import dataclasses
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_configs import MODEL, PAPER
+
+from transformer.data.batches import Batch, Layout, PackedPairs, TrainingBatches, layout
+from transformer.data.token_cache import TokenizedPairs
+from transformer.data.vocabulary import EOS
+from transformer.models.layers import DropoutRngs
+from transformer.models.loss import cross_entropy
+from transformer.models.transformer import FunctionalModel, transformer
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh
+from transformer.training.optimizers import optimizer
+from transformer.training.step import (
+    StepMetrics,
+    TrainState,
+    batch_loss,
+    init_state,
+    make_nll_step,
+    make_train_step,
+    update_layout,
+)
+
+ROOT = Path(__file__).parents[2]
+VOCABULARY = 23
+
+TRAINING = dataclasses.replace(
+    PAPER.training,
+    steps=11,
+    tokens_per_update=119,
+    seed=5,
+    log_every=1,
+    checkpoint_every=1,
+    bleu_every=1,
+    keep_last=1,
+    best_metric="nll",
+)
+SGD = optax.with_extra_args_support(optax.sgd(1.0))
+ADAM = dataclasses.replace(PAPER.optimizer, warmup_steps=7)
+
+
+def model(**changes) -> FunctionalModel:
+    return transformer(dataclasses.replace(MODEL, **changes), VOCABULARY, VOCABULARY)
+
+
+def reversible_pairs(count: int) -> TokenizedPairs:
+    """A toy language: word 3 + i of the source is 3 + 7 i mod 19 of the target."""
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(2, 8, count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    source = rng.integers(0, 19, offsets[-1])
+    source, target = 4 + source, 4 + 7 * source % 19
+    source[offsets[1:] - 1] = target[offsets[1:] - 1] = EOS
+    return TokenizedPairs(source, offsets, target, offsets, report={})
+
+
+def update_batch(rows: Layout, step: int = 0, width: int = 17) -> Batch:
+    packed = PackedPairs(reversible_pairs(43), width, width, seed=3)
+    return TrainingBatches(packed, rows, seed=3)[step]
+
+
+@functools.cache
+def compiled(optimizer_config, seed: int, label_smoothing: float, dropout: float, r_drop: float):
+    """A fresh state and a train step."""
+    toy = model(dropout=dropout)
+    adam = optimizer(14, optimizer_config) if optimizer_config else SGD
+    config = dataclasses.replace(
+        TRAINING, seed=seed, label_smoothing=label_smoothing, r_drop=r_drop
+    )
+    return start(adam), make_train_step(toy, adam, config, data_mesh(jax.devices()[:1]))
+
+
+def one_step(
+    batch: Batch,
+    optimizer_config=None,
+    seed=5,
+    label_smoothing=0.1,
+    dropout=0.0,
+    r_drop=0.0,
+    step=0,
+) -> tuple[TrainState, StepMetrics]:
+    """The state after one update: by default of plain gradient descent with rate 1, so that
+    the parameters show the gradient itself."""
+    state, train_step = compiled(optimizer_config, seed, label_smoothing, dropout, r_drop)
+    state = jax.tree.map(jnp.array, state)  # a copy, which the step may use up
+    return train_step(state._replace(step=jnp.int32(step)), batch)
+
+
+def start(adam=None, seed: int = 2) -> TrainState:
+    return init_state(JitInit, adam or SGD, seed)
+
+
+class JitInit:
+    """A model whose initialisation compiles once."""
+
+    init = jax.jit(model().init)
+
+
+def assert_trees_close(a, b, **tolerance) -> None:
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), a, b)
+
+
+def largest_difference(a, b) -> float:
+    return max(float(jnp.abs(x - y).max()) for x, y in zip(*map(jax.tree.leaves, (a, b))))
+
+
+# --- What a step computes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [Layout(7, 2, 4), Layout(7, 3, 4)], ids=str)
+def test_accumulated_is_one_big_batch(rows):
+    # 2 x 4 has an empty row, 3 x 4 a whole part of empty rows.
+    whole, split = update_batch(Layout(7, 1, 7)), update_batch(rows)
+    assert split.num_tokens == whole.num_tokens
+    whole_state, whole_metrics = one_step(whole)
+    split_state, split_metrics = one_step(split)
+    assert_trees_close(whole_state.params, split_state.params, rtol=0, atol=1e-6)
+    assert_trees_close(whole_metrics, split_metrics, rtol=1e-5)
+    # The tolerance means something: the gradient is much larger.
+    assert largest_difference(start().params, split_state.params) > 0.01
+
+
+def test_metrics_of_a_step():
+    batch = update_batch(Layout(7, 2, 4))
+    state, metrics = one_step(batch)
+    flat = Batch(*(x.reshape(8, -1) for x in batch))
+    params = start().params
+    loss = jax.jit(lambda: batch_loss(model(), params, flat, label_smoothing=0.1))()
+    assert int(metrics.tokens) == np.count_nonzero(batch.tgt_out_BT)
+    np.testing.assert_allclose(metrics.loss, loss.loss, rtol=1e-5)
+    np.testing.assert_allclose(metrics.nll, loss.nll, rtol=1e-5)
+    assert abs(metrics.loss - metrics.nll) > 0.01
+    gradient = jax.tree.map(jnp.subtract, params, state.params)
+    np.testing.assert_allclose(metrics.grad_norm, optax.tree.norm(gradient), rtol=1e-3)
+    assert int(state.step) == 1
+
+
+def test_without_label_smoothing_the_loss_is_the_nll():
+    _, metrics = one_step(update_batch(Layout(7, 1, 7)), label_smoothing=0.0)
+    assert metrics.loss > 0
+    np.testing.assert_allclose(metrics.loss, metrics.nll, rtol=1e-6)
+
+
+def test_r_drop_without_dropout_changes_nothing():
+    batch = update_batch(Layout(7, 1, 7))
+    (plain, metrics), (state, r_drop_metrics) = one_step(batch), one_step(batch, r_drop=5.0)
+    assert_trees_close(plain.params, state.params, rtol=0, atol=1e-6)
+    assert_trees_close(metrics, r_drop_metrics, rtol=1e-6)
+
+
+def test_r_drop():
+    """The mean of two passes that differ in dropout, and what they differ by."""
+    flat = Batch(*(x.reshape(7, -1) for x in update_batch(Layout(7, 1, 7))))
+    toy, params = model(dropout=0.3), start().params
+    real = flat.tgt_segments_BT > 0
+
+    def loss(r_drop):
+        rngs = DropoutRngs(jax.random.key(3), jnp.arange(7))
+        return batch_loss(toy, params, flat, 0.1, rngs, r_drop)
+
+    @jax.jit
+    def passes():
+        rngs = DropoutRngs(jax.random.key(3), jnp.arange(7))
+        inputs = flat.src_BS, flat.tgt_in_BT, flat.src_segments_BS, flat.tgt_segments_BT
+        return [toy.bind(params)(*inputs, rngs) for _ in range(2)]
+
+    a, b = passes()
+    first, second = (cross_entropy(x, flat.tgt_out_BT, real, 0.1) for x in (a, b))
+    p, q = (np.asarray(jax.nn.log_softmax(x), np.float64)[real] for x in (a, b))
+    divergence = (np.exp(p) * (p - q)).sum() + (np.exp(q) * (q - p)).sum()
+    found = jax.jit(loss, static_argnums=0)(5.0)
+    assert divergence > 1
+    expected = (first.loss + second.loss) / 2 + 5 / 4 * divergence
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(found.nll, (first.nll + second.nll) / 2, rtol=1e-5)
+    assert found.tokens == first.tokens
+    assert jax.jit(loss, static_argnums=0)(0.0).loss == pytest.approx(float(first.loss))
+
+
+def test_r_drop_accumulated_is_one_big_batch():
+    whole, split = update_batch(Layout(7, 1, 7)), update_batch(Layout(7, 2, 4))
+    states = [one_step(batch, dropout=0.3, r_drop=2.0)[0].params for batch in (whole, split)]
+    assert_trees_close(*states, rtol=0, atol=1e-6)
+
+
+def test_packed_is_unpacked():
+    packed = PackedPairs(reversible_pairs(13), 17, 17, seed=3)
+    rows = [packed.batch(np.array([row])) for row in range(len(packed))]
+    together = packed.batch(np.array([2, 0] + 9 * [-1]))
+    # The same sentences, each in a row of its own and at its start.
+    alone = [np.zeros((11, 17), np.int32) for _ in range(5)]
+    row = 0
+    for packed_row in (rows[2], rows[0]):
+        for segment in range(1, packed_row.src_segments_BS.max() + 1):
+            is_src = packed_row.src_segments_BS == segment
+            is_tgt = packed_row.tgt_segments_BT == segment
+            for x, y, here in zip(alone, packed_row, (is_src, is_src, is_tgt, is_tgt, is_tgt)):
+                x[row, : here.sum()] = y[here]
+            row += 1
+    alone = Batch(*alone)
+    alone = alone._replace(
+        src_segments_BS=np.sign(alone.src_segments_BS),
+        tgt_segments_BT=np.sign(alone.tgt_segments_BT),
+    )
+    assert 4 < row <= 11
+    assert alone.num_tokens == together.num_tokens
+
+    packed_state, packed_metrics = one_step(Batch(*(x[None] for x in together)))
+    alone_state, alone_metrics = one_step(Batch(*(x[None] for x in alone)))
+    assert_trees_close(packed_metrics, alone_metrics, rtol=1e-5)
+    assert_trees_close(packed_state.params, alone_state.params, rtol=0, atol=1e-6)
+
+
+def test_padding_adds_nothing():
+    narrow = update_batch(Layout(7, 1, 7))
+    narrow_state, narrow_metrics = one_step(narrow)
+    wide = Batch(*(np.pad(x, ((0, 0), (0, 4), (0, 12))) for x in narrow))
+    wide_state, wide_metrics = one_step(wide)
+    assert_trees_close(narrow_metrics, wide_metrics, rtol=1e-5)
+    assert_trees_close(narrow_state.params, wide_state.params, rtol=0, atol=1e-6)
+    # Nor does what stands where the segment ids say padding.
+    noisy = narrow._replace(
+        src_BS=np.where(narrow.src_segments_BS, narrow.src_BS, 7),
+        tgt_in_BT=np.where(narrow.tgt_segments_BT, narrow.tgt_in_BT, 5),
+        tgt_out_BT=np.where(narrow.tgt_segments_BT, narrow.tgt_out_BT, 11),
+    )
+    assert (noisy.src_BS != narrow.src_BS).any()
+    noisy_state, noisy_metrics = one_step(noisy)
+    assert_trees_close(narrow_metrics, noisy_metrics, rtol=1e-6)
+    assert_trees_close(narrow_state.params, noisy_state.params, rtol=0, atol=1e-6)
+
+
+def test_a_batch_of_padding_changes_nothing():
+    state, metrics = one_step(Batch(*(np.zeros((1, 7, 17), np.int32) for _ in range(5))))
+    assert [float(x) for x in metrics] == [0, 0, 0, 0, 0]
+    assert_trees_close(state.params, start().params, rtol=0)
+
+
+def test_gradients_are_clipped_by_their_global_norm():
+    norms = []
+    for max_grad_norm in (0.25, 1000.0):
+        adam = dataclasses.replace(ADAM, max_grad_norm=max_grad_norm)
+        state, metrics = one_step(update_batch(Layout(7, 1, 7)), adam)
+        leaves = jax.tree.leaves(state.opt_state, is_leaf=is_adam)
+        (mu,) = (leaf.mu for leaf in leaves if is_adam(leaf))
+        # After the first update mu is (1 - beta1) times the gradient that Adam saw.
+        norms.append((float(optax.tree.norm(mu)) / 0.1, float(metrics.grad_norm)))
+    (clipped, before), (whole, before_too) = norms
+    assert before > 0.5
+    np.testing.assert_allclose([clipped, whole, before_too], [0.25, before, before], rtol=1e-4)
+
+
+def is_adam(x) -> bool:
+    return isinstance(x, optax.ScaleByAdamState)
+
+
+def test_dropout_is_fresh_at_each_step_and_follows_the_seed():
+    row = update_batch(Layout(1, 1, 1))
+    first_part = Batch(*(np.concatenate([x, 0 * x]) for x in row))
+    second_part = Batch(*(x[::-1] for x in first_part))
+
+    def loss(batch=first_part, **arguments):
+        return float(one_step(batch, dropout=0.3, **arguments)[1].loss)
+
+    losses = [loss(), loss(), loss(step=1), loss(seed=6), loss(second_part)]
+    assert losses[0] == losses[1]
+    assert len(set(losses)) == 4
+
+
+def test_nll_step_is_without_dropout_and_smoothing():
+    batch = update_batch(Layout(7, 1, 7))
+    nll_step = make_nll_step(model(dropout=0.5), data_mesh(jax.devices()[:1]))
+    loss = nll_step(start().params, Batch(*(x[0] for x in batch)))
+    _, metrics = one_step(batch)
+    np.testing.assert_allclose([loss.loss, loss.nll], [metrics.nll, metrics.nll], rtol=1e-5)
+
+
+def test_a_step_reuses_the_memory_of_its_state():
+    _, step = compiled(None, 5, 0.1, 0.0, 0.0)
+    state = start()
+    step(state, update_batch(Layout(7, 1, 7)))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state)))
+
+
+def test_the_first_state_follows_the_seed():
+    states = [start(seed=seed).params for seed in (2, 2, 3)]
+    assert largest_difference(states[0], states[1]) == 0
+    assert largest_difference(states[0], states[2]) > 0.1
+
+
+# --- Runs ---------------------------------------------------------------------------------
+
+
+def losses(num_devices: int) -> list[float]:
+    """The losses of three updates of 7 rows, with dropout."""
+    toy, adam = model(dropout=0.2), optimizer(14, ADAM)
+    mesh = data_mesh(jax.devices()[:num_devices])
+    assert mesh.size == num_devices
+    rows = layout(7 * 17, 0, 17, 17, num_devices)
+    step = make_train_step(toy, adam, TRAINING, mesh)
+    state = start(adam)
+    results = []
+    for k in range(3):
+        state, metrics = step(state, update_batch(rows, k))
+        results.append(float(metrics.loss / metrics.tokens))
+    return results
+
+
+@pytest.mark.slow
+def test_one_device_is_four_devices():
+    flags = "--xla_force_host_platform_device_count=4"
+    environment = os.environ | {
+        "XLA_FLAGS": flags,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
+    }
+    command = [sys.executable, __file__, "4"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
+        expected = losses(1)
+        output, _ = child.communicate(timeout=300)
+    assert child.returncode == 0
+    np.testing.assert_allclose(json.loads(output), expected, rtol=1e-5)
+    assert len(set(expected)) == 3
+
+
+def test_a_tiny_model_learns():
+    toy, adam = (
+        model(d_model=26, d_ff=53),
+        optimizer(26, dataclasses.replace(ADAM, warmup_steps=50)),
+    )
+    step = make_train_step(toy, adam, TRAINING, data_mesh(jax.devices()[:1]))
+    batches = TrainingBatches(PackedPairs(reversible_pairs(997), 17, 17, 3), Layout(31, 1, 31), 3)
+    state, nll = jax.jit(lambda: init_state(toy, adam, seed=2))(), []
+    for k in range(200):
+        state, metrics = step(state, batches[k])
+        nll.append(float(metrics.nll / metrics.tokens))
+    # 19 words, equally frequent, and EOS after 4.5 of them on average.
+    words, ends = 3.5 / 4.5, 1 / 4.5
+    unigram_entropy = -words * np.log(words / 19) - ends * np.log(ends)
+    assert nll[0] > unigram_entropy
+    assert np.mean(nll[-10:]) < 0.5 * unigram_entropy
+
+
+def test_moments_are_not_copied():
+    """XLA on the CPU copied all of them at each update for want of an order to write in."""
+    toy, adam = model(), optimizer(14, ADAM)
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        step = make_train_step(toy, adam, TRAINING, data_mesh(jax.devices()[:1]))
+        text = step.lower(start(adam), update_batch(Layout(7, 1, 7))).compile().as_text()
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+    assert re.search(r"%state_opt_state\w*mu__\w*kernel", text)
+    copied = re.findall(r"copy\(%state_opt_state\w*(?:mu|nu)__\w*kernel", text)
+    assert not copied
+
+
+# --- The configuration --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "training.steps is 0; it must be at least 1"),
+        ({"seed": -1}, "training.seed is -1; it must be at least 0"),
+        ({"r_drop": -1.0}, "training.r_drop is -1.0; it must be at least 0"),
+        ({"label_smoothing": 1.0}, r"training.label_smoothing is 1.0; it must be in \[0, 1\)"),
+        ({"best_metric": "ter"}, "training.best_metric is 'ter'"),
+        ({"best_metric": "bleu", "bleu_every": 0}, "set training.best_metric to 'nll'"),
+        ({"checkpoint_every": 4, "bleu_every": 6}, "training.bleu_every = 6 is not a multiple"),
+    ],
+)
+def test_settings_that_cannot_be(changes, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(TRAINING, **changes)
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "changes", "expected"),
+    [
+        ("gpu", 1, {}, Layout(97, 1, 97)),
+        ("cpu", 1, {}, Layout(97, 13, 8)),  # 8 rows of 256 are 2,048 tokens
+        ("cpu", 1, {"r_drop": 5.0}, Layout(97, 25, 4)),  # which pass twice
+        ("cpu", 4, {}, Layout(97, 4, 28)),
+        ("cpu", 1, {"max_tokens_per_device": 5000}, Layout(97, 6, 17)),
+        ("gpu", 1, {"max_tokens_per_device": 5000}, Layout(97, 6, 17)),
+    ],
+)
+def test_a_cpu_takes_an_update_in_small_parts(platform, devices, changes, expected):
+    config = dataclasses.replace(PAPER.training, **changes)
+    device = types.SimpleNamespace(platform=platform)
+    mesh = types.SimpleNamespace(devices=np.array([device]), shape={"data": devices, "fsdp": 1})
+    assert update_layout(config, 256, 240, mesh) == expected
+
+
+if __name__ == "__main__":
+    print(json.dumps(losses(int(sys.argv[1]))))

@@ -1,0 +1,229 @@
+"""Batches of packed rows (Section 5.1); the batch of step k is a function of (seed, k).
+
+Several sentence pairs share a row, told apart by segment ids, so that nearly every position
+holds a real token and one batch shape is enough. Pairs are packed once, in a way that
+depends on the seed; each epoch then visits the rows in a new order, every row exactly
+once. Updates take consecutive rows of that endless sequence, across the ends of epochs, so
+all have the same number of rows, and any update can be had without those before it.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer.data.packing import pack
+from transformer.data.token_cache import TokenizedPairs
+from transformer.data.vocabulary import BOS
+
+
+class Batch(NamedTuple):
+    """Packed rows, int32. Segment ids are 1, 2, ... within a row; 0 is padding.
+
+    `tgt_in` is `tgt_out` shifted right within each sentence, BOS first.
+    """
+
+    src_BS: np.ndarray
+    src_segments_BS: np.ndarray
+    tgt_in_BT: np.ndarray
+    tgt_out_BT: np.ndarray
+    tgt_segments_BT: np.ndarray
+
+    @property
+    def num_tokens(self) -> int:
+        """Source and target tokens, padding excluded."""
+        return np.count_nonzero(self.src_segments_BS) + np.count_nonzero(self.tgt_segments_BT)
+
+
+class PackedPairs:
+    """Sentence pairs packed into rows of `source_width` and `target_width` tokens."""
+
+    def __init__(self, pairs: TokenizedPairs, source_width: int, target_width: int, seed: int):
+        row_of_pair = pack(
+            pairs.source_lengths, pairs.target_lengths, source_width, target_width, seed
+        )
+        self.pairs = pairs
+        self.source_width, self.target_width = source_width, target_width
+        self.pairs_by_row = np.argsort(row_of_pair, kind="stable")
+        self.row_offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of_pair))])
+        tokens = pairs.source_lengths + pairs.target_lengths
+        self._row_tokens = np.bincount(row_of_pair, tokens).astype(np.int64)
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.row_offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Source and target tokens, padding excluded."""
+        return len(self.pairs.source_tokens) + len(self.pairs.target_tokens)
+
+    @property
+    def fill(self) -> float:
+        """The share of positions that hold tokens."""
+        return self.num_tokens / (len(self) * (self.source_width + self.target_width))
+
+    def num_tokens_of(self, rows: np.ndarray) -> int:
+        """Source and target tokens in these rows; a row number of -1 is an empty row."""
+        return int(self._row_tokens[rows[rows >= 0]].sum())
+
+    def pairs_of(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of the pairs in these rows, whose number may be -1 for an empty row."""
+        rows = rows[rows >= 0]
+        return np.concatenate(
+            [self.pairs_by_row[self.row_offsets[r] : self.row_offsets[r + 1]] for r in rows]
+        )
+
+    def batch(self, rows: np.ndarray) -> Batch:
+        """The batch of these rows, in the shape of `rows`; number -1 gives an empty row."""
+        shape, rows = rows.shape, rows.ravel()
+        first = np.where(rows < 0, 0, self.row_offsets[rows])
+        count = np.where(rows < 0, 0, self.row_offsets[rows + 1] - first)
+        row, number = _ragged_arange(count)
+        pair = self.pairs_by_row[first[row] + number]
+        p = self.pairs
+        src, src_segments, _ = _lay_out(
+            p.source_tokens, p.source_offsets, pair, row, number, len(rows), self.source_width
+        )
+        tgt_out, tgt_segments, starts = _lay_out(
+            p.target_tokens, p.target_offsets, pair, row, number, len(rows), self.target_width
+        )
+        tgt_in = np.roll(tgt_out, 1, axis=1) * (tgt_segments > 0)
+        tgt_in.flat[starts] = BOS
+        batch = Batch(src, src_segments, tgt_in, tgt_out, tgt_segments)
+        return Batch(*(x.reshape(*shape, -1) for x in batch))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How one update's rows are split: `accumulation` steps of `rows_per_step` rows.
+
+    The last of them may be empty: `rows` counts those that hold sentences.
+    """
+
+    rows: int
+    accumulation: int
+    rows_per_step: int
+
+
+def layout(
+    tokens_per_update: int,
+    max_tokens_per_device: int,
+    source_width: int,
+    target_width: int,
+    num_shards: int,
+) -> Layout:
+    """The layout for so many target (and as many source) positions an update.
+
+    max_tokens_per_device: how many of them a device takes at once; 0 for all of them.
+    num_shards: in how many parts the rows are split over the devices (sharding.row_shards).
+
+    The rows of an update do not depend on the number of devices or on what fits them; only
+    how they are split does.
+    """
+    width = max(source_width, target_width)
+    rows = max(1, tokens_per_update // width)
+    rows_at_once = -(-rows // num_shards)
+    if max_tokens_per_device:
+        rows_at_once = min(rows_at_once, max(1, max_tokens_per_device // width))
+    accumulation = -(-rows // (rows_at_once * num_shards))
+    # Spread evenly: 97 rows in 2 steps are 49 + 48, not 64 + 33.
+    rows_at_once = -(-rows // (accumulation * num_shards))
+    return Layout(rows, accumulation, rows_at_once * num_shards)
+
+
+class TrainingBatches:
+    """`batches[k]` is the batch of the update that follows k updates, with axes [A, B, ...]."""
+
+    def __init__(self, packed: PackedPairs, layout: Layout, seed: int):
+        self.packed = packed
+        self.layout = layout
+        self.seed = seed
+        self._epoch: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    def __getitem__(self, step: int) -> Batch:
+        return self.packed.batch(self.rows(step))
+
+    def rows(self, step: int) -> np.ndarray:
+        """The numbers of the rows, [A, B]; -1 for an empty one."""
+        rows = step * self.layout.rows + np.arange(self.layout.rows)
+        epochs, positions = np.divmod(rows, len(self.packed))
+        row_numbers = np.concatenate(
+            [self._row_order(e)[positions[epochs == e]] for e in np.unique(epochs)]
+        )
+        shape = (self.layout.accumulation, self.layout.rows_per_step)
+        padded = np.full(shape[0] * shape[1], -1)
+        padded[: len(rows)] = row_numbers
+        return padded.reshape(shape)
+
+    @property
+    def updates_per_epoch(self) -> float:
+        return len(self.packed) / self.layout.rows
+
+    def _row_order(self, epoch: int) -> np.ndarray:
+        if self._epoch[0] != epoch:
+            rng = np.random.default_rng((self.seed, 1, epoch))
+            self._epoch = (epoch, rng.permutation(len(self.packed)))
+        return self._epoch[1]
+
+
+class EvaluationBatches:
+    """Batches that hold every pair exactly once, however long it is.
+
+    They have `rows` rows of the given widths; for longer pairs, fewer and wider ones.
+    """
+
+    def __init__(
+        self,
+        pairs: TokenizedPairs,
+        source_width: int,
+        target_width: int,
+        rows: int,
+        num_shards: int,
+    ):
+        source_scale, target_scale = (
+            -(-int(lengths.max()) // width)
+            for lengths, width in (
+                (pairs.source_lengths, source_width),
+                (pairs.target_lengths, target_width),
+            )
+        )
+        widths = source_scale * source_width, target_scale * target_width
+        self.packed = PackedPairs(pairs, *widths, seed=0)
+        rows = num_shards * max(1, rows // num_shards // max(source_scale, target_scale))
+        numbers = np.arange(-(-len(self.packed) // rows) * rows).reshape(-1, rows)
+        self._rows = np.where(numbers < len(self.packed), numbers, -1)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.packed.batch(self._rows[index])
+
+    def rows(self, index: int) -> np.ndarray:
+        """The numbers of the rows, [B]; -1 for an empty one."""
+        return self._rows[index]
+
+
+def _ragged_arange(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For counts (2, 0, 3): which group 0 0 2 2 2, and which member of it 0 1 0 1 2."""
+    group = np.repeat(np.arange(len(counts)), counts)
+    ends = np.cumsum(counts)
+    return group, np.arange(len(group)) - (ends - counts)[group]
+
+
+def _lay_out(tokens, offsets, pair, row, number, num_rows, width):
+    """Writes the pairs' tokens side by side into rows: ids, segments, sentence starts."""
+    lengths = offsets[pair + 1] - offsets[pair]
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+    # A pair starts in its row where the row's tokens before it end.
+    first_of_row = np.searchsorted(row, row)
+    start = row * width + begins - begins[first_of_row]
+    member, within = _ragged_arange(lengths)
+    position = start[member] + within
+    ids = np.zeros(num_rows * width, np.int32)
+    segments = np.zeros(num_rows * width, np.int32)
+    ids[position] = tokens[offsets[pair][member] + within]
+    segments[position] = number[member] + 1
+    return ids.reshape(num_rows, width), segments.reshape(num_rows, width), start

@@ -1,0 +1,178 @@
+"""Translation datasets by name, ours and those of TFDS, without TensorFlow.
+
+builder = get_builder("multi30k/en-de", data_dir="data")
+prepare(builder)
+pairs = builder.as_data_source("train")
+"""
+
+import contextlib
+import difflib
+import fcntl
+import importlib.resources.abc
+import io
+import sys
+import types
+from collections.abc import Collection, Iterator
+
+import tensorflow_datasets as tfds
+from absl import logging
+
+from transformer.system.errors import UserError
+
+# TFDS 4.9.10 finds its checksums with this package, but does not require it. The standard
+# library has the same.
+try:
+    import importlib_resources  # noqa: F401
+except ModuleNotFoundError:
+    sys.modules["importlib_resources"] = importlib.resources
+
+_OURS = ("grammar_en_de", "multi30k")
+# For the error message only: every other dataset of TFDS can be asked for, too.
+_TRANSLATION = (
+    *(f"wmt{year}_translate" for year in range(13, 20)),
+    *("flores", "mtnt", "opus", "para_crawl", "ted_hrlr_translate"),
+)
+
+
+def get_builder(
+    name: str, *, data_dir: str, raw_dir: str | None = None
+) -> tfds.core.DatasetBuilder:
+    """The builder of a dataset such as "grammar_en_de" or "wmt14_translate/de-en".
+
+    Nothing is downloaded or written: see prepare(). raw_dir is a folder with the
+    files of Multi30k. Raises UserError for an unknown name or config, for a raw_dir
+    that is wrong or that the dataset does not read, and for data that lie in
+    data_dir in a format that needs TensorFlow.
+    """
+    dataset, _, config = name.partition("/")
+    cls = _builder_class(dataset)
+    configs = [f"{dataset}/{known.name}" for known in cls.BUILDER_CONFIGS]
+    if config and name not in configs:
+        turned = f"{dataset}/{'-'.join(reversed(config.split('-')))}"  # a pair serves both ways
+        nearest = _nearest(turned if turned in configs else name, configs or [dataset])
+        raise UserError(f"unknown dataset {name!r}; {nearest}")
+    if len(configs) > 1 and not config:  # TFDS would take the first, Czech for WMT 2014
+        raise UserError(f"dataset {name!r} needs a config; choose one of {', '.join(configs)}")
+    arguments = {"config": config} if config else {}
+    if raw_dir and dataset != "multi30k":
+        raise UserError(f"dataset {name!r} does not read raw_dir ({raw_dir}): leave it unset")
+    if raw_dir:
+        arguments["raw_dir"] = raw_dir
+    with _quiet():
+        try:
+            builder = cls(**arguments, data_dir=data_dir, file_format="array_record")
+        except ValueError as error:
+            if "File format" not in str(error):
+                raise
+            raise UserError(
+                f"{name} lies in {data_dir} in a format that needs TensorFlow, not in "
+                "array_record; choose another data_dir"
+            ) from error
+    return builder
+
+
+def prepare(builder: tfds.core.DatasetBuilder) -> None:
+    """Downloads the dataset and writes it to disk, if it is not there already.
+
+    Several processes may call this for one data_dir: a lock in it lets one work
+    and the others wait. Without a network TFDS tries for about three minutes.
+    Raises UserError if the download or the data fail.
+    """
+    if not _is_prepared(builder):
+        root = builder.data_dir_root
+        root.mkdir(parents=True, exist_ok=True)
+        # One lock for all datasets: they share the folder of the downloads.
+        with open(root / ".prepare.lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                logging.warning("no file locks in %s: %s", root, error.strerror)
+            if not _is_prepared(builder):
+                _download_and_prepare(builder)
+    if not builder.info.splits:  # another process has prepared it since builder was made
+        builder.info.read_from_directory(builder.data_dir)
+
+
+def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
+    # To import a builder is to register it; late, to keep the import of this package cheap.
+    import tensorflow_datasets.translate  # noqa: F401
+
+    import transformer.data.datasets.grammar_en_de
+    import transformer.data.datasets.multi30k  # noqa: F401
+
+    try:
+        return tfds.builder_cls(dataset)
+    except ValueError as error:  # DatasetNotFoundError, with a list of 200 names
+        nearest = _nearest(dataset, (*_OURS, *_TRANSLATION))
+        raise UserError(f"unknown dataset {dataset!r}; {nearest}") from error
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}"
+
+
+def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
+    with _quiet():  # it warns if not
+        return builder.is_prepared()
+
+
+def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
+    # requests comes with TFDS, which downloads with it.
+    from requests import RequestException
+    from tensorflow_datasets.core.download import extractor
+    from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
+
+    if builder.data_path.exists():
+        raise UserError(f"{builder.data_dir} holds no complete dataset: delete it, run again")
+    # What a killed process has left; the lock is ours.
+    for path in builder.data_path.parent.glob(f"incomplete.*_{builder.data_path.name}"):
+        path.rmtree()
+    name, downloads = builder.info.full_name, builder.data_dir_root / "downloads"
+    # To unpack an archive TFDS wants two functions of TensorFlow. Here they are in Python.
+    extractor.tf = types.SimpleNamespace(
+        compat=types.SimpleNamespace(as_text=str),
+        io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
+    )
+    logging.info("preparing %s in %s", name, builder.data_dir)
+    try:
+        with _quiet():
+            builder.download_and_prepare()
+    except NonMatchingChecksumError as error:
+        raise UserError(
+            f"{name} was damaged on its way, or has changed: {_first_line(error)} "
+            f"delete it from {downloads} and run again"
+        ) from error
+    except (RequestException, ConnectionError, tfds.download.DownloadError) as error:
+        raise UserError(
+            f"{name} could not be downloaded: {_first_line(error)}; run again with a network, "
+            f"or copy {downloads} from a machine where this has worked"
+        ) from error
+    except (OSError, RuntimeError) as error:  # the latter is array_record's
+        if "No space left" not in str(error):
+            raise
+        raise UserError(
+            f"no space left for {name} in {builder.data_dir_root}; make some, or choose another "
+            "data.data_dir"
+        ) from error
+    except AssertionError as error:
+        if "manually download" not in str(error):
+            raise
+        raise UserError(f"{name} is not complete: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without TFDS's progress bars, banners on stdout, and log lines below errors."""
+    tfds.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(min(verbosity, logging.ERROR))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(verbosity)

@@ -1,0 +1,176 @@
+"""Multi30k: 29,000 image captions in English, German, French and Czech."""
+
+import gzip
+import hashlib
+import itertools
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import tensorflow_datasets as tfds
+
+from transformer.system.errors import UserError
+
+LANGUAGES = ("en", "de", "fr", "cs")
+URL = (
+    "https://raw.githubusercontent.com/multi30k/dataset/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/"
+)
+TOKENIZED = "-tok"  # what the names of configs of tokenised text end in
+# Split, stem of its files, languages that have it.
+SPLITS = (
+    ("train", "train", LANGUAGES),
+    ("validation", "val", LANGUAGES),
+    ("test_2016_flickr", "test_2016_flickr", LANGUAGES),
+    ("test_2017_flickr", "test_2017_flickr", ("en", "de", "fr")),
+    ("test_2017_mscoco", "test_2017_mscoco", ("en", "de", "fr")),
+    ("test_2018_flickr", "test_2018_flickr", LANGUAGES),
+)
+MAX_LINE_BYTES = 1 << 20  # a caption has 70; so a file without line ends is not read whole
+
+
+_CITATION = """
+@inproceedings{elliott-etal-2016-multi30k,
+    title = "Multi30{K}: Multilingual {E}nglish-{G}erman Image Descriptions",
+    author = "Elliott, Desmond and Frank, Stella and Sima'an, Khalil and Specia, Lucia",
+    booktitle = "Proceedings of the 5th Workshop on Vision and Language",
+    year = "2016",
+    doi = "10.18653/v1/W16-3210",
+    pages = "70--74",
+}
+"""
+
+
+class Multi30k(tfds.core.GeneratorBasedBuilder):
+    """Task 1 of Multi30k: configs "en-de", "de-en", "en-fr", ... of the raw text, and
+    "en-de-tok", ... of the authors' lower-cased, normalised, Moses-tokenised text.
+
+    The files are downloaded from the authors' repository at a fixed commit and
+    checked against checksums.tsv. Or raw_dir names a folder that has them, as
+    train.en.gz or train.en (train.lc.norm.tok.en) and so on; splits whose files are
+    not there are left out, except train, which must be there.
+
+    Files of one's own need not be the original ones, so data prepared from a
+    raw_dir must never pass for the download or for another raw_dir: the config is
+    then called "en-de-local-<hash of the files>", and so are the directory on disk
+    and info.full_name. A changed file is prepared anew.
+
+    Raises UserError for files that are missing, broken, or do not match in length.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    BUILDER_CONFIGS = [
+        tfds.core.BuilderConfig(name="-".join(pair) + kind)
+        for kind in ("", TOKENIZED)
+        for pair in itertools.permutations(LANGUAGES, 2)
+    ]
+
+    def __init__(self, *, config: str | None = None, raw_dir: str | None = None, **kwargs):
+        self._pair = config or self.BUILDER_CONFIGS[0].name
+        self._raw_files = None
+        if raw_dir:
+            self._raw_files = _find(Path(raw_dir), self._pair)
+            content = hashlib.sha256()
+            for path in itertools.chain(*self._raw_files.values()):
+                content.update(path.name.encode() + b"\n" + _sha256(path))
+            name = f"{self._pair}-local-{content.hexdigest()[:12]}"
+            config = tfds.core.BuilderConfig(name=name)
+        super().__init__(config=config, **kwargs)
+
+    @property
+    def _languages(self) -> tuple[str, str]:
+        return tuple(self._pair.removesuffix(TOKENIZED).split("-"))
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=(
+                "Multi30k, task 1: captions of Flickr and MS COCO images with "
+                "translations by professionals. For non-commercial research use; the "
+                "images have terms of their own."
+            ),
+            features=tfds.features.Translation(languages=self._languages),
+            supervised_keys=self._languages,
+            homepage="https://github.com/multi30k/dataset",
+            citation=_CITATION,
+            disable_shuffling=True,  # results are compared line by line
+        )
+
+    def _split_generators(self, dl_manager) -> dict[str, Iterator]:
+        paths = self._raw_files or dl_manager.download(urls(self._pair))
+        return {split: self._generate_examples(*both) for split, both in paths.items()}
+
+    def _generate_examples(self, *paths: Path) -> Iterator[tuple[int, dict[str, str]]]:
+        counts = [0, 0]
+        for i, lines in enumerate(itertools.zip_longest(*map(_lines, paths))):
+            counts = [n + (line is not None) for n, line in zip(counts, lines, strict=True)]
+            if None not in lines:
+                yield i, dict(zip(self._languages, lines, strict=True))
+        if counts[0] != counts[1]:
+            raise UserError(
+                f"{paths[0]} has {counts[0]} lines and {paths[1]} has {counts[1]}: "
+                "line n of one must translate line n of the other"
+            )
+
+
+def files(config: str) -> dict[str, list[str]]:
+    """The files in the authors' repository for each split that both languages have."""
+    languages = config.removesuffix(TOKENIZED).split("-")
+    folder, ending = ("tok/", "lc.norm.tok.{}") if config.endswith(TOKENIZED) else ("raw/", "{}.gz")
+    return {
+        split: [f"{folder}{stem}.{ending.format(language)}" for language in languages]
+        for split, stem, available in SPLITS
+        if set(languages) <= set(available)
+    }
+
+
+def urls(config: str) -> dict[str, list[str]]:
+    """The files to download for each split."""
+    return {split: [URL + file for file in both] for split, both in files(config).items()}
+
+
+def _find(folder: Path, config: str) -> dict[str, list[Path]]:
+    """The files in the folder, zipped or not, for each split that both languages have there."""
+    found = {}
+    for split, both in files(config).items():
+        plain = [folder / Path(file).name.removesuffix(".gz") for file in both]
+        zipped = [path.with_name(f"{path.name}.gz") for path in plain]
+        paths = [gz if gz.is_file() else path for gz, path in zip(zipped, plain, strict=True)]
+        missing = [path for path in paths if not path.is_file()]
+        if not missing:
+            found[split] = paths
+        elif split == "train":
+            raise UserError(
+                f"{missing[0]} is missing, and so is {missing[0].name}.gz beside it: put one of "
+                "them there, or leave raw_dir unset to download Multi30k"
+            )
+    return found
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _lines(path: os.PathLike) -> Iterator[str]:
+    """The lines of a file, compressed or not; only "\n" ends a line."""
+    path = Path(path)
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        for number in itertools.count(1):
+            try:
+                line = file.readline(MAX_LINE_BYTES)
+                if not line:
+                    return
+                if len(line) == MAX_LINE_BYTES:
+                    raise UserError(f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes")
+                yield line.decode("utf-8").removesuffix("\n")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{path}, line {number}: byte {error.start + 1} is not valid UTF-8; "
+                    "convert the file to UTF-8"
+                ) from error
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise UserError(
+                    f"{path} is not a complete gzip file ({error}); copy it again"
+                ) from error

@@ -1,0 +1,224 @@
+"""SentencePiece models that lose nothing.
+
+A vocabulary is trained without any normalisation and with one piece for each of
+the 256 bytes, so that `decode(encode(line)) == line` for every line of text.
+"""
+
+import functools
+import io
+import itertools
+import os
+import random
+import re
+from collections.abc import Iterable, Sequence
+
+from transformer.data.bpe_dropout import LONGEST, segment
+from transformer.system.errors import UserError
+from transformer.data.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
+
+MODEL_TYPES = ("bpe", "unigram")
+_SPACE = "\u2581"  # what SentencePiece writes for a space inside its pieces
+_WORDS = re.compile(f"{_SPACE}?[^{_SPACE}]+|{_SPACE}")
+# Private-use characters, which no vocabulary holds: see SentencePieceTokenizer._ids.
+_STAND_INS = range(0xF0000, 0x110000)
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model.
+
+    model_bytes: the content of a SentencePiece .model file.
+    name: what to call the model in errors.
+    Raises UserError for bytes that are no SentencePiece model, and for a model that
+    gives padding, BOS or EOS other ids than 0, 1 and 2.
+    """
+
+    def __init__(self, model_bytes: bytes, name: str | os.PathLike = "the tokenizer model"):
+        import sentencepiece
+
+        try:
+            # Empty bytes load without complaint, and abort later.
+            if not model_bytes:
+                raise ValueError("empty")
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise UserError(
+                f"{name} is not a SentencePiece model; give a .model file that "
+                "SentencePiece has written"
+            ) from error
+        processor = self._processor
+        found = {
+            "pad_id": processor.pad_id(),
+            "bos_id": processor.bos_id(),
+            "eos_id": processor.eos_id(),
+        }
+        expected = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
+        if found != expected:
+            raise UserError(
+                f"{name} has {_assignments(found)}; expected {_assignments(expected)}: train "
+                f"it again with --pad_id={PAD} --bos_id={BOS} --eos_id={EOS} --unk_id={UNK}"
+            )
+        self.model_bytes = model_bytes
+        self._name = name
+        self.vocab_size: int = processor.vocab_size()
+        self._byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+        self._has_bytes = all(map(processor.is_byte, self._byte_ids))
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
+        texts = [without_surrogates(text) for text in texts]
+        batch = self._processor.encode(texts, num_threads=num_threads)
+        if self._has_bytes:
+            for i, text in enumerate(texts):
+                if _SPACE in text:
+                    batch[i] = self._ids(text)
+        return batch
+
+    def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """See Tokenizer. A text with U+2581 or too long a word is split as it always is, too."""
+        rng = random.Random(seed)
+        return [self._sample(without_surrogates(text), alpha, rng) for text in texts]
+
+    def _sample(self, text: str, alpha: float, rng: random.Random) -> list[int]:
+        words = _WORDS.findall(self._processor.normalize(text))
+        if _SPACE in text or any(len(word) > LONGEST for word in words):
+            return self.encode(text)
+        ids, ranks = self._merges
+
+        def rank(left: str, right: str) -> float | None:
+            return ranks.get(left + right)
+
+        found = []
+        for word in words:
+            for symbol in segment(word, rank, alpha, rng):
+                if symbol in ids:
+                    found.append(ids[symbol])
+                elif self._has_bytes:
+                    found += self._bytes(symbol)
+                elif found[-1:] != [self._processor.unk_id()]:  # one for all that follow
+                    found.append(self._processor.unk_id())
+        return found
+
+    @functools.cached_property
+    def _merges(self) -> tuple[dict[str, int], dict[str, float]]:
+        """The ids of the pieces that are text, and in which order they are merged."""
+        p = self._processor
+        special = p.is_control, p.is_unknown, p.is_unused, p.is_byte
+        ids = {
+            p.id_to_piece(i): i
+            for i in range(self.vocab_size)
+            if not any(is_(i) for is_ in special)
+        }
+        ranks = {piece: -p.get_score(i) for piece, i in ids.items()}
+        # The scores of BPE are minus the number of the merge; of other models, log-probabilities;
+        # of symbols that somebody has added to either, 0.
+        is_plain_bpe = (
+            all(rank.is_integer() for rank in ranks.values())
+            and len(set(ranks.values())) == len(ranks)
+            and not any(_SPACE in piece[1:] for piece in ids)
+        )
+        if not is_plain_bpe:
+            raise UserError(
+                f"tokenizer.sampling_alpha leaves out merges, but {self._name} is not made of "
+                "merges within words alone (type bpe, no symbols of the user's, spaces first); "
+                "set tokenizer.sampling_alpha to 0, or give another tokenizer"
+            )
+        return ids, ranks
+
+    def _ids(self, text: str) -> list[int]:
+        """Token ids of a text that holds U+2581, which SentencePiece takes for a space.
+
+        A character that the vocabulary lacks comes out as its bytes; so put one in
+        place of U+2581, and then its bytes in place of the bytes of the other.
+        """
+        known = self._processor.piece_to_id
+        unknown = self._processor.unk_id()  # not always UNK, in a model that was given to us
+        stand_in = next(c for c in map(chr, _STAND_INS) if c not in text and known(c) == unknown)
+        wanted = self._bytes(stand_in)
+        ids = self._processor.encode(text.replace(_SPACE, stand_in))
+        out, i = [], 0
+        while i < len(ids):
+            if ids[i : i + len(wanted)] == wanted:
+                out += self._bytes(_SPACE)
+                i += len(wanted)
+            else:
+                out.append(ids[i])
+                i += 1
+        return out
+
+    def _bytes(self, text: str) -> list[int]:
+        return [self._byte_ids[byte] for byte in text.encode()]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of token ids up to the first EOS; PAD and BOS are passed over.
+
+        One hypothesis is one line: a line feed or carriage return becomes a space.
+        Bytes that are no UTF-8, which a model may well predict, become U+FFFD.
+        """
+        tokens = list(itertools.takewhile(lambda token: token != EOS, map(int, ids)))
+        return self._processor.decode(tokens).translate(LINE_BREAKS)
+
+
+def train_sentencepiece(
+    sentences: Iterable[str],
+    *,
+    vocab_size: int,
+    model_type: str,
+    character_coverage: float = 0.99999,
+) -> SentencePieceTokenizer:
+    """Trains a vocabulary; the same sentences give the same bytes.
+
+    vocab_size: pieces, including the 4 special ones and the 256 bytes.
+    model_type: 'bpe' or 'unigram'.
+    character_coverage: this share of the text's characters get pieces of their own, the
+      rarest are left to the bytes: web text holds thousands that occur once.
+    Raises UserError without sentences, and for a vocab_size that the text cannot give.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=map(without_surrogates, sentences),
+            model_writer=model,
+            model_type=model_type,
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            pad_id=PAD,
+            bos_id=BOS,
+            eos_id=EOS,
+            unk_id=UNK,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            byte_fallback=True,
+            # However rare it is: left to the bytes, a space would come back as U+2581.
+            required_chars=_SPACE,
+            # Longer lines are dropped without a word; the default is 4192 bytes.
+            max_sentence_length=2**30,
+            # Part of the model's bytes, so it must not depend on the machine.
+            num_threads=16,
+            minloglevel=3,
+        )
+    except RuntimeError as error:
+        raise _training_error(vocab_size, str(error)) from error
+    return SentencePieceTokenizer(model.getvalue())
+
+
+def _training_error(vocab_size: int, message: str) -> UserError:
+    """What SentencePiece's message says, in the words of our configuration."""
+    if match := re.search(r"too high.* value <= (\d+)", message):
+        return UserError(
+            f"tokenizer.vocab_size is {vocab_size}, but the training text gives "
+            f"{match[1]} pieces at most; set tokenizer.vocab_size to {match[1]} or less"
+        )
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return UserError(
+            f"tokenizer.vocab_size is {vocab_size}, but the special tokens, the bytes and the "
+            f"characters of the training text are {match[1]} pieces already; set "
+            f"tokenizer.vocab_size to {match[1]} or more"
+        )
+    if "sentences_.empty()" in message:
+        return UserError("no text to train the tokenizer on: every sentence is empty")
+    return UserError(f"SentencePiece cannot train the tokenizer: {' '.join(message.split())}")
+
+
+def _assignments(values: dict[str, int]) -> str:
+    return " ".join(f"{key}={value}" for key, value in values.items())

@@ -1,0 +1,126 @@
+"""Byte-pair encoding of text that is tokenised already, by the subword-nmt library.
+
+What much published work on translation uses: words are what stands between spaces; merges
+learned from their characters split them into symbols, of which all but a word's last end
+in "@@". The vocabulary is what then occurs in the training text; what does not is unknown.
+"""
+
+import collections
+import contextlib
+import io
+import itertools
+import json
+import os
+import random
+import re
+from collections.abc import Iterable, Sequence
+
+from transformer.data.bpe_dropout import LONGEST, segment
+from transformer.system.errors import UserError
+from transformer.data.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
+
+_JOINED = "@@ "
+_END = "</w>"
+_UNKNOWN = "<unk>"
+_VERSION = "#version: 0.2"  # of the merges: the end of a word is part of its last character
+
+
+class SubwordNmtTokenizer(Tokenizer):
+    """Merges and a vocabulary.
+
+    model_bytes: what `train_subword_nmt` made, JSON: "merges" as the lines of a file of
+      codes of subword-nmt, and "symbols" in the order of their ids.
+    name: what to call it in errors.
+    Raises UserError for other bytes.
+    """
+
+    def __init__(self, model_bytes: bytes, name: str | os.PathLike = "the tokenizer model"):
+        try:
+            model = json.loads(model_bytes)
+            merges, symbols = model["merges"], model["symbols"]
+            if not merges or not all(re.fullmatch(r"[^ \n]+ [^ \n]+", merge) for merge in merges):
+                raise ValueError("no pairs")
+            if not isinstance(symbols, list) or any("\n" in symbol for symbol in symbols):
+                raise ValueError("no symbols")
+            self._bpe = _bpe(merges)
+            self._symbols = [None, None, None, _UNKNOWN, *symbols]  # PAD, BOS, EOS
+            self._ids = {symbol: UNK + 1 + i for i, symbol in enumerate(symbols)}
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise UserError(
+                f"{name} holds no merges of subword-nmt; give the tokenizer.model of a run"
+            ) from error
+        self.model_bytes = model_bytes
+        self.vocab_size = len(self._symbols)
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
+        del num_threads  # it is Python, and keeps the words it has seen
+        return [[self._ids.get(symbol, UNK) for symbol in _split(self._bpe, t)] for t in texts]
+
+    def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """See Tokenizer. A word is split as it always is when a symbol drawn for it is unknown.
+
+        Unknown are those that in the training text, as it always is split, are merged everywhere.
+        """
+        rng = random.Random(seed)
+        return [self._sample(_clean(text).split(" "), alpha, rng) for text in texts]
+
+    def _sample(self, words: list[str], alpha: float, rng: random.Random) -> list[int]:
+        def rank(left: str, right: str) -> int | None:
+            return self._bpe.bpe_codes.get((left, right))
+
+        ids = []
+        for word in filter(None, words):
+            symbols = []
+            if len(word) <= LONGEST:
+                *first, last = segment([*word[:-1], word[-1] + _END], rank, alpha, rng)
+                symbols = [*(f"{symbol}@@" for symbol in first), last.removesuffix(_END)]
+            if not symbols or any(symbol not in self._ids for symbol in symbols):
+                symbols = self._bpe.segment_tokens([word])
+            ids += [self._ids.get(symbol, UNK) for symbol in symbols]
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """See Tokenizer. Words get one space between them; one that ends in "@@" is joined."""
+        tokens = itertools.takewhile(lambda token: token != EOS, map(int, ids))
+        symbols = (self._symbols[token] for token in tokens if token not in (PAD, BOS))
+        return " ".join(symbols).replace(_JOINED, "").removesuffix(_JOINED.strip())
+
+
+def train_subword_nmt(sentences: Sequence[str], *, num_merges: int) -> SubwordNmtTokenizer:
+    """Learns merges and vocabulary; the same sentences give the same bytes.
+
+    num_merges: fewer if no pair of symbols that occurs twice is left.
+    Raises UserError without words, and for words that give no merge.
+    """
+    from subword_nmt.learn_bpe import learn_bpe
+
+    texts = [text for text in map(_clean, sentences) if text.strip(" ")]
+    if not texts:
+        raise UserError("no text to train the tokenizer on: every sentence is empty")
+    codes = io.StringIO(newline="\n")
+    if any(len(word) > 1 for text in texts for word in text.split(" ")):
+        with contextlib.redirect_stderr(io.StringIO()):  # its progress
+            learn_bpe(texts, codes, num_merges)
+    merges = codes.getvalue().split("\n")[1:-1]  # but the line with the version
+    if not merges:
+        raise UserError("no pair of characters occurs twice in the text to train the tokenizer on")
+    bpe = _bpe(merges)
+    counts = collections.Counter(itertools.chain.from_iterable(_split(bpe, t) for t in texts))
+    # The most frequent first, as is usual; equally frequent ones in a fixed order.
+    symbols = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
+    model = {"merges": merges, "symbols": symbols}
+    return SubwordNmtTokenizer(json.dumps(model, ensure_ascii=False).encode())
+
+
+def _bpe(merges: Sequence[str]):
+    from subword_nmt.apply_bpe import BPE
+
+    return BPE(io.StringIO("\n".join([_VERSION, *merges]), newline="\n"))
+
+
+def _split(bpe, text: str) -> list[str]:
+    return bpe.segment_tokens(_clean(text).split(" "))
+
+
+def _clean(text: str) -> str:
+    return without_surrogates(text).translate(LINE_BREAKS)

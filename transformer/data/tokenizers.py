@@ -1,0 +1,185 @@
+"""The tokenizers of a run: from its work directory, given, or trained on its data."""
+
+import dataclasses
+import os
+import pathlib
+from typing import NamedTuple, Self
+
+from absl import logging
+
+from transformer.data import sentencepiece
+from transformer.system.errors import UserError, check_range
+from transformer.system.files import write_atomically
+from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
+from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
+from transformer.data.sources import PairSource
+from transformer.data.vocabulary import Tokenizer
+
+MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
+# The special tokens and the bytes: a SentencePiece vocabulary needs these and the characters
+# of the text.
+_SMALLEST_VOCABULARY = 4 + 256
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """How the vocabulary is made; see configs/base.py."""
+
+    model_type: str
+    vocab_size: int
+    joint: bool
+    sample_size: int
+    sampling_alpha: float
+    num_samples: int
+    source_model: str | None
+    target_model: str | None
+
+    def __post_init__(self):
+        if self.model_type not in MODEL_TYPES:
+            raise UserError(
+                f"tokenizer.model_type is {self.model_type!r}; give one of: "
+                f"{', '.join(MODEL_TYPES)}"
+            )
+        if self.model_type == "subword-nmt":
+            check_range(self, "tokenizer", "vocab_size", 1)
+        elif self.vocab_size <= _SMALLEST_VOCABULARY:
+            raise UserError(
+                f"tokenizer.vocab_size is {self.vocab_size}; give more than "
+                f"{_SMALLEST_VOCABULARY} (4 special tokens, 256 bytes, and the characters)"
+            )
+        if self.sample_size < 1:
+            raise UserError(
+                f"tokenizer.sample_size is {self.sample_size}; give 1 or more sentence pairs"
+            )
+        check_range(self, "tokenizer", "num_samples", 1)
+        check_range(self, "tokenizer", "sampling_alpha", 0, 1)
+        if self.model_type == "unigram" and self.sampling_alpha and not self.source_model:
+            raise UserError(
+                f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a unigram model has no "
+                "merges to leave out; set tokenizer.model_type to bpe, or sampling_alpha to 0"
+            )
+        if self.num_samples > 1 and not self.sampling_alpha:
+            raise UserError(
+                f"tokenizer.num_samples is {self.num_samples}, of one and the same segmentation; "
+                "set tokenizer.sampling_alpha, too, or tokenizer.num_samples to 1"
+            )
+        if self.target_model and not self.source_model:
+            raise UserError(
+                "tokenizer.target_model is given without tokenizer.source_model; give both "
+                "(or, with tokenizer.joint, tokenizer.source_model alone)"
+            )
+        if self.joint and self.target_model:
+            raise UserError(
+                "tokenizer.joint is true and tokenizer.target_model is given; a joint "
+                "vocabulary is tokenizer.source_model alone"
+            )
+        if not self.joint and self.source_model and not self.target_model:
+            raise UserError(
+                "tokenizer.source_model is given without tokenizer.target_model; give both, "
+                "or set tokenizer.joint to use one for both languages"
+            )
+
+
+def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer model") -> Tokenizer:
+    """The tokenizer that `model_bytes` are all of; raises UserError if they are of none."""
+    kind = SubwordNmtTokenizer if model_bytes.startswith(b"{") else SentencePieceTokenizer
+    return kind(model_bytes, name)
+
+
+def load(path: str | os.PathLike) -> Tokenizer:
+    """Reads a tokenizer from a file; raises UserError for one that cannot be used."""
+    try:
+        return from_bytes(pathlib.Path(path).read_bytes(), path)
+    except OSError as error:
+        raise UserError(f"cannot read the tokenizer {path}: {error.strerror}") from error
+
+
+class Tokenizers(NamedTuple):
+    """The vocabularies of both languages; the same object twice when joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        return self.source is self.target
+
+    @property
+    def vocab_sizes(self) -> tuple[int, int]:
+        return self.source.vocab_size, self.target.vocab_size
+
+    @property
+    def sha256(self) -> list[str]:
+        """Of the one that is joint, or of both."""
+        return [tokenizer.sha256 for tokenizer in dict.fromkeys(self)]
+
+    def save(self, workdir: str | os.PathLike) -> None:
+        """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model."""
+        names = (_JOINT,) if self.joint else _SEPARATE
+        for name, tokenizer in zip(names, self, strict=False):
+            write_atomically(pathlib.Path(workdir) / name, tokenizer.model_bytes)
+
+    @classmethod
+    def load(cls, workdir: str | os.PathLike) -> Self:
+        """Reads what `save` wrote; raises UserError when there is none."""
+        workdir = pathlib.Path(workdir)
+        found = _saved(workdir)
+        if found is None:
+            raise UserError(
+                f"no tokenizer in {workdir}: expected {_JOINT}, or {' and '.join(_SEPARATE)}"
+            )
+        tokenizers = [load(workdir / name) for name in found]
+        return cls(tokenizers[0], tokenizers[-1])
+
+
+_JOINT = "tokenizer.model"
+_SEPARATE = ("tokenizer.source.model", "tokenizer.target.model")
+
+
+def get_tokenizers(
+    workdir: str | os.PathLike, config: TokenizerConfig, pairs: PairSource
+) -> Tokenizers:
+    """The tokenizers of a run: those in workdir; else those of the configuration; else new.
+
+    Training uses `config.sample_size` of the `pairs` (the training data), evenly spaced.
+    Nothing is written: see `Tokenizers.save`.
+    """
+    if _saved(pathlib.Path(workdir)) is not None:
+        return Tokenizers.load(workdir)
+    return _configured(config) if config.source_model else _train(config, pairs)
+
+
+def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
+    sample = pairs.sample(config.sample_size)
+    sources = [source for source, _ in sample]
+    targets = [target for _, target in sample]
+    logging.info("training the tokenizer on %d of %d pairs", len(sample), len(pairs))
+
+    def train(sentences: list[str]) -> Tokenizer:
+        if config.model_type == "subword-nmt":
+            return train_subword_nmt(sentences, num_merges=config.vocab_size)
+        return train_sentencepiece(
+            sentences, vocab_size=config.vocab_size, model_type=config.model_type
+        )
+
+    if config.joint:
+        tokenizer = train(sources + targets)
+        return Tokenizers(tokenizer, tokenizer)
+    return Tokenizers(train(sources), train(targets))
+
+
+def _configured(config: TokenizerConfig) -> Tokenizers:
+    source = load(os.path.expanduser(config.source_model))
+    if config.joint:
+        return Tokenizers(source, source)
+    return Tokenizers(source, load(os.path.expanduser(config.target_model)))
+
+
+def _saved(workdir: pathlib.Path) -> tuple[str, ...] | None:
+    """The names of the tokenizer files in workdir, if they are complete."""
+    if (workdir / _JOINT).exists():
+        return (_JOINT,)
+    # One alone is what a run that was killed between the two has left: made again.
+    if all((workdir / name).exists() for name in _SEPARATE):
+        return _SEPARATE
+    return None

@@ -1,0 +1,156 @@
+"""Sentences in, sentences out: tokens, batches of similar length, beam search, text."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from transformer.data.sources import PairSource
+from transformer.data.tokenizers import Tokenizers
+from transformer.data.vocabulary import EOS, PAD
+from transformer.decoding.ensemble import Ensemble
+from transformer.decoding.search import Hypotheses, beam_search
+from transformer.models.transformer import FunctionalModel, Params
+from transformer.system.distributed import meet
+from transformer.system.errors import check_range
+from transformer.system.sharding import distribute, replicated, split_over_all
+
+# Positions (source tokens, padding included) that are decoded at once on each device.
+TOKENS_AT_ONCE = 2048
+SHORTEST_WIDTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingConfig:
+    """See configs/base.py."""
+
+    beam_size: int
+    length_penalty: float
+    max_extra_length: int
+
+    def __post_init__(self):
+        check_range(self, "decoding", "beam_size max_extra_length", 1)
+        check_range(self, "decoding", "length_penalty", 0)
+
+
+class Translator:
+    """Translates with given parameters; compiled searches are kept for the next call."""
+
+    def __init__(
+        self,
+        model: FunctionalModel | Ensemble,
+        tokenizers: Tokenizers,
+        config: DecodingConfig,
+        mesh: jax.sharding.Mesh,
+    ):
+        self.tokenizers = tokenizers
+        self.config = config
+        self.num_devices = mesh.size
+
+        def search(params: Params, src_BS: jax.Array, max_length_B: jax.Array) -> Hypotheses:
+            longest = src_BS.shape[1] + config.max_extra_length
+            bound = model.bind(params)
+            cache = bound.init_cache(bound.encode(src_BS), src_BS, config.beam_size, longest)
+            return beam_search(
+                bound.decode_step,
+                cache,
+                max_length_B,
+                beam_size=config.beam_size,
+                alpha=config.length_penalty,
+                longest=longest,
+            )
+
+        # Each device decodes its rows with all of the parameters: a step of a search is too
+        # little work to wait for messages. All processes then get all hypotheses.
+        self._rows, everywhere = split_over_all(mesh), replicated(mesh)
+        self._gather = jax.jit(lambda params: params, out_shardings=everywhere)
+        self._search = jax.jit(
+            search, in_shardings=(everywhere, self._rows, self._rows), out_shardings=everywhere
+        )
+        self._compiled: dict[int, jax.stages.Compiled] = {}  # by width of the source
+
+    def prepare(self, params: Params, source: PairSource) -> dict[str, jax.stages.Compiled]:
+        """Compiles and runs once what the sentences of `source` need, the largest first."""
+        texts = [text for text, _ in source.pairs()]
+        widths = {width for width, _ in self._batches(self._encode(texts))}
+        extra = self.config.max_extra_length
+        sizes = {w: rows_for_width(w, self.num_devices) * (w + extra) for w in widths}  # of a cache
+        widths = sorted(sizes, key=lambda width: -sizes[width])
+        params = self._gather(params)
+        for width in widths:
+            rows = rows_for_width(width, self.num_devices)
+            self._run(params, np.full((rows, width), PAD, np.int32), np.zeros(rows, np.int32))
+        return {f"search, {width} source tokens": self._compiled[width] for width in widths}
+
+    def translate(
+        self,
+        params: Params,
+        sentences: Sequence[str],
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[str]:
+        """The best translation of each sentence, in order; an empty line stays empty.
+
+        `progress` is called with the number of sentences done so far.
+        """
+        params = self._gather(params)
+        sources = self._encode(sentences)
+        translations = [""] * len(sentences)
+        done = 0
+        for width, members in self._batches(sources):
+            rows = rows_for_width(width, self.num_devices)
+            src_BS = np.full((rows, width), PAD, np.int32)
+            max_length_B = np.zeros(rows, np.int32)  # 0: an empty row, settled at once
+            for row, i in enumerate(members):
+                src_BS[row, : len(sources[i])] = sources[i]
+                # Section 6.1: input length + 50, the input counted without its EOS.
+                max_length_B[row] = len(sources[i]) - 1 + self.config.max_extra_length
+            best_BL = self._run(params, src_BS, max_length_B)
+            for row, i in enumerate(members):
+                translations[i] = self.tokenizers.target.decode(best_BL[row].tolist())
+            done += len(members)
+            progress(done)
+        return translations
+
+    def _encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
+        """Token ids and EOS of each sentence; nothing of a blank one."""
+        encoded = self.tokenizers.source.encode_batch(sentences, num_threads=-1)
+        return [
+            np.append(np.asarray(tokens, np.int32), EOS) if text.strip() else np.empty(0, np.int32)
+            for tokens, text in zip(encoded, sentences)
+        ]
+
+    def _batches(self, sources: Sequence[np.ndarray]) -> list[tuple[int, list[int]]]:
+        return batches_by_length([len(source) for source in sources], self.num_devices)
+
+    def _run(self, params: Params, src_BS: np.ndarray, max_length_B: np.ndarray) -> np.ndarray:
+        """The tokens of the best hypothesis of each row, [B, L]."""
+        arguments = [distribute(lambda x: x, x, self._rows) for x in (src_BS, max_length_B)]
+        width = src_BS.shape[1]
+        if width not in self._compiled:
+            self._compiled[width] = self._search.lower(params, *arguments).compile()
+            meet()  # one may have compiled for longer
+        hypotheses = self._compiled[width](params, *arguments)
+        return np.asarray(hypotheses.tokens_BML)[:, 0]
+
+
+def rows_for_width(width: int, num_devices: int) -> int:
+    return num_devices * max(1, TOKENS_AT_ONCE // width)
+
+
+def batches_by_length(lengths: Sequence[int], num_devices: int) -> list[tuple[int, list[int]]]:
+    """(padded width, members) of each batch; sentences of length 0 are in none.
+
+    Widths are 16, 32, 64, ..., so that few shapes are compiled, and each has a fixed number
+    of rows. The longest come first: if memory runs out, it does so at the start.
+    """
+    by_width: dict[int, list[int]] = {}
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if lengths[i]:
+            width = max(SHORTEST_WIDTH, 1 << (lengths[i] - 1).bit_length())
+            by_width.setdefault(width, []).append(i)
+    batches = []
+    for width, members in by_width.items():
+        rows = rows_for_width(width, num_devices)
+        batches += [(width, members[i : i + rows]) for i in range(0, len(members), rows)]
+    return batches

@@ -1,0 +1,61 @@
+"""A trained model without its training: one set of parameters, to keep or to give away."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from transformer.runs import experiment
+from transformer.runs.checkpoints import DISK_TROUBLE, Checkpoints, reason_of
+from transformer.runs.integrity import signed
+from transformer.runs.provenance import ORIGIN
+from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+from transformer.system.files import folder_allows, write_atomically
+
+HISTORY = "starts.jsonl", "metrics.jsonl", ORIGIN
+
+
+def check_can_be_written(directory: Path) -> None:
+    """Raises UserError unless `directory` is new, in a folder that can be written to."""
+    if os.path.lexists(directory):
+        raise UserError(f"--export={directory} is there already; name a new folder")
+    if not folder_allows(directory):
+        raise UserError(f"--export={directory} cannot be made; name a folder in another place")
+
+
+def export(model: TrainedModel, directory: Path) -> None:
+    """Writes a work directory that holds the parameters of `model`, and no others.
+
+    It can be evaluated, translated with and verified as the run itself; it cannot be trained on.
+    It is whole, or it is not there. Raises UserError if it cannot be written.
+    """
+    check_can_be_written(directory)
+    # Not *.tmp: in a work directory train.py takes such for files of its own.
+    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.export")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process of the same number
+    content = {
+        "checkpoint": model.checkpoint,
+        "steps": model.steps,
+        "last_step": model.last_step,
+        "stopped_early": model.stopped_early,
+    }
+    best_metric = model.config.training.best_metric
+    try:
+        experiment.save(temporary, model.config)
+        write_atomically(temporary / experiment.EXPORTED, json.dumps(signed(content)) + "\n")
+        model.tokenizers.save(temporary)
+        for name in HISTORY:
+            if (model.workdir / name).exists():
+                (temporary / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(model.workdir / name, temporary / name)
+        checkpoints = Checkpoints(temporary, keep_last=1, best_metric=best_metric)
+        checkpoints.save_params(model.steps[-1], model.params)
+        checkpoints.close()
+        temporary.rename(directory)
+    except DISK_TROUBLE as error:
+        raise UserError(
+            f"cannot write {directory}: {reason_of(error)}; make room for it, or name another place"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,157 @@
+"""Scaled dot-product and multi-head attention (Section 3.2)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from transformer.models.layers import DropoutRngs, Linear, at_least_float32, dropout, multiply
+from transformer.models.masks import Mask
+
+# The most queries whose scores are in memory at once. Rows of no more than that are one block,
+# which saves the second softmax. What longer rows gain is in docs/performance.md.
+MAX_QUERIES = 256
+
+
+class KeysValues(NamedTuple):
+    """What a query attends to. Heads come before length: that is the fast cache layout."""
+
+    key_BHSK: jax.Array
+    value_BHSU: jax.Array
+
+
+@jax.named_scope("attention")
+def dot_product_attention(
+    query_BHTK: jax.Array,
+    memory: KeysValues,
+    mask_BTS: jax.Array,
+    dropout_rate: float = 0.0,
+    rngs: DropoutRngs | None = None,
+) -> jax.Array:
+    """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, T, U].
+
+    The mask may have size 1 in place of B or T. A query that may attend to nothing gets the
+    mean of all values: finite, and never read, since only padding is masked so.
+    """
+    dtype = query_BHTK.dtype
+    query_BHTK = query_BHTK * jnp.asarray(query_BHTK.shape[-1] ** -0.5, dtype)
+    scores_BHTS = multiply("BHTK,BHSK->BHTS", query_BHTK, memory.key_BHSK, dtype)
+    # The paper's -inf would make NaN of a row that is masked whole.
+    scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, jnp.finfo(scores_BHTS.dtype).min)
+    weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(dtype)
+    weights_BHTS = dropout(weights_BHTS, dropout_rate, rngs)
+    y_BHTU = multiply("BHTS,BHSU->BHTU", weights_BHTS, memory.value_BHSU, dtype)
+    return y_BHTU.astype(dtype)
+
+
+def attention(
+    query_BHTK: jax.Array,
+    memory: KeysValues,
+    mask: Mask,
+    dropout_rate: float = 0.0,
+    rngs: DropoutRngs | None = None,
+) -> jax.Array:
+    """`dot_product_attention` in memory linear in T + S. Returns [B, H, T, U].
+
+    More than MAX_QUERIES are taken in blocks, one after another, and the backward pass computes
+    the softmax of a block again instead of keeping it (Rabe and Staats, arXiv 2112.05682).
+    """
+    B, _, T, _ = query_BHTK.shape
+    if T <= MAX_QUERIES:
+        return dot_product_attention(query_BHTK, memory, mask.dense(), dropout_rate, rngs)
+
+    num_blocks = -(-T // MAX_QUERIES)
+    positions_T = mask.query_positions_T
+    blocks = (
+        _split(query_BHTK, num_blocks, axis=2),
+        # Queries that fill up the last block have segment 0: they attend to nothing.
+        _split(jnp.broadcast_to(mask.query_segments_BT, (B, T)), num_blocks, axis=1),
+        None if positions_T is None else _split(positions_T, num_blocks, axis=0),
+        None if rngs is None or dropout_rate == 0 else _split_rngs(rngs, B, num_blocks),
+    )
+    # Gradients of keys and values are sums over the blocks, and summed in the type of these
+    # copies: bfloat16 would round after each block.
+    copies = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), memory)
+
+    def attend(block):
+        query_BHTK, segments_BT, positions_T, rngs = block
+        keys_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
+        mask_BTS = Mask(segments_BT, mask.key_segments_BS, positions_T).dense()
+        return dot_product_attention(query_BHTK, keys_values, mask_BTS, dropout_rate, rngs)
+
+    # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
+    y_blocks = jax.lax.map(jax.checkpoint(attend, prevent_cse=False), blocks)
+    y_BHTU = jnp.moveaxis(y_blocks, 0, 2)
+    return y_BHTU.reshape(*y_BHTU.shape[:2], -1, y_BHTU.shape[-1])[:, :, :T]
+
+
+class _DrawnKeys(NamedTuple):
+    """In place of DropoutRngs: keys drawn before, one for each row."""
+
+    keys_B: jax.Array
+
+    def dropout(self) -> jax.Array:
+        return self.keys_B
+
+
+def _split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
+    """Keys of their own for each block, along a first axis."""
+    keys = rngs.dropout()
+    keys_B = keys if keys.ndim else jax.random.split(keys, num_rows)
+    fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
+    return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
+
+
+def _split(x: jax.Array, num_blocks: int, axis: int) -> jax.Array:
+    """Equal blocks of an axis, along a first axis; zeros fill up the last."""
+    size = -(-x.shape[axis] // num_blocks)
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, num_blocks * size - x.shape[axis])
+    x = jnp.pad(x, padding)
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :]), axis, 0)
+
+
+class MultiHeadAttention(nnx.Module):
+    """Multi-head attention (Section 3.2.2); the projections have no biases.
+
+    Keys and values are computed apart from the attention itself, so that a decoder computes
+    those of the memory once a sentence and keeps those of earlier tokens in its cache.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        num_heads: int,
+        d_k: int,
+        d_v: int,
+        dropout_rate: float,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        self.query = Linear(d_model, num_heads * d_k, use_bias=False, dtype=dtype, rngs=rngs)
+        self.key = Linear(d_model, num_heads * d_k, use_bias=False, dtype=dtype, rngs=rngs)
+        self.value = Linear(d_model, num_heads * d_v, use_bias=False, dtype=dtype, rngs=rngs)
+        self.output = Linear(num_heads * d_v, d_model, use_bias=False, dtype=dtype, rngs=rngs)
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+
+    def keys_values(self, x_BSD: jax.Array) -> KeysValues:
+        """The keys and values of the vectors attended to."""
+        return KeysValues(self._split_heads(self.key(x_BSD)), self._split_heads(self.value(x_BSD)))
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        memory: KeysValues,
+        mask: Mask,
+        rngs: DropoutRngs | None = None,
+    ) -> jax.Array:
+        """Attends from x to the given keys and values. Returns [B, T, D]."""
+        query_BHTK = self._split_heads(self.query(x_BTD))
+        y_BHTU = attention(query_BHTK, memory, mask, self.dropout_rate, rngs)
+        return self.output(y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1))
+
+    def _split_heads(self, x_BTX: jax.Array) -> jax.Array:
+        return x_BTX.reshape(*x_BTX.shape[:2], self.num_heads, -1).swapaxes(1, 2)

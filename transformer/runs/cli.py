@@ -1,0 +1,107 @@
+"""What the entry scripts share: flags, one-line errors, exit codes.
+
+Exit codes: 0 done; 1 of evaluate.py --verify: scores disagree; 2 the user's input is wrong;
+75 told to stop, and saved: the same command goes on from there (train.py); any other is a
+defect of ours.
+"""
+
+import contextlib
+import errno
+import logging as python_logging
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+from absl import app, flags, logging
+
+from transformer.system import distributed
+from transformer.system.compilation import use_cache
+from transformer.system.errors import UserError
+from transformer.runs.experiment import check_field
+
+
+def run(main: Callable[[], None], default_config: Path | None = None) -> None:
+    """Parses the flags and runs `main`; a mistake of the user ends it with one line.
+
+    A script with a --config flag, defined without a default, gives its default here:
+    `config_flags` would read it while the flag is being defined, outside of our reach.
+    """
+    logging.set_verbosity(logging.WARNING)
+    logging.get_absl_handler().setFormatter(python_logging.Formatter("warning: %(message)s"))
+    # What fails in Orbax's threads is logged with tracebacks, and raised where we save; its
+    # warnings are about our way of using it.
+    logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
+    # And these are what its threads leave behind when a save has failed.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    python_logging.getLogger("asyncio").setLevel(python_logging.CRITICAL)
+    show = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: (
+        None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
+    )
+    if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
+        sys.argv.insert(1, f"--config={default_config}")
+
+    def parse(argv: Sequence[str]) -> Sequence[str]:
+        with one_line_errors():
+            for arg in argv[1:]:
+                if override := re.match(r"--?(?:no)?config\.([^=]*)", arg):
+                    check_field(override[1])
+            try:
+                rest = flags.FLAGS(list(argv))
+            except flags.Error as error:
+                raise UserError(f"{error}; see --help and configs/base.py") from error
+            except Exception as error:  # the config file may raise whatever it likes
+                raise UserError(
+                    f"the config file cannot be used: {type(error).__name__}: {error}"
+                ) from error
+            if len(rest) > 1:
+                raise UserError(f"unexpected argument {rest[1]!r}; options begin with --")
+            return rest
+
+    def guarded(argv: Sequence[str]) -> None:
+        del argv
+        try:
+            with one_line_errors():
+                use_cache()
+                main()
+                distributed.leave()
+        except Exception:
+            if not distributed.has_joined():
+                raise
+            distributed.end(1, traceback.format_exc())
+
+    app.run(guarded, flags_parser=parse)
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turns the errors that a user can mend into one line and exit code 2, of all processes."""
+    try:
+        yield
+    except UserError as error:
+        message = str(error)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        distributed.end(0, "")
+    except KeyboardInterrupt:
+        distributed.end(130, "")
+    except OSError as error:  # the disk is full, a folder is a file, permission is denied, ...
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise
+        place = error.filename or "a file"
+        message = f"cannot use {place}: {error.strerror}; mend that, or name another place"
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        message = (
+            "out of memory on the device; lower training.max_tokens_per_device, or for "
+            f"translation the beam size or the length of the longest sentence ({error})"
+        )[:400]
+    else:
+        return
+    distributed.end(2, f"error: {' '.join(message.split())}")

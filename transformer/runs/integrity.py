@@ -1,0 +1,111 @@
+"""Whether files and arrays are still what they were: hashes of both."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.system.files import write_atomically
+
+INVENTORY = "files.json"
+_LARGE = 1 << 24  # bytes
+
+
+def digest(tree: Any) -> str:
+    """A hash of the bits of every array, wherever its parts lie; computed on the devices."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    sums = np.asarray(_sums([leaf for _, leaf in leaves]))
+    return _sha256(
+        [(jax.tree_util.keystr(path), *map(int, s)) for (path, _), s in zip(leaves, sums)]
+    )
+
+
+@jax.jit
+def _sums(leaves: list[jax.Array]) -> jax.Array:
+    """Two sums of each array's bits, uint32 [N, 2], every element with its own odd factor.
+
+    Integers add up to the same in any order, so the result does not depend on the sharding;
+    and since an odd factor has an inverse, no single altered element goes unnoticed.
+    """
+
+    def sums(x: jax.Array) -> jax.Array:
+        words = jax.lax.bitcast_convert_type(x, f"uint{8 * min(x.dtype.itemsize, 4)}")
+        place = jnp.zeros(words.shape, jnp.uint32)
+        for axis, size in enumerate(words.shape):
+            place = place * np.uint32(size) + jax.lax.broadcasted_iota(
+                jnp.uint32, words.shape, axis
+            )
+        mixed = (place ^ (place >> 15)) * np.uint32(0x85EBCA6B)
+        mixed = (mixed ^ (mixed >> 13)) * np.uint32(0xC2B2AE35)
+        words = words.astype(jnp.uint32)
+        factors = mixed | 1, (mixed ^ (mixed >> 16)) * np.uint32(0x9E3779B1) | 1
+        return jnp.stack([jnp.sum(words * f, dtype=jnp.uint32) for f in factors])
+
+    return jnp.stack([sums(x) for x in leaves])
+
+
+def write_inventory(directory: Path, *, later: Collection[str]) -> None:
+    """Writes INVENTORY: the size of each file in a directory and, unless it is large, its hash.
+
+    later: names of files that will still be written or altered. Of those that are there, the
+    name alone is noted.
+    """
+    files = {name: [] if name in later else found for name, found in _files(directory).items()}
+    content = json.dumps(signed({"files": files}), indent=0)
+    write_atomically(directory / INVENTORY, content)
+
+
+def difference(directory: Path) -> str | None:
+    """What is wrong with the files of a directory by its inventory; None if nothing is."""
+    try:
+        inventory, found = read_signed(directory / INVENTORY), _files(directory)
+    except OSError as error:
+        return str(error)
+    if inventory is None:
+        return f"{INVENTORY} is missing or altered"
+    for name, expected in inventory["files"].items():
+        if name not in found:
+            return f"{name} is missing"
+        if expected and found[name] != expected:
+            return f"{name} is altered"
+    return None
+
+
+def _files(directory: Path) -> dict[str, list[Any]]:
+    paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
+    return {
+        name: _size_and_hash(path)
+        for name, path in sorted(paths.items())
+        if path.is_file() and name != INVENTORY
+    }
+
+
+def _size_and_hash(path: Path) -> list[Any]:
+    size = path.stat().st_size
+    # Of large files there are digests of the arrays, which cost no second reading.
+    return [size, hashlib.sha256(path.read_bytes() if size <= _LARGE else b"").hexdigest()]
+
+
+def signed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON object with a hash of itself. Against accidents, not against attacks."""
+    return {**value, "sha256": _sha256(dict(value))}
+
+
+def read_signed(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, as it was `signed`; None if it is missing or altered."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or value.pop("sha256", None) != _sha256(value):
+        return None
+    return value
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

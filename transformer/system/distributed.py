@@ -1,0 +1,295 @@
+"""Several processes, usually one on each host, that work as one."""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Self
+
+import jax
+from absl import flags
+from jax._src.distributed import global_state  # the coordinator's store has no public name
+
+from transformer.system.errors import UserError
+
+COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "host:port of process 0, for a job of several processes."
+)
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes the job has.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this one is, from 0.")
+
+SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that it waits for the others
+_A_WEEK = 7 * 24 * 3600 * 1000  # milliseconds: longer than anything that we wait for
+_END = "transformer/end"  # the key under which a process says that all must end
+_SECONDS_BETWEEN_LOOKS = 1.0  # at that key
+_LOCAL_DEVICES = "jax_cuda_visible_devices", "jax_rocm_visible_devices"
+
+_asked = itertools.count()  # questions so far, the same in all processes
+_met = itertools.count()  # calls of `meet`
+_has_left = threading.Event()
+
+
+# --- Joining ------------------------------------------------------------------------------
+
+
+def initialize() -> None:
+    """Joins the job's processes, before JAX is used; alone if there is no such job.
+
+    From then on only process 0's Python prints to standard output, and `end` ends all of them.
+    """
+    arguments = job()
+    if arguments is None:
+        return
+    # JAX's own handler of SIGTERM would take the place of ours (preemption.py).
+    jax.config.update("jax_enable_preemption_service", False)
+    wait = "waiting for the other processes of the job; after 5 minutes JAX ends this one (SIGABRT)"
+    timer = threading.Timer(SECONDS_UNTIL_IT_SAYS_SO, _say, [wait])
+    timer.start()
+    try:
+        jax.distributed.initialize(**arguments)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"cannot join the other processes ({str(error)[:300]}); say where they are with "
+            "--coordinator, --num_processes and --process_id"
+        ) from error
+    finally:
+        timer.cancel()
+    if _has_all_gpus_it_sees():
+        for name in _LOCAL_DEVICES:
+            jax.config.update(name, "all")
+    _watcher.start()
+    _take_standard_output()
+
+
+def _take_standard_output() -> None:
+    """For process 0's Python alone; what C++ prints, such as Gloo's lines, goes to stderr."""
+    if sys.stdout is None:  # closed: descriptor 1 may be another file by now
+        return
+    sys.stdout.flush()
+    file = os.dup(1)
+    with contextlib.suppress(OSError):  # stderr is closed
+        os.dup2(2, 1)
+    if not is_first():
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file)
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    # By line, since JAX may end the process without a flush. Open until it ends.
+    sys.stdout = open(file, "w", buffering=1, encoding=encoding, errors=errors)  # noqa: SIM115
+
+
+def job() -> dict[str, Any] | None:
+    """The arguments of jax.distributed.initialize; None for a process that works alone.
+
+    The flags say so; where they are absent, what started the processes: Slurm (a step of
+    several tasks), Open MPI, or Cloud TPU (a slice of several hosts). Then JAX reads the rest
+    from there.
+    """
+    given = [flag.value is not None for flag in (COORDINATOR, NUM_PROCESSES, PROCESS_ID)]
+    if not any(given):
+        names = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
+        tasks = {name: os.environ.get(name, "1") for name in names}
+        for name, value in tasks.items():
+            if not value.isdecimal():
+                raise UserError(f"the environment variable {name} is {value!r}; unset it")
+        return {} if max(map(int, tasks.values())) > 1 or _num_tpu_hosts() > 1 else None
+    if not all(given):
+        raise UserError(
+            "--coordinator, --num_processes and --process_id go together; give all or none"
+        )
+    if not 0 <= PROCESS_ID.value < NUM_PROCESSES.value:
+        raise UserError(
+            f"--process_id={PROCESS_ID.value} must be at least 0 and less than "
+            f"--num_processes={NUM_PROCESSES.value}"
+        )
+    return {
+        "coordinator_address": COORDINATOR.value,
+        "num_processes": NUM_PROCESSES.value,
+        "process_id": PROCESS_ID.value,
+        # It would ask Slurm or Kubernetes which devices to use.
+        "cluster_detection_method": "deactivate",
+    }
+
+
+def _num_tpu_hosts() -> int:
+    """How many hosts the TPU slices of this job have; 1 where there is no TPU.
+
+    On GKE, variables say so, elsewhere the VM's metadata server. Only a TPU VM asks it: there
+    JAX has chosen the platform "tpu" when it was imported, and has found chips.
+    """
+    if "tpu" not in (jax.config.jax_platforms or "").split(","):
+        return 1
+    environment = os.environ
+    hosts = environment.get("TPU_PROCESS_ADDRESSES") or environment.get("TPU_WORKER_HOSTNAMES")
+    slices = environment.get("MEGASCALE_NUM_SLICES")
+    if hosts is None and "TPU_SKIP_MDS_QUERY" not in environment:
+        hosts = _metadata("worker-network-endpoints")
+        in_metadata = re.search(r"MEGASCALE_NUM_SLICES *: *'?(\d+)", _metadata("tpu-env"))
+        slices = slices or (in_metadata and in_metadata[1])
+    return len((hosts or "").split(",")) * int(slices or 1)
+
+
+def _metadata(name: str) -> str:
+    """An attribute of this VM; empty if it has none."""
+    server = os.environ.get("GCE_METADATA_IP", "metadata.google.internal")
+    request = urllib.request.Request(
+        f"http://{server}/computeMetadata/v1/instance/attributes/{name}",
+        headers={"Metadata-Flavor": "Google"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""
+
+
+def _has_all_gpus_it_sees() -> bool:
+    """Whether no other process of the job is to use the GPUs that this one sees.
+
+    JAX gives the i-th process of a node the i-th GPU. That is wrong for a process that is
+    alone on its node, and for one that was bound to a GPU and sees no other.
+    """
+    if "JAX_LOCAL_DEVICE_IDS" in os.environ:
+        return False
+    return (
+        re.fullmatch(r"1(\(x\d+\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")) is not None
+        or os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1"
+        or "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
+    )
+
+
+# --- Working together ---------------------------------------------------------------------
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes files and prints."""
+    return jax.process_index() == 0
+
+
+def from_first(make: Callable[[], Any]) -> Any:
+    """What `make` returns in process 0, a JSON value; all processes must ask.
+
+    They may wait for as long as it takes, which those in a computation on several devices
+    may not: on CPUs the first such computation fails when one of them is 30 s late.
+    """
+    if jax.process_count() == 1:
+        return make()
+    key = f"transformer/from_first/{next(_asked)}"
+    if is_first():
+        global_state.client.key_value_set(key, json.dumps(make()))
+    return _wait_for(key)
+
+
+def in_all(flag: bool) -> bool:
+    """Whether `flag` is true in every process; all of them must ask."""
+    if jax.process_count() == 1:
+        return flag
+    number = next(_asked)
+    keys = [f"transformer/in_all/{number}/{i}" for i in range(jax.process_count())]
+    global_state.client.key_value_set(keys[jax.process_index()], json.dumps(flag))
+    return from_first(lambda: all([_wait_for(key) for key in keys]))
+
+
+def _wait_for(key: str) -> Any:
+    """The JSON value of a key, once it is there."""
+    while True:  # signals are heard in between
+        try:
+            return json.loads(global_state.client.blocking_key_value_get(key, 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+
+
+def meet() -> None:
+    """Returns when all processes have called it."""
+    if jax.process_count() > 1:
+        global_state.client.wait_at_barrier(f"transformer/meet/{next(_met)}", _A_WEEK)
+
+
+@contextlib.contextmanager
+def first_alone() -> Iterator[None]:
+    """The block runs in process 0 first, then in the others: they find what it has made."""
+    if not is_first():
+        from_first(lambda: None)
+    yield
+    if is_first():
+        from_first(lambda: None)
+
+
+class Quiet:
+    """Stands in, in the other processes, for what only process 0 has; its methods do nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+# --- Ending -------------------------------------------------------------------------------
+
+
+def leave() -> None:
+    """Parts from the other processes, when all of them do."""
+    if has_joined():
+        meet()
+        _has_left.set()
+        _watcher.join()
+        jax.distributed.shutdown()
+
+
+def has_joined() -> bool:
+    """Whether this process works with others."""
+    return _watcher.is_alive()
+
+
+def end(code: int, message: str) -> NoReturn:
+    """Ends this process, and with it all of the job, with an exit code and a message.
+
+    Wherever the others are: in a computation that waits for this process, they would hear of
+    nothing. The message is printed once, on standard error; if several processes call this,
+    it is that of the first.
+    """
+    if has_joined():
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
+            global_state.client.key_value_set(_END, json.dumps([code, message]))
+        _watcher.join()  # for good, unless the job is no more
+    _say(message)
+    sys.exit(code)
+
+
+def _watch() -> None:
+    """Ends the process when one of the job has called `end`; returns if the job is no more."""
+    while not _has_left.wait(_SECONDS_BETWEEN_LOOKS):
+        try:
+            code, message = json.loads(global_state.client.key_value_try_get(_END))
+        except jax.errors.JaxRuntimeError as error:
+            if "NOT_FOUND" in str(error):
+                continue
+            return
+        is_coordinator = global_state.service is not None
+        if is_coordinator:
+            _say(message)
+        with contextlib.suppress(OSError):  # the disk may be full, the reader gone
+            sys.stdout.flush()
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # one may be dead
+            global_state.client.wait_at_barrier(_END, 10_000)
+        if is_coordinator:  # without it, JAX ends the others in its own way
+            time.sleep(0.5)
+        os._exit(code)
+
+
+_watcher = threading.Thread(target=_watch, daemon=True)
+
+
+def _say(message: str) -> None:
+    if message:
+        with contextlib.suppress(OSError):  # the log may lie on the full disk
+            print(message, file=sys.stderr, flush=True)

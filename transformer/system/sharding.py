@@ -1,0 +1,203 @@
+"""How arrays lie on the devices: the mesh, and the table of what each parameter is split over.
+
+The devices form a mesh with three axes. Rows of a batch are split over data and fsdp;
+parameters, and with them the moments of the optimizer, over fsdp and tensor:
+
+    data    parameters are copied; devices differ in the rows they compute
+    fsdp    each device keeps a part of each parameter; they exchange them as they compute
+    tensor  each device computes a part of each matrix product; they share their rows
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer.system.errors import UserError, check_range
+
+# What the dimensions of parameters are split over.
+VOCABULARY = HEADS = D_FF = "tensor"
+D_MODEL = "fsdp"
+POSITIONS = None
+
+# The whole path of a parameter, and its dimensions. Vectors of size d_model are copied: they
+# are a thousandth of the model, and each would cost a round of messages.
+RULES: tuple[tuple[str, P], ...] = (
+    (r"(source|target|output)_embedding/table_VD", P(VOCABULARY, D_MODEL)),
+    (r"(source|target)_positions", P(POSITIONS, D_MODEL)),
+    (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
+    (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),
+    (r".+/feed_forward/hidden/kernel", P(D_MODEL, D_FF)),
+    (r".+/feed_forward/hidden/bias", P(D_FF)),
+    (r".+/feed_forward/output/kernel", P(D_FF, D_MODEL)),
+    (r".+/feed_forward/output/bias", P()),
+    (r".+_norm/norm/(scale|bias)", P()),
+    (r"(encoder|decoder)_norm/(scale|bias)", P()),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """See configs/base.py."""
+
+    data: int
+    fsdp: int
+    tensor: int
+
+    def __post_init__(self):
+        check_range(self, "mesh", "data fsdp tensor", 0)
+        if [self.data, self.fsdp, self.tensor].count(0) > 1:
+            raise UserError(f"{self} leaves the devices to several axes; only one of them may be 0")
+
+    def __str__(self) -> str:
+        return f"mesh.data x mesh.fsdp x mesh.tensor = {self.data} x {self.fsdp} x {self.tensor}"
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The devices of all processes, or the given ones, as a mesh with axes data, fsdp, tensor.
+
+    Raises UserError if the axes do not take all of the devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    shape = config.data, config.fsdp, config.tensor
+    if 0 in shape:
+        rest = len(devices) // math.prod(size for size in shape if size)
+        shape = tuple(size or rest for size in shape)
+    if math.prod(shape) != len(devices):
+        raise UserError(
+            f"{config} does not fit {len(devices)} device(s): the product must be their number, "
+            "and a 0 stands for what the other two leave"
+        )
+    # Auto: with Explicit, JAX's default, every contraction would need an annotation.
+    return Mesh(_grid(shape, devices), ("data", "fsdp", "tensor"), axis_types=3 * (AxisType.Auto,))
+
+
+def _grid(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> np.ndarray:
+    """The devices in a shape that makes neighbours of those with fast links."""
+    if devices[0].platform != "tpu":  # those of a host have neighbouring numbers
+        # jax.make_mesh would take the nodes of GPUs for slices, and refuse.
+        return np.asarray(devices).reshape(shape)
+    num_slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if num_slices == 1:
+        return create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    data, fsdp, tensor = shape
+    if data % num_slices:
+        raise UserError(
+            f"mesh.data = {data} is not divisible by the {num_slices} TPU slices of this job; "
+            "the other axes must lie within a slice"
+        )
+    return create_hybrid_device_mesh(
+        (data // num_slices, fsdp, tensor),
+        (num_slices, 1, 1),
+        devices,
+        allow_split_physical_axes=True,
+    )
+
+
+def data_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh of `make_mesh` with all devices along data."""
+    return make_mesh(MeshConfig(data=0, fsdp=1, tensor=1), devices)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, P())
+
+
+def state_sharding(mesh: Mesh, state: Any) -> Any:
+    """The NamedSharding of each array of a TrainState, of parameters, or of their shapes.
+
+    Moments of the optimizer lie as their parameters; what is not of a parameter is copied.
+    A dimension that the size of its mesh axis does not divide is copied along that axis: a
+    vocabulary of 37,000 over tensor=16 is, over tensor=8 it is not. Heads may be cut: 8 heads
+    over tensor=16 are halves, which is right, but costs further messages.
+    """
+
+    def leaf(path, x) -> NamedSharding:
+        spec = partition_spec(path)
+        axes = [
+            axis if axis is None or size % mesh.shape[axis] == 0 else None
+            for axis, size in zip(spec, x.shape)
+        ]
+        return NamedSharding(mesh, P(*axes))
+
+    return jax.tree_util.tree_map_with_path(leaf, state)
+
+
+def gather_fsdp(mesh: Mesh, params: Any) -> Any:
+    """Inside of jit: parameters without their split over fsdp, as products with rows need them.
+
+    Left to itself XLA would rather split the activations, and add up whole logits.
+    """
+
+    def leaf(x: jax.Array, sharding: NamedSharding) -> jax.Array:
+        spec = P(*(None if axis == "fsdp" else axis for axis in sharding.spec))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+    return jax.tree.map(leaf, params, state_sharding(mesh, params))
+
+
+def partition_spec(path: jax.tree_util.KeyPath) -> P:
+    """What RULES says of a leaf; its last keys, those of dicts, name a parameter.
+
+    A leaf without such keys, as a counter of the optimizer, is copied.
+    """
+    keys = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
+    if not keys:
+        return P()
+    name = "/".join(keys)
+    matches = [spec for pattern, spec in RULES if re.fullmatch(pattern, name)]
+    if len(matches) != 1:
+        raise ValueError(f"{len(matches)} of sharding.RULES match the parameter {name}")
+    return matches[0]
+
+
+def bytes_per_device(tree: Any) -> int:
+    """What the arrays of a tree, or shapes with shardings, take on each device."""
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )
+
+
+ROWS = ("data", "fsdp")  # the axes that rows of a batch are split over
+
+
+def row_shards(mesh: Mesh) -> int:
+    """In how many parts the rows of a batch are split."""
+    return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def split_rows(mesh: Mesh, axis: int) -> NamedSharding:
+    """The given axis of an array, its rows, split over data and fsdp, and copied over tensor."""
+    return NamedSharding(mesh, P(*[None] * axis, ROWS))
+
+
+def split_over_all(mesh: Mesh) -> NamedSharding:
+    """The first axis of an array split over all devices."""
+    return NamedSharding(mesh, P(mesh.axis_names))
+
+
+def distribute(make: Callable[[np.ndarray], Any], rows: np.ndarray, sharding: NamedSharding) -> Any:
+    """`make(rows)`, a tree of arrays that begin with the axes of `rows`, split like these.
+
+    Each process makes the parts of its own devices, each once, and no others.
+    """
+    made: dict[str, Any] = {}
+    parts = []
+    for device, index in sharding.addressable_devices_indices_map(rows.shape).items():
+        key = str(index)  # slices have no hash before Python 3.12
+        if key not in made:
+            made[key] = make(rows[index])
+        parts.append(jax.device_put(made[key], device))
+    return jax.tree.map(
+        lambda *leaves: jax.make_array_from_single_device_arrays(
+            (*rows.shape, *leaves[0].shape[rows.ndim :]), sharding, list(leaves)
+        ),
+        *parts,
+    )

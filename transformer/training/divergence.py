@@ -1,0 +1,177 @@
+"""A loss that is not finite or has risen far: noticed, undone, and reported."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.data.batches import PackedPairs
+from transformer.data.tokenizers import Tokenizers
+from transformer.models.transformer import FunctionalModel, Params
+from transformer.system.files import write_atomically
+from transformer.system.sharding import gather_fsdp, replicated
+from transformer.training.step import StepMetrics, TrainingConfig, batch_loss
+
+_AVERAGED = 20  # updates, about, that the running average of the loss looks back
+
+
+@dataclasses.dataclass
+class BadUpdate:
+    """An update whose loss or gradient was not finite, or whose loss was far too high."""
+
+    step: int  # updates before it
+    batch: int
+    loss: float  # nats per token
+    grad_norm: float
+    skipped: bool
+
+    def __str__(self) -> str:
+        what = "skipped" if self.skipped else "far above the average"
+        return (
+            f"update {self.step + 1} on batch {self.batch}: loss {self.loss:.4g}, norm of the "
+            f"gradient {self.grad_norm:.4g}: {what}"
+        )
+
+
+class Monitor:
+    """Watches the loss, update by update; its notes go into checkpoints.
+
+    After a rollback, update k takes batch k + `offset`: the batches up to the bad ones are
+    passed over.
+    """
+
+    def __init__(self, config: TrainingConfig):
+        self.config = config
+        self.average: float | None = None  # of the loss per token
+        self.skipped = 0  # updates, so far
+        self.offset = 0  # batches
+        self.rollbacks = 0  # since the last checkpoint
+        self.bad: list[BadUpdate] = []  # in a row, up to the newest update
+
+    def notes(self) -> dict[str, Any]:
+        """What a checkpoint must hold."""
+        return {
+            "average": self.average,
+            "skipped": self.skipped,
+            "offset": self.offset,
+            "rollbacks": self.rollbacks,
+        }
+
+    def restore(self, notes: dict[str, Any]) -> None:
+        self.average, self.skipped = notes["average"], notes["skipped"]
+        self.offset, self.rollbacks = notes["offset"], notes["rollbacks"]
+
+    def add(self, step: int, metrics: StepMetrics) -> BadUpdate | None:
+        """Looks at the update that followed `step` others; returns it if it was bad."""
+        skipped = bool(metrics.skipped)
+        loss = float(metrics.loss) / max(int(metrics.tokens), 1)
+        self.skipped += skipped
+        rise = self.config.max_loss_rise
+        is_high = rise > 0 and self.average is not None and loss > self.average + rise
+        if skipped or is_high:
+            bad = BadUpdate(step, step + self.offset, loss, float(metrics.grad_norm), skipped)
+            self.bad.append(bad)
+            return bad
+        self.bad = []
+        self.average = (
+            loss if self.average is None else self.average + (loss - self.average) / _AVERAGED
+        )
+        return None
+
+    @property
+    def has_diverged(self) -> bool:
+        return len(self.bad) >= self.config.rollback_after
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether the run has diverged again after as many rollbacks as it may make."""
+        return self.has_diverged and self.rollbacks >= self.config.max_rollbacks
+
+    def pass_over(self, diverged: "Monitor", step: int) -> None:
+        """After a rollback to `step`: the next batch is the one after the last bad one."""
+        self.offset = diverged.bad[-1].batch + 1 - step
+        self.rollbacks = diverged.rollbacks + 1
+
+
+def write_report(
+    path: Path,
+    monitor: Monitor,
+    pair_ids: Iterable[np.ndarray],
+    packed: PackedPairs,
+    tokenizers: Tokenizers,
+    norms: dict[str, dict[str, float]],
+) -> None:
+    """Writes what is known of the bad updates as JSON: steps, batches, texts, norms by layer.
+
+    pair_ids: the sentence pairs in the batch of each bad update.
+    """
+    pairs = packed.pairs
+    updates = [
+        {
+            **{name: _json(value) for name, value in dataclasses.asdict(bad).items()},
+            "pairs": [
+                {
+                    "pair": int(i),
+                    "source": tokenizers.source.decode(pairs.source(i).tolist()),
+                    "target": tokenizers.target.decode(pairs.target(i).tolist()),
+                }
+                for i in ids
+            ],
+        }
+        for bad, ids in zip(monitor.bad, pair_ids, strict=True)
+    ]
+    report = {
+        "running_average_of_loss": monitor.average,
+        "updates": updates,
+        "norms_by_layer": {
+            layer: {name: _json(norm) for name, norm in values.items()}
+            for layer, values in norms.items()
+        },
+    }
+    write_atomically(path, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+
+
+def norms_by_layer(
+    model: FunctionalModel, params: Params, batch: Any, label_smoothing: float
+) -> dict[str, dict[str, float]]:
+    """Norms of parameters and of the gradient of a batch, for each layer."""
+
+    mesh = batch.src_BS.sharding.mesh
+
+    def norms(params, batch):
+        part = jax.tree.map(lambda x: x[0], batch)  # the first of the accumulation steps
+
+        def loss(params):
+            return batch_loss(model, gather_fsdp(mesh, params), part, label_smoothing).loss
+
+        return _squares(params), _squares(jax.grad(loss)(params))
+
+    norms = jax.jit(norms, out_shardings=replicated(mesh))
+    params_squares, gradient_squares = jax.device_get(norms(params, batch))
+    return {
+        layer: {
+            "parameters": math.sqrt(params_squares[layer]),
+            "gradient": math.sqrt(gradient_squares[layer]),
+        }
+        for layer in params_squares
+    }
+
+
+def _squares(tree: Params) -> dict[str, jax.Array]:
+    """The summed squares of each layer: of encoder_layers/0, target_embedding, ..."""
+    sums: dict[str, jax.Array] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        names = [str(key.key) for key in path]
+        layer = "/".join(names[:2] if names[0].endswith("layers") else names[:1])
+        sums[layer] = sums.get(layer, 0.0) + (leaf.astype("float32") ** 2).sum()
+    return sums
+
+
+def _json(value: Any) -> Any:
+    is_number = isinstance(value, float)
+    return str(value) if is_number and not math.isfinite(value) else value
