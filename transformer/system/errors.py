@@ -1,5 +1,6 @@
-"""The exception that a user's mistake raises, and checks of config fields that raise it."""
+"""The exception that a user's mistake raises, and config fields that are checked."""
 
+import dataclasses
 import math
 from collections.abc import Collection
 from typing import Any
@@ -11,6 +12,18 @@ class UserError(Exception):
     The message is one line that says what is wrong, where, and what to do. The entry scripts
     print it to standard error and exit with code 2.
     """
+
+
+def setting(*, may_change: bool = False, recorded: bool = True, architecture: bool = True) -> Any:
+    """A required field of a config section that is not like most.
+
+    may_change: a run may be continued with another value.
+    recorded: the ledger of results keeps the value. It leaves out where files lie and how the
+      work is spread over devices.
+    architecture: of a model section: two models that differ in it cannot share parameters.
+    """
+    flags = {"may_change": may_change, "recorded": recorded, "architecture": architecture}
+    return dataclasses.field(metadata=flags)
 
 
 def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):
