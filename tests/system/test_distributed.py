@@ -203,7 +203,7 @@ def test_alone_nothing_is_joined(monkeypatch):
     assert distributed.from_first(lambda: [3]) == [3]
     assert distributed.in_all(True)
     assert not distributed.in_all(False)
-    distributed.meet()
+    distributed.barrier()
     distributed.leave()
 
 
