@@ -27,8 +27,9 @@ this list; tests/test_rooms.py checks that. Its docstring says what lives there.
     reports     what people read: ledger, results, curves, recipes
     exports     models that leave home
 
-Two seams hold it together. A Family (models/family.py) is a model; a Task (tasks/task.py) is what is
-learned from what. `config.model.family` and `config.task.name` choose them. To follow a run from its
-config file to a BLEU score, read train.py, runs/train.py, tasks/seq2seq.py, models/transformer.py,
-training/step.py, runs/loop.py, decoding/search.py and evaluation/scores.py, in this order.
+Two seams hold it together. A Family (models/family.py) is a model; a Task (tasks/task.py) is what
+is learned from what. `config.model.family` and `config.task.name` choose them. To follow a run
+from its config file to a BLEU score, read train.py, runs/train.py, tasks/seq2seq.py,
+models/transformer.py, training/step.py, runs/loop.py, decoding/search.py and
+evaluation/scores.py, in this order.
 """
