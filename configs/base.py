@@ -15,6 +15,10 @@ from ml_collections.config_dict import placeholder
 def get_config() -> ConfigDict:
     config = ConfigDict()
 
+    config.task = ConfigDict()
+    # What is learned from what: seq2seq, sentences from sentences.
+    config.task.name = "seq2seq"
+
     config.data = ConfigDict()
     # A TFDS builder with its config, downloaded and prepared when first used.
     config.data.dataset = "wmt14_translate/de-en"
@@ -111,20 +115,19 @@ def get_config() -> ConfigDict:
     # 0: all of it, on CPUs 2,048.
     config.training.max_tokens_per_device = 0
     config.training.label_smoothing = 0.1
-    # R-Drop's alpha (Liang et al. 2021: 5): two passes with other dropout, at twice the cost, that
-    # are to agree; 0: none.
-    config.training.r_drop = 0.0
     # A work directory, or what evaluate.py --export made of one (as of an average), whose
     # parameters and tokenizer the run begins with; the optimizer begins anew.
     config.training.init_from = placeholder(str)
     config.training.seed = 0
     config.training.log_every = 100  # updates
-    # Validation nll and a checkpoint (the paper: every 10 minutes), and validation BLEU
-    # (at each checkpoint or some of them; 0: never).
+    # A checkpoint and its validation nll (the paper: every 10 minutes).
     config.training.checkpoint_every = 1500
-    config.training.bleu_every = 7500
+    # Full validation, which also translates and measures BLEU: at each checkpoint or some of
+    # them; 0: never.
+    config.training.full_validation_every = 7500
     config.training.keep_last = 5
-    config.training.best_metric = "bleu"  # or nll: the checkpoint to keep besides the last
+    # Which metric names the best checkpoint, kept besides the last: bleu or nll.
+    config.training.best_metric = "bleu"
     # Stop after so many measurements of best_metric without a better one; 0: never.
     config.training.patience = 0
     # An update whose loss or gradient is not finite is skipped. After so many in a row, or of

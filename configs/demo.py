@@ -30,5 +30,5 @@ def get_config() -> ConfigDict:
     config.training.tokens_per_update = 1792
     config.training.log_every = 20
     config.training.checkpoint_every = 250
-    config.training.bleu_every = 250
+    config.training.full_validation_every = 250
     return config

@@ -38,7 +38,7 @@ def get_config() -> ConfigDict:
     config.training.tokens_per_update = 8192
     config.training.log_every = 50
     config.training.checkpoint_every = 55  # about an epoch
-    config.training.bleu_every = 550
+    config.training.full_validation_every = 550
     config.training.keep_last = 10
     config.training.best_metric = "nll"
     config.training.patience = 10
