@@ -133,7 +133,7 @@ def toy_flags(**changes) -> list[str]:
         "training.steps": 2,
         "training.log_every": 1,
         "training.checkpoint_every": 1,
-        "training.bleu_every": 0,
+        "training.full_validation_every": 0,
         "training.best_metric": "nll",
         "decoding.max_extra_length": 3,
     }

@@ -83,7 +83,7 @@ def learned(tmp_path_factory) -> Path:
         training_steps=240,
         training_log_every=40,
         training_checkpoint_every=120,
-        training_bleu_every=120,
+        training_full_validation_every=120,
         training_best_metric="bleu",
         decoding_max_extra_length=7,
     )
