@@ -370,7 +370,7 @@ def test_moments_are_not_copied():
     ("changes", "message"),
     [
         ({"steps": 0}, "training.steps is 0; it must be at least 1"),
-        ({"seed": -1}, "training.seed is -1; it must be at least 0"),
+        ({"seed": -1}, "training.seed is -1; it must be in"),
         ({"seed": 2**63}, "training.seed is 9223372036854775808; it must be in"),
         ({"label_smoothing": 1.0}, r"training.label_smoothing is 1.0; it must be in \[0, 1\)"),
         (

@@ -20,7 +20,7 @@ from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
-from transformer.tasks.task import Metric, Outputs, Task, mean_nll
+from transformer.tasks.task import Metric, Outputs, Task, examples, mean_nll
 from transformer.training.step import TrainState, make_nll_step, make_train_step
 
 # What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
@@ -77,7 +77,7 @@ class Seq2Seq:
         found = {}
         if distributed.is_first():
             found = scores.corpus_scores(hypotheses, references, **_kind_of_text(self.data))
-        return Outputs(texts, found)
+        return Outputs(texts, found, _examples(sources, references, hypotheses))
 
 
 class Seq2SeqTraining:
@@ -138,8 +138,7 @@ class Seq2SeqTraining:
         sources, references = map(list, zip(*self.validation_source.pairs(), strict=True))
         hypotheses = self.task.translate(state.params, state.extra, sources, check)
         found["bleu"] = scores.bleu(hypotheses, references, **_kind_of_text(self.task.data))
-        texts = {"source": sources, "reference": references, "hypotheses": hypotheses}
-        return found, Outputs(texts, {}).examples(3)
+        return found, _examples(sources, references, hypotheses)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers
@@ -249,6 +248,10 @@ def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, di
     """See Task."""
     references = [reference for _, reference in open_source(data, split).pairs()]
     return scores.corpus_scores(hypotheses, references, **_kind_of_text(data))
+
+
+def _examples(sources: list[str], references: list[str], hypotheses: list[str]) -> str:
+    return examples({"source": sources, "reference": references, "translation": hypotheses})
 
 
 def _kind_of_text(data: DataConfig) -> dict[str, Any]:

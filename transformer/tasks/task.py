@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
-import numpy as np
 import optax
 
 from transformer.models.functional import FunctionalModel, Params
@@ -34,24 +33,15 @@ class Metric(NamedTuple):
 class Outputs(NamedTuple):
     """What a model makes of a split, and how good that is.
 
-    texts: by name, one line an example; `hypotheses` among them. scores: by metric, a dict with
-    `score` and with `signature` or `definition`. Only process 0 has scores.
+    texts: by name, one line an example; `hypotheses` among them.
+    scores: by metric, a dict with `score` and with `signature` or `definition`; process 0 alone
+      has them.
+    examples: a few of the texts, for people to read.
     """
 
     texts: dict[str, list[str]]
     scores: dict[str, dict[str, Any]]
-
-    def examples(self, count: int) -> str:
-        """The texts of a few examples, spread over the split."""
-        size = len(self.texts["hypotheses"])
-        step = max(1, size // count)
-        chosen = range(step // 2, size, step)[:count]
-        width = max(map(len, self.texts))
-        blocks = [
-            "\n".join(f"  {name:{width}}  {lines[i]}" for name, lines in self.texts.items())
-            for i in chosen
-        ]
-        return "\n\n".join(blocks)
+    examples: str
 
 
 class TrainedTask(Protocol):
@@ -128,7 +118,19 @@ def find_task(name: str) -> Task:
     return importlib.import_module(f"transformer.tasks.{name}").TASK
 
 
+def examples(columns: Mapping[str, list[str]], count: int = 3) -> str:
+    """A few examples spread over a split, one block each, with a line for each column."""
+    size = len(next(iter(columns.values())))
+    step = max(1, size // count)
+    width = max(map(len, columns))
+    blocks = [
+        "\n".join(f"  {name:{width}}  {lines[i]}" for name, lines in columns.items())
+        for i in range(step // 2, size, step)
+    ]
+    return "\n\n".join(blocks[:count])
+
+
 def mean_nll(losses: list[Any]) -> float:
     """Cross-entropy in nats per token, of the `Loss` of each batch of a split."""
     losses = jax.device_get(losses)
-    return float(np.sum([x.nll for x in losses]) / np.sum([x.tokens for x in losses]))
+    return sum(float(x.nll) for x in losses) / sum(int(x.tokens) for x in losses)
