@@ -100,12 +100,20 @@ def get_config() -> ConfigDict:
     config.model.dtype = "float32"
 
     config.optimizer = ConfigDict()  # Section 5.3
+    config.optimizer.name = "adam"  # or adamw, adafactor, sgd
+    # Of adam and adamw; beta1 is the momentum of sgd, too. Adafactor has constants of its own.
     config.optimizer.beta1 = 0.9
     config.optimizer.beta2 = 0.98
     config.optimizer.epsilon = 1e-9
-    config.optimizer.learning_rate_scale = 1.0  # times Equation 3
+    # Decoupled weight decay of matrices, for adamw and adafactor.
+    config.optimizer.weight_decay = 0.0
+    config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none
+    # noam is Equation 3. The others rise to a peak of their own: inverse_sqrt, which is Equation 3
+    # with that peak; linear and cosine, which fall to 0; constant.
+    config.optimizer.schedule = "noam"
+    config.optimizer.peak_learning_rate = placeholder(float)  # not for noam
     config.optimizer.warmup_steps = 4000
-    config.optimizer.max_grad_norm = 0.0  # gradient clipping; 0: none
+    config.optimizer.decay_steps = placeholder(int)  # for linear and cosine: where the rate is 0
 
     config.training = ConfigDict()
     config.training.steps = 100_000  # updates

@@ -25,6 +25,7 @@ from transformer.models.loss import Loss
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
 from transformer.training.step import (
     StepMetrics,
     TrainState,
@@ -49,6 +50,10 @@ TRAINING = dataclasses.replace(
 )
 SGD = optax.with_extra_args_support(optax.sgd(1.0))
 ADAM = dataclasses.replace(PAPER.optimizer, warmup_steps=7)
+
+
+def adam_of(config, width=14):
+    return make_optimizer(config, make_schedule(config, width))
 
 
 def model(**changes) -> FunctionalModel:
@@ -76,7 +81,7 @@ def update_batch(rows: Layout, step: int = 0, width: int = 17) -> Batch:
 def compiled(optimizer_config, seed: int, label_smoothing: float, dropout: float):
     """A fresh state and a train step."""
     toy = model(dropout=dropout)
-    adam = make_optimizer(optimizer_config, 14) if optimizer_config else SGD
+    adam = adam_of(optimizer_config) if optimizer_config else SGD
     config = dataclasses.replace(TRAINING, seed=seed, label_smoothing=label_smoothing)
     return start(adam), make_train_step(toy, adam, config, data_mesh(jax.devices()[:1]))
 
@@ -301,7 +306,7 @@ def test_extra_state_and_terms_go_through_a_step():
 
 def losses(num_devices: int) -> list[float]:
     """The losses of three updates of 7 rows, with dropout."""
-    toy, adam = model(dropout=0.2), make_optimizer(ADAM, 14)
+    toy, adam = model(dropout=0.2), adam_of(ADAM)
     mesh = data_mesh(jax.devices()[:num_devices])
     assert mesh.size == num_devices
     rows = layout(7 * 17, 0, 17, 17, num_devices)
@@ -334,7 +339,7 @@ def test_one_device_is_four_devices():
 def test_a_tiny_model_learns():
     toy, adam = (
         model(d_model=26, d_ff=53),
-        make_optimizer(dataclasses.replace(ADAM, warmup_steps=50), 26),
+        adam_of(dataclasses.replace(ADAM, warmup_steps=50), 26),
     )
     step = make_train_step(toy, adam, TRAINING, data_mesh(jax.devices()[:1]))
     batches = TrainingBatches(PackedPairs(reversible_pairs(997), 17, 17, 3), Layout(31, 1, 31), 3)
@@ -351,7 +356,7 @@ def test_a_tiny_model_learns():
 
 def test_moments_are_not_copied():
     """XLA on the CPU copied all of them at each update for want of an order to write in."""
-    toy, adam = model(), make_optimizer(ADAM, 14)
+    toy, adam = model(), adam_of(ADAM)
     jax.config.update("jax_disable_most_optimizations", False)
     try:
         step = make_train_step(toy, adam, TRAINING, data_mesh(jax.devices()[:1]))
