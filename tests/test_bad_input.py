@@ -185,7 +185,10 @@ def tree(directory: Path) -> list[Path]:
     [
         # The configuration.
         (["--config.model.num_head=3"], ["did you mean model.num_heads?"]),
-        (["--config.modle.num_heads=3"], ["config.modle is no", "did you mean model?"]),
+        (
+            ["--config.modle.num_heads=3"],
+            ["Unknown config field config.modle; did you mean model?"],
+        ),
         (["--config.model.d_model=big"], ["d_model", "big"]),
         (["--config.model.d_model=1.5"], ["d_model", "1.5"]),
         (["--config.tokenizer.joint=maybe"], ["joint", "maybe"]),
@@ -193,11 +196,12 @@ def tree(directory: Path) -> list[Path]:
         (["--config.model=3"], ["model"]),
         (["--config.model.norm=middle"], ["model.norm is 'middle'", "one of: post, pre"]),
         (["--config.tokenizer.model_type=x"], ["model_type is 'x'", "bpe, unigram"]),
-        (["--config.training.best_metric=ter"], ["best_metric is 'ter'", "bleu, nll"]),
+        (["--config.training.best_metric=ter"], ["best_metric is 'ter'", "nll, bleu"]),
         (["--profile=100"], ["--profile=100 must be START:STOP"]),
         (["--profile=1:1"], ["--profile=1:1", "START < STOP"]),
         (["--profile=-1:1"], ["--profile=-1:1", "START < STOP"]),
         (["--profile=0:3", "--config.training.steps=2"], ["STOP <= training.steps = 2"]),
+        ([f"--config.training.seed={2**63}"], ["training.seed is 9223372036854775808; it must be"]),
         (["--config.training.steps=0"], ["training.steps is 0", "at least 1"]),
         (["--config.model.dropout=nan"], ["model.dropout is nan"]),
         (["--config.optimizer.max_grad_norm=nan"], ["optimizer.max_grad_norm is nan"]),
@@ -287,7 +291,11 @@ def test_a_run_with_another_config(trained):
 
 
 def test_a_loss_that_is_not_finite(toy, tmp_path):
-    changes = {"optimizer_learning_rate_scale": 1e30, "training_rollback_after": 2}
+    changes = {
+        "optimizer_schedule": "constant",
+        "optimizer_peak_learning_rate": 1e30,
+        "training_rollback_after": 2,
+    }
     arguments = toy_flags(training_steps=50, training_max_rollbacks=2, **changes)
     result = run("train.py", *arguments, f"--workdir={tmp_path}", cwd=toy)
     *_, last = result.err.splitlines()

@@ -16,12 +16,13 @@ from test_bad_input import ROOT, Result, assert_refused, run, toy_flags, write_t
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS
 from transformer.models.loss import cross_entropy
-from transformer.models.transformer import transformer
 from transformer.reports import ledger
 from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
 from transformer.system.sharding import data_mesh, replicated
-from transformer.training.optimizers import optimizer
+from transformer.tasks import seq2seq
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, init_state
 
 TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu"}
@@ -49,12 +50,15 @@ def metrics(workdir: Path) -> list[dict[str, float]]:
 
 def final_state(workdir: Path) -> TrainState:
     config = experiment.load(workdir)
-    model = transformer(config.model, *Tokenizers.load(workdir).vocab_sizes)
-    adam = optimizer(config.model.d_model, config.optimizer)
+    model = seq2seq.restore(config, workdir).model
+    width = getattr(config.model, "d_model", None)
+    adam = make_optimizer(config.optimizer, make_schedule(config.optimizer, width))
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     sharding = replicated(data_mesh(jax.devices()[:1]))
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
-    checkpoints = Checkpoints(workdir, keep_last=1, best_metric="nll", read_only=True)
+    checkpoints = Checkpoints(
+        workdir, keep_last=1, best_metric="nll", direction="lower", read_only=True
+    )
     with contextlib.closing(checkpoints):
         return checkpoints.restore_newest(like).state
 
@@ -130,7 +134,7 @@ def test_bleu_in_training_is_bleu_of_evaluate(learned):
 
 def test_validation_nll_is_of_every_sentence(learned):
     source, target = Tokenizers.load(learned)
-    model = transformer(experiment.load(learned).model, source.vocab_size, target.vocab_size)
+    model = seq2seq.restore(experiment.load(learned), learned).model
     texts = [(learned.parent / f"validation.{x}").read_bytes().decode() for x in ("en", "de")]
     pairs = list(zip(*(text.split("\n")[:-1] for text in texts)))
     # One sentence a row, without packing.

@@ -534,7 +534,8 @@ def test_from_one_process_to_two_and_back(uninterrupted):
 def test_two_processes_begin_with_the_parameters_of_one(uninterrupted):
     directory = uninterrupted.parent
     flags = resumable(training_init_from="whole", training_steps=3, mesh_fsdp=2, mesh_tensor=2)
-    still = [*flags, "--config.optimizer.learning_rate_scale=1e-20", "--workdir=together"]
+    constant = ["--config.optimizer.schedule=constant", "--config.optimizer.peak_learning_rate=0"]
+    still = [*flags, *constant, "--workdir=together"]
     command = [ROOT / "train.py", *still]
     for process in run_together(2 * [command], directory, slurm_variables(2)):
         succeeded(process)
