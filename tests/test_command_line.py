@@ -1,6 +1,5 @@
 """The scripts from text files to scores and translations."""
 
-import contextlib
 import json
 import re
 import shutil
@@ -11,21 +10,24 @@ import numpy as np
 import pytest
 import sacrebleu
 from processes import flags_of_a_job, run_together
-from test_bad_input import ROOT, Result, assert_refused, run, toy_flags, write_toy
+from scripts import (
+    ROOT,
+    assert_refused,
+    final_state,
+    metrics,
+    run,
+    succeeded,
+    toy_flags,
+    write_toy,
+)
 
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS
 from transformer.models.loss import cross_entropy
 from transformer.reports import ledger
 from transformer.runs import experiment
-from transformer.runs.checkpoints import Checkpoints
-from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks import seq2seq
-from transformer.training.optimizers import make_optimizer
-from transformer.training.schedules import make_schedule
-from transformer.training.step import TrainState, init_state
 
-TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu"}
 ODD_PAIRS = [
     ("", ""),
     ("one  two ", " Eno  Owt"),
@@ -35,32 +37,6 @@ ODD_PAIRS = [
     (" ", "Eno"),
     ("six ▁ seven", "Xis ▁ Neves"),
 ]
-
-
-def succeeded(result: Result) -> Result:
-    assert result.code == 0, result.err
-    assert "Traceback" not in result.err
-    return result
-
-
-def metrics(workdir: Path) -> list[dict[str, float]]:
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
-
-
-def final_state(workdir: Path) -> TrainState:
-    config = experiment.load(workdir)
-    model = seq2seq.restore(config, workdir).model
-    width = getattr(config.model, "d_model", None)
-    adam = make_optimizer(config.optimizer, make_schedule(config.optimizer, width))
-    state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
-    sharding = replicated(data_mesh(jax.devices()[:1]))
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
-    checkpoints = Checkpoints(
-        workdir, keep_last=1, best_metric="nll", direction="lower", read_only=True
-    )
-    with contextlib.closing(checkpoints):
-        return checkpoints.restore_newest(like).state
 
 
 # --- A model that has learned something ---------------------------------------------------

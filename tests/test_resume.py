@@ -17,8 +17,7 @@ import pytest
 import soak
 from jax.experimental.compilation_cache import compilation_cache
 from processes import flags_of_a_job, on_devices, run_together, slurm_variables, training
-from test_bad_input import ROOT, run, toy_flags, write_toy
-from test_command_line import final_state, metrics, succeeded
+from scripts import ROOT, final_state, metrics, run, succeeded, toy_flags, write_toy
 from test_workdir import assert_same_params
 
 from configs import base
