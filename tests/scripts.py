@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
@@ -174,3 +175,8 @@ def final_state(workdir: Path) -> TrainState:
     )
     with contextlib.closing(checkpoints):
         return checkpoints.restore_newest(like).state
+
+
+def assert_same_params(a, b):
+    for x, y in zip(*(jax.tree.leaves(model.params) for model in (a, b)), strict=True):
+        np.testing.assert_array_equal(x, y)

@@ -17,8 +17,16 @@ import pytest
 import soak
 from jax.experimental.compilation_cache import compilation_cache
 from processes import flags_of_a_job, on_devices, run_together, slurm_variables, training
-from scripts import ROOT, final_state, metrics, run, succeeded, toy_flags, write_toy
-from test_workdir import assert_same_params
+from scripts import (
+    ROOT,
+    assert_same_params,
+    final_state,
+    metrics,
+    run,
+    succeeded,
+    toy_flags,
+    write_toy,
+)
 
 from configs import base
 from transformer.data.tokenizers import Tokenizers
