@@ -1,0 +1,1 @@
+from transformer.runs.logs import MetricsWriter, read_metrics
