@@ -34,8 +34,8 @@ from transformer.data.token_cache import token_cache
 from transformer.data.tokenizers import get_tokenizers
 from transformer.decoding.translation import Translator
 from transformer.evaluation.evaluation import Translations, mean_nll, translate_source
-from transformer.models.flops import peak_flops, training_flops
-from transformer.models.transformer import num_params, transformer
+from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.functional import num_params
 from transformer.reports.plots import learning_curve
 from transformer.runs import cli, experiment, init_from
 from transformer.runs.checkpoints import Checkpoints, saved_steps
@@ -46,6 +46,7 @@ from transformer.runs.provenance import add_start, conditions, relative
 from transformer.system import distributed
 from transformer.system.compilation import Compilations, memory_summary, units
 from transformer.system.errors import UserError
+from transformer.system.hardware import peak_flops
 from transformer.system.locks import lock_workdir
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.profiling import STEP, Profile, step_range
@@ -212,7 +213,8 @@ class Run:
 
         # 2. The model, its optimizer, and the work directory.
         vocab_sizes = self.tokenizers.vocab_sizes
-        self.model = transformer(config.model, *vocab_sizes)
+        sizes = Sizes(*vocab_sizes, config.tokenizer.joint, *limits)
+        self.model = build_model(config.model, sizes)
         self.optimizer = optimizer(config.model.d_model, config.optimizer)
         print(
             f"model    {num_params(self.model.abstract_params()):,} parameters, vocabulary of "
@@ -220,7 +222,7 @@ class Run:
             flush=True,
         )
         self.peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
-        flops = training.passes * training_flops(config.model, vocab_sizes[-1], *lengths).sum()
+        flops = find_family(config.model.family).flops(config.model, sizes, *lengths).sum()
         self.flops_per_token = flops / self.packed.num_tokens
         if distributed.is_first():
             experiment.save(workdir, config)
@@ -237,7 +239,7 @@ class Run:
         So what does not fit in memory shows now. The state used up here is not the real one.
         """
         shapes = abstract_state(self.model, self.optimizer)
-        shardings = state_sharding(self.mesh, shapes)
+        shardings = state_sharding(self.mesh, shapes, self.model.sharding)
         self.like = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             shapes,

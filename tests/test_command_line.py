@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import sacrebleu
 from processes import flags_of_a_job, run_together
+from small_configs import sizes_of
 from test_bad_input import ROOT, Result, assert_refused, run, toy_flags, write_toy
 
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS
+from transformer.models.family import build_model
 from transformer.models.loss import cross_entropy
-from transformer.models.transformer import transformer
 from transformer.reports import ledger
 from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
@@ -49,7 +50,7 @@ def metrics(workdir: Path) -> list[dict[str, float]]:
 
 def final_state(workdir: Path) -> TrainState:
     config = experiment.load(workdir)
-    model = transformer(config.model, *Tokenizers.load(workdir).vocab_sizes)
+    model = build_model(config.model, sizes_of(*Tokenizers.load(workdir).vocab_sizes))
     adam = optimizer(config.model.d_model, config.optimizer)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     sharding = replicated(data_mesh(jax.devices()[:1]))
@@ -130,7 +131,9 @@ def test_bleu_in_training_is_bleu_of_evaluate(learned):
 
 def test_validation_nll_is_of_every_sentence(learned):
     source, target = Tokenizers.load(learned)
-    model = transformer(experiment.load(learned).model, source.vocab_size, target.vocab_size)
+    model = build_model(
+        experiment.load(learned).model, sizes_of(source.vocab_size, target.vocab_size)
+    )
     texts = [(learned.parent / f"validation.{x}").read_bytes().decode() for x in ("en", "de")]
     pairs = list(zip(*(text.split("\n")[:-1] for text in texts)))
     # One sentence a row, without packing.

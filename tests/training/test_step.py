@@ -13,14 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_configs import MODEL, PAPER
+from small_configs import MODEL, PAPER, sizes_of
 
 from transformer.data.batches import Batch, Layout, PackedPairs, TrainingBatches, layout
 from transformer.data.token_cache import TokenizedPairs
 from transformer.data.vocabulary import EOS
-from transformer.models.layers import DropoutRngs
-from transformer.models.loss import cross_entropy
-from transformer.models.transformer import FunctionalModel, transformer
+from transformer.models.family import build_model
+from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.training.optimizers import optimizer
@@ -53,7 +52,7 @@ ADAM = dataclasses.replace(PAPER.optimizer, warmup_steps=7)
 
 
 def model(**changes) -> FunctionalModel:
-    return transformer(dataclasses.replace(MODEL, **changes), VOCABULARY, VOCABULARY)
+    return build_model(dataclasses.replace(MODEL, **changes), sizes_of(VOCABULARY))
 
 
 def reversible_pairs(count: int) -> TokenizedPairs:
@@ -152,48 +151,6 @@ def test_without_label_smoothing_the_loss_is_the_nll():
     _, metrics = one_step(update_batch(Layout(7, 1, 7)), label_smoothing=0.0)
     assert metrics.loss > 0
     np.testing.assert_allclose(metrics.loss, metrics.nll, rtol=1e-6)
-
-
-def test_r_drop_without_dropout_changes_nothing():
-    batch = update_batch(Layout(7, 1, 7))
-    (plain, metrics), (state, r_drop_metrics) = one_step(batch), one_step(batch, r_drop=5.0)
-    assert_trees_close(plain.params, state.params, rtol=0, atol=1e-6)
-    assert_trees_close(metrics, r_drop_metrics, rtol=1e-6)
-
-
-def test_r_drop():
-    """The mean of two passes that differ in dropout, and what they differ by."""
-    flat = Batch(*(x.reshape(7, -1) for x in update_batch(Layout(7, 1, 7))))
-    toy, params = model(dropout=0.3), start().params
-    real = flat.tgt_segments_BT > 0
-
-    def loss(r_drop):
-        rngs = DropoutRngs(jax.random.key(3), jnp.arange(7))
-        return batch_loss(toy, params, flat, 0.1, rngs, r_drop)
-
-    @jax.jit
-    def passes():
-        rngs = DropoutRngs(jax.random.key(3), jnp.arange(7))
-        inputs = flat.src_BS, flat.tgt_in_BT, flat.src_segments_BS, flat.tgt_segments_BT
-        return [toy.bind(params)(*inputs, rngs) for _ in range(2)]
-
-    a, b = passes()
-    first, second = (cross_entropy(x, flat.tgt_out_BT, real, 0.1) for x in (a, b))
-    p, q = (np.asarray(jax.nn.log_softmax(x), np.float64)[real] for x in (a, b))
-    divergence = (np.exp(p) * (p - q)).sum() + (np.exp(q) * (q - p)).sum()
-    found = jax.jit(loss, static_argnums=0)(5.0)
-    assert divergence > 1
-    expected = (first.loss + second.loss) / 2 + 5 / 4 * divergence
-    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
-    np.testing.assert_allclose(found.nll, (first.nll + second.nll) / 2, rtol=1e-5)
-    assert found.tokens == first.tokens
-    assert jax.jit(loss, static_argnums=0)(0.0).loss == pytest.approx(float(first.loss))
-
-
-def test_r_drop_accumulated_is_one_big_batch():
-    whole, split = update_batch(Layout(7, 1, 7)), update_batch(Layout(7, 2, 4))
-    states = [one_step(batch, dropout=0.3, r_drop=2.0)[0].params for batch in (whole, split)]
-    assert_trees_close(*states, rtol=0, atol=1e-6)
 
 
 def test_packed_is_unpacked():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.decoding.search import Cache
-from transformer.models.transformer import FunctionalModel, Params
+from transformer.models.functional import FunctionalModel, Params
 
 # Where the models' own caches are stacked: hypotheses must stay first where the search moves them.
 _CACHE_AXES = {"step": None, "sentence": 0, "hypothesis": 1}

@@ -11,7 +11,7 @@ from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS, PAD
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.search import Hypotheses, beam_search
-from transformer.models.transformer import FunctionalModel, Params
+from transformer.models.functional import FunctionalModel, Params
 from transformer.system.distributed import meet
 from transformer.system.errors import check_range
 from transformer.system.sharding import distribute, replicated, split_over_all

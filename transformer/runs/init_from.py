@@ -20,7 +20,7 @@ from transformer.system.errors import UserError
 from transformer.runs.experiment import Experiment
 from transformer.system.files import write_atomically
 from transformer.runs.integrity import digest, signed
-from transformer.models.transformer import Params
+from transformer.models.functional import Params
 from transformer.runs.restore import TrainedModel
 
 

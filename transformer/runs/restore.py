@@ -15,7 +15,8 @@ from transformer.decoding.ensemble import Ensemble, stack
 from transformer.system.errors import UserError
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import read_signed
-from transformer.models.transformer import Params, transformer
+from transformer.models.family import Sizes, build_model
+from transformer.models.functional import FunctionalModel, Params
 from transformer.system.sharding import data_mesh, replicated
 from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.translation import Translator
@@ -114,7 +115,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
                     f"--ensemble: {name} of {model.workdir} is {value!r} and of {first.workdir} "
                     f"{expected[name]!r}; give runs that are alike in that"
                 )
-    ensemble = Ensemble(transformer(first.config.model, *first.tokenizers.vocab_sizes))
+    ensemble = Ensemble(_build(first.config, first.tokenizers))
     return dataclasses.replace(
         first,
         params=stack([model.params for model in models]),
@@ -146,7 +147,7 @@ def restore(
     given = {name: value for name, value in decoding.items() if value is not None}
     decoding_config = dataclasses.replace(config.decoding, **given)
     tokenizers = Tokenizers.load(workdir)
-    model = transformer(config.model, *tokenizers.vocab_sizes)
+    model = _build(config, tokenizers)
 
     mesh = data_mesh()
     like = jax.tree.map(
@@ -206,6 +207,12 @@ def restore(
     return TrainedModel(
         workdir, config, tokenizers, steps, checkpoint, last_step, stopped_early, params, translator
     )
+
+
+def _build(config: Experiment, tokenizers: Tokenizers) -> FunctionalModel:
+    lengths = config.data.max_source_length, config.data.max_target_length
+    sizes = Sizes(*tokenizers.vocab_sizes, config.tokenizer.joint, *lengths)
+    return build_model(config.model, sizes)
 
 
 def _exported(workdir: Path) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer.data.batches import PackedPairs
 from transformer.data.tokenizers import Tokenizers
-from transformer.models.transformer import FunctionalModel, Params
+from transformer.models.functional import FunctionalModel, Params
 from transformer.system.files import write_atomically
 from transformer.system.sharding import gather_fsdp, replicated
 from transformer.training.step import StepMetrics, TrainingConfig, batch_loss
@@ -147,7 +147,9 @@ def norms_by_layer(
         part = jax.tree.map(lambda x: x[0], batch)  # the first of the accumulation steps
 
         def loss(params):
-            return batch_loss(model, gather_fsdp(mesh, params), part, label_smoothing).loss
+            return batch_loss(
+                model, gather_fsdp(mesh, params, model.sharding), part, label_smoothing
+            ).loss
 
         return _squares(params), _squares(jax.grad(loss)(params))
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from transformer.data.batches import Batch, Layout, layout
+from transformer.models.functional import FunctionalModel, Params
 from transformer.models.layers import DropoutRngs
-from transformer.models.loss import Loss, cross_entropy, symmetric_divergence
-from transformer.models.transformer import FunctionalModel, Params
+from transformer.models.loss import Loss
 from transformer.system.errors import UserError, check_choice, check_range
 from transformer.system.sharding import (
     gather_fsdp,
@@ -165,25 +165,9 @@ def batch_loss(
     batch: Batch,
     label_smoothing: float,
     rngs: DropoutRngs | None = None,
-    r_drop: float = 0.0,
 ) -> Loss:
-    """The loss, summed over the real tokens of a batch.
-
-    r_drop: the alpha of R-Drop (Liang et al. 2021, arXiv 2106.14448, Equation 4), of which this is
-      half, so that it stays comparable with the loss without: the mean cross-entropy of two
-      passes with other dropout, and alpha / 4 times their symmetric divergence.
-    """
-    bound = model.bind(params)
-    inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
-    real_BT = batch.tgt_segments_BT > 0
-    # Dropout differs from pass to pass: each call takes new keys from rngs.
-    passes = [bound(*inputs, rngs) for _ in range(2 if r_drop else 1)]
-    losses = [cross_entropy(x, batch.tgt_out_BT, real_BT, label_smoothing) for x in passes]
-    if not r_drop:
-        return losses[0]
-    loss, nll = ((a + b) / 2 for a, b in zip(losses[0][:2], losses[1][:2], strict=True))
-    loss += r_drop / 4 * symmetric_divergence(*passes, real_BT)
-    return Loss(loss, nll, losses[0].tokens)
+    """The loss, summed over the real tokens of a batch."""
+    return model.bind(params).loss(batch, rngs, label_smoothing)
 
 
 def make_train_step(
@@ -203,12 +187,14 @@ def make_train_step(
     def gradient(params: Params, batch: Batch, rows_B: jax.Array, key: jax.Array):
         def summed_loss(params):
             rngs = DropoutRngs(key, rows_B)
-            params = gather_fsdp(mesh, params)
-            loss = batch_loss(model, params, batch, config.label_smoothing, rngs, config.r_drop)
+            params = gather_fsdp(mesh, params, model.sharding)
+            loss = batch_loss(model, params, batch, config.label_smoothing, rngs)
             return loss.loss, loss
 
         grads, loss = jax.grad(summed_loss, has_aux=True)(params)
-        return jax.lax.with_sharding_constraint(grads, state_sharding(mesh, grads)), loss
+        return jax.lax.with_sharding_constraint(
+            grads, state_sharding(mesh, grads, model.sharding)
+        ), loss
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         _, dropout_key = jax.random.split(jax.random.key(config.seed))
@@ -238,7 +224,7 @@ def make_train_step(
         metrics = StepMetrics(loss.loss, loss.nll, loss.tokens, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state), metrics
 
-    state = state_sharding(mesh, abstract_state(model, optimizer))
+    state = state_sharding(mesh, abstract_state(model, optimizer), model.sharding)
     return jax.jit(
         train_step,
         in_shardings=(state, split_rows(mesh, axis=1)),
@@ -257,9 +243,11 @@ def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
     """The jitted `nll_step(params, batch) -> Loss`, without dropout or label smoothing."""
 
     def nll_step(params: Params, batch: Batch) -> Loss:
-        return batch_loss(model, gather_fsdp(mesh, params), batch, label_smoothing=0.0)
+        return batch_loss(
+            model, gather_fsdp(mesh, params, model.sharding), batch, label_smoothing=0.0
+        )
 
-    params = state_sharding(mesh, model.abstract_params())
+    params = state_sharding(mesh, model.abstract_params(), model.sharding)
     return jax.jit(
         nll_step,
         in_shardings=(params, split_rows(mesh, axis=0)),
