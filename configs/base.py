@@ -76,6 +76,7 @@ def get_config() -> ConfigDict:
     config.tokenizer.target_model = placeholder(str)
 
     config.model = ConfigDict()  # the columns of Table 3
+    config.model.family = "transformer"  # which of models/family.py; the fields below are its own
     config.model.num_encoder_layers = 6
     config.model.num_decoder_layers = 6
     config.model.d_model = 512

@@ -1,1 +1,0 @@
-from transformer.runs.logs import Progress
