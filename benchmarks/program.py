@@ -1,13 +1,26 @@
 """The training program of a config, without its data: what train.py compiles and calls."""
 
 import jax
+import numpy as np
 
 from transformer.data.batches import Batch
-from transformer.models.transformer import num_params, transformer
+from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.functional import num_params
 from transformer.runs.experiment import Experiment
 from transformer.system.sharding import make_mesh, state_sharding
 from transformer.training.optimizers import optimizer
 from transformer.training.step import StepMetrics, abstract_state, init_state, make_train_step
+
+
+def sizes_of(config: Experiment, vocab_size: int) -> Sizes:
+    lengths = config.data.max_source_length, config.data.max_target_length
+    return Sizes(vocab_size, vocab_size, config.tokenizer.joint, *lengths)
+
+
+def training_flops(config: Experiment, vocab_size: int, *lengths: np.ndarray) -> np.ndarray:
+    """The model FLOPs of training on each pair once; lengths: of sources, and of targets."""
+    sizes = sizes_of(config, vocab_size)
+    return find_family(config.model.family).flops(config.model, sizes, *lengths)
 
 
 class Program:
@@ -16,13 +29,14 @@ class Program:
     def __init__(self, config: Experiment, vocab_size: int, devices=None):
         """devices: all of them if None."""
         self.mesh = make_mesh(config.mesh, devices)
-        self.model = transformer(config.model, vocab_size, vocab_size)
+        self.model = build_model(config.model, sizes_of(config, vocab_size))
         self.num_params = num_params(self.model.abstract_params())
         self._optimizer = optimizer(config.model.d_model, config.optimizer)
         self._training = config.training
+        shapes = abstract_state(self.model, self._optimizer)
         self.state = jax.jit(
             lambda: init_state(self.model, self._optimizer, config.training.seed),
-            out_shardings=state_sharding(self.mesh, abstract_state(self.model, self._optimizer)),
+            out_shardings=state_sharding(self.mesh, shapes, self.model.sharding),
         )()
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from transformer.models.transformer import Params, TransformerConfig
+from transformer.models.functional import Params
+from transformer.models.transformer import TransformerConfig
 
 ACTIVATIONS = {
     "relu": nn.functional.relu,

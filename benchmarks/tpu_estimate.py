@@ -28,9 +28,9 @@ from jax.experimental import topologies
 from ml_collections import config_flags
 
 from benchmarks.collectives import collectives
+from benchmarks.program import sizes_of, training_flops
 from transformer.data.batches import Batch, layout
-from transformer.models.flops import training_flops
-from transformer.models.transformer import transformer
+from transformer.models.family import build_model
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.system.compilation import units
@@ -82,7 +82,7 @@ def main() -> None:
 
     # 2. The program.
     vocab_size = config.tokenizer.vocab_size
-    model = transformer(config.model, vocab_size, vocab_size)
+    model = build_model(config.model, sizes_of(config, vocab_size))
     adam = optimizer(config.model.d_model, config.optimizer)
     start_time = time.monotonic()
     lowered = make_train_step(model, adam, training, mesh).lower(abstract_state(model, adam), batch)
@@ -111,7 +111,7 @@ def main() -> None:
     print(f"memory      {units(sum(parts.values()))}{verdict}: ", end="")
     print(", ".join(f"{units(size)} {name}" for name, size in parts.items()))
     lengths = (np.full(num_rows, width) for width in widths)
-    flops = training.passes * training_flops(config.model, vocab_size, *lengths).sum() / mesh.size
+    flops = training_flops(config, vocab_size, *lengths).sum() / mesh.size
     print(
         f"arithmetic  {flops / 1e12:.2f} TFLOP in matrix products; XLA counts "
         f"{compiled.cost_analysis()['flops'] / 1e12:.2f} in all, the body of a loop once"

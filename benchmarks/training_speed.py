@@ -29,16 +29,16 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program
+from benchmarks.program import Program, training_flops
 from benchmarks.synthetic import median_length, synthetic_pairs
 from transformer.data.batches import Batch, PackedPairs, TrainingBatches
 from transformer.data.packing import row_widths
 from transformer.data.prefetch import prefetch
-from transformer.models.flops import peak_flops, training_flops
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.compilation import memory_summary
+from transformer.system.hardware import peak_flops
 from transformer.system.profiling import STEP, Profile
 from transformer.system.sharding import distribute, split_rows
 from transformer.training.step import update_layout
@@ -116,11 +116,8 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
     step_seconds = np.diff(ends[WARM_UP - 1 :]).tolist()
     seconds, rows_timed = sum(step_seconds), rows_of_step[WARM_UP:]
     tokens = sum(map(packed.num_tokens_of, rows_timed))
-    flops_of_pair = training_flops(
-        config.model, vocab_size, pairs.source_lengths, pairs.target_lengths
-    )
+    flops_of_pair = training_flops(config, vocab_size, pairs.source_lengths, pairs.target_lengths)
     flops = sum(flops_of_pair[packed.pairs_of(r)].sum() for r in rows_timed)
-    flops *= training.passes
     positions = steps * rows.accumulation * rows.rows_per_step * sum(widths)
     device = program.mesh.devices.flat[0]
     peak = peak_flops(device, config.model.dtype)

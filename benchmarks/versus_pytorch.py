@@ -28,7 +28,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from transformer.models.flops import training_flops
+from benchmarks.program import training_flops
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment, flat
 from transformer.runs.provenance import conditions
@@ -98,7 +98,7 @@ def compare(config: Experiment) -> None:
 
     tokens = 2 * ROWS.value * LENGTH.value
     lengths = np.full(ROWS.value, LENGTH.value)
-    flops = training_flops(config.model, VOCAB_SIZE.value, lengths, lengths).sum()
+    flops = training_flops(config, VOCAB_SIZE.value, lengths, lengths).sum()
     print(
         f"\n{ROWS.value} rows of {LENGTH.value} + {LENGTH.value} tokens, vocabulary of "
         f"{VOCAB_SIZE.value:,}, {DTYPE.value}; {flops / 1e9:.0f} model GFLOPs a step\n"

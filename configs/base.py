@@ -43,11 +43,9 @@ def get_config() -> ConfigDict:
     # More training pairs, as text: what earlier models have translated, say.
     config.data.extra_source = placeholder(str)
     config.data.extra_target = placeholder(str)
-    # Whether each training pair is there a second time with its sides exchanged: for one model of
-    # both directions, or to begin with (training.init_from).
-    config.data.both_directions = False
     # Whether the text is tokenised already, so that BLEU is to count what is between spaces.
     config.data.is_tokenized = False
+    config.data.packing = True
     # The longest side of a training pair, in tokens; longer ones are dropped, and counted.
     # Also the least width of a packed row: that of the side with more tokens is larger.
     # Sentences to translate are never dropped or cut.
@@ -76,6 +74,7 @@ def get_config() -> ConfigDict:
     config.tokenizer.target_model = placeholder(str)
 
     config.model = ConfigDict()  # the columns of Table 3
+    config.model.family = "transformer"  # which of models/family.py; the fields below are its own
     config.model.num_encoder_layers = 6
     config.model.num_decoder_layers = 6
     config.model.d_model = 512

@@ -14,16 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_bad_input import assert_refused, environment, run, toy_flags, write_toy
-from test_command_line import succeeded
+from scripts import assert_refused, environment, run, succeeded, toy_flags, write_toy
+from small_configs import sizes_of
 
 from benchmarks import profile_summary, timing
 from benchmarks.profile_summary import Event
 from benchmarks.synthetic import synthetic_pairs
 from configs import base
 from transformer.data.vocabulary import EOS, UNK
+from transformer.models.family import build_model
 from transformer.models.loss import cross_entropy
-from transformer.models.transformer import transformer
 from transformer.runs.experiment import Experiment
 from transformer.runs.restore import restore
 
@@ -294,7 +294,7 @@ def test_pytorchs_model_is_ours():
     config = dataclasses.replace(
         config, num_encoder_layers=2, num_decoder_layers=3, d_model=14, d_ff=11, num_heads=7
     )
-    ours = transformer(config, 97, 97)
+    ours = build_model(config, sizes_of(97))
     params = ours.init(jax.random.key(0))
     theirs = PyTorchTransformer(config, 97, max_length=13).eval()
     load(theirs, params)

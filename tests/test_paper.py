@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_configs import sizes_of
 
-from transformer.models.transformer import TransformerConfig, transformer
+from transformer.models.family import build_model
+from transformer.models.transformer import TransformerConfig
 
 H, D_MODEL, D_K, D_V, D_FF = 3, 11, 5, 2, 13
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23
@@ -135,6 +137,7 @@ def draw(rng, vocabulary, row):
 def test_forward_pass(norm, positions, share_embeddings, activation, random_params):
     joint = share_embeddings == "all"
     fields = dict(
+        family="transformer",
         num_encoder_layers=2,
         num_decoder_layers=3,
         d_model=D_MODEL,
@@ -164,7 +167,7 @@ def test_forward_pass(norm, positions, share_embeddings, activation, random_para
     ]
     with jax.enable_x64(True):
         config = TransformerConfig(**fields)
-        model = transformer(config, source_vocabulary, TARGET_VOCABULARY)
+        model = build_model(config, sizes_of(source_vocabulary, TARGET_VOCABULARY))
         params = jax.tree.map(np.float64, random_params(model))
         found = jax.jit(lambda p, src, tgt: model.bind(p)(src, tgt))(
             params, jnp.array(sources), jnp.array(targets)

@@ -17,9 +17,16 @@ import pytest
 import soak
 from jax.experimental.compilation_cache import compilation_cache
 from processes import flags_of_a_job, on_devices, run_together, slurm_variables, training
-from test_bad_input import ROOT, run, toy_flags, write_toy
-from test_command_line import final_state, metrics, succeeded
-from test_workdir import assert_same_params
+from scripts import (
+    ROOT,
+    assert_same_params,
+    final_state,
+    metrics,
+    run,
+    succeeded,
+    toy_flags,
+    write_toy,
+)
 
 from configs import base
 from transformer.data.tokenizers import Tokenizers
@@ -534,7 +541,8 @@ def test_from_one_process_to_two_and_back(uninterrupted):
 def test_two_processes_begin_with_the_parameters_of_one(uninterrupted):
     directory = uninterrupted.parent
     flags = resumable(training_init_from="whole", training_steps=3, mesh_fsdp=2, mesh_tensor=2)
-    still = [*flags, "--config.optimizer.learning_rate_scale=1e-20", "--workdir=together"]
+    constant = ["--config.optimizer.schedule=constant", "--config.optimizer.peak_learning_rate=0"]
+    still = [*flags, *constant, "--workdir=together"]
     command = [ROOT / "train.py", *still]
     for process in run_together(2 * [command], directory, slurm_variables(2)):
         succeeded(process)

@@ -5,11 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_configs import PAPER
+from small_configs import PAPER, sizes_of
 
 from transformer.data.batches import Batch
-from transformer.models.flops import peak_flops, training_flops
-from transformer.models.transformer import transformer
+from transformer.models.family import build_model
+from transformer.models.transformer import training_flops
+from transformer.system.hardware import peak_flops
 from transformer.system.sharding import data_mesh
 from transformer.training.optimizers import optimizer
 from transformer.training.step import init_state, make_train_step
@@ -28,23 +29,23 @@ CONFIG = dataclasses.replace(
 
 
 def test_forward_flops_are_xlas():
-    model = transformer(CONFIG, 211, 211)
+    model = build_model(CONFIG, sizes_of(211))
     src, tgt = jnp.ones((5, 19), jnp.int32), jnp.ones((5, 23), jnp.int32)
     forward = jax.jit(lambda params: model.bind(params)(src, tgt))
     counted = forward.lower(model.abstract_params()).compile().cost_analysis()["flops"]
-    ours = training_flops(CONFIG, 211, np.full(5, 19), np.full(5, 23)).sum() / 3
+    ours = training_flops(CONFIG, sizes_of(211), np.full(5, 19), np.full(5, 23)).sum() / 3
     # XLA also counts softmax, normalisation and residuals.
     assert ours < counted < 1.1 * ours
 
 
 def test_training_flops_are_xlas():
-    model, adam = transformer(CONFIG, 211, 211), optimizer(CONFIG.d_model, PAPER.optimizer)
+    model, adam = build_model(CONFIG, sizes_of(211)), optimizer(CONFIG.d_model, PAPER.optimizer)
     state = jax.eval_shape(lambda: init_state(model, adam, 0))
     src, tgt = (jax.ShapeDtypeStruct((1, 5, width), jnp.int32) for width in (19, 23))
     step = make_train_step(model, adam, PAPER.training, data_mesh(jax.devices()[:1]))
     compiled = step.lower(state, Batch(src, src, tgt, tgt, tgt)).compile()
     counted = compiled.cost_analysis()["flops"]
-    ours = training_flops(CONFIG, 211, np.full(5, 19), np.full(5, 23)).sum()
+    ours = training_flops(CONFIG, sizes_of(211), np.full(5, 19), np.full(5, 23)).sum()
     # XLA also counts softmax, normalisation, residuals, loss and Adam.
     assert ours < counted < 1.1 * ours
 
@@ -54,7 +55,7 @@ def test_base_is_378_megaflops_a_pair_of_tokens():
         CONFIG, num_encoder_layers=6, num_decoder_layers=6, d_model=512, d_ff=2048, num_heads=8,
         d_k=0, d_v=0,
     )  # fmt: skip
-    flops = training_flops(paper, 37_000, np.array([1]), np.array([1])).item()
+    flops = training_flops(paper, sizes_of(37_000), np.array([1]), np.array([1])).item()
     assert flops == pytest.approx(378e6, rel=0.01)
 
 

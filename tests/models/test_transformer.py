@@ -6,16 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from small_configs import MODEL
+from small_configs import MODEL, sizes_of
 
 from configs import base, big
-from transformer.models.transformer import (
-    FunctionalModel,
-    Transformer,
-    TransformerConfig,
-    num_params,
-    transformer,
-)
+from transformer.models.family import build_model
+from transformer.models.functional import FunctionalModel, num_params
+from transformer.models.transformer import Transformer, TransformerConfig
 from transformer.system.errors import UserError
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23
@@ -36,7 +32,8 @@ ONE_LAYER = dict(num_encoder_layers=1, num_decoder_layers=1)
 def small(**changes) -> FunctionalModel:
     config = TransformerConfig(**{**SMALL, **changes})
     joint = config.share_embeddings == "all"
-    return transformer(config, TARGET_VOCABULARY if joint else SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    source = TARGET_VOCABULARY if joint else SOURCE_VOCABULARY
+    return build_model(config, sizes_of(source, TARGET_VOCABULARY))
 
 
 def call(model, params, *arguments):
@@ -240,7 +237,7 @@ def count(*, V, config=base, **changes):
         changes["num_encoder_layers"] = changes["num_decoder_layers"] = changes.pop("N")
     if "h" in changes:
         changes["num_heads"] = changes.pop("h")
-    model = transformer(TransformerConfig(**{**fields, **changes}), V, V)
+    model = build_model(TransformerConfig(**{**fields, **changes}), sizes_of(V))
     return num_params(model.abstract_params())
 
 
@@ -340,29 +337,20 @@ def test_init():
     assert len({float(x[0, 0]) for x in matrices}) == len(matrices)
 
 
-def test_an_integer_seeds_init():
-    model = FunctionalModel(lambda rngs: nnx.Linear(2, 3, use_bias=False, rngs=rngs))
-    for seed in (0, 5):
-        np.testing.assert_array_equal(
-            model.init(seed)["kernel"], model.init(jax.random.key(seed))["kernel"]
-        )
-    assert (model.init(0)["kernel"] != model.init(5)["kernel"]).any()
-
-
 # ---- NNX ----
 
 
 @pytest.mark.skipif(not hasattr(nnx, "set_graph_mode"), reason="this Flax has no graph mode")
 def test_the_module_holds_parameters_alone_with_graph_mode_on_and_off(random_params):
     config = TransformerConfig(**{**SMALL, **ONE_LAYER, "positions": "learned", "dropout": 0.5})
-    sizes = (SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    sizes = sizes_of(SOURCE_VOCABULARY, TARGET_VOCABULARY)
     src, tgt = jnp.array([[1, 2, 3]]), jnp.array([[1, 2]])
     logits = {}
     for graph in (True, False):
         with nnx.set_graph_mode(graph):
-            module = nnx.eval_shape(lambda: Transformer(config, *sizes, rngs=nnx.Rngs(0)))
+            module = nnx.eval_shape(lambda: Transformer(config, sizes, rngs=nnx.Rngs(0)))
             _, state = nnx.split(module, nnx.Param)  # raises if there is anything else
-            model = transformer(config, *sizes)
+            model = build_model(config, sizes)
             assert nnx.to_pure_dict(state) == model.abstract_params()
 
             @jax.jit
@@ -371,31 +359,6 @@ def test_the_module_holds_parameters_alone_with_graph_mode_on_and_off(random_par
 
             logits[graph] = forward(random_params(model), jax.random.key(0))
     np.testing.assert_allclose(logits[True], logits[False], atol=1e-6)
-
-
-def test_a_module_with_other_state_is_refused():
-    class Counter(nnx.Module):
-        def __init__(self, rngs):
-            self.linear = nnx.Linear(2, 3, rngs=rngs)
-            self.calls = nnx.Variable(jnp.zeros(()))
-
-    for build in (
-        Counter,
-        lambda rngs: nnx.BatchNorm(3, rngs=rngs),  # moving averages
-        lambda rngs: nnx.Dropout(0.5, rngs=rngs),  # random state
-    ):
-        with pytest.raises(ValueError, match=r"(?i)non-exhaustive"):
-            FunctionalModel(build)
-
-
-def test_bind_takes_its_arrays_from_params_alone(random_params):
-    model = small(**ONE_LAYER)
-    first, second = random_params(model, 0), random_params(model, 1)
-    bound = [model.bind(p) for p in (first, second, first)]
-    tables = [np.asarray(b.target_embedding.table_VD[...]) for b in bound]
-    np.testing.assert_array_equal(tables[0], first["target_embedding"]["table_VD"])
-    np.testing.assert_array_equal(tables[1], second["target_embedding"]["table_VD"])
-    np.testing.assert_array_equal(tables[2], tables[0])
 
 
 # ---- Types and dropout ----
@@ -521,13 +484,24 @@ def test_float64_needs_the_jax_that_has_it():
         assert TransformerConfig(**fields).dtype == "float64"
 
 
-def test_shared_embeddings_need_one_vocabulary():
-    config = TransformerConfig(**{**SMALL, "share_embeddings": "all"})
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        (dict(share_embeddings="all"), sizes_of(SOURCE_VOCABULARY, TARGET_VOCABULARY)),
+        (dict(share_embeddings="all"), sizes_of(TARGET_VOCABULARY)._replace(joint=False)),
+        (dict(positions="learned"), sizes_of(TARGET_VOCABULARY)._replace(max_target_length=7)),
+    ],
+)
+def test_configs_that_do_not_fit_the_data(changes, sizes):
+    messages = {
+        "share_embeddings": "model.share_embeddings is 'all', but the source and target "
+        "vocabularies differ; set it to 'decoder' or 'none', or set tokenizer.joint to True",
+        "positions": "model.max_positions = 11, but training would never reach the last of these: "
+        "data.max_source_length is 997 and data.max_target_length 7; set it to 7 or less",
+    }
     with pytest.raises(UserError) as error:
-        transformer(config, SOURCE_VOCABULARY, TARGET_VOCABULARY)
-    message = str(error.value)
-    assert message.startswith("model.share_embeddings is 'all', but the source and target ")
-    assert "\n" not in message
+        build_model(TransformerConfig(**{**SMALL, **changes}), sizes)
+    assert str(error.value) == messages[next(iter(changes))]
 
 
 def test_config_is_frozen():

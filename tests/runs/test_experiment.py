@@ -292,7 +292,8 @@ def test_other_directories_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "3", "null", '"x"', '{"format": 2, "data": 3}', "\x00", "[" * 100_000]
+    "content",
+    ["", "{", "[]", "3", "null", '"x"', '{"format": 2, "data": 3}', "\x00", "[" * 100_000],
 )
 def test_a_damaged_config(content, tmp_path):
     (tmp_path / "config.json").write_text(content)

@@ -12,7 +12,7 @@ import jax
 import pytest
 from absl import flags
 from processes import flags_of_a_job, run_together, slurm_variables
-from test_bad_input import ROOT, SIDES, assert_refused, run, toy_flags, write_toy
+from scripts import ROOT, SIDES, assert_refused, run, toy_flags, write_toy
 
 from transformer.system import distributed
 from transformer.system.errors import UserError

@@ -12,8 +12,8 @@ from transformer.data.batches import Batch
 from transformer.data.sources import DataConfig, PairSource
 from transformer.decoding.translation import Translator
 from transformer.evaluation.scores import bleu, corpus_scores
+from transformer.models.functional import Params
 from transformer.models.loss import Loss
-from transformer.models.transformer import Params
 from transformer.system.files import write_atomically
 
 

@@ -1,27 +1,18 @@
-"""The Transformer (Section 3, Figure 1).
-
-Every sequence-to-sequence model of this project has the interface of `Transformer`:
-
-    model(src, tgt_in) -> logits            training: all target positions at once
-    model.encode(src) -> memory             decoding: once a sentence,
-    model.init_cache(memory, ...) -> cache
-    model.decode_step(tokens, cache) -> logits, cache      then token by token
-
-A cache is a dict of three: 'step', the number of tokens decoded so far; 'sentence', arrays
-with one row for each source sentence; 'hypothesis', arrays with one row for each of its M
-hypotheses (rows b * M to b * M + M - 1 belong to sentence b). A search reorders 'hypothesis'
-and leaves the rest alone.
-"""
+"""The Transformer (Section 3, Figure 1)."""
 
 import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
+from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
 from transformer.models.attention import KeysValues, MultiHeadAttention
+from transformer.models.family import Family, Sizes
 from transformer.models.layers import (
     ACTIVATIONS,
     AddAndNorm,
@@ -31,18 +22,19 @@ from transformer.models.layers import (
     dropout,
     layer_norm,
 )
+from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
 from transformer.models.positions import segment_positions, sinusoidal_encoding
-from transformer.system.errors import UserError, check_choice, check_range
+from transformer.system.errors import UserError, check_choice, check_range, setting
 
 Cache = dict[str, Any]
-Params = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
     """The columns of Table 3 and the choices the paper leaves open; see configs/base.py."""
 
+    family: str
     num_encoder_layers: int
     num_decoder_layers: int
     d_model: int
@@ -50,9 +42,9 @@ class TransformerConfig:
     num_heads: int
     d_k: int
     d_v: int
-    dropout: float
-    attention_dropout: float
-    activation_dropout: float
+    dropout: float = setting(architecture=False)
+    attention_dropout: float = setting(architecture=False)
+    activation_dropout: float = setting(architecture=False)
     activation: str
     norm: str
     positions: str
@@ -161,14 +153,7 @@ class Transformer(nnx.Module):
     padding) then keep them apart. Without segment ids, every row is one sentence.
     """
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        source_vocab_size: int,
-        target_vocab_size: int,
-        *,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, config: TransformerConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
         d_model = config.d_model
@@ -177,16 +162,11 @@ class Transformer(nnx.Module):
             return Embedding(vocab_size, d_model, dtype=self.dtype, rngs=rngs)
 
         # The three matrices of Section 3.4: source embedding, target embedding, output.
-        self.target_embedding = embedding(target_vocab_size)
+        self.target_embedding = embedding(sizes.target_vocab)
         if config.share_embeddings != "all":
-            self.source_embedding = embedding(source_vocab_size)
-        elif source_vocab_size != target_vocab_size:
-            raise UserError(
-                "model.share_embeddings is 'all', but the source and target vocabularies differ; "
-                "set it to 'decoder' or 'none', or set tokenizer.joint to True"
-            )
+            self.source_embedding = embedding(sizes.source_vocab)
         if config.share_embeddings == "none":
-            self.output_embedding = embedding(target_vocab_size)
+            self.output_embedding = embedding(sizes.target_vocab)
         if config.positions == "learned":
             init = nnx.initializers.normal(stddev=d_model**-0.5)
             shape = (config.max_positions, d_model)
@@ -201,6 +181,15 @@ class Transformer(nnx.Module):
             self.encoder_norm = layer_norm(d_model, dtype=self.dtype, rngs=rngs)
             self.decoder_norm = layer_norm(d_model, dtype=self.dtype, rngs=rngs)
 
+    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
+        """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
+        y_BTD = self._decode(
+            batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
+        )
+        real_BT = batch.tgt_segments_BT > 0
+        table_VD = self._output.table_VD[...]
+        return output_loss(y_BTD, table_VD, batch.tgt_out_BT, real_BT, label_smoothing, self.dtype)
+
     def __call__(
         self,
         src_BS: jax.Array,
@@ -214,6 +203,11 @@ class Transformer(nnx.Module):
         `tgt_in` is the target shifted right, so that it begins with BOS. `rngs`, with a
         stream named dropout, turns dropout on.
         """
+        y_BTD = self._decode(src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs)
+        return self._output.logits(y_BTD)
+
+    def _decode(self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs) -> jax.Array:
+        """The decoder's output at all target positions at once, [B, T, D]."""
         memory_BSD = self.encode(src_BS, src_segments_BS, rngs)
         src_segments_BS = _segments(src_BS, src_segments_BS)
         tgt_segments_BT = _segments(tgt_in_BT, tgt_segments_BT)
@@ -224,7 +218,7 @@ class Transformer(nnx.Module):
         for layer in self.decoder_layers:
             memory = layer.cross_attention.keys_values(memory_BSD)
             y_BTD, _ = layer(y_BTD, memory, self_mask, memory_mask, rngs)
-        return self._logits(y_BTD)
+        return self._normalize(y_BTD)
 
     def encode(
         self,
@@ -276,7 +270,7 @@ class Transformer(nnx.Module):
             y_N1D, extended = layer(y_N1D, memory, self_mask, memory_mask, cache=earlier, step=step)
             hypothesis.append(extended)
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis}
-        return self._logits(y_N1D)[:, 0], cache
+        return self._output.logits(self._normalize(y_N1D))[:, 0], cache
 
     def _embed_source(self, src_BS, positions_BS, rngs):
         shared = self.config.share_embeddings == "all"
@@ -304,11 +298,15 @@ class Transformer(nnx.Module):
         x_BTD = embedding.embed(tokens_BT) + encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)
 
-    def _logits(self, y_BTD: jax.Array) -> jax.Array:
-        if self.config.norm == "pre":
-            y_BTD = self.decoder_norm(y_BTD)
+    def _normalize(self, y_BTD: jax.Array) -> jax.Array:
+        """Pre-LN has a last normalisation of its own."""
+        return self.decoder_norm(y_BTD) if self.config.norm == "pre" else y_BTD
+
+    @property
+    def _output(self) -> Embedding:
+        """Its table is the matrix of the output layer."""
         shared = self.config.share_embeddings != "none"
-        return (self.target_embedding if shared else self.output_embedding).logits(y_BTD)
+        return self.target_embedding if shared else self.output_embedding
 
 
 def _segments(tokens_BT: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
@@ -348,45 +346,69 @@ def _add_and_norm(config: TransformerConfig, rngs: nnx.Rngs) -> AddAndNorm:
     )
 
 
-class FunctionalModel:
-    """A model as pure functions of its parameters, a nested dict of arrays.
+def build(config: TransformerConfig, sizes: Sizes, rngs: nnx.Rngs) -> Transformer:
+    """The module; raises UserError where the config does not fit the data."""
+    one_vocabulary = sizes.joint and sizes.source_vocab == sizes.target_vocab
+    if config.share_embeddings == "all" and not one_vocabulary:
+        raise UserError(
+            "model.share_embeddings is 'all', but the source and target vocabularies differ; "
+            "set it to 'decoder' or 'none', or set tokenizer.joint to True"
+        )
+    longest = min(sizes.max_source_length, sizes.max_target_length)
+    if config.positions == "learned" and config.max_positions > longest:
+        raise UserError(
+            f"model.max_positions = {config.max_positions}, but training would never reach the "
+            f"last of these: data.max_source_length is {sizes.max_source_length} and "
+            f"data.max_target_length {sizes.max_target_length}; set it to {longest} or less"
+        )
+    return Transformer(config, sizes, rngs=rngs)
 
-    Only this class knows that modules are NNX: training, checkpoints and search see
-    `init(key) -> params` and `bind(params) -> model`.
+
+def training_flops(
+    config: TransformerConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
+) -> np.ndarray:
+    """FLOPs to train on each pair once: matrix products, forward and (twice that) backward.
+
+    Padding, dropout, normalisation and recomputation do not count; attention counts every
+    position of its own sentence, masked by causality or not.
     """
-
-    def __init__(self, build):
-        """`build(rngs)` makes the module; it must hold parameters and no other state."""
-        # Otherwise NNX 0.12 asks for a mesh as soon as a parameter is made.
-        nnx.use_eager_sharding(False)
-        self._build = build
-        abstract = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
-        self._graphdef, self._abstract = nnx.split(abstract, nnx.Param)
-
-    def init(self, key: jax.Array) -> Params:
-        """Fresh parameters. `key` is a typed key or an int seed."""
-        return nnx.to_pure_dict(nnx.split(self._build(nnx.Rngs(key)), nnx.Param)[1])
-
-    def abstract_params(self) -> Params:
-        """Shapes and types of the parameters; allocates nothing."""
-        return nnx.to_pure_dict(self._abstract)
-
-    def bind(self, params: Params) -> nnx.Module:
-        """The module with these parameters; free under `jax.jit`."""
-        state = jax.tree.map(lambda x: x, self._abstract)
-        nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(self._graphdef, state)
+    c = config
+    s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
+    # The weights that each token meets in self-attention: query and key, value and output.
+    own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
+    feed_forward = 2 * c.d_model * c.d_ff
+    # Scores and weighted sums, for each pair of tokens.
+    pair = c.num_heads * (c.key_size + c.value_size)
+    encoder = s * (own_token + feed_forward) + s * s * pair
+    decoder = t * (own_token + feed_forward) + t * t * pair
+    # In attention over the memory, queries and outputs are of target tokens, keys and values
+    # of source tokens.
+    decoder += (s + t) * own_token / 2 + s * t * pair
+    output = t * c.d_model * sizes.target_vocab
+    return 3 * 2 * (c.num_encoder_layers * encoder + c.num_decoder_layers * decoder + output)
 
 
-def transformer(
-    config: TransformerConfig, source_vocab_size: int, target_vocab_size: int
-) -> FunctionalModel:
-    """The Transformer of a config, as pure functions."""
-    return FunctionalModel(
-        lambda rngs: Transformer(config, source_vocab_size, target_vocab_size, rngs=rngs)
-    )
+# What the dimensions of parameters are split over.
+VOCABULARY = HEADS = D_FF = "tensor"
+D_MODEL = "fsdp"
 
-
-def num_params(params: Params) -> int:
-    """How many numbers there are in a tree of parameters or of their shapes."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
+FAMILY = Family(
+    config=TransformerConfig,
+    build=build,
+    # Vectors of size d_model are copied: they are a thousandth of the model, and each would
+    # cost a round of messages.
+    sharding=(
+        (r"(source|target|output)_embedding/table_VD", P(VOCABULARY, D_MODEL)),
+        (r"(source|target)_positions", P(None, D_MODEL)),
+        (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
+        (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),
+        (r".+/feed_forward/hidden/kernel", P(D_MODEL, D_FF)),
+        (r".+/feed_forward/hidden/bias", P(D_FF)),
+        (r".+/feed_forward/output/kernel", P(D_FF, D_MODEL)),
+        (r".+/feed_forward/output/bias", P()),
+        (r".+_norm/norm/(scale|bias)", P()),
+        (r"(encoder|decoder)_norm/(scale|bias)", P()),
+    ),
+    flops=training_flops,
+    packs=True,
+)

@@ -19,7 +19,7 @@ from typing import Any
 
 from transformer.data.sources import SPLITS, DataConfig, Pair, open_source, training_source
 from transformer.evaluation.evaluation import Translations, one_a_line
-from transformer.models.transformer import num_params
+from transformer.models.functional import num_params
 from transformer.runs import experiment, provenance
 from transformer.runs.experiment import Experiment
 from transformer.runs.logs import read_metrics

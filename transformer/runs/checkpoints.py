@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
+from transformer.models.functional import Params
+from transformer.runs.integrity import difference, digest, read_signed, signed, write_inventory
 from transformer.system.distributed import from_first, in_all, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
-from transformer.runs.integrity import difference, digest, read_signed, signed, write_inventory
-from transformer.models.transformer import Params
 from transformer.training.step import TrainState
 
 # What a full or failing disk raises, in Orbax's main thread and in its others.
@@ -50,18 +50,27 @@ class Checkpoints:
     was stopped in between, only last until the next.
     """
 
-    def __init__(self, workdir: Path, *, keep_last: int, best_metric: str, read_only: bool = False):
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        keep_last: int,
+        best_metric: str,
+        direction: str,
+        read_only: bool = False,
+    ):
         """`read_only` leaves alone what a training run in the same place may be writing."""
         self.best_metric = best_metric
+        self.direction = direction
         self._keep_last = keep_last
-        self._directory = workdir.absolute() / "checkpoints"
+        self.directory = workdir.absolute() / "checkpoints"
         self._read_only = read_only
         self._saving: int | None = None  # the step that is being saved
         self._is_scheduled = False  # whether that was due
         self._has_saved = False  # a scheduled checkpoint: there must always be one from then on
         self._checkpointer = self._new_checkpointer()
         if not read_only and is_first():
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_leftovers()
 
     # --- Saving ---
@@ -80,7 +89,7 @@ class Checkpoints:
         arguments = _arguments(step, items, scheduled=scheduled, notes=dict(notes))
         self._saving, self._is_scheduled = step, scheduled
         try:
-            self._checkpointer.save(self._directory / str(step), args=arguments)
+            self._checkpointer.save(self.directory / str(step), args=arguments)
         except DISK_TROUBLE as error:
             self._give_up(error)
 
@@ -89,7 +98,7 @@ class Checkpoints:
         arguments = _arguments(step, {"params": params}, scheduled=True)
         self._saving = step
         try:
-            self._checkpointer.save(self._directory / str(step), args=arguments)
+            self._checkpointer.save(self.directory / str(step), args=arguments)
             self._checkpointer.wait_until_finished()
         finally:
             self._saving = None
@@ -150,7 +159,7 @@ class Checkpoints:
             "the checkpoint of step %d could not be saved in %s (%s); training goes on, the "
             "checkpoints there are stay, and the next save tries again",
             self._saving,
-            self._directory,
+            self.directory,
             reason_of(error),
         )
         self._saving = None
@@ -165,7 +174,7 @@ class Checkpoints:
 
         Called in the background, in process 0, when all is written but has no name yet.
         """
-        (directory,) = self._directory.glob(f"{self._saving}{_HALF_WRITTEN}*")
+        (directory,) = self.directory.glob(f"{self._saving}{_HALF_WRITTEN}*")
         write_inventory(directory, later=("_CHECKPOINT_METADATA",))  # Orbax adds a time to it
 
     def _prune(self) -> None:
@@ -185,28 +194,28 @@ class Checkpoints:
 
     def _remove_leftovers(self) -> None:
         with contextlib.suppress(OSError):
-            for path in self._directory.iterdir():
+            for path in self.directory.iterdir():
                 if path.name.endswith(_DELETED) or _HALF_WRITTEN in path.name:
                     shutil.rmtree(path, ignore_errors=True)
-            for path in self._directory.glob("*/*.tmp"):  # of scores
+            for path in self.directory.glob("*/*.tmp"):  # of scores
                 path.unlink()
 
     def _rename(self, step: int, suffix: str) -> Path:
-        path = self._directory / f"{step}{suffix}"
+        path = self.directory / f"{step}{suffix}"
         shutil.rmtree(path, ignore_errors=True)
-        (self._directory / str(step)).rename(path)
+        (self.directory / str(step)).rename(path)
         return path
 
     # --- What there is ---
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, in ascending order."""
-        return saved_steps(self._directory.parent)
+        return saved_steps(self.directory.parent)
 
     def has(self, step: int) -> bool:
         """Whether this step has a complete checkpoint that can be reached."""
         try:
-            return (self._directory / str(step)).is_dir()
+            return (self.directory / str(step)).is_dir()
         except OSError:  # a file system that went away
             return False
 
@@ -227,7 +236,7 @@ class Checkpoints:
         step = self._best_step()
         if step is None:
             raise UserError(
-                f"no checkpoint in {self._directory} has a validation {self.best_metric}; "
+                f"no checkpoint in {self.directory} has a validation {self.best_metric}; "
                 "use --checkpoint=last"
             )
         return step
@@ -237,20 +246,20 @@ class Checkpoints:
         return (self._scores(step) or {}).get("patience", {}).get("without_better", 0)
 
     def _best_step(self) -> int | None:
-        sign = -1 if self.best_metric == "nll" else 1
+        sign = -1 if self.direction == "lower" else 1
         scores = {step: (self._scores(step) or {}).get(self.best_metric) for step in self.steps()}
         scores = {s: sign * v for s, v in scores.items() if v is not None and v == v}
         return max(scores, key=lambda step: (scores[step], step)) if scores else None
 
     def _scores_file(self, step: int) -> Path:
-        return self._directory / str(step) / _SCORES
+        return self.directory / str(step) / _SCORES
 
     def _scores(self, step: int) -> dict[str, Any] | None:
         return read_signed(self._scores_file(step))
 
     def _record(self, step: int) -> dict[str, Any] | None:
         """What was saved beside the arrays; None if it is not as it was saved."""
-        record = read_signed(self._directory / str(step) / "record" / _RECORD)
+        record = read_signed(self.directory / str(step) / "record" / _RECORD)
         return record if record and record["step"] == step else None
 
     # --- Restoring ---
@@ -282,7 +291,7 @@ class Checkpoints:
             step_array = jax.make_array_from_callback(
                 (), like.step.sharding, lambda _, step=step: np.int32(step)
             )
-            state = TrainState(step_array, items["params"], items["opt_state"])
+            state = TrainState(step_array, items["params"], items["opt_state"], {})
             self._has_saved |= record["scheduled"]
             self._prune()
             scores = from_first(lambda step=step: self._scores(step))
@@ -290,35 +299,34 @@ class Checkpoints:
         if damaged:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged.items())
             raise UserError(
-                f"no checkpoint in {self._directory} can be used ({reasons}); put back a copy of "
+                f"no checkpoint in {self.directory} can be used ({reasons}); put back a copy of "
                 "one, or start again in another --workdir"
             )
         if self._has_saved:
             raise UserError(
-                f"the checkpoints in {self._directory} are gone; bring them back, then start again"
+                f"the checkpoints in {self.directory} are gone; bring them back, then start again"
             )
         return None
 
-    def restore_params(self, step: int, like: Params) -> Params:
+    def restore_params(self, step: int, like: Params, extra=None):
         """The parameters of one checkpoint, laid out as `like`."""
         try:
-            return self._restore(step, params=like)[0]["params"]
+            return self._restore(step, params=like)[0]["params"], {}
         except Damaged as error:
             raise UserError(
-                f"the checkpoint {self._directory / str(step)} is damaged ({error}); put back a "
+                f"the checkpoint {self.directory / str(step)} is damaged ({error}); put back a "
                 "copy of it, or choose another with --checkpoint"
             ) from error
 
-    def average_params(self, steps: Sequence[int], like: Params) -> Params:
-        """The mean of the parameters of several checkpoints."""
-        total = self.restore_params(steps[0], like)
+    def average_params(self, steps, like, extra=None):
+        total = self.restore_params(steps[0], like)[0]
         for step in steps[1:]:
-            total = jax.tree.map(jnp.add, total, self.restore_params(step, like))
-        return jax.tree.map(lambda x: x / len(steps), total)
+            total = jax.tree.map(jnp.add, total, self.restore_params(step, like)[0])
+        return jax.tree.map(lambda x: x / len(steps), total), {}
 
     def _restore(self, step: int, **likes: Any) -> tuple[Mapping[str, Any], dict[str, Any]]:
         """Items and record of a checkpoint; raises Damaged, in all processes or in none."""
-        directory = self._directory / str(step)
+        directory = self.directory / str(step)
 
         # 1. The files.
         def record_and_reason() -> tuple[dict[str, Any] | None, str | None]:

@@ -10,18 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformer.runs import experiment
-from transformer.reports import ledger
-from transformer.runs import provenance
-from transformer.runs import restore
+from transformer.runs import experiment, provenance
+from transformer.runs import restore as trained
 from transformer.runs.checkpoints import DISK_TROUBLE, Checkpoints, reason_of, saved_steps
+from transformer.runs.experiment import Experiment
+from transformer.runs.integrity import digest, signed
+from transformer.runs.restore import TrainedModel
 from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
-from transformer.runs.experiment import Experiment
 from transformer.system.files import write_atomically
-from transformer.runs.integrity import digest, signed
-from transformer.models.transformer import Params
-from transformer.runs.restore import TrainedModel
 
 
 def is_kept(workdir: Path) -> bool:
@@ -37,7 +34,7 @@ def load(config: Experiment) -> TrainedModel:
     """
     directory = Path(config.training.init_from).expanduser()
     try:
-        model = restore.restore(directory, None, None)
+        model = trained.restore(directory)
     except UserError as error:
         hint = ""
         if "--checkpoint" in str(error):
@@ -78,14 +75,14 @@ def keep(workdir: Path, model: TrainedModel) -> None:
         if is_first():
             content = json.dumps(signed(origin)) + "\n"
             write_atomically(workdir / provenance.ORIGIN, content)
-        checkpoints = Checkpoints(directory, keep_last=1, best_metric="nll")
+        checkpoints = Checkpoints(directory, keep_last=1, best_metric="nll", direction="lower")
         with contextlib.closing(checkpoints):
             checkpoints.save_params(model.steps[-1], model.params)
     except DISK_TROUBLE as error:
         raise UserError(f"cannot write {directory}: {reason_of(error)}; make room there") from error
 
 
-def params(workdir: Path, like: Params) -> Params:
+def restore(workdir, like, extra):
     """The copy, laid out as the shapes of `like`; raises UserError if it is gone or damaged."""
     directory = workdir / provenance.INITIAL
     if not (steps := from_first(lambda: saved_steps(directory))):
@@ -93,7 +90,9 @@ def params(workdir: Path, like: Params) -> Params:
             f"{directory} is gone, with what the run began with; put it back, or start again in "
             "another --workdir"
         )
-    checkpoints = Checkpoints(directory, keep_last=1, best_metric="nll", read_only=True)
+    checkpoints = Checkpoints(
+        directory, keep_last=1, best_metric="nll", direction="lower", read_only=True
+    )
     with contextlib.closing(checkpoints):
         try:
             return checkpoints.restore_params(steps[-1], like)
@@ -105,7 +104,7 @@ def params(workdir: Path, like: Params) -> Params:
 
 
 def _what_is_shared(config: Experiment) -> dict[str, Any]:
-    architecture, fields = experiment.architecture(config), experiment.flat(config.to_dict())
+    architecture, fields = experiment.architecture(config), experiment.flat(config)
     del architecture["model.dtype"]
     names = ["tokenizer.joint", "tokenizer.model_type", "tokenizer.vocab_size", "data.is_tokenized"]
     if not config.tokenizer.joint:  # its vocabularies are not to change places
