@@ -43,11 +43,9 @@ def get_config() -> ConfigDict:
     # More training pairs, as text: what earlier models have translated, say.
     config.data.extra_source = placeholder(str)
     config.data.extra_target = placeholder(str)
-    # Whether each training pair is there a second time with its sides exchanged: for one model of
-    # both directions, or to begin with (training.init_from).
-    config.data.both_directions = False
     # Whether the text is tokenised already, so that BLEU is to count what is between spaces.
     config.data.is_tokenized = False
+    config.data.packing = True
     # The longest side of a training pair, in tokens; longer ones are dropped, and counted.
     # Also the least width of a packed row: that of the side with more tokens is larger.
     # Sentences to translate are never dropped or cut.
@@ -105,20 +103,23 @@ def get_config() -> ConfigDict:
     config.model.dtype = "float32"
 
     config.optimizer = ConfigDict()  # Section 5.3
-    config.optimizer.name = "adam"  # or adamw, adafactor, sgd
-    # Of adam and adamw; beta1 is the momentum of sgd, too. Adafactor has constants of its own.
-    config.optimizer.beta1 = 0.9
-    config.optimizer.beta2 = 0.98
-    config.optimizer.epsilon = 1e-9
-    # Decoupled weight decay of matrices, for adamw and adafactor.
+    # adam, adamw, sgd or adafactor. Adafactor multiplies the rate by the size (root mean square)
+    # of each parameter. A field that an optimizer or a schedule does not use must stay as it is.
+    config.optimizer.name = "adam"
+    config.optimizer.beta1 = 0.9  # of adam and adamw; the momentum of sgd
+    config.optimizer.beta2 = 0.98  # of adam and adamw
+    config.optimizer.epsilon = 1e-9  # of adam and adamw
+    # For adamw and adafactor: an update takes rate * weight_decay of each parameter with two or
+    # more dimensions (so of no bias and no scale).
     config.optimizer.weight_decay = 0.0
     config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none
-    # noam is Equation 3. The others rise to a peak of their own: inverse_sqrt, which is Equation 3
-    # with that peak; linear and cosine, which fall to 0; constant.
+    # noam is Equation 3, whose peak follows from d_model and warmup_steps. inverse_sqrt has the
+    # same shape and a peak of its own, as have linear and cosine, which fall to 0, and constant.
     config.optimizer.schedule = "noam"
-    config.optimizer.peak_learning_rate = placeholder(float)  # not for noam
-    config.optimizer.warmup_steps = 4000
-    config.optimizer.decay_steps = placeholder(int)  # for linear and cosine: where the rate is 0
+    config.optimizer.peak_learning_rate = placeholder(float)
+    config.optimizer.warmup_steps = 4000  # updates in which the rate rises to its peak
+    # The update at which the rate of linear and cosine is 0.
+    config.optimizer.decay_steps = placeholder(int)
 
     config.training = ConfigDict()
     config.training.steps = 100_000  # updates

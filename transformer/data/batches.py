@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 class PackedPairs:
     """Sentence pairs packed into rows of `source_width` and `target_width` tokens."""
 
-    def __init__(self, pairs: TokenizedPairs, source_width: int, target_width: int, seed: int):
+    def __init__(self, pairs, source_width: int, target_width: int, seed: int, packing=True):
         row_of_pair = pack(
             pairs.source_lengths, pairs.target_lengths, source_width, target_width, seed
         )
@@ -157,6 +157,10 @@ class TrainingBatches:
         return padded.reshape(shape)
 
     @property
+    def fingerprint(self):
+        return "x"
+
+    @property
     def updates_per_epoch(self) -> float:
         return len(self.packed) / self.layout.rows
 
@@ -180,6 +184,7 @@ class EvaluationBatches:
         target_width: int,
         rows: int,
         num_shards: int,
+        packing=True,
     ):
         source_scale, target_scale = (
             -(-int(lengths.max()) // width)

@@ -10,7 +10,11 @@ _MULTIPLE = 8  # of row widths that are not as asked for: what tensor cores like
 
 
 def row_widths(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, least_source: int, least_target: int
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    least_source: int,
+    least_target: int,
+    packing=True,
 ) -> tuple[int, int]:
     """Widths of rows that the two sides of these pairs can fill alike.
 

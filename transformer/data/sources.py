@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import IO
 
-from transformer.system.errors import UserError
+from transformer.system.errors import UserError, setting
 
 SPLITS = ("train", "validation", "test")
 
@@ -29,21 +29,21 @@ class DataConfig:
     dataset: str | None
     source_language: str
     target_language: str
-    data_dir: str
-    raw_dir: str | None
+    data_dir: str = setting(may_change=True, recorded=False)
+    raw_dir: str | None = setting(may_change=True, recorded=False)
     train_split: str
     validation_split: str
     test_split: str
-    train_source: str | None
-    train_target: str | None
-    validation_source: str | None
-    validation_target: str | None
-    test_source: str | None
-    test_target: str | None
-    extra_source: str | None
-    extra_target: str | None
-    both_directions: bool
+    train_source: str | None = setting(may_change=True, recorded=False)
+    train_target: str | None = setting(may_change=True, recorded=False)
+    validation_source: str | None = setting(may_change=True, recorded=False)
+    validation_target: str | None = setting(may_change=True, recorded=False)
+    test_source: str | None = setting(may_change=True, recorded=False)
+    test_target: str | None = setting(may_change=True, recorded=False)
+    extra_source: str | None = setting(may_change=True, recorded=False)
+    extra_target: str | None = setting(may_change=True, recorded=False)
     is_tokenized: bool
+    packing: bool
     max_source_length: int
     max_target_length: int
 
@@ -138,8 +138,6 @@ def training_source(config: DataConfig) -> PairSource:
     source = open_source(config, "train")
     if config.extra_source:
         source = JoinedPairs(source, TextPairs(*config.text_files("extra")))
-    if config.both_directions:
-        source = JoinedPairs(source, ExchangedPairs(source))
     return source
 
 

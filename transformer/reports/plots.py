@@ -16,7 +16,7 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 
 
-def learning_curve(metrics_path: str | Path, out_path: str | Path) -> None:
+def learning_curve(metrics_path: str | Path, out_path: str | Path, directions=None) -> None:
     """Draws the learning curve of a metrics.jsonl into a PNG file.
 
     One panel has the training loss and each split's validation loss (`eval/<split>/nll`),

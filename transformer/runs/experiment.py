@@ -216,14 +216,10 @@ def architecture(config: Experiment) -> dict[str, Any]:
 
 
 def _section_types(task: str, family: str) -> dict[str, type]:
-    types = {field.name: field.type for field in dataclasses.fields(Experiment)}
-    chosen = {**find_task(task).sections, "model": find_family(family).config}
-    optional = [field.name for field in dataclasses.fields(Experiment) if field.default is None]
-    return {
-        name: chosen[name] if name in chosen else kind
-        for name, kind in types.items()
-        if name in chosen or name not in optional
-    }
+    """The sections of an experiment of this task and this family."""
+    fields = dataclasses.fields(Experiment)
+    types = {field.name: field.type for field in fields if field.default is dataclasses.MISSING}
+    return types | {"model": find_family(family).config} | dict(find_task(task).sections)
 
 
 def _choice(config: Mapping[str, Any], section: str, field: str) -> Any:

@@ -185,6 +185,7 @@ class Loop:
             self.save(at, scheduled=True)
             self.checkpoints.record_scores(at.step, scores)
         raise UserError(
-            f"the last checkpoint, of step {at.step}, cannot be saved in {self.checkpoints.directory}"
-            "; make room there, then start again to go on from the one before it"
+            f"the last checkpoint, of step {at.step}, cannot be saved in "
+            f"{self.checkpoints.directory}; make room there, then start again to go on from the "
+            "one before it"
         )

@@ -10,8 +10,21 @@ import optax
 
 from transformer.system.errors import UserError, check_choice, check_range
 
-OPTIMIZERS = ("adam", "adamw", "adafactor", "sgd")
-SCHEDULES = ("noam", "inverse_sqrt", "linear", "cosine", "constant")
+# By optimizer: the fields that it does not use, and which must then keep these values.
+OPTIMIZERS = {
+    "adam": {"weight_decay": 0},
+    "adamw": {},
+    "adafactor": {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9},
+    "sgd": {"beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0},
+}
+# By schedule: which of peak_learning_rate and decay_steps it needs; the others must be None.
+SCHEDULES = {
+    "noam": (),
+    "inverse_sqrt": ("peak_learning_rate",),
+    "linear": ("peak_learning_rate", "decay_steps"),
+    "cosine": ("peak_learning_rate", "decay_steps"),
+    "constant": ("peak_learning_rate",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,74 +49,79 @@ class OptimizerConfig:
         check_range(self, "optimizer", "weight_decay max_grad_norm", 0)
         rises = self.schedule in ("noam", "inverse_sqrt")
         check_range(self, "optimizer", "warmup_steps", 1 if rises else 0)
-        if self.weight_decay and self.name not in ("adamw", "adafactor"):
-            raise UserError(
-                f"optimizer.weight_decay is {self.weight_decay}, but {self.name} has none; set "
-                "optimizer.name to adamw or adafactor, or optimizer.weight_decay to 0"
-            )
-        if self.schedule == "noam" and self.peak_learning_rate is not None:
-            raise UserError(
-                f"optimizer.peak_learning_rate is {self.peak_learning_rate}, but the peak of noam "
-                "follows from model.d_model and optimizer.warmup_steps; set optimizer.schedule to "
-                "inverse_sqrt, which has the same shape"
-            )
-        if self.schedule != "noam":
-            if self.peak_learning_rate is None:
+        for field, value in OPTIMIZERS[self.name].items():
+            if getattr(self, field) != value:
+                others = [name for name, unused in OPTIMIZERS.items() if field not in unused]
                 raise UserError(
-                    f"optimizer.schedule is {self.schedule}, which needs a peak; give "
-                    "optimizer.peak_learning_rate"
+                    f"optimizer.{field} is {getattr(self, field)}, but {self.name} does not use "
+                    f"it; leave it at {value}, or set optimizer.name to {' or '.join(others)}"
                 )
-            check_range(self, "optimizer", "peak_learning_rate", 0)
-        decays = self.schedule in ("linear", "cosine")
-        if decays and (self.decay_steps is None or self.decay_steps <= self.warmup_steps):
+        if self.name == "adamw" and self.weight_decay == 0:
             raise UserError(
-                f"optimizer.decay_steps is {self.decay_steps}; {self.schedule} needs the update at "
-                f"which the rate is 0, after optimizer.warmup_steps = {self.warmup_steps}"
+                "optimizer.weight_decay is 0, and adamw without it is adam; give "
+                "optimizer.weight_decay, or set optimizer.name to adam"
             )
-        if not decays and self.decay_steps is not None:
+        for field in ("peak_learning_rate", "decay_steps"):
+            if field in SCHEDULES[self.schedule]:
+                if getattr(self, field) is None:
+                    raise UserError(
+                        f"optimizer.schedule is {self.schedule}, which needs optimizer.{field}; "
+                        "give a value"
+                    )
+                check_range(self, "optimizer", field, 0)
+            elif getattr(self, field) is not None:
+                others = [name for name, needs in SCHEDULES.items() if field in needs]
+                raise UserError(
+                    f"optimizer.{field} is {getattr(self, field)}, but the schedule "
+                    f"{self.schedule} does not use it; leave it out, or set optimizer.schedule to "
+                    f"{' or '.join(others)}"
+                )
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise UserError(
-                f"optimizer.decay_steps is {self.decay_steps}, but {self.schedule} does not end; "
-                "leave it out, or set optimizer.schedule to linear or cosine"
+                f"optimizer.decay_steps is {self.decay_steps}, the update at which the rate is 0; "
+                f"it must be above optimizer.warmup_steps = {self.warmup_steps}"
             )
 
 
 def make_optimizer(
     config: OptimizerConfig, schedule: Callable[[jax.Array], jax.Array]
 ) -> optax.GradientTransformationExtraArgs:
-    """The optimizer of a config, after clipping by global norm where that is asked for.
+    """The optimizer of a config, after gradient clipping by global norm if the config asks for it.
 
-    schedule: the learning rate by update, the first of which has step 1.
+    schedule: the learning rate of each update; the first update has step 1.
 
-    Its `update` takes `apply`, a boolean: where that is false, the updates are 0 and the state
+    Its `update` takes `apply`, a boolean. Where it is false, the updates are 0 and the state
     stays as it is, so that the update does not count.
     """
-
-    def rate(count: jax.Array) -> jax.Array:  # Optax counts from 0
-        return schedule(count + 1)
-
     if config.name == "adam":
         chosen = _adam(config, schedule)
-    elif config.name == "adamw":
-        chosen = _skippable(
-            optax.adamw(
-                rate,
-                config.beta1,
-                config.beta2,
-                config.epsilon,
-                weight_decay=config.weight_decay,
-                mask=_is_matrix,
-            )
-        )
-    elif config.name == "adafactor":
-        decay = config.weight_decay or None
-        chosen = _skippable(
-            optax.adafactor(rate, weight_decay_rate=decay, weight_decay_mask=_is_matrix)
-        )
     else:
-        chosen = _skippable(optax.sgd(rate, momentum=config.beta1))
+        chosen = _skippable(_from_optax(config, schedule))
     if config.max_grad_norm == 0:
         return chosen
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), chosen)
+
+
+def _from_optax(
+    config: OptimizerConfig, schedule: Callable[[jax.Array], jax.Array]
+) -> optax.GradientTransformation:
+    def rate(count: jax.Array) -> jax.Array:  # Optax counts from 0
+        return schedule(count + 1)
+
+    def decay(count: jax.Array) -> jax.Array:
+        return config.weight_decay * rate(count)
+
+    if config.name == "sgd":
+        return optax.sgd(rate, momentum=config.beta1 or None)
+    if config.name == "adamw":
+        betas = config.beta1, config.beta2
+        return optax.adamw(
+            rate, *betas, config.epsilon, weight_decay=config.weight_decay, mask=_is_matrix
+        )
+    # Left to itself Adafactor would decay by the same fraction at any rate, even at 0.
+    return optax.adafactor(
+        rate, weight_decay_rate=decay if config.weight_decay else None, weight_decay_mask=_is_matrix
+    )
 
 
 def _is_matrix(params: Any) -> Any:
@@ -111,9 +129,7 @@ def _is_matrix(params: Any) -> Any:
     return jax.tree.map(lambda x: x.ndim > 1, params)
 
 
-def _skippable(
-    inner: optax.GradientTransformation,
-) -> optax.GradientTransformationExtraArgs:
+def _skippable(inner: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """`inner` with an update that takes `apply`."""
 
     def update(grads, state, params=None, *, apply=True):

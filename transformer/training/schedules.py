@@ -15,8 +15,7 @@ Schedule = Callable[[jax.Array], jax.Array]
 def make_schedule(config: OptimizerConfig, width: int | None) -> Schedule:
     """The learning rate of an update, float32; the first update has step 1.
 
-    All but `constant` without a warm-up rise in a straight line from 0 to their peak, which they
-    reach at step `warmup_steps`. Then
+    Every schedule rises in a straight line and reaches its peak at step `warmup_steps`. Then
       noam, inverse_sqrt: fall with the inverse square root of the step;
       linear, cosine: fall to 0 at step `decay_steps`, in a straight line or by half a cosine;
       constant: stays.
@@ -27,28 +26,32 @@ def make_schedule(config: OptimizerConfig, width: int | None) -> Schedule:
     if config.schedule == "noam":
         if width is None:
             raise UserError(
-                "optimizer.schedule is 'noam', and its peak follows from model.d_model, which this "
-                "family does not have; set optimizer.schedule to 'inverse_sqrt' and give "
+                "optimizer.schedule is noam, whose peak follows from model.d_model, which this "
+                "family does not have; set optimizer.schedule to inverse_sqrt and give "
                 "optimizer.peak_learning_rate"
             )
-
-        def noam(step: jax.Array) -> jax.Array:
-            step = jnp.asarray(step, jnp.float32)
-            return width**-0.5 * jnp.minimum(step**-0.5, step * warmup**-1.5)
-
-        return noam
+        return _inverse_sqrt(width**-0.5, warmup)
     if config.schedule == "inverse_sqrt":
+        return _inverse_sqrt(peak * warmup**0.5, warmup)
+    if config.schedule == "linear":
+        after = optax.linear_schedule(peak, 0.0, config.decay_steps - warmup)
+    elif config.schedule == "cosine":
+        after = optax.cosine_decay_schedule(peak, config.decay_steps - warmup)
+    else:
+        after = optax.constant_schedule(peak)
 
-        def inverse_sqrt(step: jax.Array) -> jax.Array:
-            step = jnp.asarray(step, jnp.float32)
-            return peak * jnp.minimum((warmup / step) ** 0.5, step / warmup)
+    def schedule(step: jax.Array) -> jax.Array:
+        step = jnp.asarray(step, jnp.float32)
+        return jnp.minimum(step / max(warmup, 1), 1) * after(jnp.maximum(step - warmup, 0))
 
-        return inverse_sqrt
-    rest = (config.decay_steps or 0) - warmup
-    after = {
-        "linear": lambda: optax.linear_schedule(peak, 0.0, rest),
-        "cosine": lambda: optax.cosine_decay_schedule(peak, rest),
-        "constant": lambda: optax.constant_schedule(peak),
-    }[config.schedule]()
-    joined = optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), after], [warmup])
-    return lambda step: jnp.asarray(joined(step), jnp.float32)
+    return schedule
+
+
+def _inverse_sqrt(scale: float, warmup: int) -> Schedule:
+    """Equation 3, where scale is d_model^-0.5; in general, peak * warmup^0.5."""
+
+    def schedule(step: jax.Array) -> jax.Array:
+        step = jnp.asarray(step, jnp.float32)
+        return scale * jnp.minimum(step**-0.5, step * warmup**-1.5)
+
+    return schedule
