@@ -31,12 +31,10 @@ import dataclasses
 import io
 import json
 import statistics
-import time
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -44,8 +42,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from ml_collections import config_flags
 
+from benchmarks import timing
 from benchmarks.program import Program
-from transformer.data.batches import Batch
+from benchmarks.synthetic import full_rows
 from transformer.models import attention
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
@@ -103,9 +102,7 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, **layers))
     vocab_size = config.tokenizer.vocab_size
     program = Program(config, vocab_size, jax.devices()[:1])
-    tokens = np.random.default_rng(0).integers(3, vocab_size, (1, case.rows, case.length))
-    tokens, segments = tokens.astype(np.int32), np.ones_like(tokens, np.int32)
-    batch = Batch(tokens, segments, tokens, tokens, segments)
+    batch = full_rows(case.rows, case.length, case.length, vocab_size)
     most = attention.MAX_QUERIES
     if case.form == "plain":
         attention.MAX_QUERIES = case.length
@@ -118,12 +115,13 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
     if case.length > longest.value:
         return {**result, "seconds": None}
     batch = jax.tree.map(jnp.asarray, batch)
-    seconds, start = [], time.perf_counter()
-    while len(seconds) < 6 and time.perf_counter() - start < SECONDS_FOR_A_TIME:
-        before = time.perf_counter()
+    program.start()
+
+    def step() -> None:
         program.step(batch)
         jax.block_until_ready(program.state)
-        seconds.append(time.perf_counter() - before)
+
+    seconds = timing.seconds_of(step, 6, limit=SECONDS_FOR_A_TIME)
     return {**result, "seconds": statistics.median(seconds[1:] or seconds)}
 
 

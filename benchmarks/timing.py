@@ -6,6 +6,7 @@ share the drift, so that their ratio keeps its meaning where their seconds do no
 
 import contextlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -93,6 +94,16 @@ def serve(prepare: Callable[[], tuple[dict[str, Any], Callable[[], Any]]]) -> No
     print(json.dumps(about), file=replies)
     for _ in sys.stdin:
         print(json.dumps(measure()), file=replies)
+
+
+def seconds_of(function: Callable[[], Any], times: int, limit: float = math.inf) -> list[float]:
+    """The seconds of so many calls; of fewer, but at least one, where `limit` seconds are over."""
+    values, start = [], time.perf_counter()
+    while not values or (len(values) < times and time.perf_counter() - start < limit):
+        before = time.perf_counter()
+        function()
+        values.append(time.perf_counter() - before)
+    return values
 
 
 def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
