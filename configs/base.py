@@ -15,6 +15,10 @@ from ml_collections.config_dict import placeholder
 def get_config() -> ConfigDict:
     config = ConfigDict()
 
+    config.task = ConfigDict()
+    # What is learned from what: seq2seq, sentences from sentences.
+    config.task.name = "seq2seq"
+
     config.data = ConfigDict()
     # A TFDS builder with its config, downloaded and prepared when first used.
     config.data.dataset = "wmt14_translate/de-en"
@@ -97,12 +101,20 @@ def get_config() -> ConfigDict:
     config.model.dtype = "float32"
 
     config.optimizer = ConfigDict()  # Section 5.3
+    config.optimizer.name = "adam"  # or adamw, adafactor, sgd
+    # Of adam and adamw; beta1 is the momentum of sgd, too. Adafactor has constants of its own.
     config.optimizer.beta1 = 0.9
     config.optimizer.beta2 = 0.98
     config.optimizer.epsilon = 1e-9
-    config.optimizer.learning_rate_scale = 1.0  # times Equation 3
+    # Decoupled weight decay of matrices, for adamw and adafactor.
+    config.optimizer.weight_decay = 0.0
+    config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none
+    # noam is Equation 3. The others rise to a peak of their own: inverse_sqrt, which is Equation 3
+    # with that peak; linear and cosine, which fall to 0; constant.
+    config.optimizer.schedule = "noam"
+    config.optimizer.peak_learning_rate = placeholder(float)  # not for noam
     config.optimizer.warmup_steps = 4000
-    config.optimizer.max_grad_norm = 0.0  # gradient clipping; 0: none
+    config.optimizer.decay_steps = placeholder(int)  # for linear and cosine: where the rate is 0
 
     config.training = ConfigDict()
     config.training.steps = 100_000  # updates
@@ -112,20 +124,19 @@ def get_config() -> ConfigDict:
     # 0: all of it, on CPUs 2,048.
     config.training.max_tokens_per_device = 0
     config.training.label_smoothing = 0.1
-    # R-Drop's alpha (Liang et al. 2021: 5): two passes with other dropout, at twice the cost, that
-    # are to agree; 0: none.
-    config.training.r_drop = 0.0
     # A work directory, or what evaluate.py --export made of one (as of an average), whose
     # parameters and tokenizer the run begins with; the optimizer begins anew.
     config.training.init_from = placeholder(str)
     config.training.seed = 0
     config.training.log_every = 100  # updates
-    # Validation nll and a checkpoint (the paper: every 10 minutes), and validation BLEU
-    # (at each checkpoint or some of them; 0: never).
+    # A checkpoint and its validation nll (the paper: every 10 minutes).
     config.training.checkpoint_every = 1500
-    config.training.bleu_every = 7500
+    # Full validation, which also translates and measures BLEU: at each checkpoint or some of
+    # them; 0: never.
+    config.training.full_validation_every = 7500
     config.training.keep_last = 5
-    config.training.best_metric = "bleu"  # or nll: the checkpoint to keep besides the last
+    # Which metric names the best checkpoint, kept besides the last: bleu or nll.
+    config.training.best_metric = "bleu"
     # Stop after so many measurements of best_metric without a better one; 0: never.
     config.training.patience = 0
     # An update whose loss or gradient is not finite is skipped. After so many in a row, or of

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scripts import assert_refused, environment, run, succeeded, toy_flags, write_toy
 from small_configs import sizes_of
-from test_bad_input import assert_refused, environment, run, toy_flags, write_toy
-from test_command_line import succeeded
 
 from benchmarks import profile_summary, timing
 from benchmarks.profile_summary import Event

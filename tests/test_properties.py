@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_bad_input import ROOT, Result, assert_refused, run
+from scripts import ROOT, Result, assert_refused, run
 from test_batches import all_pairs, assert_equal, pairs_of
 from test_tokenizers import small_tokenizer
 

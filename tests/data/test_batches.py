@@ -16,9 +16,9 @@ from transformer.data.batches import (
     TrainingBatches,
     layout,
 )
-from transformer.models.loss import cross_entropy
 from transformer.data.token_cache import TokenizedPairs
 from transformer.data.vocabulary import BOS, EOS
+from transformer.models.loss import cross_entropy
 
 
 def tokenized(pairs: list[tuple[list[int], list[int]]]) -> TokenizedPairs:

@@ -9,7 +9,6 @@ import pytest
 import tensorflow_datasets as tfds
 
 from transformer.data import datasets
-from transformer.system.errors import UserError
 from transformer.data.sources import (
     DataConfig,
     PairSource,
@@ -19,6 +18,7 @@ from transformer.data.sources import (
     open_text,
     training_source,
 )
+from transformer.system.errors import UserError
 
 PAIRS = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("two birds", "zwei V\u00f6gel")]
 

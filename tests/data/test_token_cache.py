@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from transformer.data import token_cache as module
-from transformer.system.errors import UserError
-from transformer.data.subword_nmt import train_subword_nmt
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.sources import PairSource
+from transformer.data.subword_nmt import train_subword_nmt
 from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
+from transformer.system.errors import UserError
 
 NO_LIMITS = {"max_source_length": None, "max_target_length": None}
 ROOT = pathlib.Path(__file__).parents[2]

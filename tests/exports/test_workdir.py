@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from scripts import assert_same_params
 from small_configs import MODEL, PAPER, sizes_of
 
 from transformer.data.sentencepiece import train_sentencepiece
@@ -49,11 +50,6 @@ def workdir(tmp_path_factory):
             checkpoints.save(state, {}, scheduled=True)
             checkpoints.record_scores(step, {"nll": float(step != 5)})
     return workdir
-
-
-def assert_same_params(a, b):
-    for x, y in zip(*(jax.tree.leaves(model.params) for model in (a, b)), strict=True):
-        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize(

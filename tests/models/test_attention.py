@@ -16,8 +16,8 @@ from transformer.models.attention import (
     attention,
     dot_product_attention,
 )
-from transformer.models.layers import DropoutRngs
 from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs
 from transformer.system.sharding import data_mesh, split_rows
 
 ROOT = Path(__file__).parents[2]

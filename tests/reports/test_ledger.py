@@ -11,8 +11,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from scripts import run
 from small_configs import config_of
-from test_bad_input import run
 
 from configs import base, demo
 from transformer.data.tokenizers import Tokenizers

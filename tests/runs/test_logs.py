@@ -18,8 +18,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from transformer.runs import logs
-from transformer.system.errors import UserError
 from transformer.runs.logs import MetricsWriter, Progress, read_metrics
+from transformer.system.errors import UserError
 
 
 def read_events(workdir: Path) -> list[list[Event]]:

@@ -29,10 +29,10 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from transformer.system.errors import UserError
 from transformer.data.sources import Pair, PairSource
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS
+from transformer.system.errors import UserError
 
 # Change it whenever the same text would give other files.
 _FORMAT = 1

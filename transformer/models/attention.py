@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.layers import DropoutRngs, Linear, at_least_float32, dropout, multiply
+from transformer.models.layers import Linear
 from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs, at_least_float32, dropout, multiply
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.

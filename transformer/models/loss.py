@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.models.layers import at_least_float32, multiply
+from transformer.models.numerics import at_least_float32, multiply
 
 
 class Loss(NamedTuple):

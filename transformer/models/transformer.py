@@ -16,14 +16,13 @@ from transformer.models.family import Family, Sizes
 from transformer.models.layers import (
     ACTIVATIONS,
     AddAndNorm,
-    DropoutRngs,
     Embedding,
     FeedForward,
-    dropout,
     layer_norm,
 )
 from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.system.errors import UserError, check_choice, check_range, setting
 

@@ -17,11 +17,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
+from transformer.models.functional import Params
+from transformer.runs.integrity import difference, digest, read_signed, signed, write_inventory
 from transformer.system.distributed import from_first, in_all, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
-from transformer.runs.integrity import difference, digest, read_signed, signed, write_inventory
-from transformer.models.functional import Params
 from transformer.training.step import TrainState
 
 # What a full or failing disk raises, in Orbax's main thread and in its others.

@@ -10,18 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformer.runs import experiment
+from transformer.models.functional import Params
 from transformer.reports import ledger
-from transformer.runs import provenance
-from transformer.runs import restore
+from transformer.runs import experiment, provenance, restore
 from transformer.runs.checkpoints import DISK_TROUBLE, Checkpoints, reason_of, saved_steps
+from transformer.runs.experiment import Experiment
+from transformer.runs.integrity import digest, signed
+from transformer.runs.restore import TrainedModel
 from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
-from transformer.runs.experiment import Experiment
 from transformer.system.files import write_atomically
-from transformer.runs.integrity import digest, signed
-from transformer.models.functional import Params
-from transformer.runs.restore import TrainedModel
 
 
 def is_kept(workdir: Path) -> bool:
