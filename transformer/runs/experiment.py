@@ -45,7 +45,6 @@ EXPORTED = "exported.json"
 ADDED = {
     "data.extra_source": None,
     "data.extra_target": None,
-    "data.both_directions": False,
     "training.r_drop": 0.0,
     "training.init_from": None,
     "tokenizer.sampling_alpha": 0.0,
