@@ -559,8 +559,6 @@ def test_a_pickle_in_the_token_cache_is_replaced(tmp_path, bomb, name):
     content = file.read_bytes()
     same_size = (bomb * len(content))[: len(content)]
     for damaged in (bomb, same_size):
-        if damaged is same_size and name.endswith("tokens.bin"):
-            continue  # numbers that the cache takes for tokens
         file.write_bytes(damaged)
         assert all_pairs(token_cache(pairs, tokenizers, cache, **NO_LIMITS)) == wanted
         assert file.read_bytes() == content

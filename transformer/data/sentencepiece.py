@@ -13,8 +13,16 @@ import re
 from collections.abc import Iterable, Sequence
 
 from transformer.data.bpe_dropout import LONGEST, segment
+from transformer.data.vocabulary import (
+    BOS,
+    EOS,
+    LINE_BREAKS,
+    PAD,
+    UNK,
+    Tokenizer,
+    without_surrogates,
+)
 from transformer.system.errors import UserError
-from transformer.data.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
 
 MODEL_TYPES = ("bpe", "unigram")
 _SPACE = "\u2581"  # what SentencePiece writes for a space inside its pieces

@@ -16,8 +16,16 @@ import re
 from collections.abc import Iterable, Sequence
 
 from transformer.data.bpe_dropout import LONGEST, segment
+from transformer.data.vocabulary import (
+    BOS,
+    EOS,
+    LINE_BREAKS,
+    PAD,
+    UNK,
+    Tokenizer,
+    without_surrogates,
+)
 from transformer.system.errors import UserError
-from transformer.data.vocabulary import BOS, EOS, LINE_BREAKS, PAD, UNK, Tokenizer, without_surrogates
 
 _JOINED = "@@ "
 _END = "</w>"

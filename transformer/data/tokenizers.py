@@ -8,12 +8,12 @@ from typing import NamedTuple, Self
 from absl import logging
 
 from transformer.data import sentencepiece
-from transformer.system.errors import UserError, check_range, setting
-from transformer.system.files import write_atomically
-from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.sources import PairSource
+from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
+from transformer.system.errors import UserError, check_range, setting
+from transformer.system.files import write_atomically
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
 # The special tokens and the bytes: a SentencePiece vocabulary needs these and the characters
