@@ -19,7 +19,7 @@ from typing import IO
 
 from absl import flags
 
-from transformer.data.sources import blocks_of_lines, open_text
+from transformer.data.text_files import blocks_of_lines, open_text
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system import distributed

@@ -256,7 +256,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def runs(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The one run of a result, or those of an ensemble."""
-    return [result, *(result["ensemble_with"] if "ensemble_with" in result else [])]
+    return [result, *result.get("ensemble_with", ())]
 
 
 def all_runs(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:

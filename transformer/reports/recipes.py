@@ -28,29 +28,13 @@ _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="
 # them. peak_learning_rate: reached within the updates that were made.
 DERIVED = ("averaged_checkpoints", "tokens_seen", "peak_learning_rate", "length_penalty_formula")
 # What leaves a score as it is, or shows in another fact.
-IRRELEVANT = [
-    "task.name",
-    "model.family",
-    "data.data_dir",
-    "data.raw_dir",
-    "data.validation_split",
-    "data.validation_source",
-    "data.validation_target",
-    "data.packing",
-    "optimizer.peak_learning_rate",
-    "training.max_tokens_per_device",
-    "training.log_every",
-    "training.full_validation_every",
-    "training.keep_last",
-    "training.best_metric",
-    "training.patience",
-    "training.rollback_after",
-    "training.max_loss_rise",
-    "training.max_rollbacks",
-    "mesh.data",
-    "mesh.fsdp",
-    "mesh.tensor",
-]
+IRRELEVANT = """
+    task.name model.family data.data_dir data.raw_dir data.validation_split data.validation_source
+    data.validation_target data.packing optimizer.peak_learning_rate training.max_tokens_per_device
+    training.log_every training.full_validation_every training.keep_last training.best_metric
+    training.patience training.rollback_after training.max_loss_rise training.max_rollbacks
+    mesh.data mesh.fsdp mesh.tensor
+""".split()  # noqa: SIM905
 
 
 class Effect(NamedTuple):
@@ -97,7 +81,7 @@ def _recipe(table: Mapping[str, Any]) -> Recipe:
         return Recipe(**table)
     other = _recipe(_TABLES["recipe"][table["like"]])
     own = {name: value for name, value in table.items() if name not in ("like", "changes")}
-    changes = other.changes | (table["changes"] if "changes" in table else {})
+    changes = other.changes | table.get("changes", {})
     return other._replace(**own, changes=changes)
 
 

@@ -77,9 +77,8 @@ def is_known(origin: Mapping[str, Any] | None) -> bool:
     if not origin or "starts" not in origin or not origin["starts"] or origin["starts"][0]["step"]:
         return False
     is_at_its_end = origin["steps"] >= origin["config"]["training.steps"]
-    if "training.init_from" in origin["overrides"]:
-        if "init_from" not in origin or not is_known(origin["init_from"]):
-            return False
+    if "training.init_from" in origin["overrides"] and not is_known(origin.get("init_from")):
+        return False
     return is_at_its_end or origin["stopped_early"]
 
 
