@@ -70,23 +70,23 @@ def run_benchmark(
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
-        command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
-        with subprocess.Popen(
-            [*command, f"--output={output}"],
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "benchmarks" / script, *arguments, f"--output={output}"],
             env=os.environ | environment,
             stdout=log or subprocess.DEVNULL,
             stderr=log,
             start_new_session=True,
-        ) as process:
-            try:
-                code = process.wait(timeout)
-            except BaseException as error:
+        )
+        try:
+            failure = process.wait(timeout) and f"exit code {process.returncode}"
+        except subprocess.TimeoutExpired:
+            failure = f"stopped after {timeout:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # with its workers
-                if isinstance(error, subprocess.TimeoutExpired):
-                    raise Failed(f"stopped after {timeout:.0f} s") from None
-                raise
-        if code:
-            raise Failed(f"exit code {code}")
+            process.wait()
+        if failure:
+            raise Failed(failure)
         return json.loads(output.read_text())
 
 
