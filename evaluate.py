@@ -29,7 +29,7 @@ from transformer.exports.workdir import check_can_be_written, export
 from transformer.reports import ledger, recipes
 from transformer.runs import cli
 from transformer.runs.experiment import EXPORTED
-from transformer.runs.logs import Progress
+from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError

@@ -32,7 +32,10 @@ class PyTorchTransformer(nn.Module):
         # What nn.Transformer has no counterpart for would not be a comparison.
         assert config.share_embeddings == "all"
         assert config.norm == "post"
+        assert config.normalization == "layer_norm"
         assert config.positions == "sinusoidal"
+        assert config.scale_embeddings
+        assert not config.attention_bias
         d_model = config.d_model
         self.embedding = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
@@ -89,7 +92,7 @@ def _layer(kind, config: TransformerConfig) -> nn.Module:
         config.d_ff,
         config.dropout,
         ACTIVATIONS[config.activation],
-        layer_norm_eps=1e-6,
+        layer_norm_eps=config.norm_epsilon,
         batch_first=True,
     )
     layer.dropout = nn.Dropout(config.activation_dropout)

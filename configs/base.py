@@ -83,17 +83,21 @@ def get_config() -> ConfigDict:
     # The size of each head's keys and values; 0 is d_model / num_heads.
     config.model.d_k = 0
     config.model.d_v = 0
+    config.model.attention_bias = False  # whether the projections of attention have biases
     config.model.dropout = 0.1  # of sublayer outputs and of embeddings, Section 5.4
     config.model.attention_dropout = 0.0
     config.model.activation_dropout = 0.0
     config.model.activation = "relu"  # or gelu, elu, swish
     config.model.norm = "post"  # LayerNorm(x + Sublayer(x)); or pre
+    config.model.normalization = "layer_norm"  # or rms_norm
+    config.model.norm_epsilon = 1e-6  # added to the variance
     config.model.positions = "sinusoidal"  # or learned (Table 3, row E)
     # Rows of the tables of learned positions; no more than data.max_*_length.
     config.model.max_positions = 256
     # Which of source embedding, target embedding and output layer share one matrix:
     # all; decoder (the latter two); none.
     config.model.share_embeddings = "all"
+    config.model.scale_embeddings = True  # times sqrt(d_model), Section 3.4
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
     # normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"

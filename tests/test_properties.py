@@ -38,7 +38,7 @@ from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.runs import experiment
-from transformer.runs.logs import read_metrics
+from transformer.runs.metrics import read_metrics
 from transformer.system.errors import UserError
 
 # The same examples each time. To search further, turn derandomize off and max_examples up.

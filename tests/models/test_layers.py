@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer.models.layers import AddAndNorm, Embedding, FeedForward, Linear, layer_norm
+from transformer.models.layers import NORMALIZATIONS, AddAndNorm, Embedding, FeedForward, Linear
 from transformer.models.numerics import DropoutRngs
 
 F32, BF16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
@@ -38,6 +38,14 @@ def test_embedding_is_scaled_and_the_output_layer_is_not():
     np.testing.assert_array_equal(logits, [[[3, 11, 19]]])
 
 
+def test_segment_embeddings_are_embeddings_that_are_not_scaled():
+    """BERT adds one of two vectors to each token, which says of which of two texts it is."""
+    segments = Embedding(2, 4, scale=1.0, dtype=F32, rngs=nnx.Rngs(0))
+    segments.table_VD[...] = jnp.arange(8.0).reshape(2, 4)
+    found = segments.embed(jnp.array([[0, 0, 1]]))
+    np.testing.assert_array_equal(found, [[[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]]])
+
+
 def test_bfloat16_embedding_gives_float32_logits():
     embedding = Embedding(2, 2, dtype=BF16, rngs=nnx.Rngs(0))
     assert embedding.table_VD[...].dtype == F32
@@ -58,9 +66,6 @@ def test_initial_values():
     assert bound * 0.99 < float(abs(kernel).max()) <= bound
     assert float(kernel.std()) == pytest.approx(bound / 3**0.5, rel=0.03)  # uniform
     np.testing.assert_array_equal(layer.bias[...], np.zeros(53))
-    norm = layer_norm(5, dtype=F32, rngs=nnx.Rngs(0))
-    np.testing.assert_array_equal(norm.scale[...], np.ones(5))
-    np.testing.assert_array_equal(norm.bias[...], np.zeros(5))
 
 
 def feed_forward(activation="relu", dropout_rate=0.0):
@@ -106,43 +111,70 @@ def test_activation_dropout_acts_on_the_hidden_units_only():
     np.testing.assert_array_equal(feed_forward()(x, rngs())[0, 0], [1.5, 9.5])
 
 
-def test_layer_norm_has_biased_variance():
-    x = jnp.array([[1.0, 3.0, 5.0]])
-    # An unbiased variance would give -1, 0, 1.
-    found = layer_norm(3, dtype=F32, rngs=nnx.Rngs(0))(x)
-    np.testing.assert_allclose(found, [[-1.2247446, 0, 1.2247446]], atol=3e-7)
+def norm_of(d_model, form="layer_norm", *, epsilon=1e-6, dtype=F32):
+    return NORMALIZATIONS[form](d_model, epsilon=epsilon, dtype=dtype, rngs=nnx.Rngs(0))
 
 
-def test_layer_norm_epsilon():
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        # An unbiased variance would give -1, 0, 1.
+        ("layer_norm", [-1.2247446, 0, 1.2247446]),
+        ("rms_norm", [0.2927700, 0.8783101, 1.4638501]),  # over sqrt(35 / 3)
+    ],
+)
+def test_normalisation(form, expected):
+    found = norm_of(3, form)(jnp.array([[1.0, 3.0, 5.0]]))
+    np.testing.assert_allclose(found, [expected], atol=3e-7)
+
+
+@pytest.mark.parametrize("form", NORMALIZATIONS)
+def test_epsilon_is_added_to_the_mean_square(form):
     with jax.enable_x64(True):
-        norm = layer_norm(3, dtype=jnp.dtype("float64"), rngs=nnx.Rngs(0))
-        # 1e-6; 1e-5 would give 1.2247426, none at all 1.2247449.
-        found = norm(jnp.array([[1.0, 3.0, 5.0]], jnp.float64))
-        np.testing.assert_allclose(found, [[-1.2247446, 0, 1.2247446]], atol=1e-7)
-        # Where it matters: x = (-1e-3, 1e-3) has the variance 1e-6.
-        norm = layer_norm(2, dtype=jnp.dtype("float64"), rngs=nnx.Rngs(0))
-        found = norm(jnp.array([[-1e-3, 1e-3]], jnp.float64))
-        np.testing.assert_allclose(found, [[-(0.5**0.5), 0.5**0.5]], rtol=1e-6)
+        # x = (-1e-3, 1e-3) has the mean square 1e-6.
+        x = jnp.array([[-1e-3, 1e-3]], jnp.float64)
+        for epsilon, expected in ((1e-6, 0.5**0.5), (3e-6, 0.5)):
+            found = norm_of(2, form, epsilon=epsilon, dtype=jnp.dtype("float64"))(x)
+            np.testing.assert_allclose(found, [[-expected, expected]], rtol=1e-6)
 
 
-def test_layer_norm_scale_and_bias():
-    norm = layer_norm(4, dtype=F32, rngs=nnx.Rngs(0))
+def test_scale_and_bias_of_layer_normalisation():
+    norm = norm_of(4)
+    np.testing.assert_array_equal(norm.scale[...], np.ones(4))
+    np.testing.assert_array_equal(norm.bias[...], np.zeros(4))
     norm.scale[...] = jnp.array([0.1, -0.2, 0.3, -0.4])
     norm.bias[...] = jnp.array([-0.1, 0.2, -0.3, 0.4])
     found = norm(jnp.array([[2.88794374, 4.67853451, 3.96257305, 3.28433037]]))
     np.testing.assert_allclose(found, [[-0.219619, -0.086118, -0.185915, 0.645876]], atol=1e-5)
+    rms = norm_of(4, "rms_norm")
+    assert jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(rms))) == {"scale": (4,)}
 
 
-def test_layer_norm_of_bfloat16_has_float32_statistics():
-    norm = layer_norm(2, dtype=BF16, rngs=nnx.Rngs(0))
-    found = norm(jnp.array([[256.0, 258.0]], BF16))
+def test_normalisation_of_bfloat16_has_float32_statistics():
+    found = norm_of(2, dtype=BF16)(jnp.array([[256.0, 258.0]], BF16))
     assert found.dtype == BF16
     # The mean, 257, is no bfloat16.
     np.testing.assert_array_equal(found, [[-1, 1]])
 
 
+def test_layer_normalisation_keeps_its_digits_where_the_mean_is_large():
+    """The mean of squares less the square of the mean would be 0.38 off in float32."""
+    rng = np.random.default_rng(0)
+    x, g = 1000 + rng.normal(size=(11, 509)), rng.normal(size=(11, 509))
+    x = x.astype(np.float32)  # rounding x to 2^-14 is not the norm's fault
+    with jax.enable_x64(True):
+        norm = norm_of(509, dtype=jnp.dtype("float64"))
+        expected, backward = jax.vjp(norm, jnp.asarray(x, jnp.float64))
+        (expected_gradient,) = backward(jnp.asarray(g))
+        expected, expected_gradient = np.asarray(expected), np.asarray(expected_gradient)
+    found, backward = jax.vjp(norm_of(509), jnp.asarray(x))
+    (gradient,) = backward(jnp.asarray(g, F32))
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=2e-3)
+
+
 def add_and_norm(norm, dropout_rate=0.0):
-    return AddAndNorm(3, norm=norm, dropout_rate=dropout_rate, dtype=F32, rngs=nnx.Rngs(params=0))
+    return AddAndNorm(norm_of(3), norm_first=norm == "pre", dropout_rate=dropout_rate)
 
 
 def test_post_ln_normalises_the_sum():

@@ -9,9 +9,12 @@ from flax import nnx
 from small_configs import MODEL, sizes_of
 
 from configs import base, big
+from transformer.data.batches import Batch
 from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, num_params
-from transformer.models.transformer import Transformer, TransformerConfig
+from transformer.models.loss import cross_entropy
+from transformer.models.masks import Mask
+from transformer.models.transformer import Transformer, TransformerConfig, training_flops
 from transformer.system.errors import UserError
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23
@@ -37,7 +40,7 @@ def small(**changes) -> FunctionalModel:
 
 
 def call(model, params, *arguments):
-    return jax.jit(lambda params, *arguments: model.bind(params)(*arguments))(params, *arguments)
+    return jax.jit(lambda params: model.bind(params)(*arguments))(params)
 
 
 # ---- Who sees whom ----
@@ -174,6 +177,58 @@ def test_long_rows_in_blocks_of_queries_equal_the_plain_form(random_params, monk
     monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", 3)
     for found, plain in zip(loss_and_gradient(), expected):
         np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4)
+
+
+# ---- Loss and attention weights ----
+
+
+def packed_batch():
+    """Rows of several sentences with padding between them, and one row of padding."""
+    rng = np.random.default_rng(5)
+    src_segments = np.array([[1, 1, 1, 0, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1], [0] * 7])
+    tgt_segments = np.array([[1, 1, 2, 2, 2, 0, 3], [1, 1, 1, 1, 1, 0, 0], [0] * 7])
+    src = rng.integers(1, SOURCE_VOCABULARY, (3, 7)) * (src_segments > 0)
+    tgt_in, tgt_out = rng.integers(1, TARGET_VOCABULARY, (2, 3, 7)) * (tgt_segments > 0)
+    return Batch(*map(jnp.asarray, (src, src_segments, tgt_in, tgt_out, tgt_segments)))
+
+
+@pytest.mark.parametrize("share", ["all", "decoder", "none"])
+def test_the_loss_is_the_cross_entropy_of_the_logits(share, random_params):
+    model, batch = small(**ONE_LAYER, norm="pre", share_embeddings=share), packed_batch()
+
+    @jax.jit
+    def both(params):
+        bound = model.bind(params)
+        inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+        real_BT = batch.tgt_segments_BT > 0
+        expected = cross_entropy(bound(*inputs), batch.tgt_out_BT, real_BT, 0.1)
+        return bound.loss(batch, None, 0.1), expected
+
+    found, expected = both(random_params(model))
+    assert found.tokens == expected.tokens == 11
+    np.testing.assert_allclose(found[:2], expected[:2], rtol=1e-6)
+    assert found.terms == {}
+
+
+@pytest.mark.parametrize("most", [3, 256], ids=["blocks", "plain"])
+def test_attention_weights_of_all_layers_and_heads(most, random_params, monkeypatch):
+    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", most)
+    model, batch = small(num_decoder_layers=3), packed_batch()
+    inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+    params = random_params(model)
+    logits, weights = call(model, params, *inputs, None, True)
+    np.testing.assert_allclose(logits, call(model, params, *inputs), atol=1e-5)
+    assert [len(layers) for layers in weights] == [2, 3, 3]
+    src, tgt = batch.src_segments_BS, batch.tgt_segments_BT
+    masks = Mask(src, src), Mask(tgt, tgt, jnp.arange(7)), Mask(tgt, src)
+    for layers, mask in zip(weights, masks, strict=True):
+        may_attend = np.broadcast_to(mask.dense()[:, None], (3, 3, 7, 7))
+        for weights_BHTS in layers:
+            np.testing.assert_array_equal(weights_BHTS > 0, may_attend)
+            np.testing.assert_allclose(weights_BHTS.sum(-1), may_attend.any(-1), atol=1e-6)
+        # No two layers, and no two heads, are the same.
+        heads = np.concatenate([x.swapaxes(0, 1) for x in layers])
+        assert len(np.unique(heads.reshape(len(heads), -1), axis=0)) == 3 * len(layers)
 
 
 # ---- Decoding ----
@@ -337,6 +392,31 @@ def test_init():
     assert len({float(x[0, 0]) for x in matrices}) == len(matrices)
 
 
+# ---- FLOPs ----
+
+
+def test_flops_are_those_xla_counts():
+    sizes = dict(num_decoder_layers=3, d_model=96, d_ff=384, num_heads=4, d_k=24, d_v=32)
+    config = TransformerConfig(**{**SMALL, **sizes})
+    model = build_model(config, sizes_of(211))
+    src, tgt = jnp.ones((5, 19), jnp.int32), jnp.ones((5, 23), jnp.int32)
+
+    def loss(params):
+        return model.bind(params).loss(Batch(src, src, tgt, tgt, tgt), None, 0.1).loss
+
+    ours = training_flops(config, sizes_of(211), np.full(5, 19), np.full(5, 23)).sum()
+    for program, share in ((loss, 1 / 3), (jax.value_and_grad(loss), 1)):
+        compiled = jax.jit(program).lower(model.abstract_params()).compile()
+        # XLA also counts softmax, normalisation, residuals and the loss.
+        assert share * ours < compiled.cost_analysis()["flops"] < 1.1 * share * ours
+
+
+def test_base_is_378_megaflops_a_pair_of_tokens():
+    config = TransformerConfig(**base.get_config().model.to_dict())
+    flops = training_flops(config, sizes_of(37_000), np.array([1]), np.array([1])).item()
+    assert flops == pytest.approx(378e6, rel=0.01)
+
+
 # ---- NNX ----
 
 
@@ -439,6 +519,8 @@ def test_dropout_is_a_function_of_its_key(random_params):
     [
         ("activation", "tanh", "relu, gelu, elu, swish"),
         ("norm", "none", "post, pre"),
+        ("normalization", "batch_norm", "layer_norm, rms_norm"),
+        ("norm_epsilon", 0.0, "in [1e-12, 1)"),
         ("positions", "rotary", "sinusoidal, learned"),
         ("share_embeddings", True, "all, decoder, none"),
         ("dtype", "float16", "float32, bfloat16, float64"),

@@ -18,7 +18,7 @@ import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from small_configs import sizes_of
-from test_step import ADAM, MODEL, ROOT, TRAINING, reversible_pairs
+from test_step import ADAM, MODEL, ROOT, TRAINING, adam_of, reversible_pairs
 
 from configs import base
 from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
@@ -41,7 +41,7 @@ from transformer.system.sharding import (
     split_rows,
     state_sharding,
 )
-from transformer.training.optimizers import OptimizerConfig, optimizer
+from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import (
     TrainState,
     abstract_state,
@@ -132,10 +132,15 @@ def paths(tree) -> list[str]:
 
 def test_every_parameter_has_one_rule_and_every_rule_a_parameter():
     used = set()
-    for norm, positions, share in itertools.product(
-        ("pre", "post"), ("sinusoidal", "learned"), ("all", "decoder", "none")
-    ):
-        params = toy_model(norm=norm, positions=positions, share_embeddings=share).abstract_params()
+    choices = {
+        "norm": ("pre", "post"),
+        "positions": ("sinusoidal", "learned"),
+        "share_embeddings": ("all", "decoder", "none"),
+        "attention_bias": (False, True),
+        "normalization": ("layer_norm", "rms_norm"),
+    }
+    for chosen in itertools.product(*choices.values()):
+        params = toy_model(**dict(zip(choices, chosen, strict=True))).abstract_params()
         for path, leaf in zip(paths(params), jax.tree.leaves(params), strict=True):
             matches = [rule for rule in FAMILY.sharding if re.fullmatch(rule[0], path)]
             assert len(matches) == 1, path
@@ -154,7 +159,7 @@ def test_a_parameter_without_a_rule_is_a_defect():
 
 
 def test_moments_lie_as_their_parameters():
-    state = abstract_state(toy_model(), optimizer(16, dataclasses.replace(ADAM, max_grad_norm=1.0)))
+    state = abstract_state(toy_model(), adam_of(dataclasses.replace(ADAM, max_grad_norm=1.0), 16))
     shardings = state_sharding(abstract_mesh(1, 2, 4), state, FAMILY.sharding)
     adam = next(x for x in jax.tree.leaves(shardings.opt_state, is_leaf=is_adam) if is_adam(x))
     assert adam.mu == adam.nu == shardings.params
@@ -212,7 +217,7 @@ def test_a_dimension_that_cannot_be_split_evenly_is_copied():
 def test_the_base_model_on_each_device(shape, params):
     config = base.get_config().to_dict()
     model = build_model(TransformerConfig(**config["model"]), sizes_of(37_000))
-    state = abstract_state(model, optimizer(512, OptimizerConfig(**config["optimizer"])))
+    state = abstract_state(model, adam_of(OptimizerConfig(**config["optimizer"]), 512))
     like = laid_out(state, state_sharding(abstract_mesh(*shape), state, model.sharding))
     assert bytes_per_device(like.params) == 4 * params
     assert bytes_per_device(like.opt_state) == 2 * 4 * params + 4  # and a counter
@@ -234,7 +239,7 @@ class Toy:
 
     def __init__(self, *shape: int):
         self.mesh = make_mesh(MeshConfig(*shape), jax.devices()[: np.prod(shape)])
-        self.model, self.optimizer = toy_model(), optimizer(16, ADAM)
+        self.model, self.optimizer = toy_model(), adam_of(ADAM, 16)
         shapes = abstract_state(self.model, self.optimizer)
         self.like = laid_out(shapes, state_sharding(self.mesh, shapes, FAMILY.sharding))
         step = make_train_step(self.model, self.optimizer, TRAINING, self.mesh)
@@ -270,7 +275,8 @@ class Toy:
         nll_step = make_nll_step(self.model, self.mesh)
         rows = np.arange(16)
         packed = PackedPairs(reversible_pairs(97), 17, 17, seed=3)
-        loss = nll_step(params, distribute(packed.batch, rows, split_rows(self.mesh, axis=0)))
+        batch = distribute(packed.batch, rows, split_rows(self.mesh, axis=0))
+        loss = nll_step(params, {}, batch)
         return float(loss.nll / loss.tokens)
 
     def translations(self, params: Params) -> list[str]:
@@ -282,7 +288,7 @@ class Toy:
             lambda x: jax.device_put(rng.normal(0, 0.3, x.shape).astype("float32"), x.sharding),
             params,
         )
-        return translator.translate(params, ["a b", "c", "b a c a", "", "cc", "bac"])
+        return translator.translate((params, {}), ["a b", "c", "b a c a", "", "cc", "bac"])
 
 
 def bytes_on_first_device(tree) -> int:
@@ -303,7 +309,7 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
     for shape in MESHES:
         toy, seen = Toy(*shape), {}
         report[str(shape)] = seen
-        checkpoints = Checkpoints(workdir, keep_last=9, best_metric="nll")
+        checkpoints = Checkpoints(workdir, keep_last=9, best_metric="nll", direction="lower")
         if shape == (1, 1, 1):
             checkpoints.save(toy.init()(), {}, scheduled=True)
         # 1. From the first state of one device: two updates, a checkpoint, and two more.
@@ -315,7 +321,7 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
         state, losses = toy.updates(state, 0, 1)
         seen["bytes"] = [bytes_on_first_device(x) for x in (state.params, state.opt_state)]
         seen["planned bytes"] = [bytes_per_device(x) for x in (toy.like.params, toy.like.opt_state)]
-        own = Checkpoints(workdir / str(shape), keep_last=9, best_metric="nll")
+        own = Checkpoints(workdir / str(shape), keep_last=9, best_metric="nll", direction="lower")
         own.save(state, {}, scheduled=True)
         state, more = toy.updates(state, 2, 3)
         seen["losses"] = losses + more

@@ -1,5 +1,6 @@
 """The small parts: linear layer, embedding, feed-forward network, add & norm."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -13,6 +14,14 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": jax.nn.gelu,
     "elu": jax.nn.elu,
     "swish": jax.nn.swish,
+}
+
+# Forms of normalisation, with statistics in float32. layer_norm (Ba et al. 2016) has a biased
+# variance, computed in two passes: the mean of squares less the square of the mean, Flax's
+# default, loses all digits where the mean is a thousand standard deviations.
+NORMALIZATIONS: dict[str, Callable[..., nnx.Module]] = {
+    "layer_norm": functools.partial(nnx.LayerNorm, use_fast_variance=False),
+    "rms_norm": nnx.RMSNorm,  # Zhang and Sennrich 2019: no mean is subtracted, no bias added
 }
 
 # Glorot: the paper is silent; this is Tensor2Tensor's choice.
@@ -39,16 +48,26 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """One matrix for the input embedding and, where shared, the output layer (Section 3.4)."""
 
-    def __init__(self, vocab_size: int, d_model: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        *,
+        scale: float | None = None,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        """scale: what embeddings are multiplied by; None for the paper's sqrt(d_model)."""
         init = nnx.initializers.normal(stddev=d_model**-0.5)
         self.table_VD = nnx.Param(init(rngs.params(), (vocab_size, d_model), jnp.float32))
+        self.scale = d_model**0.5 if scale is None else scale
         self.dtype = dtype
 
     @jax.named_scope("embedding")
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
-        """Rows of the matrix, multiplied by sqrt(d_model). Returns [B, T, D]."""
+        """Rows of the matrix, scaled. Returns [B, T, D]."""
         x_BTD = self.table_VD[...][tokens_BT].astype(self.dtype)
-        return x_BTD * jnp.asarray(x_BTD.shape[-1] ** 0.5, self.dtype)
+        return x_BTD * jnp.asarray(self.scale, self.dtype)
 
     @jax.named_scope("logits")
     def logits(self, x_BTD: jax.Array) -> jax.Array:
@@ -80,7 +99,7 @@ class FeedForward(nnx.Module):
 
 
 class AddAndNorm(nnx.Module):
-    """Dropout, residual connection and layer normalisation around one sublayer.
+    """Dropout, residual connection and normalisation around one sublayer.
 
     Post-LN, the paper's (Sections 3.1 and 5.4): LayerNorm(x + Dropout(Sublayer(x))).
     Pre-LN: x + Dropout(Sublayer(LayerNorm(x))). Used as
@@ -89,11 +108,9 @@ class AddAndNorm(nnx.Module):
         x = add_and_norm.after(x, y, rngs)
     """
 
-    def __init__(
-        self, d_model: int, *, norm: str, dropout_rate: float, dtype: jnp.dtype, rngs: nnx.Rngs
-    ):
-        self.norm = layer_norm(d_model, dtype=dtype, rngs=rngs)
-        self.norm_first = norm == "pre"
+    def __init__(self, norm: nnx.Module, *, norm_first: bool, dropout_rate: float):
+        self.norm = norm
+        self.norm_first = norm_first
         self.dropout_rate = dropout_rate
 
     @jax.named_scope("add_and_norm")
@@ -104,8 +121,3 @@ class AddAndNorm(nnx.Module):
     def after(self, x_BTD: jax.Array, y_BTD: jax.Array, rngs: DropoutRngs | None) -> jax.Array:
         x_BTD = x_BTD + dropout(y_BTD, self.dropout_rate, rngs)
         return x_BTD if self.norm_first else self.norm(x_BTD)
-
-
-def layer_norm(d_model: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Layer normalisation: biased variance, scale and bias; statistics in float32."""
-    return nnx.LayerNorm(d_model, epsilon=1e-6, dtype=dtype, rngs=rngs)

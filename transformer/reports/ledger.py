@@ -22,7 +22,7 @@ from transformer.evaluation.evaluation import Translations, one_a_line
 from transformer.models.functional import num_params
 from transformer.runs import experiment, provenance
 from transformer.runs.experiment import Experiment
-from transformer.runs.logs import read_metrics
+from transformer.runs.metrics import read_metrics
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
