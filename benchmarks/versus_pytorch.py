@@ -44,7 +44,7 @@ FREE = {
     "model": {
         *("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads"),
         *("dropout", "attention_dropout", "activation_dropout", "activation", "dtype"),
-        "max_positions",  # of learned ones
+        *("norm_epsilon", "max_positions"),
     },
     "optimizer": {"beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"},
 }
