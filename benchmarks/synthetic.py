@@ -29,7 +29,7 @@ def synthetic_pairs(
     dtype = np.uint16 if vocab_size <= 2**16 else np.int32  # as in a token cache
 
     def side(lengths: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-        lengths = np.clip(lengths.astype(int), 2, limit)
+        lengths = np.clip(lengths.round().astype(int), 2, limit)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         rank = (vocab_size - FIRST + 1) ** rng.random(offsets[-1])  # density 1 / rank
         tokens = (rank.astype(int) - 1 + FIRST).astype(dtype)

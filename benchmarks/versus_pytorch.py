@@ -44,7 +44,7 @@ FREE = {
     "model": {
         *("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads"),
         *("dropout", "attention_dropout", "activation_dropout", "activation", "dtype"),
-        "max_positions",  # of learned ones
+        *("norm_epsilon", "max_positions"),
     },
     "optimizer": {"beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"},
 }
@@ -64,12 +64,18 @@ WORKER = flags.DEFINE_enum("worker", None, [OURS, EAGER, COMPILED], "Used by thi
 def main() -> None:
     config = Experiment.from_dict(CONFIG.value.to_dict())
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=DTYPE.value))
-    if WORKER.value:
-        if WORKER.value == OURS:
-            use_huge_pages()  # as train.py; starts the worker anew
-        prepare = prepare_ours if WORKER.value == OURS else prepare_pytorch
-        timing.serve(lambda: prepare(config))
-        return
+    if WORKER.value == OURS:
+        use_huge_pages()  # as train.py; starts the worker anew
+        timing.serve(lambda: prepare_ours(config))
+    elif WORKER.value:
+        timing.serve(lambda: prepare_pytorch(config))
+    else:
+        check(config)
+        compare(config)
+
+
+def check(config: Experiment) -> None:
+    """Raises UserError for what PyTorch is not compared with."""
     paper = base.get_config()
     for section, free in FREE.items():
         for field, value in vars(getattr(config, section)).items():
@@ -84,7 +90,6 @@ def main() -> None:
         raise UserError(f"torch.nn.Transformer has no model.activation={config.model.activation!r}")
     if unknown := set(VERSUS.value) - {EAGER, COMPILED}:
         raise UserError(f"--versus={','.join(unknown)}: it must be {EAGER}, {COMPILED} or both")
-    compare(config)
 
 
 def compare(config: Experiment) -> None:
@@ -97,7 +102,7 @@ def compare(config: Experiment) -> None:
                 # Beside PyTorch, JAX cannot have most of the GPU's memory.
                 {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"},
             )
-        except timing.WorkerFailed as failure:
+        except timing.Failed as failure:
             failed[name] = str(failure)
             print(f"{name} cannot be measured: {failure}; its error is above", file=sys.stderr)
     if OURS not in workers:

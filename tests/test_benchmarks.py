@@ -58,7 +58,7 @@ def test_median_and_range():
 
 
 def test_a_worker_that_dies_is_named():
-    with pytest.raises(timing.WorkerFailed, match="exit code 3"):
+    with pytest.raises(timing.Failed, match="exit code 3"):
         timing.Worker([sys.executable, "-c", "raise SystemExit(3)"], {})
 
 
