@@ -1,15 +1,24 @@
 """README.md and docs/: commands can be parsed, links lead somewhere, code and fields exist."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 from small_configs import config_of
 
+from transformer.data.batches import Batch
+from transformer.models.family import Sizes
+from transformer.models.functional import FunctionalModel
 from transformer.runs.experiment import check_field
 from transformer.runs.provenance import ROOT
+from transformer.system.sharding import MeshConfig, make_mesh, state_sharding
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with
@@ -136,3 +145,36 @@ def test_fields_are_there(page):
     for text in names(page):
         if (match := re.match(rf"({sections})\.\w+(?==|$)", text)) and match[0] not in REMOVED:
             check_field(match[0])
+
+
+def test_the_family_of_the_page_can_be_used(tmp_path, monkeypatch):
+    """docs/add-a-family.md: cached decoding is the forward pass, whose loss has gradients."""
+    page = ROOT / "docs" / "add-a-family.md"
+    (tmp_path / "bag.py").write_text(blocks(page, "python")[0])
+    spec = importlib.util.spec_from_file_location("bag", tmp_path / "bag.py")
+    bag = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bag", bag)  # where dataclasses looks
+    spec.loader.exec_module(bag)
+
+    family, config = bag.FAMILY, bag.BagConfig("bag", 5, "float32")
+    sizes = Sizes(11, 13, joint=False, max_source_length=7, max_target_length=7)
+    model = FunctionalModel(lambda rngs: family.build(config, sizes, rngs), family.sharding)
+    params = model.init(0)
+    src = np.array([[4, 5, 6], [7, 2, 0]])
+    tgt_out = np.array([[8, 9, 2, 0], [10, 12, 11, 2]])
+    tgt_in = np.roll(tgt_out, 1, axis=1) * (tgt_out > 0)
+    tgt_in[:, 0] = 1
+    batch = Batch(src, (src > 0) * 1, tgt_in, tgt_out, (tgt_out > 0) * 1)
+
+    bound = model.bind(params)
+    cache, nll = bound.init_cache(bound.encode(src), src, 1, 4), 0.0
+    for t in range(4):
+        logits, cache = bound.decode_step(tgt_in[:, t], cache)
+        log_probs = jax.nn.log_softmax(logits)[np.arange(2), tgt_out[:, t]]
+        nll -= jnp.sum(log_probs, where=tgt_out[:, t] > 0)
+    loss, grads = jax.value_and_grad(lambda p: model.bind(p).loss(batch, None, 0.0).loss)(params)
+    np.testing.assert_allclose(nll, loss, rtol=1e-6)
+    assert all(jnp.any(grad) for grad in jax.tree.leaves(grads))
+    shardings = state_sharding(make_mesh(MeshConfig(0, 1, 1)), params, family.sharding)
+    assert jax.tree.structure(shardings) == jax.tree.structure(params)
+    assert family.flops(config, sizes, np.array([3]), np.array([4])).tolist() == [1560.0]
