@@ -7,7 +7,6 @@ from transformer.reports.plots import learning_curve
 from transformer.runs.metrics import MetricsWriter
 from transformer.system.errors import UserError
 
-
 BETTER = {"nll": "lower", "bleu": "higher"}
 
 

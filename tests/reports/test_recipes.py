@@ -244,7 +244,7 @@ def test_a_run_of_another_family_is_not_compared():
 
     run = Experiment.from_dict(demo_rnn.get_config().to_dict())
     with pytest.raises(
-        UserError, match="model.family is 'rnn' in the run and 'transformer' in the"
+        UserError, match=r"model\.family is 'rnn' in the run and 'transformer' in the"
     ):
         explained(run)
 

@@ -71,7 +71,8 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
         axes.set_ylabel(label)
         axes.grid(color="0.9")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
+        if curves:
+            axes.legend(frameon=False)
     all_axes[-1].set_xlabel("step (updates)")
     all_axes[-1].xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
     all_axes[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

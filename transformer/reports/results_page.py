@@ -314,7 +314,8 @@ def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
         }
         for name in names
     }
-    write_curves(path, title, {label: curves for label, curves in panels.items() if curves})
+    drawn = {label: curves for label, curves in panels.items() if curves}
+    write_curves(path, title, drawn or {"no curves": {}})
 
 
 def main() -> None:
