@@ -33,9 +33,9 @@ from transformer.data.datasets.grammar_en_de import (
     sentence,
     subordinate_clause,
 )
-from transformer.system.errors import UserError
 from transformer.runs.experiment import Experiment
 from transformer.runs.logs import read_metrics
+from transformer.system.errors import UserError
 from transformer.system.preemption import StopRequest
 
 ROOT = Path(__file__).parents[2]

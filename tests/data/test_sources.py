@@ -8,7 +8,6 @@ import pytest
 import tensorflow_datasets as tfds
 
 from transformer.data import datasets
-from transformer.system.errors import UserError
 from transformer.data.sources import (
     DataConfig,
     PairSource,
@@ -17,6 +16,7 @@ from transformer.data.sources import (
     open_source,
     training_source,
 )
+from transformer.system.errors import UserError
 
 PAIRS = [("a dog", "ein Hund"), ("a cat", "eine Katze"), ("two birds", "zwei V\u00f6gel")]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from transformer.system.errors import UserError
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.tokenizers import TokenizerConfig, from_bytes, get_tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
+from transformer.system.errors import UserError
 
 MULTI30K = Path(__file__).parents[3] / "shared" / "data" / "multi30k"
 # The example of Sennrich et al. 2016, Algorithm 1.

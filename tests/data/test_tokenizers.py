@@ -8,11 +8,11 @@ import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers, load
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK, Tokenizer
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
 
 SENTENCES = [
     "The dog sees the cat.",
