@@ -34,7 +34,7 @@ from transformer.data.datasets.grammar_en_de import (
     subordinate_clause,
 )
 from transformer.runs.experiment import Experiment
-from transformer.runs.metrics import read_metrics
+from transformer.runs.logs import read_metrics
 from transformer.system.errors import UserError
 from transformer.system.preemption import StopRequest
 

@@ -270,14 +270,15 @@ def test_a_full_disk(tmp_path, monkeypatch, error_number):
     monkeypatch.setattr(module, "_CHUNK", 25)
     pairs = Pairs([("ab", "w")] * 100)
 
-    def append(writer, chunk, append=TokenWriter.append):
-        if writer.num_bytes > full:
-            raise OSError(error_number, os.strerror(error_number))
-        append(writer, chunk)
-
     # 4 and 3 tokens of 2 bytes and 2 offsets of 8 a pair, 16 for the first offsets; twice what
     # 50 pairs took.
     for full, needed in ((1000, " (it needs about 3,032 bytes)"), (0, "")):
+
+        def append(writer, chunk, append=TokenWriter.append, full=full):
+            if writer.num_bytes > full:
+                raise OSError(error_number, os.strerror(error_number))
+            append(writer, chunk)
+
         with monkeypatch.context() as patch:
             patch.setattr(TokenWriter, "append", append)
             with pytest.raises(UserError) as error:
