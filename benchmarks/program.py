@@ -8,7 +8,8 @@ from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import num_params
 from transformer.runs.experiment import Experiment
 from transformer.system.sharding import make_mesh, state_sharding
-from transformer.training.optimizers import optimizer
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
 from transformer.training.step import StepMetrics, abstract_state, init_state, make_train_step
 
 
@@ -31,7 +32,8 @@ class Program:
         self.mesh = make_mesh(config.mesh, devices)
         self.model = build_model(config.model, sizes_of(config, vocab_size))
         self.num_params = num_params(self.model.abstract_params())
-        self._optimizer = optimizer(config.model.d_model, config.optimizer)
+        schedule = make_schedule(config.optimizer, config.model.d_model)
+        self._optimizer = make_optimizer(config.optimizer, schedule)
         self._training = config.training
         shapes = abstract_state(self.model, self._optimizer)
         self.state = jax.jit(
