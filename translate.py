@@ -19,7 +19,7 @@ from typing import IO
 
 from absl import flags
 
-from transformer.data.sources import blocks_of_lines, open_text
+from transformer.data.text_files import blocks_of_lines, open_text
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system import distributed
@@ -46,7 +46,7 @@ def main() -> None:
 
     def translated(file: IO[bytes], name: str) -> Iterator[str]:
         for lines in blocks_of_lines(file, name, LINES_AT_ONCE):
-            translations = model.translator.translate(model.params, lines)
+            translations = model.task.translate(model.params, model.extra, lines)
             yield "".join(f"{line}\n" for line in translations)
 
     if INPUT.value is None:

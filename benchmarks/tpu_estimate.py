@@ -28,16 +28,13 @@ from jax.experimental import topologies
 from ml_collections import config_flags
 
 from benchmarks.collectives import collectives
-from benchmarks.program import sizes_of, training_flops
+from benchmarks.program import Program, training_flops
 from transformer.data.batches import Batch, layout
-from transformer.models.family import build_model
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.system.compilation import units
 from transformer.system.errors import UserError
-from transformer.system.sharding import make_mesh, row_shards
-from transformer.training.optimizers import optimizer
-from transformer.training.step import abstract_state, make_train_step
+from transformer.system.sharding import row_shards
 
 # Memory of a JAX device, from Google Cloud's pages on each version. A chip is one device, but
 # in a topology of v4 each of its two cores.
@@ -58,13 +55,14 @@ def main() -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     config = Experiment.from_dict(CONFIG.value.to_dict())
     devices = slice_devices(TOPOLOGY.value)
-    mesh = make_mesh(config.mesh, devices)
+    vocab_size, training = config.tokenizer.vocab_size, config.training
+    program = Program(config, vocab_size, devices)
+    mesh = program.mesh
     axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
     print(f"slice       {TOPOLOGY.value}: {mesh.size} x {devices[0].device_kind}, {axes}")
 
     # 1. The batch, from the config alone.
     widths = config.data.max_source_length, config.data.max_target_length
-    training = config.training
     rows = layout(  # as for an accelerator: train.py's own parts are for a CPU
         training.tokens_per_update, training.max_tokens_per_device, *widths, row_shards(mesh)
     )
@@ -81,13 +79,9 @@ def main() -> None:
     batch = Batch(source, source, target, target, target)
 
     # 2. The program.
-    vocab_size = config.tokenizer.vocab_size
-    model = build_model(config.model, sizes_of(config, vocab_size))
-    adam = optimizer(config.model.d_model, config.optimizer)
     start_time = time.monotonic()
-    lowered = make_train_step(model, adam, training, mesh).lower(abstract_state(model, adam), batch)
     try:
-        compiled = lowered.compile()
+        compiled = program.compile(batch)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -22,35 +22,37 @@ def get_config() -> ConfigDict:
     config.data = ConfigDict()
     # A TFDS builder with its config, downloaded and prepared when first used.
     config.data.dataset = "wmt14_translate/de-en"
-    # The text features of the data set; the target language also says how BLEU splits words.
+    # Text features of the data set; the target language also tells BLEU how to split words.
     config.data.source_language = "en"
     config.data.target_language = "de"
-    # Where TFDS keeps data sets, and we keep the tokenised text.
+    # Where TFDS keeps data sets and we keep the tokenised text.
     config.data.data_dir = "~/tensorflow_datasets"
-    # A local folder of raw files in place of the download (multi30k only).
+    # A local folder with the raw files, instead of the download (multi30k only).
     config.data.raw_dir = placeholder(str)
-    # TFDS splits; slices such as train[:10%] will do. WMT14: newstest2013 and newstest2014.
+    # TFDS splits, or slices such as train[:10%]. WMT14: newstest2013 and newstest2014.
     config.data.train_split = "train"
     config.data.validation_split = "validation"
     config.data.test_split = "test"
-    # One's own text in place of `dataset`: plain or .gz, UTF-8, one sentence a line.
+    # Your own text instead of `dataset`: plain or .gz, UTF-8, one sentence a line.
     config.data.train_source = placeholder(str)
     config.data.train_target = placeholder(str)
     config.data.validation_source = placeholder(str)
     config.data.validation_target = placeholder(str)
     config.data.test_source = placeholder(str)
     config.data.test_target = placeholder(str)
-    # More training pairs, as text: what earlier models have translated, say.
+    # More training pairs, as text: translations by earlier models, for example.
     config.data.extra_source = placeholder(str)
     config.data.extra_target = placeholder(str)
-    # Whether the text is tokenised already, so that BLEU is to count what is between spaces.
+    # The text is already split into tokens, with spaces between them; BLEU counts these.
     config.data.is_tokenized = False
-    config.data.packing = True
-    # The longest side of a training pair, in tokens; longer ones are dropped, and counted.
-    # Also the least width of a packed row: that of the side with more tokens is larger.
-    # Sentences to translate are never dropped or cut.
+    # The longest source and target of a training pair, in tokens. Longer pairs are dropped, and
+    # counted. Sentences to translate are never dropped or cut.
     config.data.max_source_length = 256
     config.data.max_target_length = 256
+    # Several pairs share a row of a batch, so that few positions are padding. Rows are as wide as
+    # the longest pair allowed; the side with more tokens gets wider rows. False: one pair a row,
+    # as wide as the longest pair, for models that cannot keep the pairs of a row apart.
+    config.data.packing = True
 
     config.tokenizer = ConfigDict()
     # bpe or unigram, SentencePiece's; or subword-nmt, for text that is tokenised already: then

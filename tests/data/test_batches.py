@@ -16,7 +16,8 @@ from transformer.data.batches import (
     TrainingBatches,
     layout,
 )
-from transformer.data.token_cache import TokenizedPairs
+from transformer.data.packing import row_widths
+from transformer.data.token_files import TokenizedPairs
 from transformer.data.vocabulary import BOS, EOS
 from transformer.models.loss import cross_entropy
 
@@ -177,6 +178,22 @@ def test_no_gradient_reaches_a_packed_neighbour(random_params):
         assert [np.flatnonzero(tokens).tolist() for tokens in reached] == sentences
 
 
+def test_without_packing_each_pair_has_a_row():
+    pairs = numbered([3, 2, 5, 1], [1, 4, 2, 3])
+    widths = row_widths(pairs.source_lengths, pairs.target_lengths, 64, 64, packing=False)
+    assert widths == (5, 4)
+    packed = PackedPairs(pairs, *widths, seed=3, packing=False)
+    assert packed.fill == 21 / 36
+    batch = packed.batch(np.array([2, 0, -1]))
+    assert batch.src_BS.tolist() == [[12, 12, 12, 12, EOS], [10, 10, EOS, 0, 0], 5 * [0]]
+    assert batch.tgt_in_BT.tolist() == [[BOS, 12, 0, 0], [BOS, 0, 0, 0], 4 * [0]]
+    assert batch.src_segments_BS.max() == batch.tgt_segments_BT.max() == 1
+    # A longer pair, and rows for two devices.
+    batches = list(EvaluationBatches(pairs, 4, 3, rows=5, num_shards=2, packing=False))
+    assert [batch.src_BS.shape for batch in batches] == [(2, 8), (2, 8)]
+    assert [pair for batch in batches for pair in pairs_of(batch)] == all_pairs(pairs)
+
+
 # --- The batches of a run -----------------------------------------------------------------
 
 
@@ -230,6 +247,32 @@ def test_other_seeds_give_other_batches():
     packed = PackedPairs(many_pairs(), 17, 13, seed=3)
     first = [pairs_of(TrainingBatches(packed, Layout(7, 2, 4), seed)[0]) for seed in (3, 3, 4)]
     assert first[0] == first[1] != first[2]
+
+
+def test_the_fingerprint_shows_other_batches_and_nothing_else(monkeypatch):
+    def batches(count=101, widths=(17, 13), seed=3, rows=(7, 2, 4), packing=True):
+        packed = PackedPairs(many_pairs(count), *widths, seed, packing)
+        return TrainingBatches(packed, Layout(*rows), seed)
+
+    first = batches()
+    assert len(first.fingerprint) == 64
+    assert first[5] is not None  # of another epoch
+    # How an update is split over devices does not matter, nor do the tokens themselves.
+    assert first.fingerprint == batches(rows=(7, 1, 8)).fingerprint
+    others = [
+        batches(count=97),
+        batches(widths=(17, 14)),
+        batches(seed=4),
+        batches(rows=(8, 2, 4)),
+        batches(packing=False),
+    ]
+    fingerprints = {first.fingerprint, *(other.fingerprint for other in others)}
+    assert len(fingerprints) == 6
+    # Another version of NumPy might draw other numbers for the order of the rows alone.
+    other = batches()
+    real = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: real((*seed, 1)))
+    assert other.fingerprint not in fingerprints
 
 
 # --- How an update is split ---------------------------------------------------------------

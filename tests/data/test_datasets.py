@@ -401,11 +401,10 @@ def test_multi30k_refuses_broken_files(raw, tmp_path):
     for content, message in (
         (
             gzip.compress(b"Ein Mann.\nZwei \xfcble Hunde.\n"),
-            r"line 2: byte 6 is not valid UTF-8",
+            r"is not UTF-8: line 2, byte 6 is 0xfc",
         ),
-        (gzip.compress(b"Ein Mann.\n" * 99)[:-9], r"is not a complete gzip file"),
-        (b"Ein Mann.\n", r"is not a complete gzip file"),
-        (gzip.compress(b"x" * (multi30k.MAX_LINE_BYTES + 1)), r"line 1: longer than 1048576"),
+        (gzip.compress(b"Ein Mann.\n" * 99)[:-9], r"is damaged or not a gzip file"),
+        (b"Ein Mann.\n", r"is damaged or not a gzip file"),
     ):
         (raw / "train.de.gz").write_bytes(content)
         with pytest.raises(UserError, match=r"raw/train\.de\.gz.*" + message) as caught:

@@ -3,11 +3,12 @@
 Several sentence pairs share a row, told apart by segment ids, so that nearly every position
 holds a real token and one batch shape is enough. Pairs are packed once, in a way that
 depends on the seed; each epoch then visits the rows in a new order, every row exactly
-once. Updates take consecutive rows of that endless sequence, across the ends of epochs, so
-all have the same number of rows, and any update can be had without those before it.
+once. Updates take consecutive rows of that endless sequence, across the ends of epochs. So
+all updates have the same number of rows, and each can be made without those before it.
 """
 
 import dataclasses
+import hashlib
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from transformer.data.vocabulary import BOS
 
 
 class Batch(NamedTuple):
-    """Packed rows, int32. Segment ids are 1, 2, ... within a row; 0 is padding.
+    """Packed rows, int32. Segment ids number the pairs of a row 1, 2, ...; 0 is padding.
 
     `tgt_in` is `tgt_out` shifted right within each sentence, BOS first.
     """
@@ -36,12 +37,23 @@ class Batch(NamedTuple):
 
 
 class PackedPairs:
-    """Sentence pairs packed into rows of `source_width` and `target_width` tokens."""
+    """Sentence pairs in rows of `source_width` and `target_width` tokens.
 
-    def __init__(self, pairs, source_width: int, target_width: int, seed: int, packing=True):
-        row_of_pair = pack(
-            pairs.source_lengths, pairs.target_lengths, source_width, target_width, seed
-        )
+    packing: several pairs may share a row; otherwise each has a row of its own.
+    """
+
+    def __init__(
+        self,
+        pairs: TokenizedPairs,
+        source_width: int,
+        target_width: int,
+        seed: int,
+        packing: bool = True,
+    ):
+        row_of_pair = np.arange(len(pairs))
+        if packing:
+            lengths = pairs.source_lengths, pairs.target_lengths
+            row_of_pair = pack(*lengths, source_width, target_width, seed)
         self.pairs = pairs
         self.source_width, self.target_width = source_width, target_width
         self.pairs_by_row = np.argsort(row_of_pair, kind="stable")
@@ -64,18 +76,18 @@ class PackedPairs:
         return self.num_tokens / (len(self) * (self.source_width + self.target_width))
 
     def num_tokens_of(self, rows: np.ndarray) -> int:
-        """Source and target tokens in these rows; a row number of -1 is an empty row."""
+        """Source and target tokens in these rows; row -1 is empty."""
         return int(self._row_tokens[rows[rows >= 0]].sum())
 
     def pairs_of(self, rows: np.ndarray) -> np.ndarray:
-        """The numbers of the pairs in these rows, whose number may be -1 for an empty row."""
+        """The numbers of the pairs in these rows; row -1 is empty."""
         rows = rows[rows >= 0]
         return np.concatenate(
             [self.pairs_by_row[self.row_offsets[r] : self.row_offsets[r + 1]] for r in rows]
         )
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """The batch of these rows, in the shape of `rows`; number -1 gives an empty row."""
+        """The batch of these rows, in the shape of `rows`; row -1 is empty."""
         shape, rows = rows.shape, rows.ravel()
         first = np.where(rows < 0, 0, self.row_offsets[rows])
         count = np.where(rows < 0, 0, self.row_offsets[rows + 1] - first)
@@ -113,13 +125,14 @@ def layout(
     target_width: int,
     num_shards: int,
 ) -> Layout:
-    """The layout for so many target (and as many source) positions an update.
+    """The layout of an update.
 
-    max_tokens_per_device: how many of them a device takes at once; 0 for all of them.
+    tokens_per_update: positions, source or target, whichever are more.
+    max_tokens_per_device: how many of them a device takes at once; 0: all.
     num_shards: in how many parts the rows are split over the devices (sharding.row_shards).
 
-    The rows of an update do not depend on the number of devices or on what fits them; only
-    how they are split does.
+    The rows of an update do not depend on the number of devices or on their memory; only how
+    the rows are split does.
     """
     width = max(source_width, target_width)
     rows = max(1, tokens_per_update // width)
@@ -157,8 +170,18 @@ class TrainingBatches:
         return padded.reshape(shape)
 
     @property
-    def fingerprint(self):
-        return "x"
+    def fingerprint(self) -> str:
+        """A hash of the plan: with another one a run would go on with other batches.
+
+        It covers the rows and their order in the first epoch. So it also shows when another
+        version of NumPy draws other random numbers.
+        """
+        packed = self.packed
+        sizes = self.layout.rows, packed.source_width, packed.target_width
+        plan = hashlib.sha256(repr(sizes).encode())
+        for array in (packed.pairs_by_row, packed.row_offsets, self._row_order(0)):
+            plan.update(array.astype("<i8").data)
+        return plan.hexdigest()
 
     @property
     def updates_per_epoch(self) -> float:
@@ -174,7 +197,7 @@ class TrainingBatches:
 class EvaluationBatches:
     """Batches that hold every pair exactly once, however long it is.
 
-    They have `rows` rows of the given widths; for longer pairs, fewer and wider ones.
+    They have `rows` rows of the given widths, or fewer and wider ones if a pair is longer.
     """
 
     def __init__(
@@ -184,7 +207,7 @@ class EvaluationBatches:
         target_width: int,
         rows: int,
         num_shards: int,
-        packing=True,
+        packing: bool = True,
     ):
         source_scale, target_scale = (
             -(-int(lengths.max()) // width)
@@ -194,7 +217,7 @@ class EvaluationBatches:
             )
         )
         widths = source_scale * source_width, target_scale * target_width
-        self.packed = PackedPairs(pairs, *widths, seed=0)
+        self.packed = PackedPairs(pairs, *widths, seed=0, packing=packing)
         rows = num_shards * max(1, rows // num_shards // max(source_scale, target_scale))
         numbers = np.arange(-(-len(self.packed) // rows) * rows).reshape(-1, rows)
         self._rows = np.where(numbers < len(self.packed), numbers, -1)

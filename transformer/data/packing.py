@@ -1,4 +1,4 @@
-"""Which sentence pairs share a row: rows that are nearly full on both sides."""
+"""Packing: which sentence pairs share a row, so that rows are nearly full on both sides."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ _CHOSEN_PAIRS = 2  # about so many of a row are chosen for their lengths, the ot
 _ATTEMPTS = 4
 _WELL_FILLED = 0.97  # rows with a smaller share of tokens are taken apart for the next attempt
 _MEAN_PAIRS = 3  # that a row has room for; with fewer, there is no good choice
-_MULTIPLE = 8  # of row widths that are not as asked for: what tensor cores like
+_MULTIPLE = 8  # a row that is made wider gets a width that tensor cores like
 
 
 def row_widths(
@@ -14,13 +14,17 @@ def row_widths(
     target_lengths: np.ndarray,
     least_source: int,
     least_target: int,
-    packing=True,
+    packing: bool = True,
 ) -> tuple[int, int]:
-    """Widths of rows that the two sides of these pairs can fill alike.
+    """Widths of rows for these pairs.
 
-    They are the given ones but that the side with more tokens gets more, and that both have
-    room for three pairs of mean length; at most twice the given ones.
+    Packed rows get the least widths, with two changes: the side with more tokens gets a wider
+    row, so that both sides fill up alike, and both sides have room for three pairs of mean
+    length. No width is more than twice the least one.
+    Without packing, the widths are the lengths of the longest source and target.
     """
+    if not packing:
+        return int(source_lengths.max()), int(target_lengths.max())
     least = np.array([least_source, least_target])
     means = np.array([source_lengths.mean(), target_lengths.mean()])
     num_pairs = max(_MEAN_PAIRS, *(least / means))
@@ -39,9 +43,9 @@ def pack(
 ) -> np.ndarray:
     """The row of each pair, int64 (N,): rows 0, 1, ..., none of them empty.
 
-    No pair may be longer than a row. Equal pairs are interchangeable, and so are rows with
-    equal room: time goes with the number of different ones, and is one or two microseconds a
-    pair for a million sentence pairs, ten where lengths are spread evenly.
+    No pair may be longer than a row. Pairs of equal lengths are interchangeable, and so are rows
+    with equal room, so the time depends on how many different ones there are: one or two
+    microseconds a pair for a million sentence pairs, ten where lengths are spread evenly.
     """
     rng = np.random.default_rng((seed, 0))
     row_of_pair = np.empty(len(source_lengths), np.int64)
@@ -64,7 +68,7 @@ def pack(
 
 def _pack_once(source, target, source_width, target_width) -> np.ndarray:
     """The row of each pair; all rows but a few are well filled."""
-    # 1. Most of a row's pairs are those that come. A row that they overfill is given up.
+    # 1. Most of a row's pairs are taken as they come. A row that they overfill is given up.
     least_rows = max(source.sum() / source_width, target.sum() / target_width)
     num_by_chance = max(0, int(len(source) / least_rows - _CHOSEN_PAIRS))
     shape = int(least_rows), num_by_chance
@@ -74,7 +78,7 @@ def _pack_once(source, target, source_width, target_width) -> np.ndarray:
     is_row = (source_room >= 0) & (target_room >= 0)
     by_chance, source_room, target_room = (a[is_row] for a in (by_chance, source_room, target_room))
 
-    # 2. They are numbered in such an order that rows with equal room follow each other.
+    # 2. Number the rows so that those with equal room follow each other.
     order, rooms = _groups(source_room, target_room, source_width, target_width)
     row_of_pair = np.full(len(source), -1)
     row_of_pair[by_chance[order]] = np.arange(len(order))[:, None]
@@ -94,7 +98,7 @@ def _pack_once(source, target, source_width, target_width) -> np.ndarray:
 
 
 def _groups(source, target, source_width, target_width):
-    """Which are equal, the largest first: an order that has them together; each with its count."""
+    """Groups of equal lengths, the largest first: the order that sorts them; lengths and count."""
     size = source.astype(np.int64) * target_width + target.astype(np.int64) * source_width
     key = size * (source_width + 1) + source
     order = np.argsort(-key, kind="stable")  # any other kind differs between processors
@@ -115,7 +119,7 @@ class _OpenRows:
         self._rooms: list[tuple[int, int]] = []
         self._rows: list[list[range]] = []
         self._slots: dict[tuple[int, int], int] = {}
-        # The rooms again, each times the other side's width: so both are to one scale.
+        # The rooms again, each times the other side's width, which brings both to one scale.
         self._scaled = np.empty((2, 1024), np.int64)
 
     def new(self, count: int) -> range:
@@ -135,7 +139,7 @@ class _OpenRows:
         self._scaled[:, slot] = room[0] * self._widths[1], room[1] * self._widths[0]
 
     def place(self, source: int, target: int, count: int):
-        """Rows for `count` pairs of these lengths, as ranges; new ones where none has room."""
+        """Yields ranges of rows for `count` pairs of these lengths; new ones if none has room."""
         while count:
             slot = self._best(source, target)
             if slot is None:
@@ -152,13 +156,13 @@ class _OpenRows:
             return None
         source_left = self._scaled[0, : len(self._rooms)] - source * self._widths[1]
         target_left = self._scaled[1, : len(self._rooms)] - target * self._widths[0]
-        # Unsigned, what is below zero is above everything.
+        # As unsigned numbers, those below zero become the largest.
         left = np.maximum(source_left.view(np.uint64), target_left.view(np.uint64))
         slot = int(left.argmin())
         return slot if left[slot] < 2**63 else None
 
     def _take(self, slot: int, count: int) -> range:
-        """Takes up to so many rows out of a slot."""
+        """Takes up to `count` rows out of a slot."""
         rows = self._rows[slot].pop()
         if count < len(rows):
             self._rows[slot].append(rows[count:])
@@ -167,7 +171,7 @@ class _OpenRows:
         return rows[:count]
 
     def _remove(self, slot: int) -> None:
-        """The last slot takes its place."""
+        """Removes a slot; the last one takes its place."""
         del self._slots[self._rooms[slot]]
         room, rows = self._rooms.pop(), self._rows.pop()
         if slot < len(self._rooms):

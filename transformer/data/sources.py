@@ -1,25 +1,26 @@
 """Where sentence pairs come from: parallel text files, or a TFDS dataset."""
 
 import abc
-import contextlib
 import dataclasses
-import gzip
 import hashlib
 import itertools
 import json
 import os
-import zlib
 from collections.abc import Iterator
-from typing import IO
 
-from transformer.system.errors import UserError, setting
+from transformer.data.text_files import count_and_hash, read_lines
+from transformer.system.errors import UserError, check_range, setting
 
 SPLITS = ("train", "validation", "test")
 
 Pair = tuple[str, str]
 
-_BLOCK = 1 << 20  # bytes
 _CHUNK = 16_384  # pairs
+
+
+def _place():
+    """A field that says where data lie. They may move: what they hold is known by its hash."""
+    return setting(may_change=True, recorded=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,23 +30,23 @@ class DataConfig:
     dataset: str | None
     source_language: str
     target_language: str
-    data_dir: str = setting(may_change=True, recorded=False)
-    raw_dir: str | None = setting(may_change=True, recorded=False)
+    data_dir: str = _place()
+    raw_dir: str | None = _place()
     train_split: str
     validation_split: str
     test_split: str
-    train_source: str | None = setting(may_change=True, recorded=False)
-    train_target: str | None = setting(may_change=True, recorded=False)
-    validation_source: str | None = setting(may_change=True, recorded=False)
-    validation_target: str | None = setting(may_change=True, recorded=False)
-    test_source: str | None = setting(may_change=True, recorded=False)
-    test_target: str | None = setting(may_change=True, recorded=False)
-    extra_source: str | None = setting(may_change=True, recorded=False)
-    extra_target: str | None = setting(may_change=True, recorded=False)
+    train_source: str | None = _place()
+    train_target: str | None = _place()
+    validation_source: str | None = _place()
+    validation_target: str | None = _place()
+    test_source: str | None = _place()
+    test_target: str | None = _place()
+    extra_source: str | None = _place()
+    extra_target: str | None = _place()
     is_tokenized: bool
-    packing: bool
     max_source_length: int
     max_target_length: int
+    packing: bool
 
     def __post_init__(self):
         for split in (*SPLITS, "extra"):
@@ -60,11 +61,7 @@ class DataConfig:
             raise UserError(
                 "no training data; give data.dataset, or data.train_source and data.train_target"
             )
-        for field in ("max_source_length", "max_target_length"):
-            if getattr(self, field) < 2:
-                raise UserError(
-                    f"data.{field} is {getattr(self, field)}; give 2 or more: a word and EOS"
-                )
+        check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
 
     def text_files(self, split: str) -> tuple[str | None, str | None]:
         """The configured source and target file of 'train', 'validation', 'test' or 'extra'."""
@@ -131,7 +128,7 @@ def open_source(config: DataConfig, split: str) -> PairSource:
 
 
 def training_source(config: DataConfig) -> PairSource:
-    """All that training sees: the train split, the extra pairs, and these exchanged, as configured.
+    """All that training sees: the train split and, if configured, the extra pairs.
 
     Raises UserError for all that is wrong with them.
     """
@@ -173,36 +170,11 @@ class JoinedPairs(PairSource):
         return ", and ".join(part.describe() for part in self._parts)
 
 
-class ExchangedPairs(PairSource):
-    """The pairs of a source with their sides exchanged."""
-
-    def __init__(self, pairs: PairSource):
-        self._pairs = pairs
-        self.fingerprint = hashlib.sha256(f"exchanged {pairs.fingerprint}".encode()).hexdigest()
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        for chunk in self._pairs.chunks(size):
-            yield [(target, source) for source, target in chunk]
-
-    def sample(self, size: int) -> list[Pair]:
-        return [(target, source) for source, target in self._pairs.sample(size)]
-
-    def describe(self) -> str:
-        return f"{len(self)} pairs of the same, exchanged"
-
-
 # --- Text files ---------------------------------------------------------------------------
 
 
 class TextPairs(PairSource):
-    """Two text files, line by line.
-
-    A line ends at a line feed and nowhere else: Python also takes U+2028, U+0085, form
-    feeds and lone carriage returns for line ends, which occur inside real sentences. The
-    carriage return before a line feed and a byte-order mark are not part of the text.
+    """Two text files, line by line; see text_files for what a line is.
 
     Both files are read once here, so that all errors come first: UserError for a file
     that cannot be read or is not UTF-8, for different numbers of lines, and for none.
@@ -210,7 +182,7 @@ class TextPairs(PairSource):
 
     def __init__(self, source: str, target: str):
         self._paths = [os.path.expanduser(path) for path in (source, target)]
-        (source_lines, source_hash), (target_lines, target_hash) = map(_scan, self._paths)
+        (source_lines, source_hash), (target_lines, target_hash) = map(count_and_hash, self._paths)
         if source_lines != target_lines:
             raise UserError(
                 f"{self._paths[0]} has {source_lines} lines and {self._paths[1]} has "
@@ -227,83 +199,21 @@ class TextPairs(PairSource):
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
         changed = UserError(f"{self._paths[0]} or {self._paths[1]} has changed while it was read")
+        pairs = zip(*map(read_lines, self._paths), strict=True)
         count = 0
-        with open_text(self._paths[0]) as source, open_text(self._paths[1]) as target:
-            sides = [
-                blocks_of_lines(file, path, size)
-                for file, path in zip((source, target), self._paths, strict=True)
-            ]
-            for lines in itertools.zip_longest(*sides, fillvalue=()):
-                count += len(lines[0])
-                if len(lines[0]) != len(lines[1]) or count > self._len:
+        try:
+            while chunk := list(itertools.islice(pairs, size)):
+                count += len(chunk)
+                if count > self._len:
                     raise changed
-                yield list(zip(*lines, strict=True))
+                yield chunk
+        except ValueError as error:  # one file is now longer than the other
+            raise changed from error
         if count != self._len:
             raise changed
 
     def describe(self) -> str:
         return f"{self._len} pairs of {self._paths[0]} and {self._paths[1]}"
-
-
-def _scan(path: str) -> tuple[int, str]:
-    """Number of lines and SHA-256 of a text file; raises UserError if it is not one."""
-    count, content = 0, hashlib.sha256()
-    if os.path.exists(path) and not os.path.isfile(path):
-        # Pipes, too: the files are read more than once.
-        raise UserError(f"{path} is not a file; give a text file, or one ending in .gz")
-    with _read_errors(path), open_text(path) as file:
-        while lines := file.readlines(_BLOCK):
-            block = b"".join(lines)
-            content.update(block)
-            try:
-                block.decode()
-            except UnicodeDecodeError as error:
-                line = count + block.count(b"\n", 0, error.start) + 1
-                column = error.start - block.rfind(b"\n", 0, error.start)
-                raise UserError(
-                    f"{path} is not UTF-8: line {line}, byte {column} is "
-                    f"0x{block[error.start]:02x}; convert the file to UTF-8"
-                ) from error
-            count += len(lines)
-    return count, content.hexdigest()
-
-
-def open_text(path: str) -> IO[bytes]:
-    """Opens a text file, or one ending in '.gz', for its bytes; UserError if that fails."""
-    with _read_errors(path):
-        return gzip.open(path) if path.endswith(".gz") else open(path, "rb")
-
-
-def blocks_of_lines(file: IO[bytes], name: str, size: int) -> Iterator[list[str]]:
-    """The lines of an open UTF-8 file, `size` at a time; UserError for what is none.
-
-    A line ends at a line feed and nowhere else; see `TextPairs`.
-    """
-    for start in itertools.count(step=size):
-        lines = []
-        with _read_errors(name):
-            for line in itertools.islice(file, size):
-                try:
-                    lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
-                except UnicodeDecodeError as error:
-                    number = start + len(lines) + 1
-                    raise UserError(f"{name}, line {number} is not UTF-8; convert it") from error
-        if not lines:
-            return
-        if start == 0:
-            lines[0] = lines[0].removeprefix("\ufeff")
-        yield lines
-
-
-@contextlib.contextmanager
-def _read_errors(path: str) -> Iterator[None]:
-    """Makes what goes wrong while a file is read a UserError."""
-    try:
-        yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is damaged or not a gzip file: {error}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 # --- TFDS ---------------------------------------------------------------------------------
@@ -406,23 +316,22 @@ def _text(value: bytes | str) -> str:
 
 
 def _file_hash(path: str) -> str:
-    """Size and SHA-256 of a data file, or of both ends of one that is larger than 64 MiB.
+    """Size and SHA-256 of a data file; of both ends of one that is larger than 64 MiB.
 
-    The size alone says little: array_record rounds it up. Files of more than 64 MiB are
-    of published datasets, which have version numbers.
+    The size alone says little: array_record rounds it up. Files of more than 64 MiB belong to
+    published datasets, which have version numbers.
     """
-    content = hashlib.sha256()
+    block = 1 << 20
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size > 64 * _BLOCK:
-                content.update(file.read(_BLOCK))
-                file.seek(-_BLOCK, os.SEEK_END)
-            while block := file.read(_BLOCK):
-                content.update(block)
+            if size <= 64 * block:
+                return f"{size} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+            start = file.read(block)
+            file.seek(-block, os.SEEK_END)
+            return f"{size} {hashlib.sha256(start + file.read()).hexdigest()}"
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    return f"{size} {content.hexdigest()}"
 
 
 def _evenly_spaced(total: int, size: int) -> list[int]:

@@ -12,7 +12,7 @@ from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentenc
 from transformer.data.sources import PairSource
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
-from transformer.system.errors import UserError, check_range
+from transformer.system.errors import UserError, check_range, setting
 from transformer.system.files import write_atomically
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
@@ -31,8 +31,9 @@ class TokenizerConfig:
     sample_size: int
     sampling_alpha: float
     num_samples: int
-    source_model: str | None
-    target_model: str | None
+    # recorded=False: the hash of the tokenizer says more than where it lay.
+    source_model: str | None = setting(recorded=False)
+    target_model: str | None = setting(recorded=False)
 
     def __post_init__(self):
         if self.model_type not in MODEL_TYPES:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from transformer.runs import experiment
@@ -11,6 +12,7 @@ from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN
 from transformer.runs.restore import TrainedModel
+from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import folder_allows, write_atomically
 
@@ -23,6 +25,16 @@ def check_can_be_written(directory: Path) -> None:
         raise UserError(f"--export={directory} is there already; name a new folder")
     if not folder_allows(directory):
         raise UserError(f"--export={directory} cannot be made; name a folder in another place")
+
+
+def export_chosen(directory: Path, restore: Callable[[], TrainedModel]) -> None:
+    """Exports the model that `restore` gives; looks at all that can be wrong before."""
+    if distributed.job() is not None:
+        raise UserError("--export works in one process; start it once, without srun or mpirun")
+    check_can_be_written(directory)
+    model = restore()
+    export(model, directory)
+    print(f"written  {directory}, the {model.checkpoint} of {model.workdir}")
 
 
 def export(model: TrainedModel, directory: Path) -> None:

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 
@@ -25,7 +26,7 @@ def conditions() -> dict[str, Any]:
     """Command, commit, hardware and versions, in the words of the ledger and the benchmarks."""
     import jax  # not at the top: importing it starts threads, and drivers need none
 
-    devices, cores = jax.devices(), len(os.sched_getaffinity(0))
+    devices, cores = jax.devices(), available_cores()
     return {
         "command": shlex.join(["python", *map(relative, sys.argv)]),
         "commit": _commit(),

@@ -1,146 +1,160 @@
-"""One training process per work directory."""
+"""Locks: one process at a time trains in a work directory, or makes files that several want."""
 
 import contextlib
 import fcntl
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
+from absl import logging
+
 from transformer.system.errors import UserError
 
 BEAT = 5.0  # seconds between two signs of life
-STALE = 4 * BEAT  # without one for so long, the holder is dead
+STALE = 4 * BEAT  # a holder that gives none for so long is dead
 
 
 @contextlib.contextmanager
 def lock_workdir(workdir: Path) -> Iterator[None]:
-    """Holds WORKDIR/lock; makes the directory if need be, and removes it if it stays empty.
+    """Holds WORKDIR/lock; raises UserError if another process does.
 
-    The lock of a dead process is taken over: at once if it was on this host or has been silent
-    for STALE seconds, else after watching it. Raises UserError if a live process holds the
-    lock, and if it cannot be written.
+    Makes the directory if need be, and removes it if it stays empty.
+    """
+    is_new = not workdir.exists()
+    workdir.mkdir(parents=True, exist_ok=True)
+    try:
+        with lock_file(workdir / "lock", wait=False):
+            yield
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):
+                workdir.rmdir()
+
+
+@contextlib.contextmanager
+def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
+    """Holds a lock: the file `path`, which names its holder and is removed at the end.
+
+    While another live process holds it, this waits, or raises UserError. The lock of a dead
+    process is taken over: at once if the process was on this host or has given no sign of life
+    for STALE seconds, else after watching it.
 
     On one host flock decides; it ends with the process. It may not reach other hosts, or be
     missing, so the holder also sets the file's time every BEAT seconds.
     """
-    path = workdir / "lock"
-    with contextlib.ExitStack() as stack:
-        try:
-            with contextlib.suppress(FileExistsError):
-                workdir.mkdir(parents=True)
-                stack.callback(_remove_if_empty, workdir)
-            file = stack.enter_context(_acquire(path))
-        except OSError as error:
-            raise UserError(
-                f"cannot write {path}: {error.strerror}; mend that, or give another --workdir"
-            ) from error
-        stack.callback(_release, path, file)
+    us = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id()}
+    content = json.dumps(us).encode()
+    with _acquire(path, content, wait) as file:
         stop = threading.Event()
-        beat = threading.Thread(target=_beat, args=(file, stop), daemon=True)
-        beat.start()
-        stack.callback(beat.join)  # before the file is closed and its number is another's
-        stack.callback(stop.set)
-        yield
+
+        def give_signs_of_life():
+            while not stop.wait(BEAT):
+                with contextlib.suppress(OSError):
+                    os.utime(file.fileno())
+
+        thread = threading.Thread(target=give_signs_of_life, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()  # before the file is closed and its number becomes another's
+            with contextlib.suppress(OSError):
+                if path.read_bytes() == content:  # nobody took us for dead
+                    path.unlink()
 
 
-def _acquire(path: Path) -> FileIO:
-    """Our lock file, open, locked and in its place."""
-    # It gets its name when it is whole and locked, so that no live lock lacks either.
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    file = temporary.open("xb", buffering=0)
-    try:
-        content = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id()}
-        file.write(json.dumps(content).encode())
-        os.fsync(file.fileno())  # NFS shows it to other hosts only then
-        with contextlib.suppress(OSError):  # no locks on this file system
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _take_place(path, temporary, file)
-    except BaseException:
-        file.close()
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
-    return file
-
-
-def _take_place(path: Path, temporary: Path, file: FileIO) -> None:
-    """Renames our file to `path` when no live process holds that."""
-    seen, seen_at = None, 0.0
+def _acquire(path: Path, content: bytes, wait: bool) -> FileIO:
+    """The lock file, open, locked, and with our content."""
     while True:
-        # 1. No lock: of all processes on all hosts, one creates the file; whole and locked, so
-        #    that nobody takes it for a dead one, where the file system has links.
-        try:
-            os.link(temporary, path)
-            return
-        except FileExistsError:
-            pass
-        except OSError:
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-                temporary.replace(path)
-                return
-
-        # 2. Opened anew for every look: that is when NFS asks the server for the time.
-        try:
-            other = path.open("r+b", buffering=0)
-        except FileNotFoundError:
-            continue  # just released
-        with other:
-            has_flock = True
+        with contextlib.ExitStack() as stack:
+            # 1. Of all processes on all hosts, one creates the file.
             try:
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.1)  # whoever is just taking it over puts its own name there
-                raise _refusal(path) from None
-            except OSError:
-                has_flock = False
-            status, (boot, name) = os.fstat(other.fileno()), _holder(other.read())
-            os.utime(file.fileno())  # by the clock of the file system, not of this host
-            silence = os.fstat(file.fileno()).st_mtime - status.st_mtime
-            sign = status.st_ino, status.st_mtime_ns
-            is_certain = has_flock and boot == _boot_id()
-            if not _is_at(path, other):
-                continue  # released or taken over before we locked it
-            if seen not in (None, sign):
-                raise _refusal(path)
-            if is_certain or silence > STALE or (seen and time.monotonic() - seen_at > STALE):
-                temporary.replace(path)
-                break
+                file, is_new = path.open("x+b", buffering=0), True
+            except FileExistsError:
+                try:
+                    file, is_new = path.open("r+b", buffering=0), False
+                except FileNotFoundError:
+                    continue  # just released
+            stack.enter_context(file)
 
-        # 3. It may be alive: watch it.
-        if seen is None:
-            seen, seen_at = sign, time.monotonic()
-            print(f"lock     held by {name}; is it alive? waiting up to {STALE:g} s", flush=True)
+            # 2. Of those on this host, one has the flock.
+            has_flock = _flock(file, path, wait)
+            is_certain = is_new or (has_flock and _holder(file.read())[0] == _boot_id())
+
+            # 3. On another host, the holder may be alive.
+            if not is_certain:
+                _watch(path, wait)
+            if not _is_at(path, file):
+                continue  # released before we locked it
+
+            # 4. It is ours. NFS shows what we write to other hosts after fsync.
+            if is_new:
+                stack.callback(path.unlink)  # if the next lines fail
+            file.seek(0)
+            file.write(content)
+            file.truncate()
+            os.fsync(file.fileno())
+            if not is_certain:
+                # Several hosts may have done that at once: the last one wins.
+                time.sleep(BEAT / 5)
+                if not _is_at(path, file) or path.read_bytes() != content:
+                    continue
+            stack.pop_all()
+            return file
+
+
+def _flock(file: FileIO, path: Path, wait: bool) -> bool:
+    """Locks the file; False where there are no such locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(0.1)  # whoever has just locked it writes its name
+        _, name = _holder(file.read())
+        if not wait:
+            raise _refusal(path, name) from None
+        logging.info("waiting for %s, which holds %s", name, path)
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _watch(path: Path, wait: bool) -> None:
+    """Waits until a holder on another host has released the lock or is dead.
+
+    Raises UserError if it gives a sign of life and we are not to wait for it.
+    """
+    last_sign, since = None, 0.0
+    while True:
+        try:
+            # Opened anew for every look: that is when NFS asks the server.
+            with path.open("rb") as file:
+                sign, (boot, name) = os.fstat(file.fileno()).st_mtime, _holder(file.read())
+        except FileNotFoundError:
+            return
+        if last_sign is None:
+            with tempfile.TemporaryFile(dir=path.parent) as new:  # by the file system's clock
+                silence = os.fstat(new.fileno()).st_mtime - sign
+            since = time.monotonic() - max(0.0, silence)
+        elif sign != last_sign:
+            since = time.monotonic()
+            if not wait:
+                raise _refusal(path, name)
+        # A file without a name was created a moment ago: its owner is about to write it.
+        patience = STALE if boot else BEAT / 5
+        if time.monotonic() - since > patience:
+            return
+        if last_sign is None:
+            logging.warning("%s is held by %s; is it alive? waiting %g s", path, name, patience)
+        last_sign = sign
         time.sleep(BEAT / 10)
-
-    # 4. Where flock does not reach, several may have done that at once: the last one has it.
-    if not is_certain:
-        time.sleep(BEAT / 5)
-        if not _is_at(path, file):
-            raise _refusal(path)
-
-
-def _release(path: Path, file: FileIO) -> None:
-    with contextlib.suppress(OSError):
-        if _is_at(path, file):  # nobody has taken us for dead
-            path.unlink()
-
-
-def _remove_if_empty(directory: Path) -> None:
-    with contextlib.suppress(OSError):
-        directory.rmdir()
-
-
-def _beat(file: FileIO, stop: threading.Event) -> None:
-    while not stop.wait(BEAT):
-        with contextlib.suppress(OSError):
-            os.utime(file.fileno())
 
 
 def _is_at(path: Path, file: FileIO) -> bool:
@@ -159,13 +173,9 @@ def _holder(content: bytes) -> tuple[str, str]:
         return "", "another process"
 
 
-def _refusal(path: Path) -> UserError:
-    name = "another process"
-    with contextlib.suppress(OSError):
-        name = _holder(path.read_bytes())[1]
+def _refusal(path: Path, name: str) -> UserError:
     return UserError(
-        f"{path.parent} is in use by {name}, which trains in it; wait for it, stop it, or give "
-        "another --workdir"
+        f"{path.parent} is in use by {name}; wait for it, stop it, or give another --workdir"
     )
 
 

@@ -20,7 +20,7 @@ from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer.system.errors import UserError, check_range
+from transformer.system.errors import UserError, check_range, setting
 
 # Rows of a model family's table: a pattern of the whole path of a parameter, such as
 # encoder_layers/0/feed_forward/hidden/kernel, and the mesh axis of each of its dimensions.
@@ -31,9 +31,9 @@ ShardingRules = tuple[tuple[str, P], ...]
 class MeshConfig:
     """See configs/base.py."""
 
-    data: int
-    fsdp: int
-    tensor: int
+    data: int = setting(may_change=True, recorded=False)
+    fsdp: int = setting(may_change=True, recorded=False)
+    tensor: int = setting(may_change=True, recorded=False)
 
     def __post_init__(self):
         check_range(self, "mesh", "data fsdp tensor", 0)

@@ -67,12 +67,14 @@ class Seq2Seq:
         return self.translator.translate((params, extra), sentences, progress)
 
     def evaluate(
-        self, params: Params, extra: dict, split: str, progress: Callable[[int], None]
+        self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
     ) -> Outputs:
         with distributed.first_alone():
             source = open_source(self.data, split)
         sources, references = map(list, zip(*source.pairs(), strict=True))
-        hypotheses = self.translate(params, extra, sources, progress)
+        hypotheses = self.translate(
+            params, extra, sources, lambda done: progress(done, len(sources))
+        )
         texts = {"sources": sources, "references": references, "hypotheses": hypotheses}
         found = {}
         if distributed.is_first():

@@ -56,9 +56,9 @@ class TrainedTask(Protocol):
         """How outputs are made from parameters, for scores.json."""
 
     def evaluate(
-        self, params: Params, extra: dict, split: str, progress: Callable[[int], None]
+        self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
     ) -> Outputs:
-        """Outputs for a whole split; `progress` is called with the number of examples done."""
+        """Outputs for a whole split; `progress` is told how many examples are done, of how many."""
 
 
 class TrainingTask(Protocol):

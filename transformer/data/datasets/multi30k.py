@@ -1,15 +1,13 @@
 """Multi30k: 29,000 image captions in English, German, French and Czech."""
 
-import gzip
 import hashlib
 import itertools
-import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow_datasets as tfds
 
+from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError
 
 LANGUAGES = ("en", "de", "fr", "cs")
@@ -27,8 +25,6 @@ SPLITS = (
     ("test_2017_mscoco", "test_2017_mscoco", ("en", "de", "fr")),
     ("test_2018_flickr", "test_2018_flickr", LANGUAGES),
 )
-MAX_LINE_BYTES = 1 << 20  # a caption has 70; so a file without line ends is not read whole
-
 
 _CITATION = """
 @inproceedings{elliott-etal-2016-multi30k,
@@ -103,7 +99,7 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, *paths: Path) -> Iterator[tuple[int, dict[str, str]]]:
         counts = [0, 0]
-        for i, lines in enumerate(itertools.zip_longest(*map(_lines, paths))):
+        for i, lines in enumerate(itertools.zip_longest(*map(read_lines, paths))):
             counts = [n + (line is not None) for n, line in zip(counts, lines, strict=True)]
             if None not in lines:
                 yield i, dict(zip(self._languages, lines, strict=True))
@@ -151,26 +147,3 @@ def _find(folder: Path, config: str) -> dict[str, list[Path]]:
 def _sha256(path: Path) -> bytes:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-def _lines(path: os.PathLike) -> Iterator[str]:
-    """The lines of a file, compressed or not; only "\n" ends a line."""
-    path = Path(path)
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        for number in itertools.count(1):
-            try:
-                line = file.readline(MAX_LINE_BYTES)
-                if not line:
-                    return
-                if len(line) == MAX_LINE_BYTES:
-                    raise UserError(f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes")
-                yield line.decode("utf-8").removesuffix("\n")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path}, line {number}: byte {error.start + 1} is not valid UTF-8; "
-                    "convert the file to UTF-8"
-                ) from error
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise UserError(
-                    f"{path} is not a complete gzip file ({error}); copy it again"
-                ) from error

@@ -1,0 +1,117 @@
+import gzip
+import io
+import os
+
+import pytest
+
+from transformer.data import text_files
+from transformer.data.text_files import blocks_of_lines, count_and_hash, open_text, read_lines
+from transformer.system.errors import UserError
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes bytes to a file and returns its path; compressed if the name ends in .gz."""
+
+    def write_file(content: bytes, name: str = "a") -> str:
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        return str(path)
+
+    return write_file
+
+
+INSIDE = "\x0b \x0c \x1c \x1d \x1e \x85 \u2028 \u2029 \r a"  # no line ends
+
+
+@pytest.mark.parametrize("name", ["a", "a.gz"])
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"one\ntwo\n", ["one", "two"]),
+        (b"one\ntwo", ["one", "two"]),
+        (b"one\r\ntwo\r\n", ["one", "two"]),
+        (b"one\r\ntwo\r", ["one", "two"]),
+        (b"\xef\xbb\xbfone\r\ntwo", ["one", "two"]),  # byte-order mark
+        (b"\xef\xbb\xbf", [""]),
+        (b"", []),
+        (f"{INSIDE}\nb".encode(), [INSIDE, "b"]),
+        # Empty lines, spaces, a mark that is not at the start of the file, a second \r.
+        (b"\n  a \t\n\xef\xbb\xbfb\n\r\r\n", ["", "  a \t", "\ufeffb", "\r"]),
+    ],
+)
+def test_lines(write, name, content, lines):
+    path = write(content, name)
+    assert list(read_lines(path)) == lines
+    assert count_and_hash(path)[0] == len(lines)
+    for size in (1, 2, 5):
+        with open_text(path) as file:
+            blocks = list(blocks_of_lines(file, "a", size))
+        assert blocks == [lines[i : i + size] for i in range(0, len(lines), size)]
+
+
+def test_the_hash_is_of_the_lines(write):
+    same = [b"one\ntwo\n", b"one\ntwo", b"\xef\xbb\xbfone\r\ntwo\r\n"]
+    other = [b"one\ntwo\n\n", b"onet\nwo\n", b"one\n\ntwo\n", b"two\none\n"]
+    hashes = [count_and_hash(write(content))[1] for content in (*same, *other)]
+    assert len(hashes[0]) == 64
+    assert len(set(hashes[:3])) == 1
+    assert len(set(hashes)) == 5
+    assert count_and_hash(write(same[0], "a.gz"))[1] == hashes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b"\xff\xfea\0\n\0", "line 1, byte 1 is 0xff"),  # UTF-16
+        (b"a\nb\nab\xe9c\nd\n", "line 3, byte 3 is 0xe9"),  # Latin-1
+        (b"a\n\xc3\nb", "line 2, byte 1 is 0xc3"),  # cut in the middle
+        (b"a\n" * 100_000 + b"b\xff", "line 100001, byte 2 is 0xff"),
+        (b"a\xed\xa0\x80\n", "line 1, byte 2 is 0xed"),  # a surrogate
+    ],
+)
+def test_invalid_utf8(content, where):
+    with pytest.raises(UserError) as error:
+        list(blocks_of_lines(io.BytesIO(content), "standard input", 7))
+    assert str(error.value) == f"standard input is not UTF-8: {where}; convert it to UTF-8"
+
+
+def test_a_file_without_line_feeds_is_not_read_whole(write, monkeypatch):
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 5)
+    assert list(read_lines(write(b"a\nabcd\nabcd"))) == ["a", "abcd", "abcd"]
+    with pytest.raises(UserError, match="a, line 2 is longer than 5 bytes; give text with one sen"):
+        list(read_lines(write(b"a\n" + b"abcde" * 1000)))
+
+
+@pytest.mark.parametrize("damage", ["no gzip", "cut", "sum", "block"])
+def test_damaged_gzip(tmp_path, damage):
+    path = tmp_path / "a.gz"
+    whole = gzip.compress(b"a\n" * 1000)
+    content = {
+        "no gzip": b"plain\n",
+        "cut": whole[:-9],
+        "sum": whole[:-8] + b"\0\0\0\0" + whole[-4:],  # the check sum, then the length
+        "block": whole[:10] + b"\xff" + whole[11:],  # the first after the header
+    }
+    path.write_bytes(content[damage])
+    with pytest.raises(UserError, match=rf"^{path} is damaged or not a gzip file: .*$"):
+        list(read_lines(path))
+
+
+def test_files_that_cannot_be_read(write, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=rf"^cannot read {tmp_path}/b.gz: No such file"):
+        count_and_hash(f"{tmp_path}/b.gz")
+    with pytest.raises(UserError, match=rf"^cannot read {tmp_path}: Is a directory$"):
+        open_text(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(UserError, match=rf"^{path} is not a file; give a text file, or one"):
+            count_and_hash(str(path))
+
+    def refuse(path, mode):
+        raise PermissionError(13, "Permission denied", path)
+
+    path = write(b"a\n")
+    monkeypatch.setattr("builtins.open", refuse)  # not by its mode: root may read everything
+    with pytest.raises(UserError, match=rf"^cannot read {path}: Permission denied$"):
+        open_text(path)

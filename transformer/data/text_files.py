@@ -1,0 +1,90 @@
+"""Reading text, plain or gzipped, line by line.
+
+A line ends at a line feed and nowhere else: Python also takes U+2028, U+0085, form feeds and
+lone carriage returns for line ends, which occur inside real sentences. The carriage return
+before a line feed and a byte-order mark are not part of the text.
+
+Everything here raises UserError for a file that cannot be read, is damaged or is not UTF-8.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import itertools
+import os
+import zlib
+from collections.abc import Iterator
+from typing import IO
+
+from transformer.system.errors import UserError
+
+MAX_LINE_BYTES = 1 << 24  # so that a file without line feeds is not read whole
+_BLOCK = 10_000  # lines
+
+
+def open_text(path: str | os.PathLike) -> IO[bytes]:
+    """Opens a text file, or one ending in '.gz', for its bytes."""
+    with _read_errors(path):
+        return gzip.open(path) if os.fspath(path).endswith(".gz") else open(path, "rb")
+
+
+def blocks_of_lines(file: IO[bytes], name: str | os.PathLike, size: int) -> Iterator[list[str]]:
+    """The lines of an open file, `size` at a time; errors call it `name`."""
+    all_lines, number = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 0
+    while True:
+        lines = []
+        with _read_errors(name):
+            for line in itertools.islice(all_lines, size):
+                number += 1
+                lines.append(_text(line, name, number))
+        if not lines:
+            return
+        if number == len(lines):
+            lines[0] = lines[0].removeprefix("\ufeff")
+        yield lines
+
+
+def read_lines(path: str | os.PathLike) -> Iterator[str]:
+    """The lines of a text file."""
+    with open_text(path) as file:
+        for lines in blocks_of_lines(file, path, _BLOCK):
+            yield from lines
+
+
+def count_and_hash(path: str) -> tuple[int, str]:
+    """The number of lines of a text file, and the SHA-256 of their text."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        # Pipes, too: the files are read more than once.
+        raise UserError(f"{path} is not a file; give a text file, or one ending in .gz")
+    count, content = 0, hashlib.sha256()
+    with open_text(path) as file:
+        for lines in blocks_of_lines(file, path, _BLOCK):
+            count += len(lines)
+            content.update("".join(f"{line}\n" for line in lines).encode())
+    return count, content.hexdigest()
+
+
+def _text(line: bytes, name: str | os.PathLike, number: int) -> str:
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError(
+            f"{name}, line {number} is longer than {MAX_LINE_BYTES} bytes; give text with one "
+            "sentence a line"
+        )
+    try:
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name} is not UTF-8: line {number}, byte {error.start + 1} is "
+            f"0x{line[error.start]:02x}; convert it to UTF-8"
+        ) from error
+
+
+@contextlib.contextmanager
+def _read_errors(name: str | os.PathLike) -> Iterator[None]:
+    """Turns what goes wrong while a file is read into a UserError."""
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{name} is damaged or not a gzip file: {error}") from error
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {error.strerror or error}") from error

@@ -1,0 +1,167 @@
+"""The files of a token cache: token ids as arrays, their checksums, what was left out.
+
+source_tokens.bin, target_tokens.bin      all sentences, one after the other
+source_offsets.bin, target_offsets.bin    where each sentence begins, and the end
+meta.json                                 CRC-32 of each array, numbers of dropped pairs
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import operator
+import os
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+_SIDES = ("source", "target")
+DROPPED = ("empty", "source_too_long", "target_too_long")  # why pairs are
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedPairs:
+    """Token ids of N sentence pairs; every sentence ends with EOS, none starts with BOS.
+
+    source_tokens, target_tokens: the sentences one after the other, uint16 or, for a
+      vocabulary of more than 65,536, int32.
+    source_offsets, target_offsets: int64 (N + 1,); sentence i is
+      tokens[offsets[i]:offsets[i + 1]].
+    report: how many pairs there were ('total'), were kept ('pairs') and were dropped
+      ('empty', 'source_too_long', 'target_too_long'; each counted once, in this order).
+    The arrays are memory-mapped and read-only.
+    """
+
+    source_tokens: np.ndarray
+    source_offsets: np.ndarray
+    target_tokens: np.ndarray
+    target_offsets: np.ndarray
+    report: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.source_offsets) - 1
+
+    def source(self, i: int) -> np.ndarray:
+        return self.source_tokens[self.source_offsets[i] : self.source_offsets[i + 1]]
+
+    def target(self, i: int) -> np.ndarray:
+        return self.target_tokens[self.target_offsets[i] : self.target_offsets[i + 1]]
+
+    @property
+    def summary(self) -> str:
+        """How many pairs were kept and dropped, for people."""
+        dropped = [f"{self.report[name]:,} {name.replace('_', ' ')}" for name in DROPPED]
+        return f"{len(self):,} of {self.report['total']:,} pairs; dropped: {', '.join(dropped)}"
+
+    @functools.cached_property
+    def source_lengths(self) -> np.ndarray:
+        """int32 (N,), EOS included."""
+        return np.diff(self.source_offsets).astype(np.int32)
+
+    @functools.cached_property
+    def target_lengths(self) -> np.ndarray:
+        """int32 (N,), EOS included."""
+        return np.diff(self.target_offsets).astype(np.int32)
+
+
+class Chunk(NamedTuple):
+    """Some tokenised pairs: the tokens of all and the length of each; why others were dropped."""
+
+    source_tokens: np.ndarray
+    source_lengths: np.ndarray
+    target_tokens: np.ndarray
+    target_lengths: np.ndarray
+    dropped: dict[str, int]
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    return np.dtype(np.uint16 if vocab_size <= 65536 else np.int32)
+
+
+def read(directory: Path, vocab_sizes: tuple[int, int]) -> TokenizedPairs:
+    """The pairs in a directory.
+
+    Raises an OSError, ValueError, KeyError, TypeError or RecursionError for files that are not
+    what TokenWriter wrote. To know, it reads all of them, about a gigabyte a second.
+    """
+    meta = json.loads((directory / "meta.json").read_bytes())
+    arrays = {}
+    for name, dtype in _dtypes(vocab_sizes).items():
+        path = directory / f"{name}.bin"
+        # As a plain array: slices of np.memmap objects are slow to make.
+        content = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
+        if zlib.crc32(content) != meta["crc32"][name]:
+            raise ValueError(f"{path.name} has another checksum than when it was written")
+        arrays[name] = content.view(dtype)
+    num_pairs = len(arrays["source_offsets"]) - 1
+    dropped = {name: operator.index(meta["dropped"][name]) for name in DROPPED}
+    report = {"pairs": num_pairs, **dropped, "total": num_pairs + sum(dropped.values())}
+    return TokenizedPairs(**arrays, report=report)
+
+
+class TokenWriter:
+    """Makes a directory and writes pairs to it, which `finish` completes.
+
+    num_pairs, dropped: what was written so far, and not.
+    """
+
+    def __init__(self, directory: Path, vocab_sizes: tuple[int, int]):
+        directory.mkdir()
+        self._directory = directory
+        self._files = {
+            name: (directory / f"{name}.bin").open("wb") for name in _dtypes(vocab_sizes)
+        }
+        self._crc32 = dict.fromkeys(self._files, 0)
+        self._ends = dict.fromkeys(_SIDES, 0)
+        self.num_pairs = 0
+        self.num_bytes = 0
+        self.dropped = dict.fromkeys(DROPPED, 0)
+        for side in _SIDES:
+            self._write(f"{side}_offsets", np.zeros(1, np.int64))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for file in self._files.values():
+            # On a full disk, what is left in the buffer fails here a second time.
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def append(self, chunk: Chunk) -> None:
+        for side in _SIDES:
+            tokens = getattr(chunk, f"{side}_tokens")
+            ends = self._ends[side] + np.cumsum(getattr(chunk, f"{side}_lengths"))
+            self._ends[side] += len(tokens)
+            self._write(f"{side}_tokens", tokens)
+            self._write(f"{side}_offsets", ends)
+        self.num_pairs += len(chunk.source_lengths)
+        for name, count in chunk.dropped.items():
+            self.dropped[name] += count
+
+    def finish(self) -> None:
+        """Everything is on the disk after this."""
+        self._files["meta"] = (self._directory / "meta.json").open("wb")
+        meta = {"crc32": self._crc32, "dropped": self.dropped}
+        self._files["meta"].write(json.dumps(meta, indent=1).encode())
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write(self, name: str, values: np.ndarray) -> None:
+        self._files[name].write(values.data)
+        self._crc32[name] = zlib.crc32(values.data, self._crc32[name])
+        self.num_bytes += values.nbytes
+
+
+def _dtypes(vocab_sizes: tuple[int, int]) -> dict[str, np.dtype]:
+    """The arrays of a cache, and their types."""
+    source, target = map(token_dtype, vocab_sizes)
+    return {
+        "source_tokens": source,
+        "source_offsets": np.dtype(np.int64),
+        "target_tokens": target,
+        "target_offsets": np.dtype(np.int64),
+    }

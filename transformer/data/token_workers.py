@@ -1,0 +1,151 @@
+"""Pairs of text to token ids, in this process or in several."""
+
+import collections
+import multiprocessing
+import multiprocessing.context
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
+
+import numpy as np
+
+from transformer.data.sources import Pair
+from transformer.data.token_files import DROPPED, Chunk, token_dtype
+from transformer.data.tokenizers import Tokenizers, from_bytes
+from transformer.data.vocabulary import EOS
+from transformer.system.cores import available_cores
+
+
+class PairEncoder:
+    """Tokenises pairs, and drops those that are blank or too long.
+
+    max_lengths: of source and target, in tokens, EOS included. With None and None every pair
+      is kept; an empty line is then EOS alone.
+    sampling_alpha: not 0 segments at random; see Tokenizer.sample_batch.
+    """
+
+    def __init__(
+        self,
+        tokenizers: Tokenizers,
+        max_lengths: tuple[int | None, int | None],
+        sampling_alpha: float,
+    ):
+        self.tokenizers = tokenizers
+        self.max_lengths = max_lengths
+        self.sampling_alpha = sampling_alpha
+
+    def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> Chunk:
+        """The chunk of this number, which seeds what is random in it."""
+        dropped = dict.fromkeys(DROPPED, 0)
+        batches = []
+        for side, tokenizer in enumerate(self.tokenizers):
+            texts = [pair[side] for pair in pairs]
+            if self.sampling_alpha:
+                seed = 2 * number + side
+                batches.append(tokenizer.sample_batch(texts, self.sampling_alpha, seed))
+            else:
+                batches.append(tokenizer.encode_batch(texts, num_threads))
+        max_source, max_target = (
+            float("inf") if limit is None else limit - 1 for limit in self.max_lengths
+        )
+        sources, targets = [], []
+        for pair, source, target in zip(pairs, *batches, strict=True):
+            if self.max_lengths != (None, None):
+                # A tokenizer that normalises may leave nothing of a line that has text.
+                if not (source and target and pair[0].strip() and pair[1].strip()):
+                    dropped["empty"] += 1
+                    continue
+                if len(source) > max_source:
+                    dropped["source_too_long"] += 1
+                    continue
+                if len(target) > max_target:
+                    dropped["target_too_long"] += 1
+                    continue
+            sources.append(source)
+            targets.append(target)
+        source_dtype, target_dtype = map(token_dtype, self.tokenizers.vocab_sizes)
+        return Chunk(*_flat(sources, source_dtype), *_flat(targets, target_dtype), dropped)
+
+
+def _flat(sentences: list[list[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """The sentences, EOS appended to each, one after the other; and their lengths."""
+    for sentence in sentences:
+        sentence.append(EOS)
+    lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    return np.fromiter(chain.from_iterable(sentences), dtype, lengths.sum()), lengths
+
+
+def encode(
+    chunks: Iterable[list[Pair]], encoder: PairEncoder, num_processes: int
+) -> Iterator[Chunk]:
+    """The chunks, encoded, in order. num_processes: besides this one; 0 for this one alone."""
+    if num_processes == 0:
+        for number, pairs in enumerate(chunks):
+            yield encoder(number, pairs, num_threads=available_cores())
+        return
+    pool = worker_pool(encoder, num_processes)
+    try:
+        pending = collections.deque()
+        for number, pairs in enumerate(chunks):
+            pending.append(pool.submit(_work, number, pairs))
+            if len(pending) == 2 * num_processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def worker_pool(encoder: PairEncoder, num_processes: int) -> ProcessPoolExecutor:
+    models = [tokenizer.model_bytes for tokenizer in encoder.tokenizers]
+    return ProcessPoolExecutor(
+        num_processes,
+        # fork would copy the locks of JAX's threads, as they happen to be.
+        mp_context=_SpawnContext(),
+        initializer=_start_worker,
+        initargs=(models, encoder.max_lengths, encoder.sampling_alpha),
+    )
+
+
+class _SpawnProcess(multiprocessing.context.SpawnProcess):
+    def start(self):
+        # A spawned process imports the main script: train.py, and with it JAX. Ours do not
+        # need it, so show them an empty one.
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _SpawnContext(multiprocessing.context.SpawnContext):
+    Process = _SpawnProcess
+
+
+_worker_encoder: PairEncoder | None = None
+
+
+def _start_worker(
+    models: list[bytes], max_lengths: tuple[int | None, int | None], sampling_alpha: float
+) -> None:
+    global _worker_encoder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    tokenizers = Tokenizers(*map(from_bytes, models))
+    _worker_encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha)
+
+
+def _exit_with_parent() -> None:
+    # Otherwise workers wait for ever for the next chunk of a parent that was killed.
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _work(number: int, pairs: list[Pair]) -> Chunk:
+    return _worker_encoder(number, pairs, num_threads=1)
