@@ -389,7 +389,7 @@ def test_multi30k_needs_the_training_files(raw, tmp_path):
 def test_multi30k_refuses_unequal_files(raw, tmp_path, name, lines):
     write_raw(raw, {name: ["A line."] * lines})
     en, de = (4, 3) if name == "train.en.gz" else (3, 2)
-    message = rf"train\.en\.gz has {en} lines and .*train\.de\.gz has {de}: line n"
+    message = rf"train\.en\.gz has {en} lines and .*train\.de\.gz has {de}; line n"
     with pytest.raises(UserError, match=message):
         multi30k_from(raw, tmp_path / "data")
     # Nothing half prepared is left that the next run would take for the data.
@@ -642,7 +642,7 @@ def test_data_in_a_format_for_tensorflow(raw, tmp_path):
     with pytest.raises(UserError, match="in a format that needs TensorFlow"):
         multi30k_from(raw, tmp_path)
     info.unlink()
-    with pytest.raises(UserError, match="holds no complete dataset: delete it"):
+    with pytest.raises(UserError, match="holds no complete dataset; delete it"):
         multi30k_from(raw, tmp_path)
 
 
