@@ -385,31 +385,26 @@ def test_multi30k_needs_the_training_files(raw, tmp_path):
         multi30k_from(tmp_path / "nowhere", tmp_path)
 
 
-@pytest.mark.parametrize(("name", "lines"), [("train.en.gz", 4), ("train.de.gz", 2)])
-def test_multi30k_refuses_unequal_files(raw, tmp_path, name, lines):
-    write_raw(raw, {name: ["A line."] * lines})
-    en, de = (4, 3) if name == "train.en.gz" else (3, 2)
-    message = rf"train\.en\.gz has {en} lines and .*train\.de\.gz has {de}; line n"
-    with pytest.raises(UserError, match=message):
-        multi30k_from(raw, tmp_path / "data")
-    # Nothing half prepared is left that the next run would take for the data.
-    write_raw(raw, {"train.en.gz": ["A line."] * 3, "train.de.gz": ["Eine Zeile."] * 3})
-    assert multi30k_from(raw, tmp_path / "data").info.splits["train"].num_examples == 3
-
-
-def test_multi30k_refuses_broken_files(raw, tmp_path):
-    for content, message in (
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b"Ein Mann.\n" * 2), r"train\.en\.gz has 3 lines and .* has 2; line n"),
         (
             gzip.compress(b"Ein Mann.\nZwei \xfcble Hunde.\n"),
-            r"is not UTF-8: line 2, byte 6 is 0xfc",
+            r"not UTF-8: line 2, byte 6",
         ),
-        (gzip.compress(b"Ein Mann.\n" * 99)[:-9], r"is damaged or not a gzip file"),
         (b"Ein Mann.\n", r"is damaged or not a gzip file"),
-    ):
-        (raw / "train.de.gz").write_bytes(content)
-        with pytest.raises(UserError, match=r"raw/train\.de\.gz.*" + message) as caught:
-            multi30k_from(raw, tmp_path / "data")
-        assert "\n" not in str(caught.value)
+    ],
+)
+def test_multi30k_refuses_broken_files(raw, tmp_path, content, message):
+    good = (raw / "train.de.gz").read_bytes()
+    (raw / "train.de.gz").write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        multi30k_from(raw, tmp_path / "data")
+    assert "raw/train.de.gz" in str(caught.value)
+    # Nothing half prepared is left that the next run would take for the data.
+    (raw / "train.de.gz").write_bytes(good)
+    assert multi30k_from(raw, tmp_path / "data").info.splits["train"].num_examples == 3
 
 
 def test_multi30k_has_a_checksum_for_each_download():
@@ -443,18 +438,10 @@ def test_multi30k_tokenized(tmp_path):
     ]
 
 
-@pytest.mark.skipif(not RAW.is_dir(), reason="needs ../shared/data/multi30k/tok")
-def test_multi30k_real_tokenized_files():
-    for name, info in multi30k.Multi30k.url_infos.items():
-        path = RAW.with_name("tok") / name.rpartition("/")[2]
-        if path.exists():
-            assert checksums.compute_url_info(path) == info
-
-
-@pytest.mark.skipif(not RAW.is_dir(), reason="needs ../shared/data/multi30k/raw")
+@pytest.mark.skipif(not RAW.is_dir(), reason="needs ../shared/data/multi30k")
 def test_multi30k_real_files(tmp_path):
     for name, info in multi30k.Multi30k.url_infos.items():
-        path = RAW / name.rpartition("/")[2]
+        path = RAW.parent / name.removeprefix(multi30k.URL)
         if path.exists():
             assert checksums.compute_url_info(path) == info
     builder = multi30k_from(RAW, tmp_path)
