@@ -46,7 +46,7 @@ def main() -> None:
 
     def translated(file: IO[bytes], name: str) -> Iterator[str]:
         for lines in blocks_of_lines(file, name, LINES_AT_ONCE):
-            translations = model.translator.translate(model.params, lines)
+            translations = model.task.translate(model.params, model.extra, lines)
             yield "".join(f"{line}\n" for line in translations)
 
     if INPUT.value is None:

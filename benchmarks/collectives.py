@@ -5,10 +5,9 @@ import math
 import re
 from collections.abc import Iterator
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+from benchmarks.hlo import Instruction, parse
 
-_INSTRUCTION = re.compile(r" +(?:ROOT )?%?(\S+) = (.*?) ([\w-]+)\(")  # name, type, operation
-_CONSTANT = re.compile(r"%?(\S+) = \w+\[\]\S* constant\((\d+)\)")
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 
 
 @dataclasses.dataclass
@@ -19,12 +18,12 @@ class Traffic:
     bytes: int = 0  # of their results, on each device
 
 
-def collectives(hlo: str) -> dict[str, Traffic]:
+def collectives(text: str) -> dict[str, Traffic]:
     """The collectives of one run of a program, by kind; each turn of a loop counts.
 
     Raises ValueError for collectives in a loop whose number of turns is not in the text.
     """
-    computations, entry = _computations(hlo)
+    computations, entry = parse(text)
     traffic: dict[str, Traffic] = {}
     seen = set()
     for kind, result, times, key in _walk(computations, entry, 1, entry):
@@ -45,62 +44,48 @@ def size_of(result: str) -> int:
     return size
 
 
-def _computations(hlo: str) -> tuple[dict[str, list[str]], str]:
-    """The lines of each computation by its name, and the name of the first to run."""
-    computations: dict[str, list[str]] = {}
-    entry, lines = "", []
-    for line in hlo.splitlines():
-        if header := re.match(r"(ENTRY )?%?([^\s(]+) .*\{$", line):
-            lines = computations[header[2]] = []
-            entry = header[2] if header[1] else entry
-        else:
-            lines.append(line)
-    return computations, entry
-
-
 def _walk(
-    computations: dict[str, list[str]], name: str, times: int | None, frame: str
+    computations: dict[str, list[Instruction]], name: str, times: int | None, frame: str
 ) -> Iterator[tuple[str, str, int, tuple[str, str]]]:
     """Kind, type of the result, and number of runs of each collective, with a key.
 
     Equal keys mean the same collective. A TPU's compiler spreads one over several fusions of
     the computation that calls them (`frame`): they have its channel in common.
     """
-    for line in computations[name]:
-        if not (instruction := _INSTRUCTION.match(line)):
-            continue
-        own_name, result, operation = instruction.groups()
-        kind = operation.removesuffix("-done")  # of a pair, -start has its arguments, too
+    for instruction in computations[name]:
+        # Of a pair, -start has its arguments, too.
+        kind = instruction.opcode.removesuffix("-done")
         if kind in KINDS:
             if times is None:
-                raise ValueError(f"no number of turns is known for the loop with {own_name}")
-            channel = re.search(r"channel_id=(\d+)", line)
-            yield kind, result, times, (frame, channel[1] if channel else own_name)
-        elif operation == "while":
-            turns = _turns(line, computations)
+                raise ValueError(
+                    f"no number of turns is known for the loop with {instruction.name}"
+                )
+            key = frame, instruction.attribute("channel_id") or instruction.name
+            yield kind, instruction.type, times, key
+        elif kind == "while":
+            turns = _turns(instruction, computations)
             turns = None if None in (times, turns) else times * turns
-            body = re.search(r"body=%?([\w.-]+)", line)[1]
+            body = instruction.attribute("body")
             yield from _walk(computations, body, turns, body)
-        elif operation == "conditional":
-            for branch in re.findall(r"%([\w.-]+)", line.partition("branch_computations=")[2]):
+        elif kind == "conditional":
+            branches = instruction.line.partition("branch_computations=")[2]
+            for branch in re.findall(r"%([\w.-]+)", branches):
                 if branch in computations:
                     yield from _walk(computations, branch, times, branch)
-        elif called := re.search(r"(?:calls|to_apply)=%?([\w.-]+)", line):
-            if operation not in ("fusion", "call", "async-start"):
-                continue  # the sum of a reduction, the order of a sort
-            inner = _walk(computations, called[1], times, frame)
-            for kind, inner_result, runs, key in inner:
-                if called[1].startswith("all-reduce-scatter"):  # all-reduce and slice in one
-                    kind, inner_result = "reduce-scatter", result
-                yield kind, inner_result, runs, key
+        elif body := instruction.body:
+            for kind, result, runs, key in _walk(computations, body, times, frame):
+                if body.startswith("all-reduce-scatter"):  # all-reduce and slice in one
+                    kind, result = "reduce-scatter", instruction.type
+                yield kind, result, runs, key
 
 
-def _turns(line: str, computations: dict[str, list[str]]) -> int | None:
+def _turns(loop: Instruction, computations: dict[str, list[Instruction]]) -> int | None:
     """How often a loop runs its body, if the text says so."""
-    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
+    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.line):
         return int(known[1])
     # For a TPU there is only the condition: a counter, from 0, less than a constant.
-    condition = "\n".join(computations[re.search(r"condition=%?([\w.-]+)", line)[1]])
-    constants = dict(_CONSTANT.findall(condition))
-    root = re.search(r"ROOT .* compare\(.*?, (?:.* )?%?([\w.-]+)\), direction=LT", condition)
-    return int(constants[root[1]]) if root and root[1] in constants else None
+    condition = computations[loop.attribute("condition")]
+    text = "\n".join(instruction.line for instruction in condition)
+    less = re.search(r"ROOT .* compare\(.*?, (?:.* )?%?([\w.-]+)\), direction=LT", text)
+    constants = dict(re.findall(r"%?(\S+) = \w+\[\]\S* constant\((\d+)\)", text))
+    return int(constants[less[1]]) if less and less[1] in constants else None

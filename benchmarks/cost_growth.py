@@ -31,21 +31,20 @@ import dataclasses
 import io
 import json
 import statistics
-import time
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 from ml_collections import config_flags
 
+from benchmarks import timing
 from benchmarks.program import Program
-from transformer.data.batches import Batch
+from benchmarks.synthetic import full_rows
 from transformer.models import attention
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
@@ -103,9 +102,7 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, **layers))
     vocab_size = config.tokenizer.vocab_size
     program = Program(config, vocab_size, jax.devices()[:1])
-    tokens = np.random.default_rng(0).integers(3, vocab_size, (1, case.rows, case.length))
-    tokens, segments = tokens.astype(np.int32), np.ones_like(tokens, np.int32)
-    batch = Batch(tokens, segments, tokens, tokens, segments)
+    batch = full_rows(case.rows, case.length, case.length, vocab_size)
     most = attention.MAX_QUERIES
     if case.form == "plain":
         attention.MAX_QUERIES = case.length
@@ -118,12 +115,13 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
     if case.length > longest.value:
         return {**result, "seconds": None}
     batch = jax.tree.map(jnp.asarray, batch)
-    seconds, start = [], time.perf_counter()
-    while len(seconds) < 6 and time.perf_counter() - start < SECONDS_FOR_A_TIME:
-        before = time.perf_counter()
+    program.start()
+
+    def step() -> None:
         program.step(batch)
         jax.block_until_ready(program.state)
-        seconds.append(time.perf_counter() - before)
+
+    seconds = timing.seconds_of(step, 6, limit=SECONDS_FOR_A_TIME)
     return {**result, "seconds": statistics.median(seconds[1:] or seconds)}
 
 
@@ -131,6 +129,11 @@ def main() -> None:
     if OUT.value is None:
         raise UserError("--out is missing; name a folder for the results")
     config = Experiment.from_dict(CONFIG.value.to_dict())
+    if config.model.family != "transformer":
+        raise UserError(
+            f"model.family is {config.model.family}; only the Transformer's layers and attention "
+            "are measured"
+        )
     about = {
         **{name: value for name, value in conditions().items() if name != "command"},
         "model": dataclasses.asdict(config.model),
@@ -163,26 +166,19 @@ def picture(results: dict[str, Any], wanted: dict[str, list[Case]]) -> bytes:
     figure = Figure(figsize=(10, 6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 3, sharex="col")
-    names = {
-        "length": "length (tokens), one row",
-        "rows": "batch (rows), length 256",
-        "layers": "depth (layers each), 8 rows of 256",
-    }
     units = {"bytes": (1e6, "memory of a step (MB)"), "seconds": (1, "time of a step (s)")}
-    for quantity, (unit, label), row in zip(units, units.values(), panels):
+    for (quantity, (unit, label)), row in zip(units.items(), panels):
         row[0].set_ylabel(label)
         for grows, axes in zip(wanted, row):
-            curves = {
-                form: [
-                    (getattr(case, grows), find(results, case)[quantity] / unit)
-                    for case in wanted[grows]
-                    if case.form == form and find(results, case)[quantity] is not None
-                ]
-                for form in ("blocks", "plain")
-            }
+            curves = {"blocks": [], "plain": []}
+            for case in wanted[grows]:
+                value = find(results, case)[quantity]
+                if value is not None:
+                    curves[case.form].append((getattr(case, grows), value / unit))
             _draw(axes, curves)
-    for grows, axes in zip(wanted, panels[-1]):
-        axes.set_xlabel(names[grows])
+    panels[1, 0].set_xlabel("length (tokens), one row")
+    panels[1, 1].set_xlabel("batch (rows), length 256")
+    panels[1, 2].set_xlabel("depth (layers each), 8 rows of 256")
     panels[0, 0].legend(frameon=False)
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=100)
@@ -203,19 +199,17 @@ def _draw(axes: Axes, curves: dict[str, list[tuple[int, float]]]) -> None:
     limits = axes.get_ylim()
     x_middle, y_middle = points[len(points) // 2]
     xs = [x for x, _ in points]
-    for power, style, label in ((1, "--", "linear"), (2, ":", "quadratic")):
-        if power == 1 or curves["plain"]:
-            ys = [y_middle * (x / x_middle) ** power for x in xs]
-            axes.plot(xs, ys, color="0.5", linestyle=style, linewidth=1, label=label)
+    powers = ((1, "--", "linear"), (2, ":", "quadratic"))
+    for power, style, label in powers if curves["plain"] else powers[:1]:
+        ys = [y_middle * (x / x_middle) ** power for x in xs]
+        axes.plot(xs, ys, color="0.5", linestyle=style, linewidth=1, label=label)
     axes.set_ylim(limits)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=20))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
-    )
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1024:g}k" if x >= 1024 else f"{x:g}")
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -10,9 +10,7 @@ no time is left does not stop those after it. --quick tries the script itself, o
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,81 +35,57 @@ QUICK_DATA = [
     "--config.training.tokens_per_update=256",
 ]
 SECONDS_FOR_A_PART = 240
-# What base is tried with besides; an environment each.
+# What base is tried with besides.
 VARIANTS = {
-    "without Triton's matrix products": {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false"},
-    "without command buffers": {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="},
-    "latency-hiding scheduler": {
-        "XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true",
-    },
+    "without Triton's matrix products": "--xla_gpu_enable_triton_gemm=false",
+    "without command buffers": "--xla_gpu_enable_command_buffer=",
+    "latency-hiding scheduler": "--xla_gpu_enable_latency_hiding_scheduler=true",
 }
 
 
 class Part(NamedTuple):
-    """A script to run; with --output, the JSON file it writes is its result."""
+    """A benchmark to run."""
 
-    name: str
     script: str
     arguments: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = {}
 
 
-def parts(traces: Path, quick: bool) -> list[Part]:
-    """In order of importance."""
-    result = []
-
-    def speed(name: str, model: str, environment: Mapping[str, str], *flags: str) -> None:
-        sizes = [*QUICK, *QUICK_DATA] if quick else []
-        steps = 2 if quick else 30
-        config = [f"--config=configs/{model}.py", "--config.model.dtype=bfloat16", *sizes]
-        flags = [*config, f"--steps={steps}", *flags]
-        result.append(Part(name, "training_speed.py", flags, environment))
-
-    def versus(model: str, other: str) -> None:
-        shape = ["--rows=97", "--length=256", "--vocab_size=37000", "--rounds=5"]
-        if quick:
-            shape = [*QUICK, "--rows=2", "--length=16", "--vocab_size=500", "--rounds=1"]
-        flags = [f"--config=configs/{model}.py", "--dtype=bfloat16", *shape]
-        flags.append(f"--versus={other}")
-        result.append(Part(f"{model} versus {other}", "versus_pytorch.py", flags, {}))
-
-    for model in ("base", "big"):
-        speed(model, model, {}, f"--profile={traces / model}")
-        name = f"{model}, where the time goes"
-        result.append(Part(name, "profile_summary.py", [str(traces / model)], {}))
-    for model in ("base", "big"):
-        versus(model, "pytorch" if quick else "pytorch_compiled")
-    if not quick:
-        versus("base", "pytorch")
-    for name, environment in VARIANTS.items():
-        speed(f"base, {name}", "base", environment)
-    return result
+def parts(traces: Path, quick: bool) -> dict[str, Part]:
+    """By name, in order of importance."""
+    sizes = [*QUICK, *QUICK_DATA, "--steps=2"] if quick else ["--steps=30"]
+    shape = ["--rows=97", "--length=256", "--vocab_size=37000", "--rounds=5"]
+    if quick:
+        shape = [*QUICK, "--rows=2", "--length=16", "--vocab_size=500", "--rounds=1"]
+    configs = {model: f"--config={ROOT}/configs/{model}.py" for model in ("base", "big")}
+    speed = {
+        model: [config, "--config.model.dtype=bfloat16", *sizes]
+        for model, config in configs.items()
+    }
+    found = {}
+    for model, flags in speed.items():
+        trace = str(traces / model)
+        found[model] = Part("training_speed.py", [*flags, f"--profile={trace}"])
+        found[f"{model}, where the time goes"] = Part("profile_summary.py", [trace])
+    others = [(model, "pytorch" if quick else "pytorch_compiled") for model in configs]
+    for model, other in others if quick else [*others, ("base", "pytorch")]:
+        flags = [configs[model], "--dtype=bfloat16", *shape, f"--versus={other}"]
+        found[f"{model} versus {other}"] = Part("versus_pytorch.py", flags)
+    for name, flag in VARIANTS.items():
+        found[f"base, {name}"] = Part("training_speed.py", speed["base"], {"XLA_FLAGS": flag})
+    return found
 
 
 def run(part: Part, seconds: float, log: Path) -> dict[str, Any]:
     """The part's result, or what went wrong."""
-    with tempfile.TemporaryDirectory() as directory, log.open("a") as stream:
-        output = Path(directory) / "result.json"
-        command = [sys.executable, f"benchmarks/{part.script}", *part.arguments]
-        print(f"\n== {part.name}: {dict(part.environment)}", *command[1:], file=stream, flush=True)
+    with log.open("a") as stream:
+        print(f"\n== {part}", file=stream, flush=True)
         start = time.monotonic()
-        process = subprocess.Popen(
-            [*command, f"--output={output}"],
-            cwd=ROOT,
-            env=os.environ | dict(part.environment),
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
         try:
-            code = process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)  # with its workers
-            process.wait()
-            return {"error": f"stopped after {seconds:.0f} s"}
-        if code:
-            return {"error": f"exit code {code}; see {log.name}"}
-        return {"took_seconds": time.monotonic() - start, **json.loads(output.read_text())}
+            result = timing.run_benchmark(*part, log=stream, timeout=seconds)
+        except timing.Failed as failure:
+            return {"error": f"{failure}; see {log.name}"}
+        return {"took_seconds": time.monotonic() - start, **result}
 
 
 def shown(result: Mapping[str, Any]) -> str:
@@ -148,14 +122,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         # Equal programs of several parts are compiled once.
         os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(directory, "compiled")
-        for part in parts(Path(directory), args.quick):
+        for name, part in parts(Path(directory), args.quick).items():
             left = end - time.monotonic()
-            if left < 20:
-                results[part.name] = {"error": "no time was left"}
-            else:
-                results[part.name] = run(part, min(left, SECONDS_FOR_A_PART), folder / "log.txt")
+            results[name] = {"error": "no time was left"}
+            if left >= 20:
+                results[name] = run(part, min(left, SECONDS_FOR_A_PART), folder / "log.txt")
             timing.write(folder / "results.json", results)
-            print(f"{part.name}: {shown(results[part.name])}", flush=True)
+            print(f"{name}: {shown(results[name])}", flush=True)
     if all("error" in result for result in results.values()):
         raise SystemExit(1)
 

@@ -9,9 +9,9 @@ The first makes a million pairs with lengths like WMT's; --text takes the traini
 config. --train also times an update of the config's model for every shape of batch.
 """
 
+import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,14 +22,15 @@ import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
+from benchmarks import timing
 from benchmarks.program import Program
-from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
+from benchmarks.synthetic import full_rows, synthetic_pairs
+from transformer.data.batches import PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.prefetch import prefetch
 from transformer.data.sources import training_source
 from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.tokenizers import get_tokenizers
-from transformer.data.vocabulary import EOS
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 
@@ -52,28 +53,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if PAIRS.value:
             print(f"{PAIRS.value:,} synthetic pairs")
-            measure(synthetic(Path(folder), PAIRS.value, limits), config)
+            about = {"median": MEDIAN.value, "ratio": RATIO.value}
+            measure(synthetic_pairs(PAIRS.value, 2**16, limits, **about), config)
         if TEXT.value:
             source = training_source(config.data)
             print(source.describe())
             tokenizers = get_tokenizers(folder, config.tokenizer, source)
             sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
             measure(token_cache(source, tokenizers, folder, *limits, *sampling), config)
-
-
-def synthetic(folder: Path, num_pairs: int, limits: tuple[int, int]) -> TokenizedPairs:
-    """Pairs with log-normal lengths, cut at the limits; memory-mapped, as a token cache is."""
-    rng = np.random.default_rng(0)
-    source_lengths = rng.lognormal(np.log(MEDIAN.value), 0.65, num_pairs)
-    target_lengths = source_lengths * rng.lognormal(np.log(RATIO.value), 0.2, num_pairs)
-    arrays = []
-    for side, lengths, limit in zip(range(2), (source_lengths, target_lengths), limits):
-        offsets = np.concatenate([[0], np.cumsum(np.clip(lengths.round().astype(int), 2, limit))])
-        tokens = np.memmap(folder / f"{side}.bin", np.uint16, "w+", shape=(offsets[-1],))
-        tokens[:] = rng.integers(EOS + 1, 2**16, len(tokens), np.uint16)
-        tokens[offsets[1:] - 1] = EOS
-        arrays += [tokens.view(np.ndarray), offsets]
-    return TokenizedPairs(*arrays, report={})
 
 
 def measure(pairs: TokenizedPairs, config: Experiment) -> None:
@@ -86,7 +73,8 @@ def measure(pairs: TokenizedPairs, config: Experiment) -> None:
     # 1. Packed rows.
     limits = config.data.max_source_length, config.data.max_target_length
     widths = row_widths(source, target, *limits)
-    plan_seconds, packed = timed(lambda: PackedPairs(pairs, *widths, seed=0))
+    packed = PackedPairs(pairs, *widths, seed=0)
+    plan_seconds = seconds_of(lambda: PackedPairs(pairs, *widths, seed=0))
     rows = layout(config.training.tokens_per_update, 0, *widths, 1)
     print(
         f"  packed:  {packed.fill:6.2%} full, 1 shape, {rows.rows} x ({widths[0]} + {widths[1]}); "
@@ -97,8 +85,8 @@ def measure(pairs: TokenizedPairs, config: Experiment) -> None:
     batches = TrainingBatches(packed, rows, seed=0)
     steps = range(BATCHES)
     num_pairs = sum(len(packed.pairs_of(batches.rows(step))) for step in steps)
-    alone, _ = timed(lambda: [batches[step] for step in steps][-1])
-    ahead, _ = timed(lambda: list(prefetch(batches.__getitem__, steps))[-1])
+    alone = seconds_of(lambda: [batches[step] for step in steps][-1])
+    ahead = seconds_of(lambda: list(prefetch(batches.__getitem__, steps))[-1])
     print(
         f"  batches: {num_pairs / alone:,.0f} pairs/s, {BATCHES / alone:,.0f} batches/s; "
         f"{num_pairs / ahead:,.0f} pairs/s through prefetch"
@@ -147,29 +135,18 @@ def epoch_seconds(config: Experiment, shapes: dict[tuple[int, int, int], float])
     """How long the updates of an epoch take, from the median of a few of each shape."""
     vocab_size = config.tokenizer.vocab_size
     program = Program(config, vocab_size, jax.devices()[:1])
-    rng = np.random.default_rng(0)
+    program.start()
     total = 0.0
     for (rows, s, t), count in shapes.items():
-        src, tgt = (rng.integers(4, vocab_size, (1, rows, n)).astype(np.int32) for n in (s, t))
-        batch = Batch(src, np.ones_like(src), tgt, tgt, np.ones_like(tgt))
+        batch = full_rows(rows, s, t, vocab_size)
         program.compile(batch)
-        seconds = []
-        for _ in range(1 + REPEATS):  # the first warms up
-            start = time.monotonic()
-            jax.block_until_ready(program.step(batch))
-            seconds.append(time.monotonic() - start)
-        total += count * float(np.median(seconds[1:]))
+        total += count * seconds_of(lambda batch=batch: jax.block_until_ready(program.step(batch)))
     return total
 
 
-def timed(function: Callable):
-    """The median of the seconds that a few calls take, and what the last one returns."""
-    seconds = []
-    for _ in range(REPEATS):
-        start = time.monotonic()
-        result = function()
-        seconds.append(time.monotonic() - start)
-    return float(np.median(seconds)), result
+def seconds_of(function: Callable) -> float:
+    """The median of the seconds that a few calls take, after one to warm up."""
+    return statistics.median(timing.seconds_of(function, 1 + REPEATS)[1:])
 
 
 if __name__ == "__main__":

@@ -22,11 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from jax.profiler import ProfileData
 
 from benchmarks import timing
+from benchmarks.hlo import Instruction, parse
 from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.profiling import HLO_FILE, STEP
 
-PRODUCTS, UPDATE, COPIES, OTHER = "matrix products", "update (Adam)", "copies", "other"
+PRODUCTS, UPDATE, COPIES, OTHER = "matrix products", "update", "copies", "other"
 # The last of these in an operation's name says its kind. All but the _ are scopes of the model.
 SCOPES = {
     "attention": "attention",
@@ -40,19 +41,12 @@ SCOPES = {
 }
 KINDS = [PRODUCTS, *dict.fromkeys(SCOPES.values()), UPDATE, COPIES, OTHER]
 SCOPE = re.compile(rf"(?<![a-zA-Z])({'|'.join(SCOPES)})(?![a-zA-Z])")
+# Attributes: the path of scopes and transformations to an operation; the target of a custom call.
+NAME, TARGET = "op_name", "custom_call_target"
 PRODUCT = re.compile(r"dot|convolution|custom-call.*(?:gemm|matmul|dot)", re.IGNORECASE)
 # Their parts are instructions of their own.
 CONTROL = {"while", "conditional", "async-start", "async-done", "async-update"}
 WEIGHTLESS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "broadcast", "iota"}
-
-
-class Instruction(NamedTuple):
-    """A line of a compiled program."""
-
-    opcode: str
-    op_name: str  # the path of scopes and transformations to the operation; "" if unknown
-    calls: str | None  # the computation that a fusion or call is made of
-    target: str  # of a custom call
 
 
 class Event(NamedTuple):
@@ -63,62 +57,38 @@ class Event(NamedTuple):
     end: float
 
 
-def parse_hlo(text: str) -> tuple[dict[str, Instruction], dict[str, list[Instruction]]]:
-    """The instructions of a program by name, and the same by computation."""
-    instructions, computations = {}, {}
-    for line in text.splitlines():
-        if re.match(r"(?:ENTRY )?%?[\w.-]+ \(.*\{$", line):
-            name = line.removeprefix("ENTRY ").lstrip("%").split()[0]
-            computation = computations[name] = []
-        elif match := re.match(r" +(?:ROOT )?%?([\w.-]+) = .*? ([a-z][a-z\d-]*)\(", line):
-            calls = None
-            if match[2] in ("fusion", "call"):
-                calls = re.search(r"(?:calls|to_apply)=%?([\w.-]+)", line)
-            op_name = re.search(r'op_name="([^"]*)"', line)
-            target = re.search(r'custom_call_target="([^"]*)"', line)
-            instruction = Instruction(
-                match[2],
-                op_name[1] if op_name else "",
-                calls[1] if calls else None,
-                target[1] if target else "",
-            )
-            instructions[match[1]] = instruction
-            computation.append(instruction)
-    return instructions, computations
-
-
 def kind(instruction: Instruction, computations: dict[str, list[Instruction]]) -> str:
     """The kind of work of an instruction; for a fusion, that of most of its parts.
 
     A fusion with a matrix product in it is of that product's kind.
     """
     parts = list(_parts(instruction, computations))
-    products = [p for p in parts if PRODUCT.fullmatch(f"{p.opcode}{p.target}")]
+    products = [p for p in parts if PRODUCT.fullmatch(p.opcode + p.attribute(TARGET))]
     weighty = products or [p for p in parts if p.opcode not in WEIGHTLESS] or parts
     if all(p.opcode == "copy" for p in weighty):
         return COPIES
-    named = [p for p in weighty if p.op_name or products]
-    counts = collections.Counter(_kind_of_part(p, bool(products)) for p in named)
+    named = [p.attribute(NAME) for p in weighty if p.attribute(NAME) or products]
+    counts = collections.Counter(_kind_of_part(name, bool(products)) for name in named)
     return counts.most_common(1)[0][0] if counts else OTHER
 
 
 def _parts(
     instruction: Instruction, computations: dict[str, list[Instruction]]
 ) -> Iterator[Instruction]:
-    if instruction.calls is None:
+    if not instruction.body:
         yield instruction
     else:
-        for part in computations[instruction.calls]:
+        for part in computations[instruction.body]:
             yield from _parts(part, computations)
 
 
-def _kind_of_part(part: Instruction, is_product: bool) -> str:
-    if scopes := SCOPE.findall(part.op_name):
+def _kind_of_part(op_name: str, is_product: bool) -> str:
+    if scopes := SCOPE.findall(op_name):
         return SCOPES[scopes[-1]]
     if is_product:
         return PRODUCTS
     # What is not differentiated is what comes after the gradient.
-    return OTHER if "jvp" in part.op_name or not part.op_name else UPDATE
+    return OTHER if "jvp" in op_name or not op_name else UPDATE
 
 
 def read_trace(path: Path) -> tuple[list[Event], int]:
@@ -143,7 +113,8 @@ def read_trace(path: Path) -> tuple[list[Event], int]:
 
 def summarise(events: list[Event], steps: int, hlo: str) -> dict[str, Any]:
     """Milliseconds a step by kind of work, and the instructions that took longest."""
-    instructions, computations = parse_hlo(hlo)
+    computations, _ = parse(hlo)
+    instructions = {x.name: x for computation in computations.values() for x in computation}
     # Kernels on a GPU are named after instructions, with other punctuation.
     canonical = {re.sub(r"\W", "_", name): name for name in instructions}
     by_kind, by_name, kinds = collections.Counter(), collections.Counter(), {}
@@ -170,7 +141,7 @@ def summarise(events: list[Event], steps: int, hlo: str) -> dict[str, Any]:
                 "instruction": name,
                 "kind": kinds[name],
                 "ms": milliseconds,
-                "op_name": instructions[name].op_name if name in instructions else "",
+                "op_name": instructions[name].attribute(NAME) if name in instructions else "",
             }
             for name, milliseconds in by_name.most_common(15)
         ],

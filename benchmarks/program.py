@@ -1,35 +1,57 @@
 """The training program of a config, without its data: what train.py compiles and calls."""
 
 import jax
+import numpy as np
 
 from transformer.data.batches import Batch
-from transformer.models.transformer import num_params, transformer
+from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.functional import num_params
 from transformer.runs.experiment import Experiment
 from transformer.system.sharding import make_mesh, state_sharding
-from transformer.training.optimizers import optimizer
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
 from transformer.training.step import StepMetrics, abstract_state, init_state, make_train_step
 
 
+def sizes_of(config: Experiment, vocab_size: int) -> Sizes:
+    limits = config.data.max_source_length, config.data.max_target_length
+    return Sizes(vocab_size, vocab_size, config.tokenizer.joint, *limits)
+
+
+def training_flops(config: Experiment, vocab_size: int, *lengths: np.ndarray) -> np.ndarray:
+    """The model FLOPs of training on each pair once; lengths: of sources, and of targets."""
+    sizes = sizes_of(config, vocab_size)
+    return find_family(config.model.family).flops(config.model, sizes, *lengths)
+
+
 class Program:
-    """A model with its state and its train step, on the config's mesh."""
+    """The train step of a model, on the config's mesh, and the state that it updates."""
 
     def __init__(self, config: Experiment, vocab_size: int, devices=None):
         """devices: all of them if None."""
         self.mesh = make_mesh(config.mesh, devices)
-        self.model = transformer(config.model, vocab_size, vocab_size)
-        self.num_params = num_params(self.model.abstract_params())
-        self._optimizer = optimizer(config.model.d_model, config.optimizer)
+        self.model = build_model(config.model, sizes_of(config, vocab_size))
+        width = getattr(config.model, "d_model", None)  # for Equation 3 alone
+        schedule = make_schedule(config.optimizer, width)
+        self._optimizer = make_optimizer(config.optimizer, schedule)
         self._training = config.training
-        self.state = jax.jit(
-            lambda: init_state(self.model, self._optimizer, config.training.seed),
-            out_shardings=state_sharding(self.mesh, abstract_state(self.model, self._optimizer)),
-        )()
+        self._shapes = abstract_state(self.model, self._optimizer)
+        self.num_params = num_params(self._shapes.params)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
-        """Makes `step` ready for batches of this shape; returns what `step` calls."""
+        """Makes `step` ready for batches of this shape; returns what it calls."""
         train_step = make_train_step(self.model, self._optimizer, self._training, self.mesh)
-        self._compiled = train_step.lower(self.state, batch).compile()
+        self._compiled = train_step.lower(self._shapes, batch).compile()
         return self._compiled
+
+    def start(self) -> None:
+        """Makes the state before the first step."""
+        shardings = state_sharding(self.mesh, self._shapes, self.model.sharding)
+        seed = self._training.seed
+        init = jax.jit(
+            lambda: init_state(self.model, self._optimizer, seed), out_shardings=shardings
+        )
+        self.state = init()
 
     def step(self, batch: Batch) -> StepMetrics:
         """One update."""

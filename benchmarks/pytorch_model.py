@@ -6,6 +6,8 @@ they are taken out, so that both compute the same function of as many parameters
   its norm after the last layer    is left out: post-LN layers end in one already
   biases in attention projections  are left out
   dropout of attention weights and inside feed-forward networks follows the config's two rates
+
+versus_pytorch.py refuses configs for which it would not be the same function.
 """
 
 import functools
@@ -15,7 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from transformer.models.transformer import Params, TransformerConfig
+from transformer.models.functional import Params
+from transformer.models.transformer import TransformerConfig
 
 ACTIVATIONS = {
     "relu": nn.functional.relu,
@@ -28,10 +31,6 @@ class PyTorchTransformer(nn.Module):
 
     def __init__(self, config: TransformerConfig, vocab_size: int, max_length: int):
         super().__init__()
-        # What nn.Transformer has no counterpart for would not be a comparison.
-        assert config.share_embeddings == "all"
-        assert config.norm == "post"
-        assert config.positions == "sinusoidal"
         d_model = config.d_model
         self.embedding = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
@@ -88,7 +87,7 @@ def _layer(kind, config: TransformerConfig) -> nn.Module:
         config.d_ff,
         config.dropout,
         ACTIVATIONS[config.activation],
-        layer_norm_eps=1e-6,
+        layer_norm_eps=config.norm_epsilon,
         batch_first=True,
     )
     layer.dropout = nn.Dropout(config.activation_dropout)

@@ -4,27 +4,23 @@
 
 Starts train.py again and again, in turns with an empty cache of compiled programs (cold) and a
 full one (warm), and stops it at its first line of metrics; data and tokenised text are ready.
-Then times steps with transformer/startup.py's huge pages and without, in turns as well.
+Then times steps with transformer/system/startup.py's huge pages and without, in turns as well.
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import timing
 from transformer.runs.provenance import ROOT, conditions
-
-# Set, even to nothing, it keeps the scripts from starting anew.
-HUGE_PAGES, USUAL_PAGES = "glibc.malloc.hugetlb=1", ""
 
 
 def main() -> None:
@@ -38,15 +34,20 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
-        start = {"cold": lambda: seconds_to_step_1(config, place, cold=True)}
-        start["warm"] = lambda: seconds_to_step_1(config, place, cold=False)
-        start["cold"]()  # prepares the data, and compiles for the first warm start
-        starts = timing.alternate(start, args.rounds)
-        pages = {"huge pages": HUGE_PAGES, "usual pages": USUAL_PAGES}
+        seconds_to_step_1(config, place, cold=True)  # prepares the data
+        starts = timing.alternate(
+            {
+                "cold": lambda: seconds_to_step_1(config, place, cold=True),
+                "warm": lambda: seconds_to_step_1(config, place, cold=False),
+            },
+            args.rounds,
+        )
+        flags = [*config, f"--steps={args.steps}"]
         steps = timing.alternate(
             {
-                name: lambda value=value: seconds_a_step(config, place, args.steps, value)
-                for name, value in pages.items()
+                "huge pages": lambda: seconds_a_step(flags, place, "glibc.malloc.hugetlb=1"),
+                # Set, even to nothing, it keeps the scripts from starting anew.
+                "usual pages": lambda: seconds_a_step(flags, place, ""),
             },
             args.rounds,
         )
@@ -79,36 +80,31 @@ def seconds_to_step_1(config: Sequence[str], place: Path, cold: bool) -> float:
     metrics = workdir / "metrics.jsonl"
     with tempfile.TemporaryFile() as log:
         start = time.monotonic()
-        process = run("train.py", [*config, *flags], {"JAX_COMPILATION_CACHE_DIR": str(cache)}, log)
-        try:
-            while not (metrics.exists() and metrics.stat().st_size):
-                if process.poll() is not None:
-                    log.seek(0)
-                    raise SystemExit(f"train.py has ended: {log.read().decode()}")
-                time.sleep(0.005)
-            return time.monotonic() - start
-        finally:
-            process.kill()
-            process.wait()
+        with subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *config, *flags],
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)},
+        ) as process:
+            try:
+                while not (metrics.exists() and metrics.stat().st_size):
+                    if process.poll() is not None:
+                        log.seek(0)
+                        raise SystemExit(f"train.py has ended: {log.read().decode()}")
+                    time.sleep(0.005)
+                return time.monotonic() - start
+            finally:
+                process.kill()
 
 
-def seconds_a_step(config: Sequence[str], place: Path, steps: int, tunables: str) -> float:
+def seconds_a_step(flags: Sequence[str], place: Path, tunables: str) -> float:
     """The median time of a step in a process of its own."""
-    output = place / "speed.json"
-    flags = [f"--steps={steps}", f"--output={output}"]
     environment = {"GLIBC_TUNABLES": tunables, "JAX_COMPILATION_CACHE_DIR": str(place / "cache")}
-    process = run("benchmarks/training_speed.py", [*config, *flags], environment)
-    if process.wait():
-        raise SystemExit("training_speed.py has failed; its error is above")
-    return json.loads(output.read_text())["step_seconds"]["median"]
-
-
-def run(
-    script: str, arguments: Sequence[str], environment: Mapping[str, str], log=subprocess.DEVNULL
-) -> subprocess.Popen:
-    command = [sys.executable, str(ROOT / script), *arguments]
-    stderr = subprocess.STDOUT if log != subprocess.DEVNULL else None
-    return subprocess.Popen(command, stdout=log, stderr=stderr, env=os.environ | environment)
+    try:
+        result = timing.run_benchmark("training_speed.py", flags, environment)
+    except timing.Failed as failure:
+        raise SystemExit(f"training_speed.py: {failure}; its error is above") from None
+    return result["step_seconds"]["median"]
 
 
 if __name__ == "__main__":

@@ -1,41 +1,58 @@
-"""Sentence pairs that were never text, with lengths and word frequencies like WMT's."""
+"""Sentence pairs that were never text, and batches of them."""
 
 import numpy as np
 
+from transformer.data.batches import Batch
 from transformer.data.token_cache import TokenizedPairs
-from transformer.data.vocabulary import EOS, UNK
+from transformer.data.vocabulary import BOS, EOS, UNK
+
+FIRST = UNK + 1  # of the ids of words
 
 
 def synthetic_pairs(
-    num_pairs: int, vocab_size: int, max_source_length: int, max_target_length: int, seed: int
+    num_pairs: int,
+    vocab_size: int,
+    limits: tuple[int, int],
+    median: float,
+    ratio: float = 1.0,
+    seed: int = 0,
 ) -> TokenizedPairs:
-    """Pairs of 29 tokens a side on average, if these fit; the same ones for the same arguments.
+    """Pairs with lengths and word frequencies like WMT's; the same ones for the same arguments.
 
-    Lengths are log-normal, those of a pair alike, with a median of no more than a quarter of the
-    longest; ids follow Zipf's law, whose repetitions embedding gradients feel. Longer sides are
-    cut, where training would drop the pair.
+    Lengths are log-normal, those of a pair alike. median: of the source sides; ratio: of target to
+    source tokens. Sides longer than `limits`, (source, target), are cut, where training would drop
+    the pair. Ids follow Zipf's law, whose repetitions embedding gradients feel.
     """
     rng = np.random.default_rng(seed)
-    median = median_length(max_source_length, max_target_length)
     source_lengths = rng.lognormal(np.log(median), 0.6, num_pairs)
-    target_lengths = source_lengths * rng.lognormal(0, 0.2, num_pairs)
-    first = UNK + 1
+    target_lengths = source_lengths * rng.lognormal(np.log(ratio), 0.2, num_pairs)
+    dtype = np.uint16 if vocab_size <= 2**16 else np.int32  # as in a token cache
 
-    def side(lengths: np.ndarray, longest: int) -> tuple[np.ndarray, np.ndarray]:
-        lengths = np.clip(lengths.astype(int), 2, longest)
+    def side(lengths: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        lengths = np.clip(lengths.round().astype(int), 2, limit)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        rank = (vocab_size - first + 1) ** rng.random(offsets[-1])  # density 1 / rank
-        tokens = (rank.astype(int) - 1 + first).astype(np.int32)
+        rank = (vocab_size - FIRST + 1) ** rng.random(offsets[-1])  # density 1 / rank
+        tokens = (rank.astype(int) - 1 + FIRST).astype(dtype)
         tokens[offsets[1:] - 1] = EOS
         return tokens, offsets
 
-    report = {"total": num_pairs, "pairs": num_pairs}
-    report |= dict.fromkeys(("empty", "source_too_long", "target_too_long"), 0)
-    return TokenizedPairs(
-        *side(source_lengths, max_source_length), *side(target_lengths, max_target_length), report
+    source_limit, target_limit = limits
+    sides = *side(source_lengths, source_limit), *side(target_lengths, target_limit)
+    return TokenizedPairs(*sides, report={})
+
+
+def median_length(limits: tuple[int, int]) -> float:
+    """A median for `synthetic_pairs`: 24 as in WMT, where the limits are far enough from that."""
+    return min(24, *(limit / 4 for limit in limits))
+
+
+def full_rows(rows: int, source_length: int, target_length: int, vocab_size: int) -> Batch:
+    """A batch with axes [1, B, ...] and a pair of random words, without padding, in each row."""
+    rng = np.random.default_rng(0)
+    src, tgt_out = (
+        rng.integers(FIRST, vocab_size, (1, rows, length), dtype=np.int32)
+        for length in (source_length, target_length)
     )
-
-
-def median_length(max_source_length: int, max_target_length: int) -> float:
-    """Of the source sides of `synthetic_pairs`."""
-    return min(24, max_source_length / 4, max_target_length / 4)
+    tgt_in = np.roll(tgt_out, 1, axis=2)
+    tgt_in[..., 0] = BOS
+    return Batch(src, np.ones_like(src), tgt_in, tgt_out, np.ones_like(tgt_out))

@@ -6,14 +6,19 @@ share the drift, so that their ratio keeps its meaning where their seconds do no
 
 import contextlib
 import json
+import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from transformer.runs.provenance import ROOT
 
 SECONDS_BETWEEN = 0.5  # threads of the measurement before may spin for a while
 
@@ -47,8 +52,42 @@ def shown(values: Sequence[float], unit: float = 1e-3) -> str:
     return f"{median:.4g} [{low:.4g} .. {high:.4g}]"
 
 
-class WorkerFailed(Exception):
-    """A worker process has ended before it answered; its standard error says why."""
+class Failed(Exception):
+    """A process that was started here has failed; the message says how, its own output why."""
+
+
+def run_benchmark(
+    script: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: IO | None = None,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """Runs a script of this folder that has an --output flag; returns the result it writes.
+
+    log: gets what it prints; if None, only its standard error is seen. Raises Failed, also after
+    `timeout` seconds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "result.json"
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "benchmarks" / script, *arguments, f"--output={output}"],
+            env=os.environ | environment,
+            stdout=log or subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            failure = process.wait(timeout) and f"exit code {process.returncode}"
+        except subprocess.TimeoutExpired:
+            failure = f"stopped after {timeout:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with its workers
+            process.wait()
+        if failure:
+            raise Failed(failure)
+        return json.loads(output.read_text())
 
 
 class Worker:
@@ -81,7 +120,7 @@ class Worker:
         line = self._process.stdout.readline()
         if not line:
             self.close()
-            raise WorkerFailed(f"exit code {self._process.returncode}")
+            raise Failed(f"exit code {self._process.returncode}")
         return json.loads(line)
 
 
@@ -93,6 +132,16 @@ def serve(prepare: Callable[[], tuple[dict[str, Any], Callable[[], Any]]]) -> No
     print(json.dumps(about), file=replies)
     for _ in sys.stdin:
         print(json.dumps(measure()), file=replies)
+
+
+def seconds_of(function: Callable[[], Any], times: int, limit: float = math.inf) -> list[float]:
+    """The seconds of so many calls; of fewer, but at least one, where `limit` seconds are over."""
+    values, start = [], time.perf_counter()
+    while not values or (len(values) < times and time.perf_counter() - start < limit):
+        before = time.perf_counter()
+        function()
+        values.append(time.perf_counter() - before)
+    return values
 
 
 def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):

@@ -28,16 +28,13 @@ from jax.experimental import topologies
 from ml_collections import config_flags
 
 from benchmarks.collectives import collectives
+from benchmarks.program import Program, training_flops
 from transformer.data.batches import Batch, layout
-from transformer.models.flops import training_flops
-from transformer.models.transformer import transformer
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.system.compilation import units
 from transformer.system.errors import UserError
-from transformer.system.sharding import make_mesh, row_shards
-from transformer.training.optimizers import optimizer
-from transformer.training.step import abstract_state, make_train_step
+from transformer.system.sharding import row_shards
 
 # Memory of a JAX device, from Google Cloud's pages on each version. A chip is one device, but
 # in a topology of v4 each of its two cores.
@@ -58,13 +55,14 @@ def main() -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     config = Experiment.from_dict(CONFIG.value.to_dict())
     devices = slice_devices(TOPOLOGY.value)
-    mesh = make_mesh(config.mesh, devices)
+    vocab_size, training = config.tokenizer.vocab_size, config.training
+    program = Program(config, vocab_size, devices)
+    mesh = program.mesh
     axes = " x ".join(f"{size} {axis}" for axis, size in mesh.shape.items())
     print(f"slice       {TOPOLOGY.value}: {mesh.size} x {devices[0].device_kind}, {axes}")
 
     # 1. The batch, from the config alone.
     widths = config.data.max_source_length, config.data.max_target_length
-    training = config.training
     rows = layout(  # as for an accelerator: train.py's own parts are for a CPU
         training.tokens_per_update, training.max_tokens_per_device, *widths, row_shards(mesh)
     )
@@ -81,13 +79,9 @@ def main() -> None:
     batch = Batch(source, source, target, target, target)
 
     # 2. The program.
-    vocab_size = config.tokenizer.vocab_size
-    model = transformer(config.model, vocab_size, vocab_size)
-    adam = optimizer(config.model.d_model, config.optimizer)
     start_time = time.monotonic()
-    lowered = make_train_step(model, adam, training, mesh).lower(abstract_state(model, adam), batch)
     try:
-        compiled = lowered.compile()
+        compiled = program.compile(batch)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -111,7 +105,7 @@ def main() -> None:
     print(f"memory      {units(sum(parts.values()))}{verdict}: ", end="")
     print(", ".join(f"{units(size)} {name}" for name, size in parts.items()))
     lengths = (np.full(num_rows, width) for width in widths)
-    flops = training.passes * training_flops(config.model, vocab_size, *lengths).sum() / mesh.size
+    flops = training_flops(config, vocab_size, *lengths).sum() / mesh.size
     print(
         f"arithmetic  {flops / 1e12:.2f} TFLOP in matrix products; XLA counts "
         f"{compiled.cost_analysis()['flops'] / 1e12:.2f} in all, the body of a loop once"

@@ -10,6 +10,7 @@ download. What train.py does besides (validation, checkpoints, logs) is left out
 import collections
 import contextlib
 import itertools
+import json
 import os
 import sys
 import time
@@ -29,19 +30,19 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program
+from benchmarks.program import Program, training_flops
 from benchmarks.synthetic import median_length, synthetic_pairs
-from transformer.data.batches import Batch, PackedPairs, TrainingBatches
+from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.prefetch import prefetch
-from transformer.models.flops import peak_flops, training_flops
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.compilation import memory_summary
+from transformer.system.hardware import peak_flops
 from transformer.system.profiling import STEP, Profile
-from transformer.system.sharding import distribute, split_rows
-from transformer.training.step import update_layout
+from transformer.system.sharding import distribute, row_shards, split_rows
+from transformer.tasks.seq2seq import CPU_TOKENS
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 WARM_UP = 3  # updates
@@ -67,12 +68,17 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
     vocab_size, training = config.tokenizer.vocab_size, config.training
     limits = config.data.max_source_length, config.data.max_target_length
     program = Program(config, vocab_size)
-    tokens_needed = 5 * max(training.tokens_per_update, *limits)
-    num_pairs = 64 + int(tokens_needed / median_length(*limits))
-    pairs = synthetic_pairs(num_pairs, vocab_size, *limits, training.seed)
-    widths = row_widths(pairs.source_lengths, pairs.target_lengths, *limits)
-    rows = update_layout(training, *widths, program.mesh)
-    packed = PackedPairs(pairs, *widths, training.seed)
+    program.start()
+    median = median_length(limits)
+    num_pairs = 64 + int(5 * max(training.tokens_per_update, *limits) / median)
+    pairs = synthetic_pairs(num_pairs, vocab_size, limits, median, seed=training.seed)
+    packing, lengths = config.data.packing, (pairs.source_lengths, pairs.target_lengths)
+    widths = row_widths(*lengths, *limits, packing=packing)
+    device, at_once = program.mesh.devices.flat[0], training.max_tokens_per_device
+    if at_once == 0 and device.platform == "cpu":
+        at_once = CPU_TOKENS
+    rows = layout(training.tokens_per_update, at_once, *widths, row_shards(program.mesh))
+    packed = PackedPairs(pairs, *widths, training.seed, packing=packing)
     batches = TrainingBatches(packed, rows, training.seed)
 
     def load_batch(number: int) -> tuple[Batch, np.ndarray]:
@@ -116,19 +122,15 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
     step_seconds = np.diff(ends[WARM_UP - 1 :]).tolist()
     seconds, rows_timed = sum(step_seconds), rows_of_step[WARM_UP:]
     tokens = sum(map(packed.num_tokens_of, rows_timed))
-    flops_of_pair = training_flops(
-        config.model, vocab_size, pairs.source_lengths, pairs.target_lengths
-    )
+    flops_of_pair = training_flops(config, vocab_size, *lengths)
     flops = sum(flops_of_pair[packed.pairs_of(r)].sum() for r in rows_timed)
-    flops *= training.passes
     positions = steps * rows.accumulation * rows.rows_per_step * sum(widths)
-    device = program.mesh.devices.flat[0]
     peak = peak_flops(device, config.model.dtype)
     flops_per_second = flops / seconds / program.mesh.size
     stats = device.memory_stats()
     return {
         "conditions": conditions(),
-        "config": config.to_dict(),
+        "config": json.loads(config.to_json()),
         "parameters": program.num_params,
         "rows": [rows.accumulation, rows.rows_per_step],
         "row_widths": widths,

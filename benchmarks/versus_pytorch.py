@@ -28,14 +28,26 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from transformer.models.flops import training_flops
+from benchmarks.program import training_flops
+from benchmarks.synthetic import full_rows
+from configs import base
+from transformer.data.batches import Batch
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment, flat
+from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.errors import UserError
 from transformer.system.startup import use_huge_pages
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
+# The fields in which a config may differ from the paper's; PyTorch's model has no others.
+FREE = {
+    "model": {
+        *("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads"),
+        *("dropout", "attention_dropout", "activation_dropout", "activation", "dtype"),
+        *("norm_epsilon", "max_positions"),
+    },
+    "optimizer": {"beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"},
+}
 OURS, EAGER, COMPILED = "ours", "pytorch", "pytorch_compiled"
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
@@ -52,29 +64,32 @@ WORKER = flags.DEFINE_enum("worker", None, [OURS, EAGER, COMPILED], "Used by thi
 def main() -> None:
     config = Experiment.from_dict(CONFIG.value.to_dict())
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=DTYPE.value))
-    if WORKER.value:
-        if WORKER.value == OURS:
-            use_huge_pages()  # as train.py; starts the worker anew
-        prepare = prepare_ours if WORKER.value == OURS else prepare_pytorch
-        timing.serve(lambda: prepare(config))
-        return
-    fields = flat(config.to_dict())
-    for field, value in (
-        ("model.share_embeddings", "all"),
-        ("model.norm", "post"),
-        ("model.positions", "sinusoidal"),
-        ("model.d_k", 0),
-        ("model.d_v", 0),
-        ("optimizer.max_grad_norm", 0),
-        ("training.r_drop", 0),
-    ):
-        if fields[field] != value:
-            raise UserError(f"torch.nn.Transformer is compared only with {field}={value!r}")
+    if WORKER.value == OURS:
+        use_huge_pages()  # as train.py; starts the worker anew
+        timing.serve(lambda: prepare_ours(config))
+    elif WORKER.value:
+        timing.serve(lambda: prepare_pytorch(config))
+    else:
+        check(config)
+        compare(config)
+
+
+def check(config: Experiment) -> None:
+    """Raises UserError for what PyTorch is not compared with."""
+    paper = base.get_config()
+    for section, free in FREE.items():
+        for field, value in vars(getattr(config, section)).items():
+            if field not in free and value != paper[section][field]:
+                raise UserError(
+                    "torch.nn.Transformer is compared only with "
+                    f"{section}.{field}={paper[section][field]!r}"
+                )
+    if config.optimizer.schedule not in ("noam", "inverse_sqrt"):
+        raise UserError("PyTorch has only optimizer.schedule='noam' and 'inverse_sqrt' here")
     if config.model.activation not in ("relu", "gelu"):
         raise UserError(f"torch.nn.Transformer has no model.activation={config.model.activation!r}")
     if unknown := set(VERSUS.value) - {EAGER, COMPILED}:
         raise UserError(f"--versus={','.join(unknown)}: it must be {EAGER}, {COMPILED} or both")
-    compare(config)
 
 
 def compare(config: Experiment) -> None:
@@ -87,7 +102,7 @@ def compare(config: Experiment) -> None:
                 # Beside PyTorch, JAX cannot have most of the GPU's memory.
                 {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"},
             )
-        except timing.WorkerFailed as failure:
+        except timing.Failed as failure:
             failed[name] = str(failure)
             print(f"{name} cannot be measured: {failure}; its error is above", file=sys.stderr)
     if OURS not in workers:
@@ -98,7 +113,7 @@ def compare(config: Experiment) -> None:
 
     tokens = 2 * ROWS.value * LENGTH.value
     lengths = np.full(ROWS.value, LENGTH.value)
-    flops = training_flops(config.model, VOCAB_SIZE.value, lengths, lengths).sum()
+    flops = training_flops(config, VOCAB_SIZE.value, lengths, lengths).sum()
     print(
         f"\n{ROWS.value} rows of {LENGTH.value} + {LENGTH.value} tokens, vocabulary of "
         f"{VOCAB_SIZE.value:,}, {DTYPE.value}; {flops / 1e9:.0f} model GFLOPs a step\n"
@@ -138,31 +153,21 @@ def compare(config: Experiment) -> None:
         )
 
 
-def random_tokens() -> dict[str, np.ndarray]:
-    """Rows without padding; the target and its shift by one, BOS first."""
-    rng = np.random.default_rng(0)
-    shape = ROWS.value, LENGTH.value
-    src_BS, tgt_out_BT = rng.integers(4, VOCAB_SIZE.value, (2, *shape), dtype=np.int32)
-    tgt_in_BT = np.roll(tgt_out_BT, 1, axis=1)
-    tgt_in_BT[:, 0] = 1
-    return {"src": src_BS, "tgt_in": tgt_in_BT, "tgt_out": tgt_out_BT}
+def random_batch() -> Batch:
+    return full_rows(ROWS.value, LENGTH.value, LENGTH.value, VOCAB_SIZE.value)
 
 
 def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
     import jax
 
     from benchmarks.program import Program
-    from transformer.data.batches import Batch
     from transformer.system.sharding import split_rows
 
     start = time.monotonic()
     program = Program(config, VOCAB_SIZE.value, jax.devices()[:1])
-    tokens = random_tokens()
-    segments = np.ones((ROWS.value, LENGTH.value), np.int32)
-    batch = Batch(tokens["src"], segments, tokens["tgt_in"], tokens["tgt_out"], segments)
-    batch = jax.tree.map(lambda x: x[None], batch)  # one accumulation step
-    batch = jax.device_put(batch, split_rows(program.mesh, axis=1))
+    batch = jax.device_put(random_batch(), split_rows(program.mesh, axis=1))
     program.compile(batch)
+    program.start()
 
     def finish() -> None:
         jax.block_until_ready(program.state)
@@ -201,21 +206,21 @@ def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], fl
         fused=True,
     )
     warmup = config.optimizer.warmup_steps
-    scale = config.optimizer.learning_rate_scale * config.model.d_model**-0.5
+    peak = config.optimizer.peak_learning_rate or (config.model.d_model * warmup) ** -0.5
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        adam, lambda count: scale * min((count + 1) ** -0.5, (count + 1) * warmup**-1.5)
+        adam, lambda count: peak * min((count + 1) / warmup, (warmup / (count + 1)) ** 0.5)
     )
-    tokens = {
-        k: torch.tensor(v, dtype=torch.long, device=device) for k, v in random_tokens().items()
-    }
-    padding_BS = tokens["src"] == 0
+    src_BS, _, tgt_in_BT, tgt_out_BT, _ = (
+        torch.tensor(x[0], dtype=torch.long, device=device) for x in random_batch()
+    )
+    padding_BS = src_BS == 0
 
     def loss() -> torch.Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=DTYPE.value == "bfloat16"):
-            logits_BTV = model(tokens["src"], tokens["tgt_in"], padding_BS)
+            logits_BTV = model(src_BS, tgt_in_BT, padding_BS)
         return torch.nn.functional.cross_entropy(
             logits_BTV.float().flatten(0, 1),
-            tokens["tgt_out"].flatten(),
+            tgt_out_BT.flatten(),
             label_smoothing=config.training.label_smoothing,
         )
 

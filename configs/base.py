@@ -15,6 +15,10 @@ from ml_collections.config_dict import placeholder
 def get_config() -> ConfigDict:
     config = ConfigDict()
 
+    config.task = ConfigDict()
+    # What is learned from what: seq2seq, sentences from sentences.
+    config.task.name = "seq2seq"
+
     config.data = ConfigDict()
     # A TFDS builder with its config, downloaded and prepared when first used.
     config.data.dataset = "wmt14_translate/de-en"
@@ -72,6 +76,7 @@ def get_config() -> ConfigDict:
     config.tokenizer.target_model = placeholder(str)
 
     config.model = ConfigDict()  # the columns of Table 3
+    config.model.family = "transformer"  # which of models/family.py; the fields below are its own
     config.model.num_encoder_layers = 6
     config.model.num_decoder_layers = 6
     config.model.d_model = 512
@@ -80,28 +85,43 @@ def get_config() -> ConfigDict:
     # The size of each head's keys and values; 0 is d_model / num_heads.
     config.model.d_k = 0
     config.model.d_v = 0
+    config.model.attention_bias = False  # whether the projections of attention have biases
     config.model.dropout = 0.1  # of sublayer outputs and of embeddings, Section 5.4
     config.model.attention_dropout = 0.0
     config.model.activation_dropout = 0.0
     config.model.activation = "relu"  # or gelu, elu, swish
     config.model.norm = "post"  # LayerNorm(x + Sublayer(x)); or pre
+    config.model.normalization = "layer_norm"  # or rms_norm
+    config.model.norm_epsilon = 1e-6  # added to the variance
     config.model.positions = "sinusoidal"  # or learned (Table 3, row E)
     # Rows of the tables of learned positions; no more than data.max_*_length.
     config.model.max_positions = 256
     # Which of source embedding, target embedding and output layer share one matrix:
     # all; decoder (the latter two); none.
     config.model.share_embeddings = "all"
+    config.model.scale_embeddings = True  # times sqrt(d_model), Section 3.4
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
     # normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
 
     config.optimizer = ConfigDict()  # Section 5.3
-    config.optimizer.beta1 = 0.9
-    config.optimizer.beta2 = 0.98
-    config.optimizer.epsilon = 1e-9
-    config.optimizer.learning_rate_scale = 1.0  # times Equation 3
-    config.optimizer.warmup_steps = 4000
-    config.optimizer.max_grad_norm = 0.0  # gradient clipping; 0: none
+    # adam, adamw, sgd or adafactor. Adafactor multiplies the rate by the size (root mean square)
+    # of each parameter. A field that an optimizer or a schedule does not use must stay as it is.
+    config.optimizer.name = "adam"
+    config.optimizer.beta1 = 0.9  # of adam and adamw; the momentum of sgd
+    config.optimizer.beta2 = 0.98  # of adam and adamw
+    config.optimizer.epsilon = 1e-9  # of adam and adamw
+    # For adamw and adafactor: an update takes rate * weight_decay of each parameter with two or
+    # more dimensions (so of no bias and no scale).
+    config.optimizer.weight_decay = 0.0
+    config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none
+    # noam is Equation 3, whose peak follows from d_model and warmup_steps. inverse_sqrt has the
+    # same shape and a peak of its own, as have linear and cosine, which fall to 0, and constant.
+    config.optimizer.schedule = "noam"
+    config.optimizer.peak_learning_rate = placeholder(float)
+    config.optimizer.warmup_steps = 4000  # updates in which the rate rises to its peak
+    # The update at which the rate of linear and cosine is 0.
+    config.optimizer.decay_steps = placeholder(int)
 
     config.training = ConfigDict()
     config.training.steps = 100_000  # updates
@@ -111,20 +131,19 @@ def get_config() -> ConfigDict:
     # 0: all of it, on CPUs 2,048.
     config.training.max_tokens_per_device = 0
     config.training.label_smoothing = 0.1
-    # R-Drop's alpha (Liang et al. 2021: 5): two passes with other dropout, at twice the cost, that
-    # are to agree; 0: none.
-    config.training.r_drop = 0.0
     # A work directory, or what evaluate.py --export made of one (as of an average), whose
     # parameters and tokenizer the run begins with; the optimizer begins anew.
     config.training.init_from = placeholder(str)
     config.training.seed = 0
     config.training.log_every = 100  # updates
-    # Validation nll and a checkpoint (the paper: every 10 minutes), and validation BLEU
-    # (at each checkpoint or some of them; 0: never).
+    # A checkpoint and its validation nll (the paper: every 10 minutes).
     config.training.checkpoint_every = 1500
-    config.training.bleu_every = 7500
+    # Full validation, which also translates and measures BLEU: at each checkpoint or some of
+    # them; 0: never.
+    config.training.full_validation_every = 7500
     config.training.keep_last = 5
-    config.training.best_metric = "bleu"  # or nll: the checkpoint to keep besides the last
+    # Which metric names the best checkpoint, kept besides the last: bleu or nll.
+    config.training.best_metric = "bleu"
     # Stop after so many measurements of best_metric without a better one; 0: never.
     config.training.patience = 0
     # An update whose loss or gradient is not finite is skipped. After so many in a row, or of

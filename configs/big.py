@@ -20,6 +20,6 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.3
     config.training.steps = 300_000
     config.training.checkpoint_every = 600
-    config.training.bleu_every = 6000
+    config.training.full_validation_every = 6000
     config.training.keep_last = 20
     return config

@@ -24,11 +24,12 @@ def get_config() -> ConfigDict:
     config.model.d_model = 128
     config.model.d_ff = 512
     config.model.num_heads = 4
-    config.optimizer.learning_rate_scale = 1.3
+    config.optimizer.schedule = "inverse_sqrt"
+    config.optimizer.peak_learning_rate = 6.6e-3
     config.optimizer.warmup_steps = 300
     config.training.steps = 1000
     config.training.tokens_per_update = 1792
     config.training.log_every = 20
     config.training.checkpoint_every = 250
-    config.training.bleu_every = 250
+    config.training.full_validation_every = 250
     return config

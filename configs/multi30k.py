@@ -30,5 +30,5 @@ def get_config() -> ConfigDict:
     config.training.tokens_per_update = 2048
     config.training.log_every = 50
     config.training.checkpoint_every = 500
-    config.training.bleu_every = 1000
+    config.training.full_validation_every = 1000
     return config

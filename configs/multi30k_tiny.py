@@ -31,14 +31,14 @@ def get_config() -> ConfigDict:
     config.model.num_heads = 4
     config.model.dropout = 0.3
     config.optimizer.epsilon = 1e-8
+    config.optimizer.schedule = "inverse_sqrt"
+    config.optimizer.peak_learning_rate = 5e-3
     config.optimizer.warmup_steps = 2000
-    # A peak of 5e-3 in Equation 3.
-    config.optimizer.learning_rate_scale = 5e-3 * (config.model.d_model * 2000) ** 0.5
     config.training.steps = 8000
     config.training.tokens_per_update = 8192
     config.training.log_every = 50
     config.training.checkpoint_every = 55  # about an epoch
-    config.training.bleu_every = 550
+    config.training.full_validation_every = 550
     config.training.keep_last = 10
     config.training.best_metric = "nll"
     config.training.patience = 10

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from test_bad_input import ROOT, Result, environment
+from scripts import ROOT, Result, environment
 
 
 def on_devices(count: int) -> dict[str, str]:

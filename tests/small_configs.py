@@ -7,6 +7,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from configs import base
+from transformer.models.family import Sizes
 from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import ROOT
 
@@ -22,6 +23,12 @@ MODEL = dataclasses.replace(
     dropout=0.0,
     max_positions=31,
 )
+
+
+def sizes_of(source_vocab: int, target_vocab: int | None = None) -> Sizes:
+    """Sizes of one vocabulary or of two, and of sentences that fill any table of positions."""
+    target_vocab = target_vocab or source_vocab
+    return Sizes(source_vocab, target_vocab, source_vocab == target_vocab, 997, 997)
 
 
 def config_of(argv: list[str], monkeypatch) -> tuple[Experiment, list[str]]:

@@ -40,7 +40,7 @@ CONFIG = {
     "training.tokens_per_update": 512,
     "training.log_every": 7,
     "training.checkpoint_every": 50,
-    "training.bleu_every": 250,
+    "training.full_validation_every": 250,
     "training.keep_last": 2,
     "decoding.max_extra_length": 5,
 }

@@ -1,6 +1,5 @@
 """The scripts from text files to scores and translations."""
 
-import contextlib
 import json
 import re
 import shutil
@@ -11,20 +10,24 @@ import numpy as np
 import pytest
 import sacrebleu
 from processes import flags_of_a_job, run_together
-from test_bad_input import ROOT, Result, assert_refused, run, toy_flags, write_toy
+from scripts import (
+    ROOT,
+    assert_refused,
+    final_state,
+    metrics,
+    run,
+    succeeded,
+    toy_flags,
+    write_toy,
+)
 
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS
 from transformer.models.loss import cross_entropy
-from transformer.models.transformer import transformer
 from transformer.reports import ledger
 from transformer.runs import experiment
-from transformer.runs.checkpoints import Checkpoints
-from transformer.system.sharding import data_mesh, replicated
-from transformer.training.optimizers import optimizer
-from transformer.training.step import TrainState, init_state
+from transformer.tasks import seq2seq
 
-TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu"}
 ODD_PAIRS = [
     ("", ""),
     ("one  two ", " Eno  Owt"),
@@ -34,29 +37,6 @@ ODD_PAIRS = [
     (" ", "Eno"),
     ("six ▁ seven", "Xis ▁ Neves"),
 ]
-
-
-def succeeded(result: Result) -> Result:
-    assert result.code == 0, result.err
-    assert "Traceback" not in result.err
-    return result
-
-
-def metrics(workdir: Path) -> list[dict[str, float]]:
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
-
-
-def final_state(workdir: Path) -> TrainState:
-    config = experiment.load(workdir)
-    model = transformer(config.model, *Tokenizers.load(workdir).vocab_sizes)
-    adam = optimizer(config.model.d_model, config.optimizer)
-    state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
-    sharding = replicated(data_mesh(jax.devices()[:1]))
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
-    checkpoints = Checkpoints(workdir, keep_last=1, best_metric="nll", read_only=True)
-    with contextlib.closing(checkpoints):
-        return checkpoints.restore_newest(like).state
 
 
 # --- A model that has learned something ---------------------------------------------------
@@ -83,7 +63,7 @@ def learned(tmp_path_factory) -> Path:
         training_steps=240,
         training_log_every=40,
         training_checkpoint_every=120,
-        training_bleu_every=120,
+        training_full_validation_every=120,
         training_best_metric="bleu",
         decoding_max_extra_length=7,
     )
@@ -130,7 +110,7 @@ def test_bleu_in_training_is_bleu_of_evaluate(learned):
 
 def test_validation_nll_is_of_every_sentence(learned):
     source, target = Tokenizers.load(learned)
-    model = transformer(experiment.load(learned).model, source.vocab_size, target.vocab_size)
+    model = seq2seq.restore(experiment.load(learned), learned).model
     texts = [(learned.parent / f"validation.{x}").read_bytes().decode() for x in ("en", "de")]
     pairs = list(zip(*(text.split("\n")[:-1] for text in texts)))
     # One sentence a row, without packing.

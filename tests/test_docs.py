@@ -1,14 +1,24 @@
-"""The commands in README.md and docs/: their scripts exist, their flags are known."""
+"""README.md and docs/: commands can be parsed, links lead somewhere, code and fields exist."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 from small_configs import config_of
 
+from transformer.data.batches import Batch
+from transformer.models.family import Sizes
+from transformer.models.functional import FunctionalModel
+from transformer.runs.experiment import check_field
 from transformer.runs.provenance import ROOT
+from transformer.system.sharding import MeshConfig, make_mesh, state_sharding
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with
@@ -21,29 +31,52 @@ COMMANDS = [
     for page in PAGES
     for number, (script, words) in enumerate(COMMAND.findall(page.read_text()))
 ]
+# Fields of earlier commits, which docs/experiments.md names.
+REMOVED = {
+    *("data.both_directions", "training.r_drop", "training.bleu_every"),
+    *("optimizer.learning_rate_scale", "optimizer.cooldown_start", "optimizer.cooldown_steps"),
+}
 
 
-def blocks(language: str) -> list:
-    found = []
-    for page in PAGES:
-        texts = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
-        found += [pytest.param(text, id=f"{page.name}-{n}") for n, text in enumerate(texts)]
-    return found
+def each_page(test):
+    return pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)(test)
+
+
+def blocks(page, languages: str) -> list[str]:
+    return re.findall(rf"^```(?:{languages})\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def names(page) -> list[str]:
+    """What stands between backticks outside of blocks."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def anchors(page) -> set[str]:
+    """The headings as GitHub makes anchors of them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_there_are_commands():
-    assert {page.name for page in PAGES} <= {param.id.partition("-")[0] for param in COMMANDS} | {
-        "fidelity.md"
-    }
-    assert len(COMMANDS) > 25
+    assert len(COMMANDS) > 60
+
+
+def test_first_blocks_of_the_readme():
+    """CI pastes them by number: .ci/run."""
+    first, second, third = blocks(ROOT / "README.md", "bash")
+    assert first.endswith("&& python train.py && python evaluate.py --workdir=runs/demo\n")
+    assert second.endswith("| python translate.py --workdir=runs/demo\n")
+    assert third.endswith("&& python -m pytest\n")
 
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
 @pytest.mark.parametrize(("script", "words"), COMMANDS)
 def test_flags_are_known(script, words, monkeypatch):
-    sources = [ROOT / script, *(ROOT / "transformer").glob("*.py")]
+    sources = [ROOT / script, *(ROOT / "transformer").rglob("*.py")]
     defined = "|".join(path.read_text() for path in sources)
-    known = set(re.findall(r"(?:DEFINE_\w+|add_argument)\(\s*\"(?:--)?(\w+)\"", defined))
+    define = r"(?:DEFINE_\w+|add_argument|string|integer)"
+    known = set(re.findall(rf"{define}\(\s*\"(?:--)?(\w+)\"", defined))
     given = [word for word in words if word.startswith("--") and word != "--"]
     assert not [w for w in given if re.match(r"--(\w+)", w)[1] not in known | {"config"}]
 
@@ -60,11 +93,88 @@ def _a_value(match: re.Match) -> str:
     return match[0].replace('"', "").replace("$", "")
 
 
-@pytest.mark.parametrize("script", blocks("bash"))
-def test_bash_can_be_parsed(script):
-    subprocess.run([shutil.which("bash"), "-n"], input=script, text=True, check=True)
+@each_page
+def test_modules_are_there(page):
+    modules = re.findall(r"python -m (transformer[\w.]+)", page.read_text())
+    assert not [name for name in modules if not (ROOT / f"{name.replace('.', '/')}.py").exists()]
 
 
-@pytest.mark.parametrize("text", blocks("yaml"))
-def test_yaml_can_be_parsed(text):
-    assert isinstance(yaml.safe_load(text), dict)
+@each_page
+def test_shell_can_be_parsed(page):
+    for script in blocks(page, "bash|sh"):
+        subprocess.run([shutil.which("bash"), "-n"], input=script, text=True, check=True)
+
+
+@each_page
+def test_yaml_can_be_parsed(page):
+    for text in blocks(page, "yaml"):
+        assert isinstance(yaml.safe_load(text), dict)
+
+
+@each_page
+def test_links_lead_somewhere(page):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not re.match("https?:", link) and (
+            not target.exists() or (anchor and anchor not in anchors(target))
+        ):
+            broken.append(link)
+    assert not broken
+
+
+@each_page
+def test_code_is_there(page):
+    """Files by their path, here or below transformer/, alone or as file.py:name."""
+    missing = []
+    for text in names(page):
+        if not (match := re.fullmatch(r"([\w/]+/[\w-]+\.(?:py|md))(?::(\w+))?", text)):
+            continue
+        found = [root / match[1] for root in (ROOT, ROOT / "transformer")]
+        found = [path for path in found if path.exists()]
+        name = match[2]
+        if not found or (name and not re.search(rf"\b{name}\b", found[0].read_text())):
+            missing.append(text)
+    assert not missing
+
+
+@each_page
+def test_fields_are_there(page):
+    sections = "task|data|tokenizer|model|optimizer|training|decoding|mesh"
+    for text in names(page):
+        if (match := re.match(rf"({sections})\.\w+(?==|$)", text)) and match[0] not in REMOVED:
+            check_field(match[0])
+
+
+def test_the_family_of_the_page_can_be_used(tmp_path, monkeypatch):
+    """docs/add-a-family.md: cached decoding is the forward pass, whose loss has gradients."""
+    page = ROOT / "docs" / "add-a-family.md"
+    (tmp_path / "bag.py").write_text(blocks(page, "python")[0])
+    spec = importlib.util.spec_from_file_location("bag", tmp_path / "bag.py")
+    bag = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bag", bag)  # where dataclasses looks
+    spec.loader.exec_module(bag)
+
+    family, config = bag.FAMILY, bag.BagConfig("bag", 5, "float32")
+    sizes = Sizes(11, 13, joint=False, max_source_length=7, max_target_length=7)
+    model = FunctionalModel(lambda rngs: family.build(config, sizes, rngs), family.sharding)
+    params = model.init(0)
+    src = np.array([[4, 5, 6], [7, 2, 0]])
+    tgt_out = np.array([[8, 9, 2, 0], [10, 12, 11, 2]])
+    tgt_in = np.roll(tgt_out, 1, axis=1) * (tgt_out > 0)
+    tgt_in[:, 0] = 1
+    batch = Batch(src, (src > 0) * 1, tgt_in, tgt_out, (tgt_out > 0) * 1)
+
+    bound = model.bind(params)
+    cache, nll = bound.init_cache(bound.encode(src), src, 1, 4), 0.0
+    for t in range(4):
+        logits, cache = bound.decode_step(tgt_in[:, t], cache)
+        log_probs = jax.nn.log_softmax(logits)[np.arange(2), tgt_out[:, t]]
+        nll -= jnp.sum(log_probs, where=tgt_out[:, t] > 0)
+    loss, grads = jax.value_and_grad(lambda p: model.bind(p).loss(batch, None, 0.0).loss)(params)
+    np.testing.assert_allclose(nll, loss, rtol=1e-6)
+    assert all(jnp.any(grad) for grad in jax.tree.leaves(grads))
+    shardings = state_sharding(make_mesh(MeshConfig(0, 1, 1)), params, family.sharding)
+    assert jax.tree.structure(shardings) == jax.tree.structure(params)
+    assert family.flops(config, sizes, np.array([3]), np.array([4])).tolist() == [1560.0]

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import pytest
 from jax import export
 from jax.sharding import AbstractMesh, AxisType
+from small_configs import sizes_of
 
 from configs import base, big
 from transformer.data.batches import Batch
 from transformer.decoding.translation import Translator
-from transformer.models.transformer import transformer
+from transformer.models.family import build_model
 from transformer.runs.experiment import Experiment
 from transformer.training.optimizers import optimizer
 from transformer.training.step import init_state, make_nll_step, make_train_step
@@ -40,7 +41,7 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     config = get_config()
     config.model.dtype = dtype
     config = Experiment.from_dict(config.to_dict())
-    model = transformer(config.model, 37_000, 37_000)
+    model = build_model(config.model, sizes_of(37_000))
     adam = optimizer(config.model.d_model, config.optimizer)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     train_step = make_train_step(model, adam, config.training, MESH)

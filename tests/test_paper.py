@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_configs import sizes_of
 
-from transformer.models.transformer import TransformerConfig, transformer
+from configs import base
+from transformer.models.family import build_model
+from transformer.models.transformer import TransformerConfig
 
 H, D_MODEL, D_K, D_V, D_FF = 3, 11, 5, 2, 13
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23
@@ -27,8 +30,10 @@ ACTIVATIONS = {
 class Paper:
     """Figure 1. Vectors are rows; `params` is the model's dict of parameters."""
 
-    def __init__(self, params, *, norm, activation):
+    def __init__(self, params, *, norm, normalization, activation, scale_embeddings):
         self.params, self.norm, self.activation = params, norm, ACTIVATIONS[activation]
+        self.normalize = getattr(self, normalization)
+        self.scale = math.sqrt(D_MODEL) if scale_embeddings else 1
 
     def logits(self, source, target_in):
         """The vectors before the softmax, one for each token of `target_in`."""
@@ -44,7 +49,7 @@ class Paper:
             x = self.sublayer(x, norm, self.attention, weights)
             norm, weights = layer["feed_forward_norm"], layer["feed_forward"]
             x = self.sublayer(x, norm, self.feed_forward, weights)
-        memory = self.layer_norm(x, p["encoder_norm"]) if self.norm == "pre" else x
+        memory = self.normalize(x, p["encoder_norm"]) if self.norm == "pre" else x
 
         y = self.embed(target_in, target_table, p.get("target_positions"))
         for i in range(len(p["decoder_layers"])):
@@ -56,14 +61,14 @@ class Paper:
             norm, weights = layer["feed_forward_norm"], layer["feed_forward"]
             y = self.sublayer(y, norm, self.feed_forward, weights)
         if self.norm == "pre":
-            y = self.layer_norm(y, p["decoder_norm"])
+            y = self.normalize(y, p["decoder_norm"])
         return y @ output_table.T
 
     def embed(self, tokens, table, learned_positions):
         """Sections 3.4 and 3.5."""
         rows = []
         for pos, token in enumerate(tokens):
-            row = table[token] * math.sqrt(D_MODEL)
+            row = table[token] * self.scale
             if learned_positions is not None:
                 row = row + learned_positions[pos]
             else:
@@ -77,8 +82,8 @@ class Paper:
     def sublayer(self, x, norm, function, *arguments, **keywords):
         """Section 3.1: LayerNorm(x + Sublayer(x)); pre-LN has the norm on the way in."""
         if self.norm == "pre":
-            return x + function(self.layer_norm(x, norm["norm"]), *arguments, **keywords)
-        return self.layer_norm(x + function(x, *arguments, **keywords), norm["norm"])
+            return x + function(self.normalize(x, norm["norm"]), *arguments, **keywords)
+        return self.normalize(x + function(x, *arguments, **keywords), norm["norm"])
 
     def layer_norm(self, x, params):
         rows = []
@@ -89,26 +94,35 @@ class Paper:
             rows.append(normal * params["scale"] + params["bias"])
         return np.array(rows)
 
+    def rms_norm(self, x, params):
+        """Zhang and Sennrich 2019, Equation 4."""
+        rows = [row / math.sqrt(row @ row / len(row) + 1e-6) for row in x]
+        return np.array(rows) * params["scale"]
+
     def attention(self, x, params, *, memory=None, causal=False):
         """Section 3.2: concatenated heads, then W^O; over x itself unless told otherwise."""
         memory = x if memory is None else memory
-        w_q, w_k, w_v, w_o = (
-            params[name]["kernel"] for name in ("query", "key", "value", "output")
+        projections = [params[name] for name in ("query", "key", "value", "output")]
+        w_q, w_k, w_v, w_o = (projection["kernel"] for projection in projections)
+        b_q, b_k, b_v, b_o = (
+            projection.get("bias", np.zeros(projection["kernel"].shape[1]))
+            for projection in projections
         )
         output = []
         for t, vector in enumerate(x):
             seen = memory[: t + 1] if causal else memory
             heads = []
             for h in range(H):
-                query = vector @ w_q[:, h * D_K : (h + 1) * D_K]
+                of_k, of_v = slice(h * D_K, (h + 1) * D_K), slice(h * D_V, (h + 1) * D_V)
+                query = vector @ w_q[:, of_k] + b_q[of_k]
                 scores, values = [], []
                 for other in seen:
-                    key = other @ w_k[:, h * D_K : (h + 1) * D_K]
+                    key = other @ w_k[:, of_k] + b_k[of_k]
                     scores.append(query @ key / math.sqrt(D_K))
-                    values.append(other @ w_v[:, h * D_V : (h + 1) * D_V])
+                    values.append(other @ w_v[:, of_v] + b_v[of_v])
                 weights = [math.exp(score) for score in scores]
                 heads.append(sum(w * v for w, v in zip(weights, values)) / sum(weights))
-            output.append(np.concatenate(heads) @ w_o)
+            output.append(np.concatenate(heads) @ w_o + b_o)
         return np.array(output)
 
     def feed_forward(self, x, params):
@@ -124,17 +138,18 @@ def draw(rng, vocabulary, row):
 
 
 @pytest.mark.parametrize(
-    ("norm", "positions", "share_embeddings", "activation"),
+    "choices",
     [
-        ("post", "sinusoidal", "none", "relu"),
-        ("pre", "sinusoidal", "none", "swish"),
-        ("post", "learned", "decoder", "gelu"),
-        ("pre", "learned", "all", "elu"),
+        dict(),
+        dict(norm="pre", activation="swish", attention_bias=True),
+        dict(positions="learned", share_embeddings="decoder", activation="gelu"),
+        dict(norm="pre", positions="learned", share_embeddings="all", activation="elu"),
+        dict(norm="pre", normalization="rms_norm", attention_bias=True, scale_embeddings=False),
     ],
+    ids=str,
 )
-def test_forward_pass(norm, positions, share_embeddings, activation, random_params):
-    joint = share_embeddings == "all"
-    fields = dict(
+def test_forward_pass(choices, random_params):
+    fields = base.get_config().model.to_dict() | dict(
         num_encoder_layers=2,
         num_decoder_layers=3,
         d_model=D_MODEL,
@@ -142,16 +157,14 @@ def test_forward_pass(norm, positions, share_embeddings, activation, random_para
         num_heads=H,
         d_k=D_K,
         d_v=D_V,
-        dropout=0.1,
         attention_dropout=0.1,
         activation_dropout=0.1,
-        activation=activation,
-        norm=norm,
-        positions=positions,
         max_positions=17,
-        share_embeddings=share_embeddings,
+        share_embeddings="none",
         dtype="float64",
     )
+    fields |= choices
+    joint = fields["share_embeddings"] == "all"
     source_vocabulary = TARGET_VOCABULARY if joint else SOURCE_VOCABULARY
     rng = np.random.default_rng(0)
     # Padding on the right, on the left, in the middle, everywhere, nowhere.
@@ -164,7 +177,7 @@ def test_forward_pass(norm, positions, share_embeddings, activation, random_para
     ]
     with jax.enable_x64(True):
         config = TransformerConfig(**fields)
-        model = transformer(config, source_vocabulary, TARGET_VOCABULARY)
+        model = build_model(config, sizes_of(source_vocabulary, TARGET_VOCABULARY))
         params = jax.tree.map(np.float64, random_params(model))
         found = jax.jit(lambda p, src, tgt: model.bind(p)(src, tgt))(
             params, jnp.array(sources), jnp.array(targets)
@@ -172,7 +185,8 @@ def test_forward_pass(norm, positions, share_embeddings, activation, random_para
         assert found.dtype == jnp.float64
         found = np.asarray(found)
 
-    paper = Paper(params, norm=norm, activation=activation)
+    named = ("norm", "normalization", "activation", "scale_embeddings")
+    paper = Paper(params, **{name: fields[name] for name in named})
     for logits_TV, source, target_in in zip(found, sources, targets):
         expected = paper.logits([s for s in source if s], [t for t in target_in if t])
         np.testing.assert_allclose(

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_bad_input import ROOT, Result, assert_refused, run
+from scripts import ROOT, Result, assert_refused, run
 from test_batches import all_pairs, assert_equal, pairs_of
 from test_tokenizers import small_tokenizer
 
@@ -38,7 +38,7 @@ from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.runs import experiment
-from transformer.runs.logs import read_metrics
+from transformer.runs.metrics import read_metrics
 from transformer.system.errors import UserError
 
 # The same examples each time. To search further, turn derandomize off and max_examples up.

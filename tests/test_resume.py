@@ -17,20 +17,27 @@ import pytest
 import soak
 from jax.experimental.compilation_cache import compilation_cache
 from processes import flags_of_a_job, on_devices, run_together, slurm_variables, training
-from test_bad_input import ROOT, run, toy_flags, write_toy
-from test_command_line import final_state, metrics, succeeded
-from test_workdir import assert_same_params
+from scripts import (
+    ROOT,
+    assert_same_params,
+    final_state,
+    metrics,
+    run,
+    succeeded,
+    toy_flags,
+    write_toy,
+)
 
-import train
 from configs import base
 from transformer.data.tokenizers import Tokenizers
-from transformer.runs import provenance
+from transformer.runs import provenance, train
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.experiment import Experiment
 from transformer.runs.restore import restore
 from transformer.system.compilation import Compilations
 from transformer.system.errors import UserError
 from transformer.system.preemption import EXIT_CODE, Stopped, StopRequest
+from transformer.tasks.seq2seq import Seq2SeqTraining
 
 
 def assert_same_run(a: Path, b: Path) -> None:
@@ -104,9 +111,9 @@ def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
     flags = resumable(training_init_from="initial", training_seed=5)
     flags = [flag.replace("=train.", "=text/train.") for flag in flags]
     result = succeeded(run("train.py", *flags, "--workdir=begun", cwd=directory))
-    best = restore(directory / "initial", None, None)
+    best = restore(directory / "initial")
     assert f"the best of initial, step(s) {best.steps[0]}\n".encode() in result.out
-    assert Tokenizers.load(directory / "begun").sha256 == best.tokenizers.sha256
+    assert Tokenizers.load(directory / "begun").sha256 == best.task.tokenizers.sha256
     assert metrics(directory / "begun")[0]["train/loss"] < metrics(uninterrupted)[0]["train/loss"]
     origin = provenance.origin(directory / "begun")
     assert origin["checkpoint_steps"] == best.steps
@@ -175,12 +182,12 @@ def text(tmp_path_factory) -> Path:
 
 
 def experiment_of(text: Path, **changes) -> Experiment:
-    """9 updates: a checkpoint each 4, validation BLEU each 8, a line of the log each 3."""
+    """9 updates: a checkpoint each 4, full validation each 8, a line of the log each 3."""
     config = base.get_config().to_dict()
     fields = {
         "training_steps": 9,
         "training_checkpoint_every": 4,
-        "training_bleu_every": 8,
+        "training_full_validation_every": 8,
         "training_log_every": 3,
         "training_max_tokens_per_device": 3 * 31,
         "model_attention_dropout": 0.1,
@@ -236,7 +243,9 @@ def test_a_run_may_end_where_it_was_stopped(text, tmp_path, compiled_once):
     (between,) = map(int, kept(tmp_path))
     assert between < 4  # before the first checkpoint that is due
     train.train(experiment_of(text, training_steps=between), tmp_path, StopAt(None))
-    checkpoints = Checkpoints(tmp_path, keep_last=5, best_metric="nll", read_only=True)
+    checkpoints = Checkpoints(
+        tmp_path, keep_last=5, best_metric="nll", direction="lower", read_only=True
+    )
     with contextlib.closing(checkpoints):
         assert checkpoints.scheduled_steps() == [between]  # so that it can be averaged
 
@@ -312,16 +321,16 @@ def test_a_signal_is_heard_when_nobody_reads_the_log(uninterrupted):
 def poison(monkeypatch, *bad: int, labels=lambda labels: labels + 10_000) -> None:
     """Alters the labels of some batches: beyond the vocabulary, the loss is not finite."""
 
-    class Poisoned(train.Run):
-        def load_batch(self, number: int):
-            batch, num_tokens = super().load_batch(number)
-            if number in bad:
-                altered = labels(np.asarray(batch.tgt_out_BT))
-                altered = jax.device_put(altered, batch.tgt_out_BT.sharding)
-                batch = batch._replace(tgt_out_BT=altered)
-            return batch, num_tokens
+    def poisoned(self, number: int):
+        batch, num_tokens = batch_of(self, number)
+        if number in bad:
+            altered = labels(np.asarray(batch.tgt_out_BT))
+            altered = jax.device_put(altered, batch.tgt_out_BT.sharding)
+            batch = batch._replace(tgt_out_BT=altered)
+        return batch, num_tokens
 
-    monkeypatch.setattr(train, "Run", Poisoned)
+    batch_of = Seq2SeqTraining.batch
+    monkeypatch.setattr(Seq2SeqTraining, "batch", poisoned)
 
 
 def skipped(workdir: Path) -> list[tuple[int, float, float]]:
@@ -402,17 +411,17 @@ def test_without_a_checkpoint_it_goes_back_to_what_it_began_with(
     begun = experiment_of(text, training_rollback_after=2, training_init_from=str(tmp_path / "a"))
     states = []
 
-    class Recording(train.Run):
-        def begin(self):
-            if states:
-                (tmp_path / "a").rename(tmp_path / "gone")
-            states.append(jax.device_get(state := super().begin()))
-            return state
+    def recorded(state, config):
+        if states:
+            (tmp_path / "a").rename(tmp_path / "gone")
+        states.append(jax.device_get(state))
+        return new(state, config)
 
-    monkeypatch.setattr(train, "Run", Recording)
+    new = train.RunState.new
+    monkeypatch.setattr(train.RunState, "new", recorded)
     poison(monkeypatch, 1, 2)
     train.train(begun, tmp_path / "b", StopAt(None))
-    expected = restore(tmp_path / "gone", None, None).params
+    expected = restore(tmp_path / "gone").params
     assert len(states) == 2
     for state in states:
         assert state.step == 0
@@ -428,7 +437,7 @@ def test_a_loss_far_above_its_average_is_bad_too(
         text,
         training_steps=70,
         training_checkpoint_every=10,
-        training_bleu_every=0,
+        training_full_validation_every=0,
         training_rollback_after=3,
         optimizer_warmup_steps=20,
     )
@@ -455,8 +464,8 @@ def test_after_a_few_rollbacks_it_stops_with_a_report(text, tmp_path, monkeypatc
     assert all(update["skipped"] and update["loss"] == "nan" for update in updates)
     lines = [(text / f"train.{x}").read_text().splitlines() for x in ("en", "de")]
     for update in updates:
-        assert len(update["pairs"]) > 5
-        for pair in update["pairs"]:
+        assert len(update["examples"]) > 5
+        for pair in update["examples"]:
             assert (pair["source"], pair["target"]) == tuple(x[pair["pair"]] for x in lines)
     norms = report["norms_by_layer"]
     assert set(norms) == {"encoder_layers/0", "decoder_layers/0", "target_embedding"}
@@ -476,7 +485,7 @@ def test_files_may_move_but_not_change(text, tmp_path, compiled_once):
     moved = experiment_of(directory, training_steps=10)
     train.train(moved, tmp_path / "run", StopAt(None))
     (directory / "train.de").write_text((directory / "train.de").read_text().replace("Eno", "On"))
-    with pytest.raises(UserError, match="training or validation text has changed"):
+    with pytest.raises(UserError, match="training or validation data, or the order of the batches"):
         train.train(moved, tmp_path / "run", StopAt(None))
 
 
@@ -532,7 +541,8 @@ def test_from_one_process_to_two_and_back(uninterrupted):
 def test_two_processes_begin_with_the_parameters_of_one(uninterrupted):
     directory = uninterrupted.parent
     flags = resumable(training_init_from="whole", training_steps=3, mesh_fsdp=2, mesh_tensor=2)
-    still = [*flags, "--config.optimizer.learning_rate_scale=1e-20", "--workdir=together"]
+    constant = ["--config.optimizer.schedule=constant", "--config.optimizer.peak_learning_rate=0"]
+    still = [*flags, *constant, "--workdir=together"]
     command = [ROOT / "train.py", *still]
     for process in run_together(2 * [command], directory, slurm_variables(2)):
         succeeded(process)

@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_configs import MODEL
+from small_configs import MODEL, sizes_of
 
 from transformer.decoding.search import Hypotheses, beam_search, gnmt_length_penalty
-from transformer.models.transformer import transformer
+from transformer.models.family import build_model
 
 PAD, BOS, EOS = 0, 1, 2
 
@@ -381,7 +381,7 @@ def test_score_is_that_of_forced_decoding(random_params):
         attention_dropout=0.1,
         activation_dropout=0.1,
     )
-    model = transformer(config, 11, 11)
+    model = build_model(config, sizes_of(11))
     params = random_params(model)
     src = jnp.array([[5, 0, 7, 9, 2], [4, 2, 0, 0, 0], [0, 0, 0, 0, 0], [3, 8, 6, 10, 2]])
     max_length_B, M, longest, alpha = np.array([7, 3, 0, 6]), 3, 7, 0.6

@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 import small_configs
+from small_configs import sizes_of
 
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
@@ -15,7 +16,7 @@ from transformer.decoding.translation import (
     batches_by_length,
     rows_for_width,
 )
-from transformer.models.transformer import transformer
+from transformer.models.family import build_model
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
@@ -33,7 +34,7 @@ def tokenizers() -> Tokenizers:
 @pytest.fixture(scope="module")
 def translate(random_params):
     """translate(sentences) -> translations, of a model with random parameters."""
-    model = transformer(MODEL, 264, 264)
+    model = build_model(MODEL, sizes_of(264))
     params = random_params(model)
     translator = Translator(model, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
     return functools.partial(translator.translate, params)

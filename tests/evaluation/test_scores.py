@@ -146,3 +146,28 @@ def test_wrong_input(score):
         score(HYPOTHESES[:2], REFERENCES, target_language="de")
     with pytest.raises(UserError, match="no sentences to score"):
         score([], [], target_language="de")
+
+
+@pytest.mark.parametrize(
+    ("language", "hypothesis", "reference", "expected"),
+    [
+        # Two of eight characters, two of seven; without the options for Asian text one word of one.
+        ("zh-CN", "我喜欢机器学习。", "我喜欢机器翻译。", 100 * 2 / 8),
+        ("ja", "私は本を読む。", "私は本を買う。", 100 * 2 / 7),
+        ("ko", "나는 책을 읽는다", "나는 책을 산다", 100 * 1 / 3),  # has spaces
+    ],
+)
+def test_ter_counts_what_can_be_told_apart(language, hypothesis, reference, expected):
+    metric = scores._ter_metric(scores._primary_subtag(language), is_tokenized=False)
+    assert metric.corpus_score([hypothesis], [[reference]]).score == pytest.approx(expected)
+    # Of text that is tokenised already, the tokens.
+    metric = scores._ter_metric(scores._primary_subtag(language), is_tokenized=True)
+    assert metric.corpus_score(["我 喜欢 你"], [["我 喜欢 他"]]).score == pytest.approx(100 / 3)
+
+
+def test_scores_of_chinese():
+    found = scores.corpus_scores(["机器学习"], ["机器翻译"], target_language="zh")
+    assert found.keys() == {"bleu", "chrf", "ter"}
+    assert found["ter"]["score"] == 50
+    assert "asian:yes" in found["ter"]["signature"]
+    assert "tok:zh" in found["bleu"]["signature"]

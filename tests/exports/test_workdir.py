@@ -12,12 +12,13 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from small_configs import MODEL, PAPER
+from scripts import assert_same_params
+from small_configs import MODEL, PAPER, sizes_of
 
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
 from transformer.exports.workdir import export
-from transformer.models.transformer import transformer
+from transformer.models.family import build_model
 from transformer.runs import experiment, init_from, provenance
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.integrity import digest
@@ -40,7 +41,7 @@ def workdir(tmp_path_factory):
     experiment.save(workdir, CONFIG)
     Tokenizers(tokenizer, tokenizer).save(workdir)
     (workdir / "starts.jsonl").write_text("{}\n")
-    model = transformer(MODEL, 270, 270)
+    model = build_model(MODEL, sizes_of(270))
     adam = optimizer(MODEL.d_model, CONFIG.optimizer)
     checkpoints = Checkpoints(workdir, keep_last=3, best_metric="nll")
     with contextlib.closing(checkpoints):
@@ -49,11 +50,6 @@ def workdir(tmp_path_factory):
             checkpoints.save(state, {}, scheduled=True)
             checkpoints.record_scores(step, {"nll": float(step != 5)})
     return workdir
-
-
-def assert_same_params(a, b):
-    for x, y in zip(*(jax.tree.leaves(model.params) for model in (a, b)), strict=True):
-        np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize(

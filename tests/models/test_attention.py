@@ -16,8 +16,8 @@ from transformer.models.attention import (
     attention,
     dot_product_attention,
 )
-from transformer.models.layers import DropoutRngs
 from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs
 from transformer.system.sharding import data_mesh, split_rows
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,8 @@ def attend(query, key, mask, value=None, **dropout):
     value = jnp.eye(len(key)) if value is None else jnp.asarray(value, F32)
     memory = KeysValues(key[None, None], value[None, None])
     query = jnp.asarray(query, F32)[None, None]
-    return dot_product_attention(query, memory, jnp.asarray(mask)[None], **dropout)[0, 0]
+    y_BHTU, _ = dot_product_attention(query, memory, jnp.asarray(mask)[None], **dropout)
+    return y_BHTU[0, 0]
 
 
 def test_scores_are_divided_by_the_root_of_d_k():
@@ -85,7 +86,7 @@ def test_bfloat16_scores_are_float32():
     key = jnp.array([[16, 1, 0, 0], [16, 0, 0, 0]], jnp.bfloat16)
     query = jnp.array([[32, 2, 0, 0]], jnp.bfloat16)
     memory = KeysValues(key[None, None], jnp.eye(2, dtype=jnp.bfloat16)[None, None])
-    found = dot_product_attention(query[None, None], memory, jnp.ones((1, 1, 2), bool))
+    found, _ = dot_product_attention(query[None, None], memory, jnp.ones((1, 1, 2), bool))
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found[0, 0].astype(F32), [[0.7310586, 0.2689414]], atol=2e-3)
 
@@ -155,10 +156,10 @@ def test_blocks_equal_the_plain_form(mask, blocks_of_three):
     query, memory, weight = drawn_tensors()
 
     def plain(query, memory):
-        return dot_product_attention(query, memory, mask.dense())
+        return dot_product_attention(query, memory, mask.dense())[0]
 
     def in_blocks(query, memory):
-        return attention(query, memory, mask)
+        return attention(query, memory, mask)[0]
 
     # A training step may recompute a layer, too.
     for form in (in_blocks, jax.checkpoint(in_blocks)):
@@ -169,12 +170,47 @@ def test_blocks_equal_the_plain_form(mask, blocks_of_three):
             np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("most", [3, 256], ids=["blocks", "plain"])
+def test_returned_weights(mask, most, monkeypatch):
+    """Those that the output is the sum of, and exactly 0 where the mask is False."""
+    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", most)
+    query, memory, _ = drawn_tensors()
+    y_BHTU, weights_BHTS = attention(query, memory, mask, return_weights=True)
+    np.testing.assert_allclose(y_BHTU, attention(query, memory, mask)[0], atol=1e-6)
+    may_attend = np.broadcast_to(mask.dense()[:, None], weights_BHTS.shape)
+    assert weights_BHTS.shape == (B, H, T, S)
+    assert (weights_BHTS[may_attend] > 0).all()
+    assert (weights_BHTS[~may_attend] == 0).all()
+    sees = may_attend.any(axis=-1)
+    np.testing.assert_allclose(weights_BHTS.sum(-1), sees, atol=1e-6)
+    expected = jnp.einsum("BHTS,BHSU->BHTU", weights_BHTS, memory.value_BHSU)
+    np.testing.assert_allclose(y_BHTU[sees], expected[sees], atol=1e-6)
+
+
+def test_weights_cost_nothing_unless_asked_for(monkeypatch):
+    query, memory, _ = drawn_tensors()
+
+    def program(return_weights):
+        def output(query, memory):
+            return attention(query, memory, MASKS["segments"], return_weights=return_weights)[0]
+
+        return jax.jit(output).trace(query, memory)
+
+    # Asked for and not used, they leave the program that does not ask.
+    assert program(True).lower().as_text() == program(False).lower().as_text()
+    # A loop would write what it returns: without the argument it returns the output alone.
+    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", 3)
+    loops = [eqn for eqn in program(False).jaxpr.eqns if eqn.primitive.name == "scan"]
+    assert [x.aval.shape for eqn in loops for x in eqn.outvars] == [(4, B, H, 3, U)]
+
+
 def test_few_queries_are_one_block(monkeypatch):
     def has_loop(most):
         monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", most)
         query, memory, _ = drawn_tensors()
         # A function of its own each time, since JAX keeps what it has traced.
-        program = jax.make_jaxpr(lambda *x: attention(*x, MASKS["segments"]))(query, memory)
+        program = jax.make_jaxpr(lambda *x: attention(*x, MASKS["segments"])[0])(query, memory)
         return "scan" in str(program)
 
     assert not has_loop(T)
@@ -187,7 +223,7 @@ def test_dropout_in_blocks(blocks_of_three):
 
     def dropped(query, memory, rows=(0, 1)):
         rngs = DropoutRngs(jax.random.key(5), jnp.array(rows))
-        return attention(query, memory, mask, rate, rngs)
+        return attention(query, memory, mask, rate, rngs)[0]
 
     # With the identity for values the weights come out, and what was dropped is seen.
     weights_BHTS = jax.nn.softmax(jnp.einsum("BHTK,BHSK->BHTS", query, memory.key_BHSK) / K**0.5)
@@ -216,7 +252,7 @@ def test_dropout_in_blocks(blocks_of_three):
     np.testing.assert_allclose(swapped[::-1], dropped(query, memory), atol=1e-6)
     # And with one key for all rows at a time, which `nnx.Rngs` gives.
     memory = memory._replace(value_BHSU=identity)
-    weights_BHTS = attention(query, memory, mask, rate, nnx.Rngs(dropout=0))
+    weights_BHTS, _ = attention(query, memory, mask, rate, nnx.Rngs(dropout=0))
     assert rows_and_blocks_differ(np.asarray(weights_BHTS) != 0)
 
 
@@ -231,7 +267,7 @@ def test_gradients_of_bfloat16_memory_are_summed_in_float32(monkeypatch):
     memory = KeysValues(*jnp.ones((2, 1, 1, 1, 1), jnp.bfloat16))
     mask = Mask(jnp.ones((1, n), int), jnp.ones((1, 1), int))
     _, _, _, by_value = value_and_gradients(
-        lambda query, memory: attention(query, memory, mask), query, memory, F32.type(1)
+        lambda query, memory: attention(query, memory, mask)[0], query, memory, F32.type(1)
     )
     assert by_value.dtype == jnp.bfloat16
     assert by_value.item() == n
@@ -242,7 +278,7 @@ def temporary_bytes(n):
     mask = Mask(jnp.ones((1, n), int), jnp.ones((1, n), int), jnp.arange(n))
 
     def summed(query, memory):
-        return attention(query, memory, mask).sum()
+        return attention(query, memory, mask)[0].sum()
 
     x = jax.ShapeDtypeStruct((1, 2, n, 8), F32)
     compiled = jax.jit(jax.grad(summed, (0, 1))).lower(x, KeysValues(x, x)).compile()
@@ -271,7 +307,8 @@ def compare_one_and_two_devices():
 
     def weighted(query, memory, weight, rows_B):
         rngs = DropoutRngs(jax.random.key(5), rows_B)
-        return (attention(query, memory, MASKS["packed and causal"], 0.25, rngs) * weight).sum()
+        y_BHTU, _ = attention(query, memory, MASKS["packed and causal"], 0.25, rngs)
+        return (y_BHTU * weight).sum()
 
     gradients, arguments = jax.grad(weighted, (0, 1)), (query, memory, weight, jnp.arange(B))
     expected = jax.jit(gradients)(*arguments)
@@ -293,35 +330,45 @@ def layer_of(**changes):
     return MultiHeadAttention(7, **{**arguments, **changes})
 
 
-def test_projections_have_no_biases():
-    shapes = jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(layer_of())))
-    assert shapes == {
-        "query": {"kernel": (7, 15)},
-        "key": {"kernel": (7, 15)},
-        "value": {"kernel": (7, 6)},
-        "output": {"kernel": (6, 7)},
+def test_projections_have_biases_only_if_asked():
+    def shapes(**changes):
+        return jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(layer_of(**changes))))
+
+    kernels = {"query": (7, 15), "key": (7, 15), "value": (7, 6), "output": (6, 7)}
+    assert shapes() == {name: {"kernel": shape} for name, shape in kernels.items()}
+    assert shapes(use_bias=True) == {
+        name: {"kernel": shape, "bias": shape[1:]} for name, shape in kernels.items()
     }
 
 
-def test_multi_head_attention_is_one_attention_a_head():
-    layer, rng = layer_of(), np.random.default_rng(0)
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_multi_head_attention_is_one_attention_a_head(use_bias):
+    layer, rng = layer_of(use_bias=use_bias), np.random.default_rng(0)
     x_BTD = rng.normal(size=(2, 11, 7)).astype(np.float32)
     y_BSD = rng.normal(size=(2, 13, 7)).astype(np.float32)
     mask = MASKS["segments"]._replace(query_segments_BT=jnp.full((2, 11), 1))
+    bias = dict.fromkeys(("query", "key", "value", "output"), 0.0)
+    if use_bias:
+        for name in bias:
+            linear = getattr(layer, name)
+            linear.bias[...] = bias[name] = rng.normal(size=linear.bias.shape).astype(np.float32)
     memory = layer.keys_values(y_BSD)
     assert memory.key_BHSK.shape == (2, 3, 13, 5)
     assert memory.value_BHSU.shape == (2, 3, 13, 2)
 
-    w = {name: np.asarray(getattr(layer, name).kernel[...]) for name in ("query", "key", "value")}
-    heads = []
+    w = {name: np.asarray(getattr(layer, name).kernel[...]) for name in bias}
+    query, key, value = x_BTD @ w["query"], y_BSD @ w["key"], y_BSD @ w["value"]
+    query, key, value = query + bias["query"], key + bias["key"], value + bias["value"]
+    heads, weights = [], []
     for h in range(3):
-        q = x_BTD @ w["query"][:, 5 * h : 5 * h + 5]
-        k = y_BSD @ w["key"][:, 5 * h : 5 * h + 5]
-        v = y_BSD @ w["value"][:, 2 * h : 2 * h + 2]
-        e = np.exp(q @ k.swapaxes(1, 2) / 5**0.5) * mask.dense()
-        heads.append(e / e.sum(-1, keepdims=True) @ v)
-    expected = np.concatenate(heads, axis=-1) @ np.asarray(layer.output.kernel[...])
-    np.testing.assert_allclose(layer(x_BTD, memory, mask), expected, atol=1e-5)
+        k, v = slice(5 * h, 5 * h + 5), slice(2 * h, 2 * h + 2)
+        e = np.exp(query[..., k] @ key[..., k].swapaxes(1, 2) / 5**0.5) * mask.dense()
+        weights.append(e / e.sum(-1, keepdims=True))
+        heads.append(weights[-1] @ value[..., v])
+    expected = np.concatenate(heads, axis=-1) @ w["output"] + bias["output"]
+    found, weights_BHTS = layer(x_BTD, memory, mask, return_weights=True)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(weights_BHTS, np.stack(weights, axis=1), atol=1e-6)
 
 
 def test_a_mask_of_size_one_serves_all_rows_or_queries():
@@ -333,17 +380,20 @@ def test_a_mask_of_size_one_serves_all_rows_or_queries():
         (Mask(one[:1, :1], keys), Mask(one, keys)),
         (Mask(one[:1], one[:1], jnp.arange(3)), Mask(one, one, jnp.arange(3))),
     ):
-        np.testing.assert_allclose(layer(x, memory, small), layer(x, memory, whole), atol=1e-6)
+        for few, all_ in zip(*(layer(x, memory, m, None, True) for m in (small, whole))):
+            np.testing.assert_allclose(few, all_, atol=1e-6)
 
 
 def test_attention_dropout_needs_a_rate_and_rngs():
     x, mask = jnp.ones((1, 5, 7)), Mask(*jnp.ones((2, 1, 5), int))
     off, on = layer_of(), layer_of(dropout_rate=0.5)
     memory = off.keys_values(x)
-    plain = off(x, memory, mask)
-    np.testing.assert_array_equal(off(x, memory, mask, nnx.Rngs(dropout=0)), plain)
-    np.testing.assert_array_equal(on(x, memory, mask), plain)
-    assert (on(x, memory, mask, nnx.Rngs(dropout=0)) != plain).any()
+    plain, weights = off(x, memory, mask, None, True)
+    np.testing.assert_array_equal(off(x, memory, mask, nnx.Rngs(dropout=0))[0], plain)
+    np.testing.assert_array_equal(on(x, memory, mask)[0], plain)
+    dropped, weights_before = on(x, memory, mask, nnx.Rngs(dropout=0), True)
+    assert (dropped != plain).any()
+    np.testing.assert_array_equal(weights_before, weights)
 
 
 if __name__ == "__main__":

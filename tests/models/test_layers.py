@@ -4,134 +4,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer.models.layers import (
-    AddAndNorm,
-    DropoutRngs,
-    Embedding,
-    FeedForward,
-    Linear,
-    at_least_float32,
-    dropout,
-    layer_norm,
-    multiply,
-    random_words,
-)
+from transformer.models.layers import NORMALIZATIONS, AddAndNorm, Embedding, FeedForward, Linear
+from transformer.models.numerics import DropoutRngs
 
 F32, BF16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
 
 
 def rngs(seed=0):
     return nnx.Rngs(dropout=seed)
-
-
-def test_at_least_float32():
-    assert [at_least_float32(jnp.dtype(d)) for d in ("bfloat16", "float32", "float64")] == [
-        jnp.dtype(d) for d in ("float32", "float32", "float64")
-    ]
-
-
-def test_dropout_zeroes_at_its_rate_and_scales_the_rest():
-    n = 101 * 103
-    for rate, scale in ((0.25, 4 / 3), (0.5, 2.0), (0.75, 4.0)):
-        y = np.asarray(dropout(jnp.ones((101, 103)), rate, rngs()))
-        np.testing.assert_array_equal(np.unique(y), np.float32([0, scale]))
-        deviation = (n * rate * (1 - rate)) ** 0.5
-        assert abs((y == 0).sum() - n * rate) < 4 * deviation
-
-
-def test_dropout_rate_is_exact():
-    y = np.asarray(dropout(jnp.ones((311, 313)), 0.1, rngs(1)))
-    assert abs((y == 0).mean() - 0.1) < 4 * (0.1 * 0.9 / y.size) ** 0.5
-    assert y.max() == np.float32(1 / 0.9)
-
-
-def correlation_is_small(a, b):
-    """Whether bits agree in half of the places, within 5 standard deviations."""
-    return abs((a == b).mean() - 0.5) < 5 * (0.25 / a.size) ** 0.5
-
-
-def test_dropout_draws_are_independent():
-    stream = rngs(2)
-    dropped, other = (np.asarray(dropout(jnp.ones((401, 7, 54)), 0.5, stream)) for _ in "ab")
-    dropped, other = dropped == 0, other == 0
-    assert correlation_is_small(dropped, other)
-    for axis in range(3):
-        for shift in (1, 2, 4, 5):
-            assert correlation_is_small(dropped, np.roll(dropped, shift, axis))
-            assert correlation_is_small(dropped, np.roll(other, shift, axis))
-
-
-def test_random_words_are_uniform_in_every_bit():
-    keys = jax.random.split(jax.random.key(5), 3)
-    words = np.asarray(random_words(keys, (3, 127, 131)))
-    assert words.dtype == np.uint32
-    bits = np.unpackbits(words.view(np.uint8)).reshape(-1, 32)
-    deviation = (0.25 / len(bits)) ** 0.5
-    assert np.abs(bits.mean(0) - 0.5).max() < 5 * deviation
-    agreement = (bits[:, :, None] == bits[:, None, :]).mean(0) - np.eye(32) / 2
-    assert np.abs(agreement - 0.5).max() < 5 * deviation
-    assert len(np.unique(words)) > words.size - 20  # 1.4 equal ones are to be expected
-
-
-def test_random_words_of_a_row_depend_on_its_key_and_place_alone():
-    keys = jax.random.split(jax.random.key(6), 5)
-    words = random_words(keys, (5, 7, 11))
-    np.testing.assert_array_equal(words[3:], random_words(keys[3:], (2, 7, 11)))
-    np.testing.assert_array_equal(words[:, :2], random_words(keys, (5, 2, 11)))
-    # Neighbouring counters, as bad keys as can be, share no words.
-    close = jax.random.wrap_key_data(jnp.array([[0, 0], [0, 1], [1, 0]], jnp.uint32))
-    a, b, c = np.asarray(random_words(close, (3, 997)))
-    assert (a != b).all()
-    assert (a != c).all()
-    assert (b != c).all()
-
-
-def test_dropout_depends_on_its_key_and_on_nothing_else():
-    x = jnp.ones((7, 11))
-    first = dropout(x, 0.5, rngs(3))
-    np.testing.assert_array_equal(first, dropout(x, 0.5, rngs(3)))
-    assert (first != dropout(x, 0.5, rngs(4))).any()
-    stream = rngs(3)
-    np.testing.assert_array_equal(first, dropout(x, 0.5, stream))
-    assert (first != dropout(x, 0.5, stream)).any(), "two layers drew the same mask"
-
-
-def test_dropout_is_off_without_rngs_or_rate():
-    x = jnp.ones((2, 3))
-    assert dropout(x, 0.5, None) is x
-    assert dropout(x, 0.0, rngs()) is x
-
-
-def test_dropout_keeps_type_and_shape():
-    for shape in ((1,), (5, 1), (2, 3, 7)):
-        assert dropout(jnp.ones(shape, BF16), 0.3, rngs()).shape == shape
-        assert dropout(jnp.ones(shape, BF16), 0.3, rngs()).dtype == BF16
-
-
-@pytest.mark.parametrize("d_out", [3, 13])  # the gradient's operands come in another order
-def test_multiply_and_its_gradient(d_out):
-    rng = np.random.default_rng(7)
-    x, w, g = (jnp.asarray(rng.normal(size=s), F32) for s in ((2, 5, 7), (7, d_out), (2, 5, d_out)))
-    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, F32), x, w)
-    np.testing.assert_allclose(y, np.einsum("bti,io->bto", x, w), rtol=1e-5, atol=1e-6)
-    dx, dw = backward(g)
-    np.testing.assert_allclose(dx, np.einsum("bto,io->bti", g, w), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(dw, np.einsum("bto,bti->io", g, x), rtol=1e-5, atol=1e-6)
-
-
-def test_multiply_gives_float32_sums_of_bfloat16_operands():
-    x = jnp.array([[[16.0, 1.0]]], BF16)
-    w = jnp.array([[16.0], [1.0]])
-    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, BF16), x, w)
-    assert y.dtype == F32
-    np.testing.assert_array_equal(y, [[[257]]])  # bfloat16 rounds it to 256
-    # 1 + 2^-9 is 1 in bfloat16: operands are rounded, the gradient of a parameter is not.
-    dx, dw = backward(jnp.array([[[1 + 2.0**-9]]]))
-    assert (dx.dtype, dw.dtype) == (BF16, F32)
-    np.testing.assert_array_equal(dw, [[16], [1]])
-    both = jnp.array([[[16.0], [1.0]]], BF16)
-    _, backward = jax.vjp(lambda w: multiply("BTI,IO->BTO", both, w, BF16), w[:1])
-    np.testing.assert_array_equal(backward(both.astype(F32))[0], [[257]])
 
 
 def test_every_product_of_a_bfloat16_gradient_has_bfloat16_operands_and_float32_sums():
@@ -158,6 +38,14 @@ def test_embedding_is_scaled_and_the_output_layer_is_not():
     np.testing.assert_array_equal(logits, [[[3, 11, 19]]])
 
 
+def test_segment_embeddings_are_embeddings_that_are_not_scaled():
+    """BERT adds one of two vectors to each token, which says of which of two texts it is."""
+    segments = Embedding(2, 4, scale=1.0, dtype=F32, rngs=nnx.Rngs(0))
+    segments.table_VD[...] = jnp.arange(8.0).reshape(2, 4)
+    found = segments.embed(jnp.array([[0, 0, 1]]))
+    np.testing.assert_array_equal(found, [[[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]]])
+
+
 def test_bfloat16_embedding_gives_float32_logits():
     embedding = Embedding(2, 2, dtype=BF16, rngs=nnx.Rngs(0))
     assert embedding.table_VD[...].dtype == F32
@@ -178,9 +66,6 @@ def test_initial_values():
     assert bound * 0.99 < float(abs(kernel).max()) <= bound
     assert float(kernel.std()) == pytest.approx(bound / 3**0.5, rel=0.03)  # uniform
     np.testing.assert_array_equal(layer.bias[...], np.zeros(53))
-    norm = layer_norm(5, dtype=F32, rngs=nnx.Rngs(0))
-    np.testing.assert_array_equal(norm.scale[...], np.ones(5))
-    np.testing.assert_array_equal(norm.bias[...], np.zeros(5))
 
 
 def feed_forward(activation="relu", dropout_rate=0.0):
@@ -226,43 +111,70 @@ def test_activation_dropout_acts_on_the_hidden_units_only():
     np.testing.assert_array_equal(feed_forward()(x, rngs())[0, 0], [1.5, 9.5])
 
 
-def test_layer_norm_has_biased_variance():
-    x = jnp.array([[1.0, 3.0, 5.0]])
-    # An unbiased variance would give -1, 0, 1.
-    found = layer_norm(3, dtype=F32, rngs=nnx.Rngs(0))(x)
-    np.testing.assert_allclose(found, [[-1.2247446, 0, 1.2247446]], atol=3e-7)
+def norm_of(d_model, form="layer_norm", *, epsilon=1e-6, dtype=F32):
+    return NORMALIZATIONS[form](d_model, epsilon=epsilon, dtype=dtype, rngs=nnx.Rngs(0))
 
 
-def test_layer_norm_epsilon():
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        # An unbiased variance would give -1, 0, 1.
+        ("layer_norm", [-1.2247446, 0, 1.2247446]),
+        ("rms_norm", [0.2927700, 0.8783101, 1.4638501]),  # over sqrt(35 / 3)
+    ],
+)
+def test_normalisation(form, expected):
+    found = norm_of(3, form)(jnp.array([[1.0, 3.0, 5.0]]))
+    np.testing.assert_allclose(found, [expected], atol=3e-7)
+
+
+@pytest.mark.parametrize("form", NORMALIZATIONS)
+def test_epsilon_is_added_to_the_mean_square(form):
     with jax.enable_x64(True):
-        norm = layer_norm(3, dtype=jnp.dtype("float64"), rngs=nnx.Rngs(0))
-        # 1e-6; 1e-5 would give 1.2247426, none at all 1.2247449.
-        found = norm(jnp.array([[1.0, 3.0, 5.0]], jnp.float64))
-        np.testing.assert_allclose(found, [[-1.2247446, 0, 1.2247446]], atol=1e-7)
-        # Where it matters: x = (-1e-3, 1e-3) has the variance 1e-6.
-        norm = layer_norm(2, dtype=jnp.dtype("float64"), rngs=nnx.Rngs(0))
-        found = norm(jnp.array([[-1e-3, 1e-3]], jnp.float64))
-        np.testing.assert_allclose(found, [[-(0.5**0.5), 0.5**0.5]], rtol=1e-6)
+        # x = (-1e-3, 1e-3) has the mean square 1e-6.
+        x = jnp.array([[-1e-3, 1e-3]], jnp.float64)
+        for epsilon, expected in ((1e-6, 0.5**0.5), (3e-6, 0.5)):
+            found = norm_of(2, form, epsilon=epsilon, dtype=jnp.dtype("float64"))(x)
+            np.testing.assert_allclose(found, [[-expected, expected]], rtol=1e-6)
 
 
-def test_layer_norm_scale_and_bias():
-    norm = layer_norm(4, dtype=F32, rngs=nnx.Rngs(0))
+def test_scale_and_bias_of_layer_normalisation():
+    norm = norm_of(4)
+    np.testing.assert_array_equal(norm.scale[...], np.ones(4))
+    np.testing.assert_array_equal(norm.bias[...], np.zeros(4))
     norm.scale[...] = jnp.array([0.1, -0.2, 0.3, -0.4])
     norm.bias[...] = jnp.array([-0.1, 0.2, -0.3, 0.4])
     found = norm(jnp.array([[2.88794374, 4.67853451, 3.96257305, 3.28433037]]))
     np.testing.assert_allclose(found, [[-0.219619, -0.086118, -0.185915, 0.645876]], atol=1e-5)
+    rms = norm_of(4, "rms_norm")
+    assert jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(rms))) == {"scale": (4,)}
 
 
-def test_layer_norm_of_bfloat16_has_float32_statistics():
-    norm = layer_norm(2, dtype=BF16, rngs=nnx.Rngs(0))
-    found = norm(jnp.array([[256.0, 258.0]], BF16))
+def test_normalisation_of_bfloat16_has_float32_statistics():
+    found = norm_of(2, dtype=BF16)(jnp.array([[256.0, 258.0]], BF16))
     assert found.dtype == BF16
     # The mean, 257, is no bfloat16.
     np.testing.assert_array_equal(found, [[-1, 1]])
 
 
+def test_layer_normalisation_keeps_its_digits_where_the_mean_is_large():
+    """The mean of squares less the square of the mean would be 0.38 off in float32."""
+    rng = np.random.default_rng(0)
+    x, g = 1000 + rng.normal(size=(11, 509)), rng.normal(size=(11, 509))
+    x = x.astype(np.float32)  # rounding x to 2^-14 is not the norm's fault
+    with jax.enable_x64(True):
+        norm = norm_of(509, dtype=jnp.dtype("float64"))
+        expected, backward = jax.vjp(norm, jnp.asarray(x, jnp.float64))
+        (expected_gradient,) = backward(jnp.asarray(g))
+        expected, expected_gradient = np.asarray(expected), np.asarray(expected_gradient)
+    found, backward = jax.vjp(norm_of(509), jnp.asarray(x))
+    (gradient,) = backward(jnp.asarray(g, F32))
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=2e-3)
+
+
 def add_and_norm(norm, dropout_rate=0.0):
-    return AddAndNorm(3, norm=norm, dropout_rate=dropout_rate, dtype=F32, rngs=nnx.Rngs(params=0))
+    return AddAndNorm(norm_of(3), norm_first=norm == "pre", dropout_rate=dropout_rate)
 
 
 def test_post_ln_normalises_the_sum():

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.models.loss import cross_entropy, symmetric_divergence
+from transformer.models.loss import cross_entropy
 
 # Three tokens of a vocabulary of three, with their nll and, by hand, the cross-entropy
 # against 0.9 * one-hot + 0.1 / 3. Spread over the other two tokens, the 0.1 would give
@@ -37,7 +37,7 @@ def test_sums_over_real_tokens():
 
 def test_no_real_token():
     found = cross_entropy(LOGITS, LABELS, jnp.zeros((1, 3), bool), 0.1)
-    assert tuple(float(x) for x in found) == (0, 0, 0)
+    assert [float(x) for x in found[:3]] == [0, 0, 0]
 
 
 def test_without_smoothing_the_loss_is_the_nll():
@@ -91,18 +91,3 @@ def test_large_logits():
     logits = jnp.array([[[1e4, 0.0, -1e4]]])
     found = cross_entropy(logits, jnp.array([[1]]), jnp.array([[True]]), 0.0)
     assert float(found.nll) == pytest.approx(1e4)
-
-
-def test_symmetric_divergence():
-    # p = (1/2, 1/4, 1/4) and q = (1/4, 1/2, 1/4), up to constants in the logits:
-    # KL(p || q) = KL(q || p) = log(2) / 2 - log(2) / 4.
-    p = jnp.log(jnp.array([[[2.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]))
-    q = jnp.log(jnp.array([[[3.0, 6.0, 3.0], [5.0, 1.0, 1.0]]]))
-    first, both = jnp.array([[True, False]]), jnp.ones((1, 2), bool)
-    assert float(symmetric_divergence(p, q, first)) == pytest.approx(np.log(2) / 2)
-    assert float(symmetric_divergence(q, p, first)) == pytest.approx(np.log(2) / 2)
-    assert float(symmetric_divergence(p, p, both)) == 0
-    # q = (5/7, 1/7, 1/7) against 1/3 each.
-    p1, q1 = np.full(3, 1 / 3), np.array([5, 1, 1]) / 7
-    more = ((p1 - q1) * np.log(p1 / q1)).sum()
-    assert float(symmetric_divergence(p, q, both)) == pytest.approx(np.log(2) / 2 + more)

@@ -6,16 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from small_configs import MODEL
+from small_configs import MODEL, sizes_of
 
 from configs import base, big
-from transformer.models.transformer import (
-    FunctionalModel,
-    Transformer,
-    TransformerConfig,
-    num_params,
-    transformer,
-)
+from transformer.data.batches import Batch
+from transformer.models.family import build_model
+from transformer.models.functional import FunctionalModel, num_params
+from transformer.models.loss import cross_entropy
+from transformer.models.masks import Mask
+from transformer.models.transformer import Transformer, TransformerConfig, training_flops
 from transformer.system.errors import UserError
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23
@@ -36,11 +35,12 @@ ONE_LAYER = dict(num_encoder_layers=1, num_decoder_layers=1)
 def small(**changes) -> FunctionalModel:
     config = TransformerConfig(**{**SMALL, **changes})
     joint = config.share_embeddings == "all"
-    return transformer(config, TARGET_VOCABULARY if joint else SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    source = TARGET_VOCABULARY if joint else SOURCE_VOCABULARY
+    return build_model(config, sizes_of(source, TARGET_VOCABULARY))
 
 
 def call(model, params, *arguments):
-    return jax.jit(lambda params, *arguments: model.bind(params)(*arguments))(params, *arguments)
+    return jax.jit(lambda params: model.bind(params)(*arguments))(params)
 
 
 # ---- Who sees whom ----
@@ -179,6 +179,58 @@ def test_long_rows_in_blocks_of_queries_equal_the_plain_form(random_params, monk
         np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4)
 
 
+# ---- Loss and attention weights ----
+
+
+def packed_batch():
+    """Rows of several sentences with padding between them, and one row of padding."""
+    rng = np.random.default_rng(5)
+    src_segments = np.array([[1, 1, 1, 0, 2, 2, 2], [0, 0, 1, 1, 1, 1, 1], [0] * 7])
+    tgt_segments = np.array([[1, 1, 2, 2, 2, 0, 3], [1, 1, 1, 1, 1, 0, 0], [0] * 7])
+    src = rng.integers(1, SOURCE_VOCABULARY, (3, 7)) * (src_segments > 0)
+    tgt_in, tgt_out = rng.integers(1, TARGET_VOCABULARY, (2, 3, 7)) * (tgt_segments > 0)
+    return Batch(*map(jnp.asarray, (src, src_segments, tgt_in, tgt_out, tgt_segments)))
+
+
+@pytest.mark.parametrize("share", ["all", "decoder", "none"])
+def test_the_loss_is_the_cross_entropy_of_the_logits(share, random_params):
+    model, batch = small(**ONE_LAYER, norm="pre", share_embeddings=share), packed_batch()
+
+    @jax.jit
+    def both(params):
+        bound = model.bind(params)
+        inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+        real_BT = batch.tgt_segments_BT > 0
+        expected = cross_entropy(bound(*inputs), batch.tgt_out_BT, real_BT, 0.1)
+        return bound.loss(batch, None, 0.1), expected
+
+    found, expected = both(random_params(model))
+    assert found.tokens == expected.tokens == 11
+    np.testing.assert_allclose(found[:2], expected[:2], rtol=1e-6)
+    assert found.terms == {}
+
+
+@pytest.mark.parametrize("most", [3, 256], ids=["blocks", "plain"])
+def test_attention_weights_of_all_layers_and_heads(most, random_params, monkeypatch):
+    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", most)
+    model, batch = small(num_decoder_layers=3), packed_batch()
+    inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+    params = random_params(model)
+    logits, weights = call(model, params, *inputs, None, True)
+    np.testing.assert_allclose(logits, call(model, params, *inputs), atol=1e-5)
+    assert [len(layers) for layers in weights] == [2, 3, 3]
+    src, tgt = batch.src_segments_BS, batch.tgt_segments_BT
+    masks = Mask(src, src), Mask(tgt, tgt, jnp.arange(7)), Mask(tgt, src)
+    for layers, mask in zip(weights, masks, strict=True):
+        may_attend = np.broadcast_to(mask.dense()[:, None], (3, 3, 7, 7))
+        for weights_BHTS in layers:
+            np.testing.assert_array_equal(weights_BHTS > 0, may_attend)
+            np.testing.assert_allclose(weights_BHTS.sum(-1), may_attend.any(-1), atol=1e-6)
+        # No two layers, and no two heads, are the same.
+        heads = np.concatenate([x.swapaxes(0, 1) for x in layers])
+        assert len(np.unique(heads.reshape(len(heads), -1), axis=0)) == 3 * len(layers)
+
+
 # ---- Decoding ----
 
 
@@ -240,7 +292,7 @@ def count(*, V, config=base, **changes):
         changes["num_encoder_layers"] = changes["num_decoder_layers"] = changes.pop("N")
     if "h" in changes:
         changes["num_heads"] = changes.pop("h")
-    model = transformer(TransformerConfig(**{**fields, **changes}), V, V)
+    model = build_model(TransformerConfig(**{**fields, **changes}), sizes_of(V))
     return num_params(model.abstract_params())
 
 
@@ -340,13 +392,29 @@ def test_init():
     assert len({float(x[0, 0]) for x in matrices}) == len(matrices)
 
 
-def test_an_integer_seeds_init():
-    model = FunctionalModel(lambda rngs: nnx.Linear(2, 3, use_bias=False, rngs=rngs))
-    for seed in (0, 5):
-        np.testing.assert_array_equal(
-            model.init(seed)["kernel"], model.init(jax.random.key(seed))["kernel"]
-        )
-    assert (model.init(0)["kernel"] != model.init(5)["kernel"]).any()
+# ---- FLOPs ----
+
+
+def test_flops_are_those_xla_counts():
+    sizes = dict(num_decoder_layers=3, d_model=96, d_ff=384, num_heads=4, d_k=24, d_v=32)
+    config = TransformerConfig(**{**SMALL, **sizes})
+    model = build_model(config, sizes_of(211))
+    src, tgt = jnp.ones((5, 19), jnp.int32), jnp.ones((5, 23), jnp.int32)
+
+    def loss(params):
+        return model.bind(params).loss(Batch(src, src, tgt, tgt, tgt), None, 0.1).loss
+
+    ours = training_flops(config, sizes_of(211), np.full(5, 19), np.full(5, 23)).sum()
+    for program, share in ((loss, 1 / 3), (jax.value_and_grad(loss), 1)):
+        compiled = jax.jit(program).lower(model.abstract_params()).compile()
+        # XLA also counts softmax, normalisation, residuals and the loss.
+        assert share * ours < compiled.cost_analysis()["flops"] < 1.1 * share * ours
+
+
+def test_base_is_378_megaflops_a_pair_of_tokens():
+    config = TransformerConfig(**base.get_config().model.to_dict())
+    flops = training_flops(config, sizes_of(37_000), np.array([1]), np.array([1])).item()
+    assert flops == pytest.approx(378e6, rel=0.01)
 
 
 # ---- NNX ----
@@ -355,14 +423,14 @@ def test_an_integer_seeds_init():
 @pytest.mark.skipif(not hasattr(nnx, "set_graph_mode"), reason="this Flax has no graph mode")
 def test_the_module_holds_parameters_alone_with_graph_mode_on_and_off(random_params):
     config = TransformerConfig(**{**SMALL, **ONE_LAYER, "positions": "learned", "dropout": 0.5})
-    sizes = (SOURCE_VOCABULARY, TARGET_VOCABULARY)
+    sizes = sizes_of(SOURCE_VOCABULARY, TARGET_VOCABULARY)
     src, tgt = jnp.array([[1, 2, 3]]), jnp.array([[1, 2]])
     logits = {}
     for graph in (True, False):
         with nnx.set_graph_mode(graph):
-            module = nnx.eval_shape(lambda: Transformer(config, *sizes, rngs=nnx.Rngs(0)))
+            module = nnx.eval_shape(lambda: Transformer(config, sizes, rngs=nnx.Rngs(0)))
             _, state = nnx.split(module, nnx.Param)  # raises if there is anything else
-            model = transformer(config, *sizes)
+            model = build_model(config, sizes)
             assert nnx.to_pure_dict(state) == model.abstract_params()
 
             @jax.jit
@@ -371,31 +439,6 @@ def test_the_module_holds_parameters_alone_with_graph_mode_on_and_off(random_par
 
             logits[graph] = forward(random_params(model), jax.random.key(0))
     np.testing.assert_allclose(logits[True], logits[False], atol=1e-6)
-
-
-def test_a_module_with_other_state_is_refused():
-    class Counter(nnx.Module):
-        def __init__(self, rngs):
-            self.linear = nnx.Linear(2, 3, rngs=rngs)
-            self.calls = nnx.Variable(jnp.zeros(()))
-
-    for build in (
-        Counter,
-        lambda rngs: nnx.BatchNorm(3, rngs=rngs),  # moving averages
-        lambda rngs: nnx.Dropout(0.5, rngs=rngs),  # random state
-    ):
-        with pytest.raises(ValueError, match=r"(?i)non-exhaustive"):
-            FunctionalModel(build)
-
-
-def test_bind_takes_its_arrays_from_params_alone(random_params):
-    model = small(**ONE_LAYER)
-    first, second = random_params(model, 0), random_params(model, 1)
-    bound = [model.bind(p) for p in (first, second, first)]
-    tables = [np.asarray(b.target_embedding.table_VD[...]) for b in bound]
-    np.testing.assert_array_equal(tables[0], first["target_embedding"]["table_VD"])
-    np.testing.assert_array_equal(tables[1], second["target_embedding"]["table_VD"])
-    np.testing.assert_array_equal(tables[2], tables[0])
 
 
 # ---- Types and dropout ----
@@ -476,6 +519,8 @@ def test_dropout_is_a_function_of_its_key(random_params):
     [
         ("activation", "tanh", "relu, gelu, elu, swish"),
         ("norm", "none", "post, pre"),
+        ("normalization", "batch_norm", "layer_norm, rms_norm"),
+        ("norm_epsilon", 0.0, "in [1e-12, 1)"),
         ("positions", "rotary", "sinusoidal, learned"),
         ("share_embeddings", True, "all, decoder, none"),
         ("dtype", "float16", "float32, bfloat16, float64"),
@@ -521,13 +566,24 @@ def test_float64_needs_the_jax_that_has_it():
         assert TransformerConfig(**fields).dtype == "float64"
 
 
-def test_shared_embeddings_need_one_vocabulary():
-    config = TransformerConfig(**{**SMALL, "share_embeddings": "all"})
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        (dict(share_embeddings="all"), sizes_of(SOURCE_VOCABULARY, TARGET_VOCABULARY)),
+        (dict(share_embeddings="all"), sizes_of(TARGET_VOCABULARY)._replace(joint=False)),
+        (dict(positions="learned"), sizes_of(TARGET_VOCABULARY)._replace(max_target_length=7)),
+    ],
+)
+def test_configs_that_do_not_fit_the_data(changes, sizes):
+    messages = {
+        "share_embeddings": "model.share_embeddings is 'all', but the source and target "
+        "vocabularies differ; set it to 'decoder' or 'none', or set tokenizer.joint to True",
+        "positions": "model.max_positions = 11, but training would never reach the last of these: "
+        "data.max_source_length is 997 and data.max_target_length 7; set it to 7 or less",
+    }
     with pytest.raises(UserError) as error:
-        transformer(config, SOURCE_VOCABULARY, TARGET_VOCABULARY)
-    message = str(error.value)
-    assert message.startswith("model.share_embeddings is 'all', but the source and target ")
-    assert "\n" not in message
+        build_model(TransformerConfig(**{**SMALL, **changes}), sizes)
+    assert str(error.value) == messages[next(iter(changes))]
 
 
 def test_config_is_frozen():

@@ -11,23 +11,28 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from scripts import run
 from small_configs import config_of
-from test_bad_input import run
 
-from configs import base, demo
-from transformer.data.tokenizers import Tokenizers
-from transformer.evaluation.evaluation import Translations
+from configs import demo
 from transformer.reports import ledger, results_page
+from transformer.runs import history
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN, PACKAGES, add_start
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.tasks import seq2seq
+from transformer.tasks.task import Outputs
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "results").glob("*.json"))
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+
+
+def hash_of(*pairs: tuple[str, str]) -> str:
+    return hashlib.sha256("".join(f"{a}\n{b}\n" for a, b in pairs).encode()).hexdigest()
 
 
 def result(seed=0, bleu=40.0, **changes):
@@ -39,7 +44,7 @@ def result(seed=0, bleu=40.0, **changes):
     def split(name, score):
         scores = {"bleu": {"score": score, "signature": SIGNATURE}}
         scores["odd"] = {"score": 1.0, "definition": "an odd one"}
-        hashes = {"text_sha256": ledger.text_sha256([("s", "r")])}
+        hashes = {"text_sha256": hash_of(("s", "r"))}
         hashes |= {"hypotheses_sha256": hashlib.sha256(b"h\n").hexdigest()}
         return {"name": name, "scores": scores, "sentences": 1, **hashes}
 
@@ -47,7 +52,7 @@ def result(seed=0, bleu=40.0, **changes):
         "config_file": "configs/demo.py",
         "overrides": {},
         "seed": seed,
-        "config": ledger.comparable(Experiment.from_dict(config.to_dict())),
+        "config": history.recorded_fields(Experiment.from_dict(config.to_dict())),
         "data_sha256": {"train": 64 * "d", "validation": 64 * "e"},
         "checkpoint": "average",
         "checkpoint_steps": [1, 2, 3],
@@ -77,7 +82,7 @@ def rows(text):
     return [[c.strip() for c in line.split("|")[1:-1]] for line in text.split("\n") if "|" in line]
 
 
-def test_results_md_is_made_from_the_files():
+def test_the_page_is_made_from_the_files():
     """If it fails: python -m transformer.reports.results_page."""
     assert (ROOT / "RESULTS.md").read_text() == results_page.results_page(ROOT / "results")
 
@@ -91,14 +96,6 @@ def test_the_files_are_whole(path):
     for one in ledger.all_runs(content):
         assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in one["starts"])
         assert (ROOT / one["config_file"]).exists()
-
-
-@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
-def test_what_older_runs_have_not_is_known(path):
-    """If it fails: a new field goes into experiment.ADDED, so that older runs can be read."""
-    fields = ledger.comparable(Experiment.from_dict(base.get_config().to_dict()))
-    for one in ledger.all_runs(json.loads(path.read_text())):
-        assert fields.keys() - one["config"].keys() <= ledger.ADDED.keys()
 
 
 def test_each_picture_is_there():
@@ -170,13 +167,13 @@ def test_an_ensemble_has_a_row_of_its_own(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
 def test_the_command_gives_the_config_again(monkeypatch):
-    changes = {"data.is_tokenized": True, "optimizer.learning_rate_scale": 5e-3 * 256_000**0.5}
+    changes = {"data.is_tokenized": True, "optimizer.peak_learning_rate": 5e-3}
     changes |= {"data.train_split": "train[:10%]", "model.dtype": "bfloat16", "training.steps": 7}
     config = demo.get_config()
     config.training.seed = 3
     config.update_from_flattened_dict(changes)
     config = Experiment.from_dict(config.to_dict())
-    run = result(seed=3, overrides=changes, config=ledger.comparable(config))
+    run = result(seed=3, overrides=changes, config=history.recorded_fields(config))
     train, _ = results_page._commands("x", run)
     found, others = config_of(shlex.split(train.removeprefix("python ")), monkeypatch)
     assert found == config
@@ -268,8 +265,6 @@ def test_only_other_seeds_are_put_together(tmp_path):
     runs["beam"] = result(seed=1, beam_size=1, bleu=10.0)
     runs["data"] = result(seed=1, data_sha256={"train": 64 * "0", "validation": 64 * "e"})
     runs["last"] = result(seed=1, candidates={"last": 31.0})
-    for field in ledger.ADDED:  # which the first runs had not
-        del runs["a"]["config"][field]
     table = rows(results_page.results_page(saved(tmp_path / "results", **runs)))
     assert [row[2] for row in table[2:6]] == ["2", "1", "1", "1"]
     assert table[3][0] == "`configs/demo.py`, `--beam_size=1`"
@@ -288,21 +283,13 @@ def test_no_paths_are_recorded():
     config = demo.get_config()
     config.tokenizer.source_model = "/home/me/x.model"
     config.data.raw_dir = "/home/me"
-    fields = ledger.comparable(Experiment.from_dict(config.to_dict()))
+    fields = history.recorded_fields(Experiment.from_dict(config.to_dict()))
     assert "/home" not in json.dumps(fields)
     assert fields["model.d_model"] == config.model.d_model
     config.data.train_source = config.data.train_target = "/home/me/train"
-    fields = ledger.comparable(Experiment.from_dict(config.to_dict()))
+    fields = history.recorded_fields(Experiment.from_dict(config.to_dict()))
     assert "/home" not in json.dumps(fields)
     assert fields["data.dataset"] is None
-
-
-def test_a_hash_of_the_text():
-    pairs = [("a", "b"), ("c", "\ud800")]
-    whole = ledger.text_sha256(pairs)
-    assert whole == ledger.text_sha256(iter(pairs))
-    for other in (pairs[:1], pairs[::-1], [("a", "b"), ("c", "e")], [("ab", ""), pairs[1]]):
-        assert ledger.text_sha256(other) != whole
 
 
 def test_disagreements():
@@ -319,18 +306,17 @@ def test_disagreements():
 
 def test_what_is_written_can_be_read(tmp_path):
     path = tmp_path / "results" / "x.json"
-    translations = Translations(["s"], ["r"], ["h"])
+    outputs = Outputs({"sources": ["s"], "references": ["r"], "hypotheses": ["h"]}, {}, "")
     both = result()
     both["splits"] = {"test": both["splits"]["test"], "a/b": both["splits"]["validation"]}
-    ledger.write(path, both, dict.fromkeys(both["splits"], (translations, {})))
+    ledger.write(path, both, dict.fromkeys(both["splits"], outputs))
     assert ledger.read(path) == both
     assert ledger.saved_hypotheses(path, both, "test") == ["h"]
     assert (tmp_path / "results" / "x" / "a_b.txt").read_text() == "h\n"
-    ledger.check_text(path, both, "test", [("s", "r")])
     # What an earlier result of the name had besides goes, and nothing else.
     (tmp_path / "results" / "x" / "mine.txt").touch()
     del both["splits"]["a/b"]
-    ledger.write(path, both, {"test": (translations, {})})
+    ledger.write(path, both, {"test": outputs})
     files = {file.name for file in (tmp_path / "results" / "x").iterdir()}
     assert files == {"test.txt", "mine.txt"}
 
@@ -344,8 +330,26 @@ def test_changed_texts_are_refused(tmp_path):
         (tmp_path / "x" / "test.txt").write_bytes(content)
         with pytest.raises(UserError, match=r"x/test\.txt has been changed"):
             ledger.saved_hypotheses(path, result(), "test")
+
+
+def test_other_data_is_refused(tmp_path, monkeypatch):
+    path = saved(tmp_path, x=result()) / "x.json"
+    (tmp_path / "x").mkdir()
+    for split in ("validation", "test"):
+        (tmp_path / "x" / f"{split}.txt").write_text("h\n")
+    scores = {name: entry["scores"] for name, entry in result()["splits"].items()}
+    task = Mock(
+        sections=seq2seq.TASK.sections,
+        content_sha256=lambda data, split: hash_of(("s", "r")),
+        rescore=lambda data, split, hypotheses: scores[split],
+    )
+    monkeypatch.setattr(ledger, "find_task", lambda name: task)
+    assert ledger.verify(path, None, None, None)
+    scores["test"] = {"bleu": {"score": 40.01}, "odd": {"score": 1.0}}
+    assert not ledger.verify(path, None, None, None)
+    task.content_sha256 = lambda data, split: hash_of(("s", "q" if split == "test" else "r"))
     with pytest.raises(UserError, match=r"the test split is another text than that of .*x\.json"):
-        ledger.check_text(path, result(), "test", [("s", "q")])
+        ledger.verify(path, None, None, None)
 
 
 def trained(
@@ -354,14 +358,15 @@ def trained(
     config = Experiment.from_dict(demo.get_config().to_dict())
     training = dataclasses.replace(config.training, steps=3000, init_from=init_from)
     config = dataclasses.replace(config, training=training)
-    nothing = dict(translator=None, params=None, tokenizers=None, checkpoint="best")
+    task = Mock(provenance=lambda: {"tokenizer_sha256": ["f" * 64]})
+    nothing = dict(task=task, params=None, extra={}, checkpoint="best")
     return TrainedModel(tmp_path, config, steps=list(steps), last_step=last_step,
                         stopped_early=stopped_early, others=others, **nothing)  # fmt: skip
 
 
 def test_what_cannot_be_recorded(tmp_path):
     def check(path="x.json", **changes):
-        ledger.check_can_be_recorded(tmp_path / path, trained(tmp_path, **changes), ["test"])
+        ledger._check_can_be_recorded(tmp_path / path, trained(tmp_path, **changes), ["test"])
 
     with pytest.raises(UserError, match=r"--record=.*x: give a file name that ends in \.json"):
         check("x")
@@ -423,23 +428,20 @@ def test_overrides_are_those_of_the_newest_start():
     given = {"training.steps": 7, "training.seed": 3, "tokenizer.source_model": "/home/me/a.model"}
     config.update_from_flattened_dict(given)
     given |= {"data.raw_dir": "/data", "tokenizer.target_model": None}
-    found = ledger.overrides({"overrides": given}, Experiment.from_dict(config.to_dict()))
+    found = history._overrides({"overrides": given}, Experiment.from_dict(config.to_dict()))
     assert found == {"training.steps": 7, "tokenizer.source_model": "FILE"}
     files = ("data.extra_source", "data.extra_target", "training.init_from")
-    given = dict.fromkeys(files, "/home/me/a") | {"data.both_directions": True}
+    given = dict.fromkeys(files, "/home/me/a") | {"data.packing": False}
     config = demo.get_config()
     config.update_from_flattened_dict(given)
     config = Experiment.from_dict(config.to_dict())
-    found = ledger.overrides({"overrides": given}, config)
-    assert found == dict.fromkeys(files, "FILE") | {"data.both_directions": True}
-    assert not ledger.comparable(config).keys() & set(files)
+    found = history._overrides({"overrides": given}, config)
+    assert found == dict.fromkeys(files, "FILE") | {"data.packing": False}
+    assert not history.recorded_fields(config).keys() & set(files)
 
 
 def test_what_a_run_began_with_is_recorded_and_checked(tmp_path):
-    tokenizer = Mock(sha256="f" * 64)
-    model = dataclasses.replace(
-        trained(tmp_path, init_from="a"), tokenizers=Tokenizers(tokenizer, tokenizer)
-    )
+    model = trained(tmp_path, init_from="a")
     add_start(tmp_path, result()["starts"][0] | {"config_file": "configs/demo.py", "overrides": {}})
     line = {"step": 3000, "total/seconds": 1.0, "total/target_tokens": 2}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
@@ -448,10 +450,10 @@ def test_what_a_run_began_with_is_recorded_and_checked(tmp_path):
         write_atomically(tmp_path / ORIGIN, json.dumps(signed({**result(), **changes})))
 
     begin(params_sha256="1")
-    run = ledger.run_of(model)
+    run = history.run_of(model)
     assert run["init_from"] == result() | {"params_sha256": "1"}
     assert run["overrides"] == {"training.init_from": "FILE"}
-    recorded = run | {"tokenizer_sha256": model.tokenizers.sha256}
+    recorded = run | {"tokenizer_sha256": ["f" * 64]}
 
     def check():
         ledger.check_same_runs(tmp_path / "x.json", recorded, model)
@@ -480,12 +482,10 @@ def test_the_text_of_a_result_is_all_that_training_saw(tmp_path):
     data = Experiment.from_dict(demo.get_config().to_dict()).data
     files = {"train_source": a, "train_target": b, "validation_source": a, "validation_target": c}
     data = dataclasses.replace(data, **files)
-    plain = ledger.text_hashes(data)
-    both = ledger.text_hashes(dataclasses.replace(data, both_directions=True))
-    extra = ledger.text_hashes(dataclasses.replace(data, extra_source=b, extra_target=a))
-    assert plain["train"] == ledger.text_sha256([("a", "b")])
-    assert both["train"] == extra["train"] == ledger.text_sha256([("a", "b"), ("b", "a")])
-    assert plain["validation"] == both["validation"] == ledger.text_sha256([("a", "c")])
+    extra = dataclasses.replace(data, extra_source=b, extra_target=a)
+    assert seq2seq.content_sha256(data, "train") == hash_of(("a", "b"))
+    assert seq2seq.content_sha256(extra, "train") == hash_of(("a", "b"), ("b", "a"))
+    assert seq2seq.content_sha256(extra, "validation") == hash_of(("a", "c"))
 
 
 WITHOUT_HASH = json.dumps(result(), indent=1).replace("text_sha256", "text")
@@ -517,7 +517,7 @@ def test_curves(tmp_path):
     assert (tmp_path / "multi30k_en-de-tok-en_to_de.png").read_bytes().startswith(b"\x89PNG")
     metrics = [{"step": 1, "train/nll": 3.0}, {"step": 2, "eval/validation/nll": 1.23456}]
     metrics.append({"step": 3, "eval/validation/nll": None, "eval/validation/bleu": 0.0})
-    assert ledger.curve(metrics) == {"nll": [(2, 1.2346)], "bleu": [(3, 0.0)]}
+    assert ledger.curve(metrics, ["nll", "bleu"]) == {"nll": [(2, 1.2346)], "bleu": [(3, 0.0)]}
 
 
 def test_what_the_commands_refuse(tmp_path):
@@ -535,7 +535,10 @@ def test_what_the_commands_refuse(tmp_path):
         (["--verify="], "cannot read the result"),
         (["--verify=x.json", "--ensemble=x"], "--ensemble is given without --workdir"),
         (["--workdir=x", "--split="], "--split is empty"),
-        (["--verify=x.json", "--beam_size=1"], "--beam_size is given, and x.json says which"),
+        (
+            ["--verify=x.json", "--beam_size=1"],
+            "--beam_size is given, and --verify takes",
+        ),
     ):
         refused = run("evaluate.py", *options, cwd=tmp_path)
         assert refused.code == 2

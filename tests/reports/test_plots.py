@@ -4,8 +4,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from transformer.reports.plots import learning_curve
-from transformer.runs.logs import MetricsWriter
+from transformer.runs.metrics import MetricsWriter
 from transformer.system.errors import UserError
+
+BETTER = {"nll": "lower", "bleu": "higher"}
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_learning_curve(tmp_path, drawn):
     )
     with metrics_path.open("a") as file:
         file.write('{"step": 400, "train/l')  # the run is writing
-    learning_curve(metrics_path, tmp_path / "curve.png")
+    learning_curve(metrics_path, tmp_path / "curve.png", BETTER)
 
     data = (tmp_path / "curve.png").read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
@@ -66,8 +68,8 @@ def test_learning_curve(tmp_path, drawn):
         )
     }
     assert (loss.get_ylabel(), bleu.get_ylabel()) == (
-        "loss (nats per token)",
-        "BLEU (0 to 100)",
+        "nats per token",
+        "BLEU",
     )
     assert bleu.get_xlabel() == "step (updates)"
 
@@ -75,33 +77,33 @@ def test_learning_curve(tmp_path, drawn):
 @pytest.mark.parametrize(
     ("metric", "label"),
     [
-        ("train/loss", "loss (nats per token)"),
-        ("eval/validation/nll", "loss (nats per token)"),
-        ("eval/validation/bleu", "BLEU (0 to 100)"),
+        ("train/loss", "nats per token"),
+        ("eval/validation/nll", "nats per token"),
+        ("eval/validation/bleu", "BLEU"),
     ],
 )
 def test_missing_metrics_are_not_drawn(tmp_path, drawn, metric, label):
     metrics_path = write(tmp_path, (100, {metric: 2.0}))
-    learning_curve(str(metrics_path), str(tmp_path / "curve.png"))
+    learning_curve(metrics_path, tmp_path / "curve.png", BETTER)
     (axes,) = drawn[0].axes
     assert axes.get_ylabel() == label
     assert len(axes.lines) == 1
 
 
-def test_a_split_has_one_color(tmp_path, drawn):
-    metrics = {"eval/validation/bleu": 2.0, "eval/validation/nll": 3.0, "eval/test/nll": 3.0}
-    learning_curve(write(tmp_path, (100, metrics)), tmp_path / "curve.png")
-    loss, bleu = drawn[0].axes
-    test, validation = loss.lines
-    assert test.get_label().startswith("test ")
-    assert validation.get_color() == bleu.lines[0].get_color() != test.get_color()
+def test_every_metric_has_a_panel_and_its_best(tmp_path, drawn):
+    lines = [(k, {"eval/validation/fid": 9.0 - k, "eval/test/nll": 3.0 + k}) for k in (1, 2)]
+    learning_curve(write(tmp_path, *lines), tmp_path / "curve.png", {"fid": "lower"} | BETTER)
+    loss, fid = drawn[0].axes
+    assert (loss.get_ylabel(), fid.get_ylabel()) == ("nats per token", "fid")
+    assert [line.get_label() for line in fid.lines] == ["validation (best 7.00 at step 2)"]
+    assert [line.get_label() for line in loss.lines] == ["test (best 4.00 at step 1)"]
 
 
 def test_nothing_to_draw(tmp_path):
     metrics_path = write(tmp_path, (100, {"train/grad_norm": 1.0, "train/loss": math.nan}))
-    with pytest.raises(UserError, match=r"nothing to draw: .* found train/grad_norm$"):
-        learning_curve(metrics_path, tmp_path / "curve.png")
+    with pytest.raises(UserError, match="nothing to draw: expected numbers for train/loss"):
+        learning_curve(metrics_path, tmp_path / "curve.png", BETTER)
     metrics_path.write_text("")
-    with pytest.raises(UserError, match="found none at all"):
-        learning_curve(metrics_path, tmp_path / "curve.png")
+    with pytest.raises(UserError, match="nothing to draw"):
+        learning_curve(metrics_path, tmp_path / "curve.png", BETTER)
     assert not (tmp_path / "curve.png").exists()

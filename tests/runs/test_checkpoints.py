@@ -1,3 +1,4 @@
+import errno
 import gc
 import json
 import os
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 from transformer.runs.checkpoints import Checkpoints
@@ -40,12 +42,19 @@ def state(step: int, value: float = 0.0) -> TrainState:
     opt_state = ADAM.init(params)
     gradient = jax.tree.map(lambda x: x + value + 1 / 3, params)
     _, opt_state = ADAM.update(gradient, opt_state, params)
-    whole = TrainState(jnp.int32(step), params, opt_state)
+    whole = TrainState(jnp.int32(step), params, opt_state, {})
     return jax.device_put(whole, replicated(data_mesh(jax.devices()[:1])))
 
 
-def checkpoints(workdir, keep_last=2, best_metric="bleu") -> Checkpoints:
-    return Checkpoints(workdir, keep_last=keep_last, best_metric=best_metric)
+def checkpoints(workdir, keep_last=2, best_metric="bleu", read_only=False) -> Checkpoints:
+    direction = "lower" if best_metric == "nll" else "higher"
+    return Checkpoints(
+        workdir,
+        keep_last=keep_last,
+        best_metric=best_metric,
+        direction=direction,
+        read_only=read_only,
+    )
 
 
 def saved(workdir, scores: dict[int, dict[str, float]], **options) -> Checkpoints:
@@ -117,13 +126,13 @@ def test_parameters_of_one_and_the_mean_of_several(tmp_path):
     scores = {step: {"bleu": float(step)} for step in (10, 20, 60)}
     manager = saved(tmp_path, scores, keep_last=3)
     like = state(0).params
-    one = manager.restore_params(20, like)
+    one, _ = manager.restore_params(20, like, {})
     np.testing.assert_array_equal(one["layers"][0]["kernel"], np.full((2, 3), 20.0))
-    mean = manager.average_params([10, 20, 60], like)
+    mean, _ = manager.average_params([10, 20, 60], like, {})
     np.testing.assert_array_equal(mean["layers"][0]["kernel"], np.full((2, 3), 30.0))
     np.testing.assert_allclose(mean["bias"], np.arange(5) / 7, rtol=1e-6)
     assert jax.tree.structure(mean) == jax.tree.structure(like)
-    alone = manager.average_params([60], like)
+    alone, _ = manager.average_params([60], like, {})
     np.testing.assert_array_equal(alone["layers"][0]["kernel"], np.full((2, 3), 60.0))
 
 
@@ -247,7 +256,7 @@ def test_half_written_and_half_deleted_checkpoints_are_cleaned_away(tmp_path):
     saved(tmp_path, {10: {"bleu": 1.0}})
     for name in ("20.orbax-checkpoint-tmp", "30.orbax-checkpoint-tmp-17", "5.deleted"):
         shutil.copytree(tmp_path / "checkpoints" / "10", tmp_path / "checkpoints" / name)
-    reader = Checkpoints(tmp_path, keep_last=2, best_metric="bleu", read_only=True)
+    reader = checkpoints(tmp_path, read_only=True)
     assert reader.steps() == [10]
     assert len(kept(tmp_path)) == 4  # a reader changes nothing
     assert checkpoints(tmp_path).steps() == [10]
@@ -310,7 +319,7 @@ def test_damage_is_named_and_the_checkpoint_before_is_used(how, good, tmp_path, 
 
 def test_what_files_do_not_show_digests_do(good, tmp_path, monkeypatch):
     """If the inventory misses something: what is restored is what was saved."""
-    monkeypatch.setattr("transformer.runs.checkpoints.difference", lambda directory: None)
+    monkeypatch.setattr("transformer.runs.checkpoint_store.difference", lambda directory: None)
     rng = random.Random(1)
     checkpoint = good[0] / "checkpoints" / "20"
     noticed = set()
@@ -368,7 +377,7 @@ def test_evaluation_of_a_damaged_checkpoint_is_refused(tmp_path):
     for path in (tmp_path / "checkpoints" / "20" / "params").rglob("d/*"):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"checkpoints/20 is damaged .* choose another"):
-        checkpoints(tmp_path).restore_params(20, state(0).params)
+        checkpoints(tmp_path).restore_params(20, state(0).params, {})
 
 
 def test_a_checkpoint_from_a_stranger_runs_no_code(tmp_path):
@@ -390,6 +399,45 @@ class Bomb:
 
     def __reduce__(self):
         return open, (self.path, "w")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: {"bias": p["bias"]}, "layers/0/kernel is there, which this model does not have"),
+        (lambda p: p | {"scale": p["bias"]}, "scale is missing"),
+        (
+            lambda p: p | {"bias": jnp.zeros(7)},
+            r"bias is float32\[5\], and this model's is float32",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_named_as_that(change, message, tmp_path):
+    saved(tmp_path, {10: {"bleu": 1.0}, 20: {"bleu": 2.0}}).close()
+    like = state(0)
+    other = jax.device_put(change(like.params), like.step.sharding)
+    with pytest.raises(UserError, match=rf"20 is of another model: in its params, {message}"):
+        checkpoints(tmp_path).restore_newest(like._replace(params=other))
+    with pytest.raises(UserError, match=message):
+        checkpoints(tmp_path).restore_params(20, other, {})
+    assert kept(tmp_path) == ["10", "20"]  # not set aside
+
+
+def test_extra_state_is_saved_and_restored(tmp_path):
+    manager = checkpoints(tmp_path)
+    for step in (10, 20):
+        whole = state(step, float(step))
+        extra = jax.device_put({"u": jnp.arange(3.0) + step}, whole.step.sharding)
+        manager.save(whole._replace(extra=extra), {}, scheduled=True)
+    like = whole._replace(extra=extra)
+    np.testing.assert_array_equal(manager.restore_newest(like).state.extra["u"], [20, 21, 22])
+    # Of an average it is that of the last.
+    params, found = manager.average_params([10, 20], like.params, like.extra)
+    np.testing.assert_array_equal(params["layers"][0]["kernel"], np.full((2, 3), 15.0))
+    np.testing.assert_array_equal(found["u"], [20, 21, 22])
+    with pytest.raises(UserError, match="in its extra, u is there, which this model does not"):
+        manager.restore_newest(like._replace(extra={}))
+    manager.close()
 
 
 # --- Disks that fail ----------------------------------------------------------------------
@@ -453,7 +501,33 @@ def test_a_folder_that_is_gone_or_unwritable(tmp_path, caplog):
     assert kept(tmp_path) == ["10", "30"]
 
 
+def test_an_error_that_is_not_of_the_disk_ends_the_run(tmp_path, caplog, monkeypatch):
+    manager = saved(tmp_path, {10: {"bleu": 1.0}})
+
+    def broken(*args, **kwargs):
+        raise ValueError("a shape is wrong")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.AsyncCheckpointer, "save", broken)
+        for step in (20, 30):
+            manager.save(state(step), {}, scheduled=True)
+            assert f"step {step} could not be saved" in caplog.text
+        with pytest.raises(ValueError, match="a shape is wrong"):
+            manager.save(state(40), {}, scheduled=True)
+        # Of the disk, as many as there may be.
+        manager = checkpoints(tmp_path)
+        for step in (50, 60, 70, 80):
+            patch.setattr(ocp.AsyncCheckpointer, "save", full)
+            manager.save(state(step), {}, scheduled=True)
+    assert kept(tmp_path) == ["10"]
+
+
+def full(*args, **kwargs):
+    raise ValueError(f"UNKNOWN: write failed: {os.strerror(errno.ENOSPC)}")
+
+
 def test_a_record_is_readable_by_people(tmp_path):
     saved(tmp_path, {10: {"bleu": 1.0}})
     record = json.loads((tmp_path / "checkpoints/10/record/record.json").read_text())
-    assert list(record) == ["step", "scheduled", "notes", "digests", "sha256"]
+    assert list(record) == ["step", "scheduled", "notes", "shapes", "digests", "sha256"]
+    assert record["shapes"]["params"]["bias"] == "float32[5]"

@@ -5,8 +5,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from transformer.system.errors import UserError
 from transformer.runs.provenance import PACKAGES, ROOT, add_start, conditions, relative, starts
+from transformer.system.errors import UserError
 
 
 def test_starts_from_the_last_beginning_on(tmp_path):

@@ -12,7 +12,7 @@ import jax
 import pytest
 from absl import flags
 from processes import flags_of_a_job, run_together, slurm_variables
-from test_bad_input import ROOT, SIDES, assert_refused, run, toy_flags, write_toy
+from scripts import ROOT, SIDES, assert_refused, run, toy_flags, write_toy
 
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -203,7 +203,7 @@ def test_alone_nothing_is_joined(monkeypatch):
     assert distributed.from_first(lambda: [3]) == [3]
     assert distributed.in_all(True)
     assert not distributed.in_all(False)
-    distributed.meet()
+    distributed.barrier()
     distributed.leave()
 
 

@@ -9,26 +9,30 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
-from test_step import ADAM, MODEL, ROOT, TRAINING, reversible_pairs
+from small_configs import sizes_of
+from test_step import ADAM, MODEL, ROOT, TRAINING, adam_of, reversible_pairs
 
 from configs import base
 from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.translation import DecodingConfig, Translator
-from transformer.models.transformer import FunctionalModel, Params, TransformerConfig, transformer
+from transformer.models.family import build_model
+from transformer.models.functional import FunctionalModel, Params
+from transformer.models.transformer import FAMILY, TransformerConfig
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.integrity import digest
 from transformer.system.errors import UserError
 from transformer.system.preemption import StopRequest
 from transformer.system.sharding import (
-    RULES,
     MeshConfig,
     bytes_per_device,
     distribute,
@@ -37,7 +41,7 @@ from transformer.system.sharding import (
     split_rows,
     state_sharding,
 )
-from transformer.training.optimizers import OptimizerConfig, optimizer
+from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import (
     TrainState,
     abstract_state,
@@ -58,7 +62,7 @@ def toy_model(**changes) -> FunctionalModel:
     """Every dimension can be split in 8, but for the 4 heads: over tensor=8 they are halved."""
     sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4}
     rates = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.1}
-    return transformer(dataclasses.replace(MODEL, **sizes, **rates, **changes), 264, 264)
+    return build_model(dataclasses.replace(MODEL, **sizes, **rates, **changes), sizes_of(264))
 
 
 # --- Meshes -------------------------------------------------------------------------------
@@ -128,31 +132,65 @@ def paths(tree) -> list[str]:
 
 def test_every_parameter_has_one_rule_and_every_rule_a_parameter():
     used = set()
-    for norm, positions, share in itertools.product(
-        ("pre", "post"), ("sinusoidal", "learned"), ("all", "decoder", "none")
-    ):
-        params = toy_model(norm=norm, positions=positions, share_embeddings=share).abstract_params()
+    choices = {
+        "norm": ("pre", "post"),
+        "positions": ("sinusoidal", "learned"),
+        "share_embeddings": ("all", "decoder", "none"),
+        "attention_bias": (False, True),
+        "normalization": ("layer_norm", "rms_norm"),
+    }
+    for chosen in itertools.product(*choices.values()):
+        params = toy_model(**dict(zip(choices, chosen, strict=True))).abstract_params()
         for path, leaf in zip(paths(params), jax.tree.leaves(params), strict=True):
-            matches = [rule for rule in RULES if re.fullmatch(rule[0], path)]
+            matches = [rule for rule in FAMILY.sharding if re.fullmatch(rule[0], path)]
             assert len(matches) == 1, path
             assert len(matches[0][1]) in (0, leaf.ndim), path
             used.add(matches[0])
-    assert used == set(RULES)
+    assert used == set(FAMILY.sharding)
 
 
 def test_a_parameter_without_a_rule_is_a_defect():
-    with pytest.raises(ValueError, match=r"0 .* match the parameter adapter/kernel"):
-        state_sharding(abstract_mesh(2, 2, 2), {"adapter": {"kernel": np.zeros((2, 2))}})
+    adapter = {"adapter": {"kernel": np.zeros((2, 2))}}
+    with pytest.raises(ValueError, match=r"match the parameter adapter/kernel; found: none"):
+        state_sharding(abstract_mesh(2, 2, 2), adapter, FAMILY.sharding)
+    twice = (("adapter/.+", P()), (".+/kernel", P("fsdp", None)))
+    with pytest.raises(ValueError, match=r"adapter/kernel; found: adapter/\.\+, \.\+/kernel"):
+        state_sharding(abstract_mesh(2, 2, 2), adapter, twice)
 
 
 def test_moments_lie_as_their_parameters():
-    state = abstract_state(toy_model(), optimizer(16, dataclasses.replace(ADAM, max_grad_norm=1.0)))
-    shardings = state_sharding(abstract_mesh(1, 2, 4), state)
+    state = abstract_state(toy_model(), adam_of(dataclasses.replace(ADAM, max_grad_norm=1.0), 16))
+    shardings = state_sharding(abstract_mesh(1, 2, 4), state, FAMILY.sharding)
     adam = next(x for x in jax.tree.leaves(shardings.opt_state, is_leaf=is_adam) if is_adam(x))
     assert adam.mu == adam.nu == shardings.params
     assert adam.count.spec == shardings.step.spec == P()
     query = shardings.params["encoder_layers"][0]["self_attention"]["query"]["kernel"]
     assert query.spec == P("fsdp", "tensor")
+
+
+class State(NamedTuple):
+    params: dict
+    extra: dict
+
+
+def test_extra_state_is_copied_unless_a_rule_names_it():
+    kernel = {"kernel": np.zeros((2, 4))}
+    state = State({"dense": kernel}, {"dense": {"u": np.zeros(2), "v": np.zeros(4)}})
+    rules = (("dense/kernel", P("fsdp", "tensor")), ("dense/v", P("tensor")))
+    shardings = state_sharding(abstract_mesh(1, 2, 4), state, rules)
+    specs = jax.tree.map(lambda x: x.spec, shardings)
+    assert specs == State(
+        {"dense": {"kernel": P("fsdp", "tensor")}}, {"dense": {"u": P(), "v": P("tensor")}}
+    )
+
+
+def test_moments_with_fewer_dimensions_than_their_parameter_are_copied():
+    factored = optax.adafactor(0.1, min_dim_size_to_factor=2)
+    params = {"dense": {"kernel": np.zeros((2, 4), np.float32)}}
+    state = jax.eval_shape(factored.init, params)
+    mesh, rules = abstract_mesh(1, 2, 2), (("dense/kernel", P("fsdp", "tensor")),)
+    specs = {x.spec for x in jax.tree.leaves(state_sharding(mesh, state, rules))}
+    assert specs == {P()}
 
 
 def is_adam(x) -> bool:
@@ -162,7 +200,8 @@ def is_adam(x) -> bool:
 def test_a_dimension_that_cannot_be_split_evenly_is_copied():
     params = {"target_embedding": {"table_VD": jax.ShapeDtypeStruct((37_000, 512), np.float32)}}
     for tensor, axis in ((8, "tensor"), (16, None)):
-        (sharding,) = jax.tree.leaves(state_sharding(abstract_mesh(1, 4, tensor), params))
+        mesh = abstract_mesh(1, 4, tensor)
+        (sharding,) = jax.tree.leaves(state_sharding(mesh, params, FAMILY.sharding))
         assert sharding.spec == P(axis, "fsdp")
 
 
@@ -177,9 +216,9 @@ def test_a_dimension_that_cannot_be_split_evenly_is_copied():
 )
 def test_the_base_model_on_each_device(shape, params):
     config = base.get_config().to_dict()
-    model = transformer(TransformerConfig(**config["model"]), 37_000, 37_000)
-    state = abstract_state(model, optimizer(512, OptimizerConfig(**config["optimizer"])))
-    like = laid_out(state, state_sharding(abstract_mesh(*shape), state))
+    model = build_model(TransformerConfig(**config["model"]), sizes_of(37_000))
+    state = abstract_state(model, adam_of(OptimizerConfig(**config["optimizer"]), 512))
+    like = laid_out(state, state_sharding(abstract_mesh(*shape), state, model.sharding))
     assert bytes_per_device(like.params) == 4 * params
     assert bytes_per_device(like.opt_state) == 2 * 4 * params + 4  # and a counter
 
@@ -200,9 +239,9 @@ class Toy:
 
     def __init__(self, *shape: int):
         self.mesh = make_mesh(MeshConfig(*shape), jax.devices()[: np.prod(shape)])
-        self.model, self.optimizer = toy_model(), optimizer(16, ADAM)
+        self.model, self.optimizer = toy_model(), adam_of(ADAM, 16)
         shapes = abstract_state(self.model, self.optimizer)
-        self.like = laid_out(shapes, state_sharding(self.mesh, shapes))
+        self.like = laid_out(shapes, state_sharding(self.mesh, shapes, FAMILY.sharding))
         step = make_train_step(self.model, self.optimizer, TRAINING, self.mesh)
         self.step = step.lower(self.like, self.batch(0)).compile()
 
@@ -236,7 +275,8 @@ class Toy:
         nll_step = make_nll_step(self.model, self.mesh)
         rows = np.arange(16)
         packed = PackedPairs(reversible_pairs(97), 17, 17, seed=3)
-        loss = nll_step(params, distribute(packed.batch, rows, split_rows(self.mesh, axis=0)))
+        batch = distribute(packed.batch, rows, split_rows(self.mesh, axis=0))
+        loss = nll_step(params, {}, batch)
         return float(loss.nll / loss.tokens)
 
     def translations(self, params: Params) -> list[str]:
@@ -248,7 +288,7 @@ class Toy:
             lambda x: jax.device_put(rng.normal(0, 0.3, x.shape).astype("float32"), x.sharding),
             params,
         )
-        return translator.translate(params, ["a b", "c", "b a c a", "", "cc", "bac"])
+        return translator.translate((params, {}), ["a b", "c", "b a c a", "", "cc", "bac"])
 
 
 def bytes_on_first_device(tree) -> int:
@@ -269,7 +309,7 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
     for shape in MESHES:
         toy, seen = Toy(*shape), {}
         report[str(shape)] = seen
-        checkpoints = Checkpoints(workdir, keep_last=9, best_metric="nll")
+        checkpoints = Checkpoints(workdir, keep_last=9, best_metric="nll", direction="lower")
         if shape == (1, 1, 1):
             checkpoints.save(toy.init()(), {}, scheduled=True)
         # 1. From the first state of one device: two updates, a checkpoint, and two more.
@@ -281,7 +321,7 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
         state, losses = toy.updates(state, 0, 1)
         seen["bytes"] = [bytes_on_first_device(x) for x in (state.params, state.opt_state)]
         seen["planned bytes"] = [bytes_per_device(x) for x in (toy.like.params, toy.like.opt_state)]
-        own = Checkpoints(workdir / str(shape), keep_last=9, best_metric="nll")
+        own = Checkpoints(workdir / str(shape), keep_last=9, best_metric="nll", direction="lower")
         own.save(state, {}, scheduled=True)
         state, more = toy.updates(state, 2, 3)
         seen["losses"] = losses + more
@@ -307,7 +347,7 @@ def child(devices: int, *arguments: object) -> subprocess.Popen:
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/training"))),
     }
     command = [sys.executable, __file__, *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)

@@ -1,57 +1,42 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
 
+from configs import base
 from transformer.system.errors import UserError
-from transformer.training.optimizers import OptimizerConfig, learning_rate, optimizer
+from transformer.system.sharding import state_sharding
+from transformer.training.optimizers import OPTIMIZERS, OptimizerConfig, make_optimizer
+from transformer.training.schedules import make_schedule
 
-PAPER = dict(
-    beta1=0.9,
-    beta2=0.98,
-    epsilon=1e-9,
-    learning_rate_scale=1.0,
-    warmup_steps=4000,
-    max_grad_norm=0.0,
-)
-
-
-def config(**changes):
-    return OptimizerConfig(**{**PAPER, **changes})
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"),
-    [
-        (1, 1.746928e-7),
-        (100, 1.746928e-5),
-        (1000, 1.746928e-4),
-        (4000, 6.987712e-4),
-        (10_000, 4.419417e-4),
-        (100_000, 1.397542e-4),
-    ],
-)
-def test_equation_3_of_the_base_model(step, expected):
-    assert float(learning_rate(step, 512, config())) == pytest.approx(expected, rel=1e-6)
+PAPER = OptimizerConfig(**base.get_config().optimizer)
+# What each optimizer cannot do without.
+CONFIGS = {
+    "adam": {"warmup_steps": 2},
+    "adamw": {"warmup_steps": 2, "weight_decay": 0.3},
+    "adafactor": {"warmup_steps": 2, "weight_decay": 0.3},
+    "sgd": {"warmup_steps": 2},
+}
+CONSTANT = {"schedule": "constant", "peak_learning_rate": 0.5, "warmup_steps": 0}
 
 
-def test_equation_3_of_the_big_model():
-    assert float(learning_rate(4000, 1024, config())) == pytest.approx(4.941059e-4, rel=1e-6)
-    for step in (3999, 4001):
-        assert learning_rate(step, 1024, config()) < learning_rate(4000, 1024, config())
+def config(**changes) -> OptimizerConfig:
+    return dataclasses.replace(PAPER, **changes)
 
 
-def test_scale_and_warmup_of_the_learning_rate():
-    changed = config(learning_rate_scale=2.0, warmup_steps=9)
-    # 2 * 25^-0.5 * min(step^-0.5, step / 27)
-    for step, expected in ((1, 0.4 / 27), (9, 0.4 / 3), (16, 0.4 / 4), (10_000, 0.4 / 100)):
-        assert float(learning_rate(step, 25, changed)) == pytest.approx(expected, rel=1e-6)
+def optimizer(width=17, **changes):
+    changed = config(**changes)
+    return make_optimizer(changed, make_schedule(changed, width))
 
 
-def update(transformation, gradients):
-    """The updates that each of the gradients leads to."""
-    params = jax.tree.map(jnp.zeros_like, gradients[0])
+def update(transformation, gradients, params=None):
+    """The updates that each of the gradients leads to, at parameters that stay as they are."""
+    params = jax.tree.map(jnp.zeros_like, gradients[0]) if params is None else params
     state, updates = transformation.init(params), []
     for gradient in gradients:
         step, state = transformation.update(gradient, state, params)
@@ -59,9 +44,22 @@ def update(transformation, gradients):
     return updates
 
 
+def random_trees(count):
+    rng = np.random.default_rng(0)
+    trees = [{"a": rng.normal(size=(3, 5)), "b": rng.normal(size=7)} for _ in range(count)]
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), trees)
+
+
+def assert_same(found, expected, rtol=0.0):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol), found, expected)
+
+
+# Adam, the paper's
+
+
 def test_adam_in_numpy():
     gradients = [np.float32(g) for g in ([0.5, -2, 1e-9], [-0.25, -1, 0], [3, 0, 1e-9])]
-    found = update(optimizer(17, config(warmup_steps=2)), gradients)
+    found = update(optimizer(warmup_steps=2), gradients)
     m, v = np.zeros(3), np.zeros(3)
     for t, (g, step) in enumerate(zip(gradients, found), start=1):
         m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * np.float64(g) ** 2
@@ -72,65 +70,133 @@ def test_adam_in_numpy():
 
 def test_the_first_update_has_step_1():
     # Adam's first update is the learning rate against the gradient's sign.
-    found = update(optimizer(512, config()), [jnp.array([3.0, -0.7])])
+    found = update(optimizer(512), [jnp.array([3.0, -0.7])])
     np.testing.assert_allclose(found[0], [-1.746928e-7, 1.746928e-7], rtol=1e-5)
     # epsilon, where a gradient is as small.
-    found = update(optimizer(512, config(epsilon=1e-3)), [jnp.array([1e-3])])
+    found = update(optimizer(512, epsilon=1e-3), [jnp.array([1e-3])])
     np.testing.assert_allclose(found[0], [-1.746928e-7 / 2], rtol=1e-5)
-
-
-def test_gradients_are_clipped_by_their_global_norm():
-    # Norms 5 and 0.5: the first is scaled by 1/5, the second stays.
-    gradients = [
-        {"a": jnp.array([3.0]), "b": jnp.array([[4.0]])},
-        {"a": jnp.array([0.3]), "b": jnp.array([[-0.4]])},
-    ]
-    scaled = [jax.tree.map(lambda x: x / 5, gradients[0]), gradients[1]]
-    clipped = update(optimizer(17, config(max_grad_norm=1.0)), gradients)
-    by_hand = update(optimizer(17, config()), scaled)
-    free = update(optimizer(17, config()), gradients)
-    for name in ("a", "b"):
-        np.testing.assert_allclose(clipped[1][name], by_hand[1][name], rtol=1e-5)
-        assert not np.allclose(clipped[1][name], free[1][name], rtol=1e-2)
 
 
 def test_only_the_gradient_moves_a_parameter():
     """No weight decay; the state is two moments of each parameter, and a count."""
     params = {"w": jnp.ones((3, 5))}
-    adam = optimizer(17, config())
+    adam = optimizer()
     state = adam.init(params)
-    assert sorted(leaf.size for leaf in jax.tree.leaves(state))[-3:] == [1, 15, 15]
+    assert sorted(leaf.size for leaf in jax.tree.leaves(state)) == [1, 15, 15]
     step, _ = adam.update({"w": jnp.zeros((3, 5))}, state, params)
     np.testing.assert_array_equal(step["w"], np.zeros((3, 5)))
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 def test_it_is_adam_of_optax(max_grad_norm):
-    paper = config(warmup_steps=2, max_grad_norm=max_grad_norm)
+    ours = config(warmup_steps=2, max_grad_norm=max_grad_norm)
+    rate = make_schedule(ours, 17)
     clip = optax.clip_by_global_norm(max_grad_norm or np.inf)
-    theirs = optax.chain(
-        clip, optax.adam(lambda n: learning_rate(n + 1, 17, paper), b1=0.9, b2=0.98, eps=1e-9)
-    )
-    rng = np.random.default_rng(0)
-    gradients = [{"a": rng.normal(size=(3, 5)), "b": rng.normal(size=7)} for _ in range(5)]
-    gradients = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients)
-    for found, expected in zip(*(update(x, gradients) for x in (optimizer(17, paper), theirs))):
-        for name in found:
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-5)
+    theirs = optax.chain(clip, optax.adam(lambda n: rate(n + 1), b1=0.9, b2=0.98, eps=1e-9))
+    gradients = random_trees(5)
+    found = update(make_optimizer(ours, rate), gradients)
+    assert_same(found, update(theirs, gradients), rtol=1e-5)
+
+
+# The others
+
+
+def test_adamw_decays_matrices():
+    params = {"kernel": jnp.array([[2.0, -4.0]]), "bias": jnp.array([2.0, -4.0])}
+    gradients = {"kernel": jnp.array([[3.0, 0.0]]), "bias": jnp.array([3.0, 0.0])}
+    adamw = optimizer(name="adamw", weight_decay=0.1, **CONSTANT)
+    found = update(adamw, [gradients], params)[0]
+    # Adam's first update, -rate * sign(gradient), and -rate * 0.1 * parameter
+    np.testing.assert_allclose(found["kernel"], [[-0.5 - 0.1, 0.2]], rtol=1e-5)
+    np.testing.assert_allclose(found["bias"], [-0.5, 0.0], rtol=1e-5)
+
+
+def test_sgd_by_hand():
+    gradients = [jnp.array([2.0, -4.0]), jnp.array([6.0, 0.0])]
+    # -0.5 * (6 + 0.9 * 2), -0.5 * (0 + 0.9 * -4)
+    found = update(optimizer(name="sgd", **CONSTANT), gradients)
+    np.testing.assert_allclose(found, [[-1.0, 2.0], [-3.9, 1.8]], rtol=1e-6)
+    without = optimizer(name="sgd", beta1=0.0, **CONSTANT)
+    np.testing.assert_allclose(update(without, gradients), [[-1.0, 2.0], [-3.0, 0.0]])
+    assert [leaf.shape for leaf in jax.tree.leaves(without.init(gradients[0]))] == [()]  # a count
+
+
+def test_adafactor_is_that_of_optax():
+    ours = config(name="adafactor", warmup_steps=2)
+    rate = make_schedule(ours, 17)
+    gradients, params = random_trees(3), random_trees(1)[0]
+    found = update(make_optimizer(ours, rate), gradients, params)
+    assert_same(found, update(optax.adafactor(lambda n: rate(n + 1)), gradients, params))
+
+
+def test_adafactor_decays_matrices_at_its_rate():
+    params = {"kernel": jnp.array([[2.0, -4.0]]), "bias": jnp.array([2.0, -4.0])}
+    zero = jax.tree.map(jnp.zeros_like, params)
+    adafactor = optimizer(name="adafactor", weight_decay=0.1, **CONSTANT)
+    found = update(adafactor, [zero, zero], params)
+    for step in found:
+        np.testing.assert_allclose(step["kernel"], [[-0.1, 0.2]], rtol=1e-6)
+        np.testing.assert_array_equal(step["bias"], [0, 0])
+
+
+# All
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_gradients_are_clipped_by_their_global_norm(name):
+    # Norms 5 and 0.5: the first is scaled by 1/5, the second stays.
+    gradients = [
+        {"a": jnp.array([3.0]), "b": jnp.array([[4.0]])},
+        {"a": jnp.array([0.3]), "b": jnp.array([[-0.4]])},
+    ]
+    scaled = [jax.tree.map(lambda x: x / 5, gradients[0]), gradients[1]]
+    clipped = update(optimizer(name=name, max_grad_norm=1.0, **CONFIGS[name]), gradients)
+    by_hand = update(optimizer(name=name, **CONFIGS[name]), scaled)
+    free = update(optimizer(name=name, **CONFIGS[name]), gradients)
+    assert_same(clipped, by_hand, rtol=1e-5)
+    for leaf in ("a", "b"):
+        assert not np.allclose(clipped[1][leaf], free[1][leaf], rtol=1e-2)
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
-def test_an_update_that_is_not_to_be_applied_changes_nothing(max_grad_norm):
-    adam = optimizer(17, config(warmup_steps=2, max_grad_norm=max_grad_norm))
-    good, bad = {"a": jnp.array([0.5, -2.0])}, {"a": jnp.array([jnp.nan, jnp.inf])}
-    _, state = adam.update(good, adam.init(good), apply=jnp.array(True))
-    step, after = adam.update(bad, state, apply=jnp.array(False))
-    np.testing.assert_array_equal(step["a"], [0, 0])
-    jax.tree.map(np.testing.assert_array_equal, after, state)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_update_that_is_not_to_be_applied_changes_nothing(name, max_grad_norm):
+    chosen = optimizer(name=name, max_grad_norm=max_grad_norm, **CONFIGS[name])
+    params, good = {"a": jnp.array([[1.0, 3.0]])}, {"a": jnp.array([[0.5, -2.0]])}
+    bad = {"a": jnp.array([[jnp.nan, jnp.inf]])}
+    _, state = chosen.update(good, chosen.init(params), params, apply=jnp.array(True))
+    step, after = chosen.update(bad, state, params, apply=jnp.array(False))
+    np.testing.assert_array_equal(step["a"], [[0, 0]])
+    assert_same(after, state)
     # The next one is as if it had never been.
-    expected = update(adam, [good, good])[1]
-    step, _ = adam.update(good, after, apply=jnp.array(True))
+    expected = update(chosen, [good, good], params)[1]
+    step, _ = chosen.update(good, after, params, apply=jnp.array(True))
     np.testing.assert_array_equal(step["a"], expected["a"])
+    assert np.all(step["a"] != 0)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_is_sharded_like_parameters(name):
+    """Adafactor keeps means of rows and columns, of other shapes than their parameter."""
+    rules = ((r"layer/kernel", P("fsdp", "tensor")), (r"layer/heads", P("tensor", None, "fsdp")))
+    mesh = AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
+    params = {"layer": {"kernel": jnp.ones((134, 142)), "heads": jnp.ones((146, 2, 158))}}
+    state = optimizer(name=name, **CONFIGS[name]).init(params)
+    leaves = zip(*map(jax.tree.leaves, (state, state_sharding(mesh, state, rules))))
+    shapes = [sharding.shard_shape(leaf.shape) for leaf, sharding in leaves]
+    if name == "adafactor":
+        assert {(134,), (142,), (146, 2), (2, 158)} <= set(shapes)  # copied
+    else:
+        moments = {"adam": 2, "adamw": 2, "sgd": 1}[name]
+        assert shapes.count((67, 71)) == shapes.count((73, 2, 79)) == moments
+
+
+# The config
+
+
+def test_fields_that_are_not_used_keep_the_values_of_the_base_config():
+    for unused in OPTIMIZERS.values():
+        assert unused == {field: getattr(PAPER, field) for field in unused}
 
 
 @pytest.mark.parametrize(
@@ -143,10 +209,11 @@ def test_an_update_that_is_not_to_be_applied_changes_nothing(max_grad_norm):
         ("beta2", float("nan")),
         ("epsilon", -1e-9),
         ("epsilon", 1.0),
-        ("learning_rate_scale", -1.0),
-        ("learning_rate_scale", float("inf")),
-        ("warmup_steps", 0),
+        ("weight_decay", -0.1),
         ("max_grad_norm", -1.0),
+        ("warmup_steps", 0),
+        ("name", "adamax"),
+        ("schedule", "rsqrt"),
     ],
 )
 def test_wrong_values(field, value):
@@ -154,7 +221,7 @@ def test_wrong_values(field, value):
         config(**{field: value})
     message = str(error.value)
     assert "\n" not in message
-    assert f"optimizer.{field} is {value}; it must be " in message
+    assert f"optimizer.{field} is {value!r}; it must be " in message
 
 
 @pytest.mark.parametrize(
@@ -163,10 +230,37 @@ def test_wrong_values(field, value):
         ("beta1", 0.0),
         ("beta2", 0.999),
         ("epsilon", 0.0),
-        ("learning_rate_scale", 0.0),
         ("warmup_steps", 1),
         ("max_grad_norm", 0.1),
     ],
 )
 def test_values_at_the_edge(field, value):
     assert getattr(config(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("name=adam weight_decay=0.1", "weight_decay is 0.1, but adam does not use it; leave it"),
+        ("name=sgd weight_decay=0.1", "set optimizer.name to adamw or adafactor"),
+        ("name=sgd beta2=0.9", "beta2 is 0.9, but sgd does not use it; leave it at 0.98, or set"),
+        ("name=sgd epsilon=0.0", "epsilon is 0.0, but sgd does not use it; leave it at 1e-09"),
+        ("name=adafactor beta1=0.0", "set optimizer.name to adam or adamw or sgd"),
+        ("name=adamw", "weight_decay is 0, and adamw without it is adam; give"),
+        ("peak_learning_rate=0.1", "but the schedule noam does not use it; leave it out, or set"),
+        ("schedule=constant", "constant, which needs optimizer.peak_learning_rate; give"),
+        ("schedule=cosine peak_learning_rate=0.1", "which needs optimizer.decay_steps"),
+        ("schedule=linear peak_learning_rate=-0.1 decay_steps=5000", "is -0.1; it must be"),
+        ("schedule=linear peak_learning_rate=0.1 decay_steps=4000", "4000, the update at which"),
+        ("decay_steps=5000", "does not use it; leave it out, or set optimizer.schedule to linear"),
+        ("schedule=inverse_sqrt peak_learning_rate=0.1 warmup_steps=0", "it must be at least 1"),
+    ],
+)
+def test_values_that_do_not_fit_each_other(changes, message):
+    kinds = {"name": str, "schedule": str, "warmup_steps": int, "decay_steps": int}
+    pairs = [change.split("=") for change in changes.split()]
+    values = {field: kinds[field](x) if field in kinds else float(x) for field, x in pairs}
+    with pytest.raises(UserError) as error:
+        config(**values)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

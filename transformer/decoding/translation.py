@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,11 +12,12 @@ from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS, PAD
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.search import Hypotheses, beam_search
-from transformer.models.transformer import FunctionalModel, Params
-from transformer.system.distributed import meet
+from transformer.models.functional import FunctionalModel
+from transformer.system.distributed import barrier
 from transformer.system.errors import check_range
 from transformer.system.sharding import distribute, replicated, split_over_all
 
+Variables = tuple[dict[str, Any], dict[str, Any]]
 # Positions (source tokens, padding included) that are decoded at once on each device.
 TOKENS_AT_ONCE = 2048
 SHORTEST_WIDTH = 16
@@ -35,7 +37,10 @@ class DecodingConfig:
 
 
 class Translator:
-    """Translates with given parameters; compiled searches are kept for the next call."""
+    """Translates with given variables; compiled searches are kept for the next call.
+
+    Variables are a pair: the parameters of a model, and its extra state ({} for most).
+    """
 
     def __init__(
         self,
@@ -48,9 +53,9 @@ class Translator:
         self.config = config
         self.num_devices = mesh.size
 
-        def search(params: Params, src_BS: jax.Array, max_length_B: jax.Array) -> Hypotheses:
+        def search(variables: Variables, src_BS: jax.Array, max_length_B: jax.Array) -> Hypotheses:
             longest = src_BS.shape[1] + config.max_extra_length
-            bound = model.bind(params)
+            bound = model.bind(*variables)
             cache = bound.init_cache(bound.encode(src_BS), src_BS, config.beam_size, longest)
             return beam_search(
                 bound.decode_step,
@@ -64,28 +69,28 @@ class Translator:
         # Each device decodes its rows with all of the parameters: a step of a search is too
         # little work to wait for messages. All processes then get all hypotheses.
         self._rows, everywhere = split_over_all(mesh), replicated(mesh)
-        self._gather = jax.jit(lambda params: params, out_shardings=everywhere)
+        self._gather = jax.jit(lambda variables: variables, out_shardings=everywhere)
         self._search = jax.jit(
             search, in_shardings=(everywhere, self._rows, self._rows), out_shardings=everywhere
         )
         self._compiled: dict[int, jax.stages.Compiled] = {}  # by width of the source
 
-    def prepare(self, params: Params, source: PairSource) -> dict[str, jax.stages.Compiled]:
+    def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what the sentences of `source` need, the largest first."""
         texts = [text for text, _ in source.pairs()]
         widths = {width for width, _ in self._batches(self._encode(texts))}
         extra = self.config.max_extra_length
         sizes = {w: rows_for_width(w, self.num_devices) * (w + extra) for w in widths}  # of a cache
         widths = sorted(sizes, key=lambda width: -sizes[width])
-        params = self._gather(params)
+        variables = self._gather(variables)
         for width in widths:
             rows = rows_for_width(width, self.num_devices)
-            self._run(params, np.full((rows, width), PAD, np.int32), np.zeros(rows, np.int32))
+            self._run(variables, np.full((rows, width), PAD, np.int32), np.zeros(rows, np.int32))
         return {f"search, {width} source tokens": self._compiled[width] for width in widths}
 
     def translate(
         self,
-        params: Params,
+        variables: Variables,
         sentences: Sequence[str],
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[str]:
@@ -93,7 +98,7 @@ class Translator:
 
         `progress` is called with the number of sentences done so far.
         """
-        params = self._gather(params)
+        variables = self._gather(variables)
         sources = self._encode(sentences)
         translations = [""] * len(sentences)
         done = 0
@@ -105,7 +110,7 @@ class Translator:
                 src_BS[row, : len(sources[i])] = sources[i]
                 # Section 6.1: input length + 50, the input counted without its EOS.
                 max_length_B[row] = len(sources[i]) - 1 + self.config.max_extra_length
-            best_BL = self._run(params, src_BS, max_length_B)
+            best_BL = self._run(variables, src_BS, max_length_B)
             for row, i in enumerate(members):
                 translations[i] = self.tokenizers.target.decode(best_BL[row].tolist())
             done += len(members)
@@ -123,14 +128,16 @@ class Translator:
     def _batches(self, sources: Sequence[np.ndarray]) -> list[tuple[int, list[int]]]:
         return batches_by_length([len(source) for source in sources], self.num_devices)
 
-    def _run(self, params: Params, src_BS: np.ndarray, max_length_B: np.ndarray) -> np.ndarray:
+    def _run(
+        self, variables: Variables, src_BS: np.ndarray, max_length_B: np.ndarray
+    ) -> np.ndarray:
         """The tokens of the best hypothesis of each row, [B, L]."""
         arguments = [distribute(lambda x: x, x, self._rows) for x in (src_BS, max_length_B)]
         width = src_BS.shape[1]
         if width not in self._compiled:
-            self._compiled[width] = self._search.lower(params, *arguments).compile()
-            meet()  # one may have compiled for longer
-        hypotheses = self._compiled[width](params, *arguments)
+            self._compiled[width] = self._search.lower(variables, *arguments).compile()
+            barrier()  # one may have compiled for longer
+        hypotheses = self._compiled[width](variables, *arguments)
         return np.asarray(hypotheses.tokens_BML)[:, 0]
 
 

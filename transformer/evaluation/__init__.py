@@ -1,0 +1,4 @@
+"""How good outputs are.
+
+Scores of outputs against references, with no model in sight.
+"""

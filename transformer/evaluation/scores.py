@@ -60,7 +60,7 @@ def corpus_scores(
     for name, metric in (
         ("bleu", _bleu_metric(language, is_tokenized)),
         ("chrf", CHRF()),
-        ("ter", TER()),
+        ("ter", _ter_metric(language, is_tokenized)),
     ):
         score = metric.corpus_score(hypotheses, [references]).score
         # The signature knows the number of references only after scoring.
@@ -79,6 +79,12 @@ def corpus_scores(
                 "definition": TOKENIZED_DEFINITION.format(case=case, version=version("sacremoses")),
             }
     return scores
+
+
+def check_language(*, target_language: str, is_tokenized: bool) -> None:
+    """Raises UserError for a language whose tokenizer is not installed."""
+    # sacreBLEU loads it when it scores.
+    bleu(["a"], ["a"], target_language=target_language, is_tokenized=is_tokenized)
 
 
 def bleu(
@@ -140,6 +146,12 @@ def _checked(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[list
 
 def _primary_subtag(language: str) -> str:
     return re.split("[-_]", language.lower())[0]
+
+
+def _ter_metric(language: str, is_tokenized: bool) -> TER:
+    """TER of words; of characters for Chinese and Japanese, where a sentence has no spaces."""
+    by_character = language in ("zh", "ja") and not is_tokenized
+    return TER(asian_support=by_character, normalized=by_character)
 
 
 def _bleu_metric(language: str, is_tokenized: bool) -> BLEU:

@@ -1,15 +1,18 @@
 """A trained model without its training: one set of parameters, to keep or to give away."""
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from transformer.runs import experiment
-from transformer.runs.checkpoints import DISK_TROUBLE, Checkpoints, reason_of
+from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN
 from transformer.runs.restore import TrainedModel
+from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import folder_allows, write_atomically
 
@@ -22,6 +25,16 @@ def check_can_be_written(directory: Path) -> None:
         raise UserError(f"--export={directory} is there already; name a new folder")
     if not folder_allows(directory):
         raise UserError(f"--export={directory} cannot be made; name a folder in another place")
+
+
+def export_chosen(directory: Path, restore: Callable[[], TrainedModel]) -> None:
+    """Exports the model that `restore` gives; looks at all that can be wrong before."""
+    if distributed.job() is not None:
+        raise UserError("--export works in one process; start it once, without srun or mpirun")
+    check_can_be_written(directory)
+    model = restore()
+    export(model, directory)
+    print(f"written  {directory}, the {model.checkpoint} of {model.workdir}")
 
 
 def export(model: TrainedModel, directory: Path) -> None:
@@ -40,22 +53,22 @@ def export(model: TrainedModel, directory: Path) -> None:
         "last_step": model.last_step,
         "stopped_early": model.stopped_early,
     }
-    best_metric = model.config.training.best_metric
+    metric = {"best_metric": "nll", "direction": "lower"}  # there is one checkpoint alone
     try:
         experiment.save(temporary, model.config)
         write_atomically(temporary / experiment.EXPORTED, json.dumps(signed(content)) + "\n")
-        model.tokenizers.save(temporary)
+        model.task.save(temporary)
         for name in HISTORY:
             if (model.workdir / name).exists():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(model.workdir / name, temporary / name)
-        checkpoints = Checkpoints(temporary, keep_last=1, best_metric=best_metric)
-        checkpoints.save_params(model.steps[-1], model.params)
-        checkpoints.close()
+        checkpoints = Checkpoints(temporary, keep_last=1, **metric)
+        with contextlib.closing(checkpoints):
+            checkpoints.save_params(model.steps[-1], model.params, model.extra)
         temporary.rename(directory)
-    except DISK_TROUBLE as error:
+    except OSError as error:
         raise UserError(
-            f"cannot write {directory}: {reason_of(error)}; make room for it, or name another place"
+            f"cannot write {directory}: {error.strerror}; make room for it, or name another place"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

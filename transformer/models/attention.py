@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.layers import DropoutRngs, Linear, at_least_float32, dropout, multiply
+from transformer.models.layers import Linear
 from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs, at_least_float32, dropout, multiply
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.
@@ -28,8 +29,12 @@ def dot_product_attention(
     mask_BTS: jax.Array,
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
-) -> jax.Array:
-    """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, T, U].
+    return_weights: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, T, U] and the weights.
+
+    The weights, [B, H, T, S], are those before dropout, in at least float32, and 0 where the mask
+    is False; None unless `return_weights`.
 
     The mask may have size 1 in place of B or T. A query that may attend to nothing gets the
     mean of all values: finite, and never read, since only padding is masked so.
@@ -39,10 +44,12 @@ def dot_product_attention(
     scores_BHTS = multiply("BHTK,BHSK->BHTS", query_BHTK, memory.key_BHSK, dtype)
     # The paper's -inf would make NaN of a row that is masked whole.
     scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, jnp.finfo(scores_BHTS.dtype).min)
-    weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1).astype(dtype)
-    weights_BHTS = dropout(weights_BHTS, dropout_rate, rngs)
-    y_BHTU = multiply("BHTS,BHSU->BHTU", weights_BHTS, memory.value_BHSU, dtype)
-    return y_BHTU.astype(dtype)
+    weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1)
+    dropped_BHTS = dropout(weights_BHTS.astype(dtype), dropout_rate, rngs)
+    y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS, memory.value_BHSU, dtype)
+    if not return_weights:
+        return y_BHTU.astype(dtype), None
+    return y_BHTU.astype(dtype), jnp.where(mask_BTS[:, None], weights_BHTS, 0)
 
 
 def attention(
@@ -51,15 +58,19 @@ def attention(
     mask: Mask,
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
-) -> jax.Array:
-    """`dot_product_attention` in memory linear in T + S. Returns [B, H, T, U].
+    return_weights: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
     More than MAX_QUERIES are taken in blocks, one after another, and the backward pass computes
     the softmax of a block again instead of keeping it (Rabe and Staats, arXiv 2112.05682).
     """
     B, _, T, _ = query_BHTK.shape
     if T <= MAX_QUERIES:
-        return dot_product_attention(query_BHTK, memory, mask.dense(), dropout_rate, rngs)
+        mask_BTS = mask.dense()
+        return dot_product_attention(
+            query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights
+        )
 
     num_blocks = -(-T // MAX_QUERIES)
     positions_T = mask.query_positions_T
@@ -78,12 +89,13 @@ def attention(
         query_BHTK, segments_BT, positions_T, rngs = block
         keys_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
         mask_BTS = Mask(segments_BT, mask.key_segments_BS, positions_T).dense()
-        return dot_product_attention(query_BHTK, keys_values, mask_BTS, dropout_rate, rngs)
+        return dot_product_attention(
+            query_BHTK, keys_values, mask_BTS, dropout_rate, rngs, return_weights
+        )
 
     # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
-    y_blocks = jax.lax.map(jax.checkpoint(attend, prevent_cse=False), blocks)
-    y_BHTU = jnp.moveaxis(y_blocks, 0, 2)
-    return y_BHTU.reshape(*y_BHTU.shape[:2], -1, y_BHTU.shape[-1])[:, :, :T]
+    results = jax.lax.map(jax.checkpoint(attend, prevent_cse=False), blocks)
+    return jax.tree.map(lambda x: _join(x, axis=2)[:, :, :T], results)
 
 
 class _DrawnKeys(NamedTuple):
@@ -112,8 +124,14 @@ def _split(x: jax.Array, num_blocks: int, axis: int) -> jax.Array:
     return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :]), axis, 0)
 
 
+def _join(x: jax.Array, axis: int) -> jax.Array:
+    """Undoes `_split`, but for what fills up the last block."""
+    x = jnp.moveaxis(x, 0, axis)
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
 class MultiHeadAttention(nnx.Module):
-    """Multi-head attention (Section 3.2.2); the projections have no biases.
+    """Multi-head attention (Section 3.2.2).
 
     Keys and values are computed apart from the attention itself, so that a decoder computes
     those of the memory once a sentence and keeps those of earlier tokens in its cache.
@@ -126,14 +144,20 @@ class MultiHeadAttention(nnx.Module):
         num_heads: int,
         d_k: int,
         d_v: int,
+        use_bias: bool = False,
         dropout_rate: float,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        self.query = Linear(d_model, num_heads * d_k, use_bias=False, dtype=dtype, rngs=rngs)
-        self.key = Linear(d_model, num_heads * d_k, use_bias=False, dtype=dtype, rngs=rngs)
-        self.value = Linear(d_model, num_heads * d_v, use_bias=False, dtype=dtype, rngs=rngs)
-        self.output = Linear(num_heads * d_v, d_model, use_bias=False, dtype=dtype, rngs=rngs)
+        """use_bias: of all four projections; the paper has none, BERT does."""
+
+        def linear(d_in, d_out):
+            return Linear(d_in, d_out, use_bias=use_bias, dtype=dtype, rngs=rngs)
+
+        self.query = linear(d_model, num_heads * d_k)
+        self.key = linear(d_model, num_heads * d_k)
+        self.value = linear(d_model, num_heads * d_v)
+        self.output = linear(num_heads * d_v, d_model)
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
 
@@ -147,11 +171,15 @@ class MultiHeadAttention(nnx.Module):
         memory: KeysValues,
         mask: Mask,
         rngs: DropoutRngs | None = None,
-    ) -> jax.Array:
-        """Attends from x to the given keys and values. Returns [B, T, D]."""
+        return_weights: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Attends from x to the given keys and values. Returns [B, T, D] and the weights."""
         query_BHTK = self._split_heads(self.query(x_BTD))
-        y_BHTU = attention(query_BHTK, memory, mask, self.dropout_rate, rngs)
-        return self.output(y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1))
+        y_BHTU, weights_BHTS = attention(
+            query_BHTK, memory, mask, self.dropout_rate, rngs, return_weights
+        )
+        y_BTX = y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
+        return self.output(y_BTX), weights_BHTS
 
     def _split_heads(self, x_BTX: jax.Array) -> jax.Array:
         return x_BTX.reshape(*x_BTX.shape[:2], self.num_heads, -1).swapaxes(1, 2)

@@ -1,12 +1,13 @@
-"""The small parts: dropout, embedding, feed-forward network, add & norm."""
+"""The small parts: linear layer, embedding, feed-forward network, add & norm."""
 
 import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
+
+from transformer.models.numerics import DropoutRngs, dropout, multiply
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -15,118 +16,16 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "swish": jax.nn.swish,
 }
 
+# Forms of normalisation, with statistics in float32. layer_norm (Ba et al. 2016) has a biased
+# variance, computed in two passes: the mean of squares less the square of the mean, Flax's
+# default, loses all digits where the mean is a thousand standard deviations.
+NORMALIZATIONS: dict[str, Callable[..., nnx.Module]] = {
+    "layer_norm": functools.partial(nnx.LayerNorm, use_fast_variance=False),
+    "rms_norm": nnx.RMSNorm,  # Zhang and Sennrich 2019: no mean is subtracted, no bias added
+}
+
 # Glorot: the paper is silent; this is Tensor2Tensor's choice.
 kernel_init = nnx.initializers.xavier_uniform()
-
-
-def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
-    """The type for sums that bfloat16 would lose: float32, or float64 where that is used."""
-    return jnp.promote_types(dtype, jnp.float32)
-
-
-class DropoutRngs:
-    """Random keys for dropout, one for each row of a batch; `nnx.Rngs` will do in its place.
-
-    A row's dropout depends on its number alone, not on the rows beside it: it stays the same
-    when a batch is split into other parts, or over other devices.
-    """
-
-    def __init__(self, key: jax.Array, rows_B: jax.Array):
-        """rows_B: the number of each row, such as its place in the whole update."""
-        self._keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_B)
-        self._count = 0
-
-    def dropout(self) -> jax.Array:
-        """Fresh keys at each call, [B]."""
-        self._count += 1
-        return jax.vmap(jax.random.fold_in, (0, None))(self._keys_B, self._count)
-
-
-@jax.named_scope("dropout")
-def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
-    """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate).
-
-    `rngs=None` means evaluation: x is returned as it is. The first axis of x is the batch.
-    """
-    if rngs is None or rate == 0:
-        return x
-    keys = rngs.dropout()
-    keys_B = keys if keys.ndim else jax.random.split(keys, x.shape[0])
-    threshold = min(round(rate * 2**32), 2**32 - 1)
-    keep = random_words(keys_B, x.shape) >= np.uint32(threshold)
-    scaled = x.astype(at_least_float32(x.dtype)) * (2**32 / (2**32 - threshold))
-    return jnp.where(keep, scaled, 0).astype(x.dtype)
-
-
-def random_words(keys_B: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Random 32-bit words, `shape` = [B, ...]; row b depends on key b alone.
-
-    Each word is a hash of its place and the key: unlike `jax.random.bits`, some twenty times
-    the arithmetic, it costs next to nothing, since XLA makes it part of the loop that uses it.
-    Good enough to drop units with, and no better.
-    """
-    words_B2 = jax.random.key_data(keys_B)[:, :2]
-    first, second = (words_B2[:, i].reshape(-1, *[1] * (len(shape) - 1)) for i in (0, 1))
-    place = jnp.zeros(shape, jnp.uint32)
-    for axis in range(1, len(shape)):
-        place = place * np.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-    return _mix(_mix(place ^ first) ^ second)
-
-
-def _mix(x: jax.Array) -> jax.Array:
-    """A bijection of 32-bit words in which every bit of x moves every bit of the result."""
-    # Multipliers and shifts: C. Wellons, "Prospecting for Hash Functions", 2018.
-    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
-    return x ^ (x >> 16)
-
-
-def multiply(spec: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """The einsum of two arrays: operands of type `dtype`, sums of at least float32.
-
-    So are the products of the gradient. `jnp.einsum` would multiply its float32 gradient with
-    a bfloat16 operand there, in float32; and round the gradient of a parameter to bfloat16.
-    Every letter must stand in at least two of the three terms of the spec.
-    """
-    return _multiply(spec, jnp.dtype(dtype), x, y)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _multiply(spec: str, dtype: jnp.dtype, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.einsum(
-        spec, x.astype(dtype), y.astype(dtype), preferred_element_type=at_least_float32(dtype)
-    )
-
-
-def _multiply_forward(spec, dtype, x, y):
-    # Kept as they came, so that a parameter is not kept twice.
-    return _multiply(spec, dtype, x, y), (x, y)
-
-
-def _multiply_backward(spec, dtype, operands, gradient):
-    x, y = operands
-    terms, result = spec.split("->")
-    x_term, y_term = terms.split(",")
-    x_gradient = _multiply(f"{result},{y_term}->{x_term}", dtype, gradient, y)
-    # XLA on the CPU transposes the first operand, which is slow: let it be the smaller one, and
-    # let the result begin with its letters; then transpose that, which is smaller than either,
-    # once for all who read it.
-    (_, first, first_term), (_, second, second_term) = sorted(
-        [(x.size, x, x_term), (gradient.size, gradient, result)], key=lambda operand: operand[0]
-    )
-    order = "".join(c for c in dict.fromkeys(first_term + second_term) if c in y_term)
-    y_gradient = _multiply(f"{first_term},{second_term}->{order}", dtype, first, second)
-    if order != y_term:
-        y_gradient = _made(jnp.einsum(f"{order}->{y_term}", _made(y_gradient)))
-    return x_gradient.astype(x.dtype), y_gradient.astype(y.dtype)
-
-
-def _made(x: jax.Array) -> jax.Array:
-    """x, which XLA on the CPU then makes as it stands, for all who use it."""
-    return jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
-
-
-_multiply.defvjp(_multiply_forward, _multiply_backward)
 
 
 class Linear(nnx.Module):
@@ -149,16 +48,26 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """One matrix for the input embedding and, where shared, the output layer (Section 3.4)."""
 
-    def __init__(self, vocab_size: int, d_model: int, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        *,
+        scale: float | None = None,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
+        """scale: what embeddings are multiplied by; None for the paper's sqrt(d_model)."""
         init = nnx.initializers.normal(stddev=d_model**-0.5)
         self.table_VD = nnx.Param(init(rngs.params(), (vocab_size, d_model), jnp.float32))
+        self.scale = d_model**0.5 if scale is None else scale
         self.dtype = dtype
 
     @jax.named_scope("embedding")
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
-        """Rows of the matrix, multiplied by sqrt(d_model). Returns [B, T, D]."""
+        """Rows of the matrix, scaled. Returns [B, T, D]."""
         x_BTD = self.table_VD[...][tokens_BT].astype(self.dtype)
-        return x_BTD * jnp.asarray(x_BTD.shape[-1] ** 0.5, self.dtype)
+        return x_BTD * jnp.asarray(self.scale, self.dtype)
 
     @jax.named_scope("logits")
     def logits(self, x_BTD: jax.Array) -> jax.Array:
@@ -190,7 +99,7 @@ class FeedForward(nnx.Module):
 
 
 class AddAndNorm(nnx.Module):
-    """Dropout, residual connection and layer normalisation around one sublayer.
+    """Dropout, residual connection and normalisation around one sublayer.
 
     Post-LN, the paper's (Sections 3.1 and 5.4): LayerNorm(x + Dropout(Sublayer(x))).
     Pre-LN: x + Dropout(Sublayer(LayerNorm(x))). Used as
@@ -199,11 +108,9 @@ class AddAndNorm(nnx.Module):
         x = add_and_norm.after(x, y, rngs)
     """
 
-    def __init__(
-        self, d_model: int, *, norm: str, dropout_rate: float, dtype: jnp.dtype, rngs: nnx.Rngs
-    ):
-        self.norm = layer_norm(d_model, dtype=dtype, rngs=rngs)
-        self.norm_first = norm == "pre"
+    def __init__(self, norm: nnx.Module, *, norm_first: bool, dropout_rate: float):
+        self.norm = norm
+        self.norm_first = norm_first
         self.dropout_rate = dropout_rate
 
     @jax.named_scope("add_and_norm")
@@ -214,8 +121,3 @@ class AddAndNorm(nnx.Module):
     def after(self, x_BTD: jax.Array, y_BTD: jax.Array, rngs: DropoutRngs | None) -> jax.Array:
         x_BTD = x_BTD + dropout(y_BTD, self.dropout_rate, rngs)
         return x_BTD if self.norm_first else self.norm(x_BTD)
-
-
-def layer_norm(d_model: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Layer normalisation: biased variance, scale and bias; statistics in float32."""
-    return nnx.LayerNorm(d_model, epsilon=1e-6, dtype=dtype, rngs=rngs)

@@ -5,15 +5,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.models.layers import at_least_float32
+from transformer.models.numerics import at_least_float32, multiply
 
 
 class Loss(NamedTuple):
     """Sums over the real tokens, so that sums of parts add up; divide once, by `tokens`."""
 
-    loss: jax.Array  # cross-entropy with label smoothing, nats
-    nll: jax.Array  # cross-entropy without, nats; exp(nll / tokens) is the perplexity
+    loss: jax.Array  # what training minimises, nats
+    nll: jax.Array  # cross-entropy without label smoothing, nats; exp(nll / tokens): perplexity
     tokens: jax.Array  # how many
+    # Parts of `loss` beside the cross-entropy, weighted as they are there, to be logged by name.
+    terms: dict[str, jax.Array] = {}
 
 
 @jax.named_scope("loss")
@@ -38,14 +40,19 @@ def cross_entropy(
     )
 
 
-@jax.named_scope("loss")
-def symmetric_divergence(
-    logits_BTV: jax.Array, other_logits_BTV: jax.Array, real_BT: jax.Array
-) -> jax.Array:
-    """KL(p || q) + KL(q || p) of two predictions in nats, summed where `real_BT`."""
-    dtype = at_least_float32(logits_BTV.dtype)
-    x_BTV, y_BTV = logits_BTV.astype(dtype), other_logits_BTV.astype(dtype)
-    difference_BTV = jax.nn.softmax(x_BTV) - jax.nn.softmax(y_BTV)
-    # It adds up to nothing, so logits do in place of log-probabilities.
-    divergence_BT = jnp.sum(difference_BTV * (x_BTV - y_BTV), axis=-1)
-    return jnp.sum(divergence_BT, where=real_BT)
+def output_loss(
+    hidden_BTD: jax.Array,
+    output_VD: jax.Array,
+    labels_BT: jax.Array,
+    real_BT: jax.Array,
+    label_smoothing: float,
+    dtype: jnp.dtype,
+) -> Loss:
+    """`cross_entropy` of the logits hidden @ output^T.
+
+    A model's loss begins with its last hidden states, so that the logits, its largest array, are
+    made here and nowhere else.
+    """
+    with jax.named_scope("logits"):
+        logits_BTV = multiply("BTD,VD->BTV", hidden_BTD, output_VD, dtype)
+    return cross_entropy(logits_BTV, labels_BT, real_BT, label_smoothing)

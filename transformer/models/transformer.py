@@ -1,157 +1,56 @@
-"""The Transformer (Section 3, Figure 1).
-
-Every sequence-to-sequence model of this project has the interface of `Transformer`:
-
-    model(src, tgt_in) -> logits            training: all target positions at once
-    model.encode(src) -> memory             decoding: once a sentence,
-    model.init_cache(memory, ...) -> cache
-    model.decode_step(tokens, cache) -> logits, cache      then token by token
-
-A cache is a dict of three: 'step', the number of tokens decoded so far; 'sentence', arrays
-with one row for each source sentence; 'hypothesis', arrays with one row for each of its M
-hypotheses (rows b * M to b * M + M - 1 belong to sentence b). A search reorders 'hypothesis'
-and leaves the rest alone.
-"""
+"""The Transformer (Section 3, Figure 1)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
+from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
-from transformer.models.attention import KeysValues, MultiHeadAttention
-from transformer.models.layers import (
-    ACTIVATIONS,
-    AddAndNorm,
-    DropoutRngs,
-    Embedding,
-    FeedForward,
-    dropout,
-    layer_norm,
-)
+from transformer.models.blocks import DecoderLayer, EncoderLayer, LayerConfig, normalization
+from transformer.models.family import Family, Sizes
+from transformer.models.layers import Embedding
+from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.system.errors import UserError, check_choice, check_range
 
 Cache = dict[str, Any]
-Params = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(LayerConfig):
     """The columns of Table 3 and the choices the paper leaves open; see configs/base.py."""
 
     num_encoder_layers: int
     num_decoder_layers: int
-    d_model: int
-    d_ff: int
-    num_heads: int
-    d_k: int
-    d_v: int
-    dropout: float
-    attention_dropout: float
-    activation_dropout: float
-    activation: str
-    norm: str
     positions: str
     max_positions: int
     share_embeddings: str
-    dtype: str
+    scale_embeddings: bool
 
     def __post_init__(self):
-        sizes = "num_encoder_layers num_decoder_layers d_model d_ff num_heads max_positions"
-        check_range(self, "model", sizes, 1)
-        check_range(self, "model", "d_k d_v", 0)
-        check_range(self, "model", "dropout attention_dropout activation_dropout", 0, 1)
-        check_choice(self, "model", "activation", ACTIVATIONS)
-        check_choice(self, "model", "norm", ("post", "pre"))
+        super().__post_init__()
+        check_range(self, "model", "num_encoder_layers num_decoder_layers max_positions", 1)
         check_choice(self, "model", "positions", ("sinusoidal", "learned"))
         check_choice(self, "model", "share_embeddings", ("all", "decoder", "none"))
-        check_choice(self, "model", "dtype", ("float32", "bfloat16", "float64"))
-        if self.dtype == "float64" and not jax.config.jax_enable_x64:
-            raise UserError("model.dtype is 'float64', which JAX has only with JAX_ENABLE_X64=1")
-        if not (self.d_k and self.d_v) and self.d_model % self.num_heads:
-            raise UserError(
-                f"model.d_model = {self.d_model} is not divisible by model.num_heads = "
-                f"{self.num_heads}; change one of them, or set model.d_k and model.d_v"
-            )
-
-    @property
-    def key_size(self) -> int:
-        return self.d_k or self.d_model // self.num_heads
-
-    @property
-    def value_size(self) -> int:
-        return self.d_v or self.d_model // self.num_heads
 
 
-class EncoderLayer(nnx.Module):
-    """Self-attention and feed-forward network, each in add & norm (Figure 1, left)."""
+class AttentionWeights(NamedTuple):
+    """The weights of each layer and head, before dropout, in at least float32.
 
-    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):
-        self.self_attention = _attention(config, rngs)
-        self.self_attention_norm = _add_and_norm(config, rngs)
-        self.feed_forward = _feed_forward(config, rngs)
-        self.feed_forward_norm = _add_and_norm(config, rngs)
+    Those of a query add up to 1. They are 0 for padding, for other sentences of the same row and
+    for later tokens; and for a query that may attend to nothing, as padding.
+    """
 
-    def __call__(self, x_BSD: jax.Array, mask: Mask, rngs: DropoutRngs | None = None) -> jax.Array:
-        # 1. Self-attention.
-        y_BSD = self.self_attention_norm.before(x_BSD)
-        y_BSD = self.self_attention(y_BSD, self.self_attention.keys_values(y_BSD), mask, rngs)
-        x_BSD = self.self_attention_norm.after(x_BSD, y_BSD, rngs)
-        # 2. Feed-forward network.
-        y_BSD = self.feed_forward(self.feed_forward_norm.before(x_BSD), rngs)
-        return self.feed_forward_norm.after(x_BSD, y_BSD, rngs)
-
-
-class DecoderLayer(nnx.Module):
-    """Masked self-attention, attention over the memory, feed-forward (Figure 1, right)."""
-
-    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):
-        self.self_attention = _attention(config, rngs)
-        self.self_attention_norm = _add_and_norm(config, rngs)
-        self.cross_attention = _attention(config, rngs)
-        self.cross_attention_norm = _add_and_norm(config, rngs)
-        self.feed_forward = _feed_forward(config, rngs)
-        self.feed_forward_norm = _add_and_norm(config, rngs)
-
-    def __call__(
-        self,
-        x_BTD: jax.Array,
-        memory: KeysValues,
-        self_mask: Mask,
-        memory_mask: Mask,
-        rngs: DropoutRngs | None = None,
-        cache: KeysValues | None = None,
-        step: jax.Array | None = None,
-    ) -> tuple[jax.Array, KeysValues]:
-        """Returns the layer's output and the keys and values its self-attention used.
-
-        With a cache, x is the single token number `step` of each hypothesis: its key and
-        value are written there, and it attends to the whole cache (the mask hides the rest).
-        """
-        # 1. Masked self-attention.
-        y_BTD = self.self_attention_norm.before(x_BTD)
-        keys_values = self.self_attention.keys_values(y_BTD)
-        if cache is not None:
-            keys_values = jax.tree.map(
-                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, step, axis=2),
-                cache,
-                keys_values,
-            )
-        y_BTD = self.self_attention(y_BTD, keys_values, self_mask, rngs)
-        x_BTD = self.self_attention_norm.after(x_BTD, y_BTD, rngs)
-        # 2. Attention over the memory. In a search the M hypotheses of a sentence take the
-        #    place of T, so that they share one copy of its memory.
-        y_BTD = self.cross_attention_norm.before(x_BTD)
-        y_BTD = y_BTD.reshape(memory.key_BHSK.shape[0], -1, y_BTD.shape[-1])
-        y_BTD = self.cross_attention(y_BTD, memory, memory_mask, rngs)
-        x_BTD = self.cross_attention_norm.after(x_BTD, y_BTD.reshape(x_BTD.shape), rngs)
-        # 3. Feed-forward network.
-        y_BTD = self.feed_forward(self.feed_forward_norm.before(x_BTD), rngs)
-        return self.feed_forward_norm.after(x_BTD, y_BTD, rngs), keys_values
+    encoder: list[jax.Array]  # self-attention, of each layer [B, H, S, S]
+    decoder: list[jax.Array]  # self-attention, [B, H, T, T]
+    cross: list[jax.Array]  # from target to source, [B, H, T, S]
 
 
 class Transformer(nnx.Module):
@@ -161,32 +60,21 @@ class Transformer(nnx.Module):
     padding) then keep them apart. Without segment ids, every row is one sentence.
     """
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        source_vocab_size: int,
-        target_vocab_size: int,
-        *,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, config: TransformerConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
         d_model = config.d_model
+        scale = None if config.scale_embeddings else 1.0
 
         def embedding(vocab_size):
-            return Embedding(vocab_size, d_model, dtype=self.dtype, rngs=rngs)
+            return Embedding(vocab_size, d_model, scale=scale, dtype=self.dtype, rngs=rngs)
 
         # The three matrices of Section 3.4: source embedding, target embedding, output.
-        self.target_embedding = embedding(target_vocab_size)
+        self.target_embedding = embedding(sizes.target_vocab)
         if config.share_embeddings != "all":
-            self.source_embedding = embedding(source_vocab_size)
-        elif source_vocab_size != target_vocab_size:
-            raise UserError(
-                "model.share_embeddings is 'all', but the source and target vocabularies differ; "
-                "set it to 'decoder' or 'none', or set tokenizer.joint to True"
-            )
+            self.source_embedding = embedding(sizes.source_vocab)
         if config.share_embeddings == "none":
-            self.output_embedding = embedding(target_vocab_size)
+            self.output_embedding = embedding(sizes.target_vocab)
         if config.positions == "learned":
             init = nnx.initializers.normal(stddev=d_model**-0.5)
             shape = (config.max_positions, d_model)
@@ -198,8 +86,17 @@ class Transformer(nnx.Module):
         self.encoder_layers = nnx.List([EncoderLayer(config, rngs) for _ in encoder_layers])
         self.decoder_layers = nnx.List([DecoderLayer(config, rngs) for _ in decoder_layers])
         if config.norm == "pre":
-            self.encoder_norm = layer_norm(d_model, dtype=self.dtype, rngs=rngs)
-            self.decoder_norm = layer_norm(d_model, dtype=self.dtype, rngs=rngs)
+            self.encoder_norm = normalization(config, rngs)
+            self.decoder_norm = normalization(config, rngs)
+
+    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
+        """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
+        y_BTD, _ = self._decode(
+            batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
+        )
+        real_BT = batch.tgt_segments_BT > 0
+        table_VD = self._output.table_VD[...]
+        return output_loss(y_BTD, table_VD, batch.tgt_out_BT, real_BT, label_smoothing, self.dtype)
 
     def __call__(
         self,
@@ -208,23 +105,19 @@ class Transformer(nnx.Module):
         src_segments_BS: jax.Array | None = None,
         tgt_segments_BT: jax.Array | None = None,
         rngs: DropoutRngs | None = None,
-    ) -> jax.Array:
+        return_weights: bool = False,
+    ) -> jax.Array | tuple[jax.Array, AttentionWeights]:
         """Logits [B, T, V] of the token that follows each prefix of `tgt_in`.
 
         `tgt_in` is the target shifted right, so that it begins with BOS. `rngs`, with a
         stream named dropout, turns dropout on.
-        """
-        memory_BSD = self.encode(src_BS, src_segments_BS, rngs)
-        src_segments_BS = _segments(src_BS, src_segments_BS)
-        tgt_segments_BT = _segments(tgt_in_BT, tgt_segments_BT)
-        self_mask = Mask(tgt_segments_BT, tgt_segments_BT, jnp.arange(tgt_in_BT.shape[1]))
-        memory_mask = Mask(tgt_segments_BT, src_segments_BS)
 
-        y_BTD = self._embed_target(tgt_in_BT, segment_positions(tgt_segments_BT), rngs)
-        for layer in self.decoder_layers:
-            memory = layer.cross_attention.keys_values(memory_BSD)
-            y_BTD, _ = layer(y_BTD, memory, self_mask, memory_mask, rngs)
-        return self._logits(y_BTD)
+        return_weights: also return the weights of all attentions.
+        """
+        inputs = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
+        y_BTD, weights = self._decode(*inputs, rngs, return_weights)
+        logits_BTV = self._output.logits(y_BTD)
+        return (logits_BTV, weights) if return_weights else logits_BTV
 
     def encode(
         self,
@@ -233,12 +126,38 @@ class Transformer(nnx.Module):
         rngs: DropoutRngs | None = None,
     ) -> jax.Array:
         """The memory: the encoder's output, [B, S, D]."""
+        return self._encode(src_BS, src_segments_BS, rngs, return_weights=False)[0]
+
+    def _encode(self, src_BS, src_segments_BS, rngs, return_weights):
         src_segments_BS = _segments(src_BS, src_segments_BS)
         mask = Mask(src_segments_BS, src_segments_BS)
         x_BSD = self._embed_source(src_BS, segment_positions(src_segments_BS), rngs)
+        weights = []
         for layer in self.encoder_layers:
-            x_BSD = layer(x_BSD, mask, rngs)
-        return self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD
+            x_BSD, weights_BHSS = layer(x_BSD, mask, rngs, return_weights)
+            weights.append(weights_BHSS)
+        return (self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD), weights
+
+    def _decode(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
+    ) -> tuple[jax.Array, AttentionWeights]:
+        """The decoder's output at all target positions at once, [B, T, D]."""
+        memory_BSD, encoder = self._encode(src_BS, src_segments_BS, rngs, return_weights)
+        src_segments_BS = _segments(src_BS, src_segments_BS)
+        tgt_segments_BT = _segments(tgt_in_BT, tgt_segments_BT)
+        self_mask = Mask(tgt_segments_BT, tgt_segments_BT, jnp.arange(tgt_in_BT.shape[1]))
+        memory_mask = Mask(tgt_segments_BT, src_segments_BS)
+
+        y_BTD = self._embed_target(tgt_in_BT, segment_positions(tgt_segments_BT), rngs)
+        weights = AttentionWeights(encoder, [], [])
+        for layer in self.decoder_layers:
+            memory = layer.cross_attention.keys_values(memory_BSD)
+            y_BTD, _, (self_weights_BHTT, cross_weights_BHTS) = layer(
+                y_BTD, memory, self_mask, memory_mask, rngs, return_weights=return_weights
+            )
+            weights.decoder.append(self_weights_BHTT)
+            weights.cross.append(cross_weights_BHTS)
+        return self._normalize(y_BTD), weights
 
     def init_cache(
         self, memory_BSD: jax.Array, src_BS: jax.Array, num_hypotheses: int, max_length: int
@@ -273,10 +192,12 @@ class Transformer(nnx.Module):
         for layer, memory, earlier in zip(
             self.decoder_layers, cache["sentence"]["memory"], cache["hypothesis"], strict=True
         ):
-            y_N1D, extended = layer(y_N1D, memory, self_mask, memory_mask, cache=earlier, step=step)
+            y_N1D, extended, _ = layer(
+                y_N1D, memory, self_mask, memory_mask, cache=earlier, step=step
+            )
             hypothesis.append(extended)
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis}
-        return self._logits(y_N1D)[:, 0], cache
+        return self._output.logits(self._normalize(y_N1D))[:, 0], cache
 
     def _embed_source(self, src_BS, positions_BS, rngs):
         shared = self.config.share_embeddings == "all"
@@ -304,89 +225,86 @@ class Transformer(nnx.Module):
         x_BTD = embedding.embed(tokens_BT) + encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)
 
-    def _logits(self, y_BTD: jax.Array) -> jax.Array:
-        if self.config.norm == "pre":
-            y_BTD = self.decoder_norm(y_BTD)
+    def _normalize(self, y_BTD: jax.Array) -> jax.Array:
+        """Pre-LN has a last normalisation of its own."""
+        return self.decoder_norm(y_BTD) if self.config.norm == "pre" else y_BTD
+
+    @property
+    def _output(self) -> Embedding:
+        """Its table is the matrix of the output layer."""
         shared = self.config.share_embeddings != "none"
-        return (self.target_embedding if shared else self.output_embedding).logits(y_BTD)
+        return self.target_embedding if shared else self.output_embedding
 
 
 def _segments(tokens_BT: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
     return (tokens_BT != PAD).astype(jnp.int32) if segments_BT is None else segments_BT
 
 
-def _attention(config: TransformerConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.d_model,
-        num_heads=config.num_heads,
-        d_k=config.key_size,
-        d_v=config.value_size,
-        dropout_rate=config.attention_dropout,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-    )
+def build(config: TransformerConfig, sizes: Sizes, rngs: nnx.Rngs) -> Transformer:
+    """The module; raises UserError where the config does not fit the data."""
+    one_vocabulary = sizes.joint and sizes.source_vocab == sizes.target_vocab
+    if config.share_embeddings == "all" and not one_vocabulary:
+        raise UserError(
+            "model.share_embeddings is 'all', but the source and target vocabularies differ; "
+            "set it to 'decoder' or 'none', or set tokenizer.joint to True"
+        )
+    longest = min(sizes.max_source_length, sizes.max_target_length)
+    if config.positions == "learned" and config.max_positions > longest:
+        raise UserError(
+            f"model.max_positions = {config.max_positions}, but training would never reach the "
+            f"last of these: data.max_source_length is {sizes.max_source_length} and "
+            f"data.max_target_length {sizes.max_target_length}; set it to {longest} or less"
+        )
+    return Transformer(config, sizes, rngs=rngs)
 
 
-def _feed_forward(config: TransformerConfig, rngs: nnx.Rngs) -> FeedForward:
-    return FeedForward(
-        config.d_model,
-        config.d_ff,
-        activation=config.activation,
-        dropout_rate=config.activation_dropout,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-    )
+def training_flops(
+    config: TransformerConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
+) -> np.ndarray:
+    """FLOPs to train on each pair once: matrix products, forward and (twice that) backward.
 
-
-def _add_and_norm(config: TransformerConfig, rngs: nnx.Rngs) -> AddAndNorm:
-    return AddAndNorm(
-        config.d_model,
-        norm=config.norm,
-        dropout_rate=config.dropout,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-    )
-
-
-class FunctionalModel:
-    """A model as pure functions of its parameters, a nested dict of arrays.
-
-    Only this class knows that modules are NNX: training, checkpoints and search see
-    `init(key) -> params` and `bind(params) -> model`.
+    Padding, dropout, normalisation and recomputation do not count; attention counts every
+    position of its own sentence, masked by causality or not.
     """
-
-    def __init__(self, build):
-        """`build(rngs)` makes the module; it must hold parameters and no other state."""
-        # Otherwise NNX 0.12 asks for a mesh as soon as a parameter is made.
-        nnx.use_eager_sharding(False)
-        self._build = build
-        abstract = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
-        self._graphdef, self._abstract = nnx.split(abstract, nnx.Param)
-
-    def init(self, key: jax.Array) -> Params:
-        """Fresh parameters. `key` is a typed key or an int seed."""
-        return nnx.to_pure_dict(nnx.split(self._build(nnx.Rngs(key)), nnx.Param)[1])
-
-    def abstract_params(self) -> Params:
-        """Shapes and types of the parameters; allocates nothing."""
-        return nnx.to_pure_dict(self._abstract)
-
-    def bind(self, params: Params) -> nnx.Module:
-        """The module with these parameters; free under `jax.jit`."""
-        state = jax.tree.map(lambda x: x, self._abstract)
-        nnx.replace_by_pure_dict(state, params)
-        return nnx.merge(self._graphdef, state)
+    c = config
+    s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
+    # The weights that each token meets in self-attention: query and key, value and output.
+    own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
+    feed_forward = 2 * c.d_model * c.d_ff
+    # Scores and weighted sums, for each pair of tokens.
+    pair = c.num_heads * (c.key_size + c.value_size)
+    encoder = s * (own_token + feed_forward) + s * s * pair
+    decoder = t * (own_token + feed_forward) + t * t * pair
+    # In attention over the memory, queries and outputs are of target tokens, keys and values
+    # of source tokens.
+    decoder += (s + t) * own_token / 2 + s * t * pair
+    output = t * c.d_model * sizes.target_vocab
+    return 3 * 2 * (c.num_encoder_layers * encoder + c.num_decoder_layers * decoder + output)
 
 
-def transformer(
-    config: TransformerConfig, source_vocab_size: int, target_vocab_size: int
-) -> FunctionalModel:
-    """The Transformer of a config, as pure functions."""
-    return FunctionalModel(
-        lambda rngs: Transformer(config, source_vocab_size, target_vocab_size, rngs=rngs)
-    )
+# What the dimensions of parameters are split over.
+VOCABULARY = HEADS = D_FF = "tensor"
+D_MODEL = "fsdp"
 
-
-def num_params(params: Params) -> int:
-    """How many numbers there are in a tree of parameters or of their shapes."""
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
+FAMILY = Family(
+    config=TransformerConfig,
+    build=build,
+    # Vectors of size d_model are copied: they are a thousandth of the model, and each would
+    # cost a round of messages.
+    sharding=(
+        (r"(source|target|output)_embedding/table_VD", P(VOCABULARY, D_MODEL)),
+        (r"(source|target)_positions", P(None, D_MODEL)),
+        (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
+        (r".+/(self|cross)_attention/(query|key|value)/bias", P(HEADS)),
+        (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),
+        (r".+/(self|cross)_attention/output/bias", P()),
+        (r".+/feed_forward/hidden/kernel", P(D_MODEL, D_FF)),
+        (r".+/feed_forward/hidden/bias", P(D_FF)),
+        (r".+/feed_forward/output/kernel", P(D_FF, D_MODEL)),
+        (r".+/feed_forward/output/bias", P()),
+        (r".+_norm/norm/(scale|bias)", P()),
+        (r"(encoder|decoder)_norm/(scale|bias)", P()),
+    ),
+    flops=training_flops,
+    packs=True,
+)

@@ -1,0 +1,5 @@
+"""What people read of runs.
+
+The ledger of results and its page, learning curves, and how a run differs from a published recipe.
+Nothing here trains a model.
+"""

@@ -1,98 +1,88 @@
-"""Pictures of a run."""
+"""Pictures of metrics against the step."""
 
 import io
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from transformer.runs.logs import read_metrics
+from transformer.runs.metrics import read_metrics
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 
+Curve = Sequence[tuple[int, float | None]]  # steps and values; None where it was not finite
+# Of metrics whose names do not say what they are.
+LABELS = {"nll": "nats per token", "bleu": "BLEU"}
+TRAINING = "train/loss"
 
-def learning_curve(metrics_path: str | Path, out_path: str | Path) -> None:
-    """Draws the learning curve of a metrics.jsonl into a PNG file.
 
-    One panel has the training loss and each split's validation loss (`eval/<split>/nll`),
-    the other each split's BLEU, as far as they are there. The title is the name of the work
-    directory. Works while the run is still writing. Raises UserError when the file has none
-    of these metrics.
+def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]) -> None:
+    """Draws the learning curves of a metrics.jsonl into a PNG file.
+
+    One panel has the training loss and each split's `eval/<split>/nll`; each other metric of a
+    validation has a panel of its own. The title is the name of the work directory. Works while
+    the run is still writing. better: which way each metric is better, "lower" or "higher".
+    Raises UserError when the file has none of these metrics.
     """
-    metrics_path, out_path = Path(metrics_path), Path(out_path)
-    metrics = read_metrics(metrics_path)
-    names = {name for line in metrics for name, value in line.items() if value is not None}
-    loss_splits, bleu_splits = _splits(names, "nll"), _splits(names, "bleu")
-    has_loss = bool(loss_splits) or "train/loss" in names
-    count = has_loss + bool(bleu_splits)
-    if count == 0:
+    curves: dict[str, list[tuple[int, float | None]]] = {}
+    for line in read_metrics(metrics_path):
+        for name, value in line.items():
+            if name == TRAINING or name.startswith("eval/"):
+                curves.setdefault(name, []).append((line["step"], value))
+    curves = {n: c for n, c in curves.items() if any(value is not None for _, value in c)}
+    if not curves:
         raise UserError(
-            f"{metrics_path} has nothing to draw: expected numbers for train/loss, "
-            "eval/<split>/nll or eval/<split>/bleu, found "
-            f"{', '.join(sorted(names - {'step'})) or 'none at all'}"
+            f"{metrics_path} has nothing to draw: expected numbers for {TRAINING} or for a metric "
+            "of a validation, such as eval/validation/nll"
         )
+    panels: dict[str, dict[str, Curve]] = {}
+    for name in sorted(curves, key=lambda name: (name != TRAINING, name)):
+        _, _, rest = name.partition("/")
+        split, _, metric = rest.rpartition("/")
+        if name == TRAINING:
+            metric, label = "nll", "training, as minimised"
+        else:
+            best = _best(curves[name], better.get(metric, "higher"))
+            label = f"{split} (best {best[1]:.2f} at step {best[0]:,})"
+        panels.setdefault(LABELS.get(metric, metric), {})[label] = curves[name]
+    ordered = sorted(panels, key=lambda label: label != LABELS["nll"])
+    title = Path(metrics_path).resolve().parent.name
+    write_curves(out_path, title, {label: panels[label] for label in ordered})
 
+
+def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve]]) -> None:
+    """Draws a panel for each label of a vertical axis; its curves have labels, too."""
     # Figure and canvas by hand: pyplot keeps global state and may look for a display.
-    figure = Figure(figsize=(8, 1 + 3.2 * count), layout="constrained")
+    figure = Figure(figsize=(8, 1 + 3.2 * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(count, sharex=True, squeeze=False)[:, 0]
-    colors = {s: f"C{i}" for i, s in enumerate(sorted({*loss_splits, *bleu_splits}))}
-    if has_loss:
-        panels[0].set_ylabel("loss (nats per token)")
-        if "train/loss" in names:
-            steps, values = _curve(metrics, "train/loss")
-            style = {"color": "0.6", "linewidth": 1, "marker": ".", "markersize": 2}
-            panels[0].plot(steps, values, label="training, as minimised", **style)
-        for split in loss_splits:
-            _draw_split(panels[0], metrics, split, "nll", min, colors[split])
-    if bleu_splits:
-        panels[-1].set_ylabel("BLEU (0 to 100)")
-        for split in bleu_splits:
-            _draw_split(panels[-1], metrics, split, "bleu", max, colors[split])
-
-    for axes in panels:
+    all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    for axes, (label, curves) in zip(all_axes, panels.items(), strict=True):
+        colors = iter(f"C{i}" for i in range(len(curves)))
+        for name, curve in curves.items():
+            values = [math.nan if value is None else value for _, value in curve]
+            marker = {"marker": "o", "markersize": 2} if len(values) < 200 else {}
+            color = "0.6" if name.startswith("training") else next(colors)
+            steps = [step for step, _ in curve]
+            axes.plot(steps, values, label=name, linewidth=1, color=color, **marker)
+        axes.set_ylabel(label)
         axes.grid(color="0.9")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False)
-    panels[-1].set_xlabel("step (updates)")
-    panels[-1].xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
-    panels[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    # A directory may have dollar signs in its name: no mathematics.
-    figure.suptitle(metrics_path.resolve().parent.name, parse_math=False)
+        if curves:
+            axes.legend(frameon=False)
+    all_axes[-1].set_xlabel("step (updates)")
+    all_axes[-1].xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
+    all_axes[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    figure.suptitle(title, parse_math=False)  # a directory may have dollar signs in its name
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150)
-    write_atomically(out_path, picture.getvalue())
+    figure.savefig(picture, format="png", dpi=130)
+    write_atomically(path, picture.getvalue())
 
 
-def _draw_split(
-    axes: Axes,
-    metrics: list[dict[str, Any]],
-    split: str,
-    metric: str,
-    best: Callable[[Iterable], Any],
-    color: str,
-) -> None:
-    steps, values = _curve(metrics, f"eval/{split}/{metric}")
-    value, step = best((v, s) for s, v in zip(steps, values) if not math.isnan(v))
-    label = f"{split} (best {value:.2f} at step {step:,})"
-    axes.plot(steps, values, color=color, marker="o", markersize=3, label=label)
-
-
-def _curve(metrics: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
-    """Steps and values of one metric; NaN, a gap in the line, where it was not finite."""
-    points = [(line["step"], line[name]) for line in metrics if name in line]
-    return [s for s, _ in points], [math.nan if v is None else v for _, v in points]
-
-
-def _splits(names: set[str], metric: str) -> list[str]:
-    prefix, suffix = "eval/", f"/{metric}"
-    return sorted(
-        name.removeprefix(prefix).removesuffix(suffix)
-        for name in names
-        if name.startswith(prefix) and name.endswith(suffix)
-    )
+def _best(curve: Curve, better: str) -> tuple[int, Any]:
+    sign = 1 if better == "lower" else -1
+    finite = [(step, value) for step, value in curve if value is not None]
+    return min(finite, key=lambda point: (sign * point[1], point[0]))

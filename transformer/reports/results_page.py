@@ -4,7 +4,6 @@ python -m transformer.reports.results_page
 """
 
 import collections
-import io
 import json
 import shlex
 import statistics
@@ -13,11 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from transformer.reports import ledger
-from transformer.runs import provenance
+from transformer.reports.plots import LABELS, write_curves
+from transformer.runs import history, provenance
 from transformer.runs.provenance import ROOT
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -27,17 +24,19 @@ Result = Mapping[str, Any]
 RESULTS = ROOT / "results"
 _INTRO = """# Results
 
-Made from `results/*.json` and `results/earlier.md` by
-`python -m transformer.reports.results_page`; do not edit. Each JSON file is a run, or several that
-were searched as one; its translations lie in a folder beside it. A row is had again with its
-commands, at its commit; the data are downloaded, or read from a folder:
-`train.py --config.data.raw_dir=FOLDER`, `evaluate.py --raw_dir=FOLDER`. A run is checked with
-`python evaluate.py --workdir=DIR --verify=results/NAME.json`, which translates again (of several:
-with `--ensemble`, in the order of the commands); the translations that lie
-here with `python evaluate.py --verify=results/NAME.json`.
+`python -m transformer.reports.results_page` makes this page from `results/*.json` and
+`results/earlier.md`; do not edit it. Each JSON file is a run, or several runs that decode together.
+The folder beside it has their translations.
 
-The checkpoint is chosen by BLEU on the validation split, of those named; the test splits are
-translated with that, once if no note says otherwise.
+The commands under a row reproduce it, at the commit of that row. The data are downloaded, or read
+from a folder: `train.py --config.data.raw_dir=FOLDER`, `evaluate.py --raw_dir=FOLDER`.
+
+- `python evaluate.py --verify=results/NAME.json` scores the saved translations again.
+- `python evaluate.py --workdir=DIR --verify=results/NAME.json` translates again, with the run in
+  DIR. Of several runs the others go into `--ensemble`, in the order of the commands.
+
+The checkpoint of a row is the one with the higher BLEU on the validation split. The test splits
+are translated with that checkpoint, once if no note says otherwise.
 """
 # What others have reported for a test split, and where.
 PUBLISHED = {
@@ -85,7 +84,7 @@ def _section(results: Mapping[str, Result]) -> str:
     # 1. Mean and standard deviation of runs that differ in the seed alone.
     groups = collections.defaultdict(dict)
     for result in results.values():
-        runs = [tuple(one["seed"] for one in ledger.lineage(r)) for r in ledger.runs(result)]
+        runs = [tuple(one["seed"] for one in history.lineage(r)) for r in ledger.runs(result)]
         groups[_all_but_the_seed(result)].setdefault(tuple(sorted(runs)), result)
     lines += _table(
         ["Config", "Parameters", "Seeds", *(f"BLEU, {split}" for split in splits)],
@@ -149,7 +148,7 @@ def _all_but_the_seed(result: Result) -> str:
     origins = [
         [one["checkpoint"], len(one["checkpoint_steps"]), one["starts"][-1].get("data")]
         for run in ledger.runs(result)
-        for one in ledger.lineage(run)[:-1]
+        for one in history.lineage(run)[:-1]
     ]
     return json.dumps([same, configs, origins], sort_keys=True)
 
@@ -300,31 +299,23 @@ def _table(header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def picture_name(title: str) -> str:
-    return (
-        "".join(c if c.isalnum() or c in "-_" else "_" for c in title.replace(", ", "-")) + ".png"
-    )
+    words = title.replace(", ", "-")
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in words) + ".png"
 
 
 def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
-    """Validation nll and BLEU of runs on the same data, against the step."""
-    figure = Figure(figsize=(8, 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(2, sharex=True)
-    labels = ("nats per token", "BLEU")
-    for axes, name, label in zip(panels, ledger.CURVES, labels, strict=True):
-        for label_of_run, result in results.items():
-            if points := result["curve"][name]:
-                axes.plot(*zip(*points, strict=True), label=label_of_run, linewidth=1)
-        axes.set_ylabel(f"validation {label}")
-        axes.grid(color="0.9")
-        axes.spines[["top", "right"]].set_visible(False)
-    if panels[0].lines:
-        panels[0].legend(frameon=False)
-    panels[1].set_xlabel("step (updates)")
-    figure.suptitle(title, parse_math=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_atomically(path, picture.getvalue())
+    """Validation metrics of runs on the same data, against the step."""
+    names = dict.fromkeys(name for result in results.values() for name in result["curve"])
+    panels = {
+        f"validation {LABELS.get(name, name)}": {
+            label: result["curve"][name]
+            for label, result in results.items()
+            if result["curve"].get(name)
+        }
+        for name in names
+    }
+    drawn = {label: curves for label, curves in panels.items() if curves}
+    write_curves(path, title, drawn or {"no curves": {}})
 
 
 def main() -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 import jax
 from absl import app, flags, logging
 
+from transformer.runs.experiment import check_field
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
-from transformer.runs.experiment import check_field
 
 
 def run(main: Callable[[], None], default_config: Path | None = None) -> None:

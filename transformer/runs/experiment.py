@@ -4,92 +4,78 @@ import dataclasses
 import difflib
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer.models.family import FAMILIES, find_family
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
-from transformer.models.transformer import TransformerConfig
-from transformer.training.optimizers import OptimizerConfig
 from transformer.system.sharding import MeshConfig
-from transformer.data.sources import SPLITS, DataConfig, PairSource
-from transformer.data.tokenizers import TokenizerConfig, Tokenizers
+from transformer.tasks.task import TASKS, find_task
+from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import TrainingConfig
-from transformer.decoding.translation import DecodingConfig
 
-# What a run may be continued with: it does not change the meaning of the steps already done.
-# The files may move, too: whether their text is the same is seen from its hash.
-MAY_CHANGE = frozenset(
-    {
-        "data.data_dir",
-        "data.raw_dir",
-        *(f"data.{split}_{side}" for split in (*SPLITS, "extra") for side in ("source", "target")),
-        "mesh.data",
-        "mesh.fsdp",
-        "mesh.tensor",
-        "training.steps",
-        "training.max_tokens_per_device",
-        "training.log_every",
-        "training.keep_last",
-        "training.patience",
-        "training.max_loss_rise",
-        "training.rollback_after",
-        "training.max_rollbacks",
-    }
-)
-# In a work directory of one set of parameters: which they are. See transformer/export.py.
+# Of work directories. A later commit that cannot continue those of an earlier one raises it.
+FORMAT = 2
+# In a work directory of one set of parameters: which they are. See exports/workdir.py.
 EXPORTED = "exported.json"
 
-# Fields that the oldest runs have not; what they would have said.
-ADDED = {
-    "data.extra_source": None,
-    "data.extra_target": None,
-    "training.r_drop": 0.0,
-    "training.init_from": None,
-    "tokenizer.sampling_alpha": 0.0,
-    "tokenizer.num_samples": 1,
-}
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """See configs/base.py."""
+
+    name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """The sections of configs/base.py."""
+    """The sections of a config file.
 
-    data: DataConfig
-    tokenizer: TokenizerConfig
-    model: TransformerConfig
+    The family decides what class `model` has; the task decides that of `data`, `tokenizer` and
+    `decoding`, and which of them there are. One that a task does not have is None.
+    """
+
+    task: TaskConfig
+    model: Any
     optimizer: OptimizerConfig
     training: TrainingConfig
-    decoding: DecodingConfig
     mesh: MeshConfig
+    data: Any = None
+    tokenizer: Any = None
+    decoding: Any = None
 
     def __post_init__(self):
-        if self.model.share_embeddings == "all" and not self.tokenizer.joint:
+        training, metrics = self.training, find_task(self.task.name).metrics
+        if training.best_metric not in metrics:
             raise UserError(
-                "model.share_embeddings is 'all' but tokenizer.joint is False; set it to "
-                "'decoder' or 'none', or set tokenizer.joint to True"
+                f"training.best_metric is {training.best_metric!r}, which the task "
+                f"{self.task.name} does not measure; give one of: {', '.join(metrics)}"
             )
-        if self.training.init_from and self.tokenizer.source_model:
+        if metrics[training.best_metric].full and training.full_validation_every == 0:
+            cheap = [name for name, metric in metrics.items() if not metric.full]
             raise UserError(
-                "tokenizer.source_model is given, and training.init_from, which has a tokenizer of "
-                "its own; leave one of them out"
+                f"training.best_metric is {training.best_metric!r}, but "
+                "training.full_validation_every is 0 (never); set training.best_metric to "
+                f"{' or '.join(map(repr, cheap))}"
             )
-        longest = min(self.data.max_source_length, self.data.max_target_length)
-        if self.model.positions == "learned" and self.model.max_positions > longest:
+        if training.init_from and self.tokenizer and self.tokenizer.source_model:
             raise UserError(
-                f"model.max_positions = {self.model.max_positions}, but training would never reach "
-                f"the last of these: data.max_source_length is {self.data.max_source_length} and "
-                f"data.max_target_length {self.data.max_target_length}; set it to {longest} or less"
+                "tokenizer.source_model and training.init_from are both given, and the latter has "
+                "a tokenizer of its own; leave one of them out"
             )
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> "Experiment":
         """Checks every key and value; raises UserError for the first that is wrong."""
-        sections = {field.name: field.type for field in dataclasses.fields(cls)}
-        _check_keys(config, sections, "")
-        _check_complete(config, sections, "")
-        for name, section in sections.items():
+        known = [field.name for field in dataclasses.fields(cls)]
+        _check_keys(config, known, "")
+        types = _section_types(_choice(config, "task", "name"), _choice(config, "model", "family"))
+        _check_keys(config, types, "")
+        _check_complete(config, types, "")
+        sections = {}
+        for name, section in types.items():
             fields = {field.name: field.type for field in dataclasses.fields(section)}
             if not isinstance(config[name], Mapping):
                 raise UserError(f"config section {name} is {config[name]!r}; it must hold fields")
@@ -97,14 +83,18 @@ class Experiment:
             _check_complete(config[name], fields, f"{name}.")
             for field, kind in fields.items():
                 _check_type(f"{name}.{field}", config[name][field], kind)
-        return cls(**{name: section(**config[name]) for name, section in sections.items()})
+            sections[name] = section(**config[name])
+        return cls(**sections)
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        return dataclasses.asdict(self)
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The sections that there are, by name."""
+        return {name: section for name, section in vars(self).items() if section is not None}
 
     def to_json(self) -> str:
         """The content of WORKDIR/config.json."""
-        return json.dumps(self.to_dict(), indent=2) + "\n"
+        sections = {name: dataclasses.asdict(x) for name, x in self.sections.items()}
+        return json.dumps({"format": FORMAT, **sections}, indent=2) + "\n"
 
     @property
     def sha256(self) -> str:
@@ -112,27 +102,62 @@ class Experiment:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
+def flat(config: Experiment) -> dict[str, Any]:
+    """The fields of all sections, by names such as model.d_model."""
+    return {
+        f"{section}.{name}": value
+        for section, fields in config.sections.items()
+        for name, value in vars(fields).items()
+    }
+
+
+def with_fields(config: Experiment, values: Mapping[str, Any]) -> Experiment:
+    """The config with other values for fields such as decoding.beam_size; None changes nothing."""
+    changes: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        section, _, field = path.partition(".")
+        if value is not None:
+            changes.setdefault(section, {})[field] = value
+    sections = {
+        name: dataclasses.replace(config.sections[name], **fields)
+        for name, fields in changes.items()
+    }
+    return dataclasses.replace(config, **sections)
+
+
+def fields_marked(config: Experiment, flag: str, default: bool) -> dict[str, bool]:
+    """By field, such as model.d_model, what `setting` says of it under the name `flag`.
+
+    default: for fields without `setting`.
+    """
+    return {
+        f"{section}.{field.name}": field.metadata[flag] if field.metadata else default
+        for section, fields in config.sections.items()
+        for field in dataclasses.fields(fields)
+    }
+
+
 def check_field(path: str) -> None:
-    """Raises UserError unless `path`, such as model.d_model, names a field."""
-    sections = {field.name: field.type for field in dataclasses.fields(Experiment)}
+    """Raises UserError unless `path`, such as model.d_model, names a field of some config."""
+    sections: dict[str, set[str]] = {}
+    for task in TASKS:
+        for family in FAMILIES:
+            for name, section in _section_types(task, family).items():
+                fields = {field.name for field in dataclasses.fields(section)}
+                sections[name] = sections.setdefault(name, set()) | fields
     section, _, field = path.partition(".")
     _check_keys([section], sections, "")
     if field:
-        fields = [field.name for field in dataclasses.fields(sections[section])]
-        _check_keys([field], fields, f"{section}.")
+        _check_keys([field], sorted(sections[section]), f"{section}.")
 
 
 def load(workdir: Path) -> Experiment:
-    """The experiment of a work directory."""
+    """The experiment of a work directory; raises UserError if it has none that can be used."""
     path = workdir / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("it holds no JSON object")
-        for path_of_field, value in ADDED.items():
-            section, _, field = path_of_field.partition(".")
-            if isinstance(config.get(section), dict):
-                config[section].setdefault(field, value)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
             f"{workdir} is not a work directory: it has no config.json; give the --workdir of a "
@@ -140,9 +165,15 @@ def load(workdir: Path) -> Experiment:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from error
+    found = config.pop("format", 1)  # the first commits wrote none
+    if found != FORMAT:
+        raise UserError(
+            f"{workdir} has format {found}, and this commit reads format {FORMAT} alone; use the "
+            "commit that the run was started with (starts.jsonl names it), or start a new run"
+        )
     try:
         return Experiment.from_dict(config)
-    except UserError as error:  # of another version, or edited
+    except UserError as error:  # edited
         raise UserError(f"{path}: {error}") from error
 
 
@@ -150,17 +181,12 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
     """Raises UserError if `workdir` belongs to another experiment or holds other files."""
     if (workdir / EXPORTED).exists():
         raise UserError(
-            f"{workdir} was exported, without what training goes on from; train in the work "
+            f"{workdir} was exported without what training needs to continue; train in the work "
             "directory that it comes from, or in a new one"
         )
     if (workdir / "config.json").exists():
-        old, new = flat(load(workdir).to_dict()), flat(experiment.to_dict())
-        changes = [
-            f"{key} was {old[key]!r}, is {new[key]!r}"
-            for key in new
-            if old[key] != new[key] and key not in MAY_CHANGE
-        ]
-        if changes:
+        old, new = flat(load(workdir)), flat(experiment)
+        if changes := _changes(old, new, fields_marked(experiment, "may_change", False)):
             raise UserError(
                 f"{workdir} holds a run with another config ({'; '.join(changes)}); "
                 "give another --workdir, or the config the run was started with"
@@ -180,17 +206,43 @@ def save(workdir: Path, experiment: Experiment) -> None:
 
 
 def architecture(config: Experiment) -> dict[str, Any]:
-    """The fields that say what is computed with the parameters, but for dropout."""
-    fields = flat({"model": dataclasses.asdict(config.model)})
-    for name in ("dropout", "attention_dropout", "activation_dropout"):
-        del fields[f"model.{name}"]
-    return fields
+    """The fields of the model section in which two models that share parameters agree."""
+    marked = fields_marked(config, "architecture", True)
+    return {
+        name: value
+        for name, value in flat(config).items()
+        if name.startswith("model.") and marked[name]
+    }
 
 
-def data_id(train: PairSource, validation: PairSource, tokenizers: Tokenizers) -> str:
-    """A hash of all text that training sees, as token ids."""
-    hashes = [train.fingerprint, validation.fingerprint, *(t.sha256 for t in tokenizers)]
-    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+def _section_types(task: str, family: str) -> dict[str, type]:
+    """The sections of an experiment of this task and this family."""
+    fields = dataclasses.fields(Experiment)
+    types = {field.name: field.type for field in fields if field.default is dataclasses.MISSING}
+    return types | {"model": find_family(family).config} | dict(find_task(task).sections)
+
+
+def _choice(config: Mapping[str, Any], section: str, field: str) -> Any:
+    """The field that decides what class sections have."""
+    _check_complete(config, [section], "")
+    if not isinstance(config[section], Mapping):
+        raise UserError(f"config section {section} is {config[section]!r}; it must hold fields")
+    _check_complete(config[section], [field], f"{section}.")
+    return config[section][field]
+
+
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], may_change: Mapping[str, bool]
+) -> list[str]:
+    """The fields in which a run cannot be continued, in words."""
+    family = "model.family"  # fields of another family would be no news
+    if old[family] != new[family]:
+        return [f"{family} was {old[family]!r}, is {new[family]!r}"]
+    return [
+        f"{name} was {old[name]!r}, is {new[name]!r}"
+        for name in new
+        if old[name] != new[name] and not may_change[name]
+    ]
 
 
 def _is_foreign(path: Path) -> bool:
@@ -198,22 +250,15 @@ def _is_foreign(path: Path) -> bool:
     return path.name != "lock" and not path.name.endswith(".tmp")
 
 
-def flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields of all sections, by names such as model.d_model."""
-    return {
-        f"{section}.{key}": v for section, fields in config.items() for key, v in fields.items()
-    }
-
-
-def _check_keys(given: Iterable[str], known: Collection[str], prefix: str) -> None:
+def _check_keys(given: Collection[str], known: Collection[str], prefix: str) -> None:
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(known)}"
-            raise UserError(f"config.{prefix}{key} is no field of the configuration; {hint}")
+            raise UserError(f"Unknown config field config.{prefix}{key}; {hint}")
 
 
-def _check_complete(given: Collection[str], known: Iterable[str], prefix: str) -> None:
+def _check_complete(given: Collection[str], known: Collection[str], prefix: str) -> None:
     for key in known:
         if key not in given:
             raise UserError(f"config.{prefix}{key} is missing; see configs/base.py")

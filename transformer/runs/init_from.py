@@ -1,7 +1,7 @@
 """What a run begins with if that is another's parameters: training.init_from.
 
-They are copied to WORKDIR/initial, so that the run can be begun again, after a kill or a
-divergence, whatever has become of the other one.
+They are copied to WORKDIR/initial. So the run can begin again, after a kill or a divergence,
+whatever has become of the other one.
 """
 
 import contextlib
@@ -10,18 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformer.runs import experiment
-from transformer.reports import ledger
-from transformer.runs import provenance
-from transformer.runs import restore
-from transformer.runs.checkpoints import DISK_TROUBLE, Checkpoints, reason_of, saved_steps
+from transformer.models.functional import Params
+from transformer.runs import experiment, history, provenance
+from transformer.runs import restore as restoring
+from transformer.runs.checkpoints import Checkpoints, saved_steps
+from transformer.runs.experiment import Experiment
+from transformer.runs.integrity import digest, signed
+from transformer.runs.restore import TrainedModel
 from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
-from transformer.runs.experiment import Experiment
 from transformer.system.files import write_atomically
-from transformer.runs.integrity import digest, signed
-from transformer.models.transformer import Params
-from transformer.runs.restore import TrainedModel
 
 
 def is_kept(workdir: Path) -> bool:
@@ -30,14 +28,14 @@ def is_kept(workdir: Path) -> bool:
 
 
 def load(config: Experiment) -> TrainedModel:
-    """The model that training.init_from names: of a work directory its best checkpoint.
+    """The model that training.init_from names; of a work directory its best checkpoint.
 
-    Raises UserError if it cannot be had, or is not one that the run could be. Dropout and the type
-    of activations may differ.
+    Raises UserError if there is none, or if its parameters do not fit the run. Dropout and the
+    type of activations may differ.
     """
     directory = Path(config.training.init_from).expanduser()
     try:
-        model = restore.restore(directory, None, None)
+        model = restoring.restore(directory)
     except UserError as error:
         hint = ""
         if "--checkpoint" in str(error):
@@ -45,58 +43,52 @@ def load(config: Experiment) -> TrainedModel:
         raise UserError(f"training.init_from: {error}{hint}") from error
     found, expected = _what_is_shared(model.config), _what_is_shared(config)
     for name, value in expected.items():
-        if found[name] != value:
+        if name not in found or found[name] != value:
+            other = repr(found[name]) if name in found else "missing"
             raise UserError(
-                f"training.init_from: {name} is {found[name]!r} in {directory} and {value!r} in "
-                "the run to begin; give both the same"
+                f"training.init_from: {name} is {other} in {directory} and {value!r} in the run to "
+                "begin; give both the same"
             )
     return model
 
 
 def keep(workdir: Path, model: TrainedModel) -> None:
     """Copies the parameters of `load` to `workdir`, and what is known of them."""
-    directory = workdir / provenance.INITIAL
-    history: dict[str, Any] = {}
-    # Of a model that was stripped of it, or is not of train.py, there is none.
+    past: dict[str, Any] = {}
+    # Nothing is known of a model that was stripped of it, or that train.py has not made.
     with contextlib.suppress(UserError, LookupError, ValueError):
-        history = ledger.run_of(model)
+        past = history.run_of(model)
     origin = {
-        **history,
+        **past,
         "checkpoint": model.checkpoint,
         "checkpoint_steps": model.steps,
         "stopped_early": model.stopped_early,
         "params_sha256": digest(model.params),
     }
-    if not ledger.is_known(origin):
+    if not history.is_known(origin):
         print(
             f"warning: results of this run cannot be recorded: {model.workdir} does not say how it "
             "was begun, or is not at its end; train it to training.steps, or lower them to where "
             "it is, and begin anew in another --workdir",
             file=sys.stderr,
         )
-    try:
-        if is_first():
-            content = json.dumps(signed(origin)) + "\n"
-            write_atomically(workdir / provenance.ORIGIN, content)
-        checkpoints = Checkpoints(directory, keep_last=1, best_metric="nll")
-        with contextlib.closing(checkpoints):
-            checkpoints.save_params(model.steps[-1], model.params)
-    except DISK_TROUBLE as error:
-        raise UserError(f"cannot write {directory}: {reason_of(error)}; make room there") from error
+    if is_first():
+        write_atomically(workdir / provenance.ORIGIN, json.dumps(signed(origin)) + "\n")
+    with contextlib.closing(_checkpoints(workdir, read_only=False)) as checkpoints:
+        checkpoints.save_params(model.steps[-1], model.params, model.extra)
 
 
-def params(workdir: Path, like: Params) -> Params:
-    """The copy, laid out as the shapes of `like`; raises UserError if it is gone or damaged."""
+def restore(workdir: Path, params: Params, extra: dict[str, Any]) -> tuple[Params, dict[str, Any]]:
+    """The copy, laid out as the given shapes; raises UserError if it is gone or damaged."""
     directory = workdir / provenance.INITIAL
     if not (steps := from_first(lambda: saved_steps(directory))):
         raise UserError(
             f"{directory} is gone, with what the run began with; put it back, or start again in "
             "another --workdir"
         )
-    checkpoints = Checkpoints(directory, keep_last=1, best_metric="nll", read_only=True)
-    with contextlib.closing(checkpoints):
+    with contextlib.closing(_checkpoints(workdir, read_only=True)) as checkpoints:
         try:
-            return checkpoints.restore_params(steps[-1], like)
+            return checkpoints.restore_params(steps[-1], params, extra)
         except UserError as error:
             raise UserError(
                 f"{directory}, with what the run began with, is damaged; put back a copy of it, or "
@@ -104,10 +96,16 @@ def params(workdir: Path, like: Params) -> Params:
             ) from error
 
 
+def _checkpoints(workdir: Path, *, read_only: bool) -> Checkpoints:
+    directory = workdir / provenance.INITIAL
+    metric = {"best_metric": "nll", "direction": "lower"}  # none is measured
+    return Checkpoints(directory, keep_last=1, **metric, read_only=read_only)
+
+
 def _what_is_shared(config: Experiment) -> dict[str, Any]:
-    architecture, fields = experiment.architecture(config), experiment.flat(config.to_dict())
-    del architecture["model.dtype"]
+    shared, fields = experiment.architecture(config), experiment.flat(config)
+    del shared["model.dtype"]
     names = ["tokenizer.joint", "tokenizer.model_type", "tokenizer.vocab_size", "data.is_tokenized"]
-    if not config.tokenizer.joint:  # its vocabularies are not to change places
+    if config.tokenizer and not config.tokenizer.joint:  # its vocabularies must keep their places
         names += ["data.source_language", "data.target_language"]
-    return architecture | {name: fields[name] for name in names}
+    return shared | {name: fields[name] for name in names if name in fields}

@@ -25,6 +25,10 @@ def digest(tree: Any) -> str:
     )
 
 
+def compile_digest(tree: Any) -> None:
+    digest(tree.params), digest(tree.opt_state)
+
+
 @jax.jit
 def _sums(leaves: list[jax.Array]) -> jax.Array:
     """Two sums of each array's bits, uint32 [N, 2], every element with its own odd factor.

@@ -1,4 +1,4 @@
-"""A trained model, restored from its work directory and ready to translate."""
+"""A trained model, restored from its work directory and ready for use."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,17 +8,16 @@ from typing import Any, Self
 import jax
 from absl import flags
 
+from transformer.decoding.ensemble import stack
+from transformer.models.functional import Params
 from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
-from transformer.system.distributed import from_first
-from transformer.decoding.ensemble import Ensemble, stack
-from transformer.system.errors import UserError
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import read_signed
-from transformer.models.transformer import Params, transformer
+from transformer.system.distributed import from_first
+from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, replicated
-from transformer.data.tokenizers import Tokenizers
-from transformer.decoding.translation import Translator
+from transformer.tasks.task import TrainedTask, find_task
 
 CHECKPOINTS = ("last", "best", "average")
 
@@ -27,18 +26,17 @@ CHECKPOINTS = ("last", "best", "average")
 class TrainedModel:
     workdir: Path
     config: Experiment  # as in WORKDIR/config.json
-    tokenizers: Tokenizers
+    task: TrainedTask
     steps: list[int]  # of the checkpoint, or of those averaged
     checkpoint: str  # which of CHECKPOINTS these are
     last_step: int  # that the run has a checkpoint of
     stopped_early: bool  # by training.patience
     params: Params  # of an ensemble: ensemble.stack
-    translator: Translator
+    extra: dict[str, Any]  # likewise
     others: Sequence[Self] = ()  # of an ensemble: the other models, without parameters
 
     def provenance(self) -> dict[str, Any]:
-        """What produced a translation, for scores.json."""
-        decoding = self.translator.config
+        """What produced an output, for scores.json."""
         others = [
             {
                 "workdir": str(other.workdir),
@@ -49,58 +47,66 @@ class TrainedModel:
         ]
         return {
             "checkpoint_steps": self.steps,
-            "beam_size": decoding.beam_size,
-            "length_penalty": {"name": "gnmt", "alpha": decoding.length_penalty},
-            "max_extra_length": decoding.max_extra_length,
+            **self.task.provenance(),
             "config_sha256": self.config.sha256,
-            "tokenizer_sha256": self.tokenizers.sha256,
             **({"ensemble_with": others} if others else {}),
         }
 
 
 def define_flags() -> Callable[..., TrainedModel]:
-    """Defines the flags that choose a trained model and its search; returns what restores it.
+    """Defines the flags that choose a trained model, its data and its search.
 
-    What that is given by the name of a flag takes the flag's place.
+    Returns the function that restores it. Keyword arguments of that function override the flags
+    of the same name.
     """
-    workdir = flags.DEFINE_string("workdir", None, "The work directory of a training run.")
+    string, integer = flags.DEFINE_string, flags.DEFINE_integer
+    workdir = string("workdir", None, "The work directory of a training run.")
     ensemble = flags.DEFINE_list(
-        "ensemble",
-        None,
-        "Work directories of more runs of the same model, to be searched as one with --workdir's.",
+        "ensemble", None, "More work directories, whose models decode together with --workdir's."
     )
     checkpoint = flags.DEFINE_enum(
         "checkpoint",
         None,
         CHECKPOINTS,
-        "Which parameters to use; the best if none, or what was exported.",
+        "Which parameters to use (default: the best, or those that were exported).",
     )
-    average_last = flags.DEFINE_integer(
+    average_last = integer(
         "average_last",
         None,
-        "How many --checkpoint=average averages; 5, or all, if none.",
+        "Checkpoints to average (default: the last 5, or all if fewer).",
         lower_bound=1,
     )
-    search = (
-        flags.DEFINE_integer("beam_size", None, "Instead of the config's."),
-        flags.DEFINE_float("length_penalty", None, "Its alpha, instead of the config's."),
-    )
+    overrides = {
+        "decoding.beam_size": integer("beam_size", None, "Beam size; overrides the config."),
+        "decoding.length_penalty": flags.DEFINE_float(
+            "length_penalty", None, "Length-penalty exponent; overrides the config."
+        ),
+        "data.data_dir": string("data_dir", None, "Overrides the run's data.data_dir."),
+        "data.raw_dir": string("raw_dir", None, "Overrides the run's data.raw_dir."),
+    }
 
     def restore_chosen(**instead: Any) -> TrainedModel:
         if workdir.value is None:
             raise UserError("--workdir is missing; give the work directory of a training run")
-        chosen = {flag.name: flag.value for flag in (checkpoint, average_last, *search)} | instead
+        which = {flag.name: flag.value for flag in (checkpoint, average_last)}
+        changes = {field: flag.value for field, flag in overrides.items()}
+        for name, value in instead.items():
+            if name in which:
+                which[name] = value
+            else:
+                changes[f"decoding.{name}"] = value
         others = ensemble.value or []
         if ensemble.present and not (others and all(others)):
             raise UserError("--ensemble names no work directory; give one, or leave it out")
-        models = [restore(Path(directory), **chosen) for directory in [workdir.value, *others]]
+        directories = [workdir.value, *others]
+        models = [restore(Path(d), **which, overrides=changes) for d in directories]
         return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen
 
 
 def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
-    """The ensemble of several models, with the search of the first.
+    """The ensemble of several models, with the data and the search of the first.
 
     Raises UserError if they differ in more than their training, as far as their work directories
     say: not in the text of files.
@@ -114,71 +120,58 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
                     f"--ensemble: {name} of {model.workdir} is {value!r} and of {first.workdir} "
                     f"{expected[name]!r}; give runs that are alike in that"
                 )
-    ensemble = Ensemble(transformer(first.config.model, *first.tokenizers.vocab_sizes))
     return dataclasses.replace(
         first,
+        task=find_task(first.config.task.name).ensemble([model.task for model in models]),
         params=stack([model.params for model in models]),
-        translator=Translator(ensemble, first.tokenizers, first.translator.config, data_mesh()),
-        others=[dataclasses.replace(model, params={}) for model in others],
+        extra=stack([model.extra for model in models]),
+        others=[dataclasses.replace(model, params={}, extra={}) for model in others],
     )
 
 
 def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
-    fields = experiment.flat(model.config.to_dict())
+    fields = experiment.flat(model.config)
     languages = "data.source_language", "data.target_language"
-    shared = experiment.architecture(model.config) | {name: fields[name] for name in languages}
+    shared = experiment.architecture(model.config)
+    shared |= {name: fields[name] for name in languages if name in fields}
     checkpoints = {
         "checkpoint (--checkpoint)": model.checkpoint,
         "number of checkpoints (--average_last)": len(model.steps),
     }
-    return shared | {"tokenizer_sha256": model.tokenizers.sha256} | checkpoints
+    return shared | {"tokenizer_sha256": model.task.tokenizers.sha256} | checkpoints
 
 
 def restore(
-    workdir: Path, checkpoint: str | None, average_last: int | None, **decoding: Any
+    workdir: Path,
+    checkpoint: str | None = None,
+    average_last: int | None = None,
+    overrides: dict[str, Any] | None = None,
 ) -> TrainedModel:
     """Restores the 'last' or 'best' checkpoint, or the 'average' of the last few.
 
-    Of an export it is the one that is there, and no other can be asked for.
-    `decoding` takes the place of the config's fields of that name where it is not None.
+    An export holds one set of parameters, and no other can be asked for.
+    overrides: values for fields of the config, such as decoding.beam_size; None leaves a field
+      as it is.
     """
     config = experiment.load(workdir)
-    given = {name: value for name, value in decoding.items() if value is not None}
-    decoding_config = dataclasses.replace(config.decoding, **given)
-    tokenizers = Tokenizers.load(workdir)
-    model = transformer(config.model, *tokenizers.vocab_sizes)
+    kind = find_task(config.task.name)
+    task = kind.restore(experiment.with_fields(config, overrides or {}), workdir)
+    everywhere = replicated(data_mesh())
 
-    mesh = data_mesh()
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(mesh)),
-        model.abstract_params(),
-    )
+    def abstract(tree: Any) -> Any:
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
+        )
+
+    like = abstract(task.model.abstract_params()), abstract(task.model.abstract_extra())
     training = config.training
     checkpoints = Checkpoints(
-        workdir, keep_last=training.keep_last, best_metric=training.best_metric, read_only=True
+        workdir,
+        keep_last=training.keep_last,
+        best_metric=training.best_metric,
+        direction=kind.metrics[training.best_metric].better,
+        read_only=True,
     )
-
-    def existing() -> list[int]:
-        if not (steps := checkpoints.steps()):
-            raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
-        return steps
-
-    def chosen() -> list[int]:
-        steps = existing()
-        if checkpoint != "average":
-            return [steps[-1] if checkpoint == "last" else checkpoints.best_step()]
-        if not (steps := checkpoints.scheduled_steps()):
-            raise UserError(f"{workdir} has no checkpoint to average; use --checkpoint=last")
-        last = min(len(steps), training.keep_last)  # there may be an older, better one
-        if average_last is None:
-            return steps[-min(5, last) :]
-        if average_last > last:
-            raise UserError(
-                f"--average_last={average_last} is more than the last {last} checkpoints of "
-                f"{workdir}; lower it, or train with a larger training.keep_last"
-            )
-        return steps[-average_last:]
-
     exported = from_first(lambda: _exported(workdir))
     checkpoint = checkpoint or (exported["checkpoint"] if exported else "best")
     if average_last is not None and checkpoint != "average":
@@ -195,21 +188,50 @@ def restore(
                 f"{', '.join(map(str, steps))} alone; give the work directory of the training "
                 "run, or leave --checkpoint and --average_last out"
             )
-        params = checkpoints.restore_params(steps[-1], like)
+        params, extra = checkpoints.restore_params(steps[-1], *like)
     else:
-        steps, last_step = from_first(lambda: (chosen(), existing()[-1]))
-        patience = from_first(lambda: checkpoints.patience(last_step))
+        keep_last = training.keep_last
+        steps, last_step, patience = from_first(
+            lambda: _chosen(workdir, checkpoints, checkpoint, average_last, keep_last)
+        )
         stopped_early = 0 < training.patience <= patience
-        params = checkpoints.average_params(steps, like)
+        params, extra = checkpoints.average_params(steps, *like)
     checkpoints.close()
-    translator = Translator(model, tokenizers, decoding_config, mesh)
     return TrainedModel(
-        workdir, config, tokenizers, steps, checkpoint, last_step, stopped_early, params, translator
+        workdir, config, task, steps, checkpoint, last_step, stopped_early, params, extra
     )
 
 
+def _chosen(
+    workdir: Path,
+    checkpoints: Checkpoints,
+    checkpoint: str,
+    average_last: int | None,
+    keep_last: int,
+) -> tuple[list[int], int, int]:
+    """The steps to use; the last that there is, and how patience stood there."""
+    if not (steps := checkpoints.steps()):
+        raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
+    last_step = steps[-1]
+    patience = checkpoints.patience(last_step)
+    if checkpoint != "average":
+        steps = [last_step if checkpoint == "last" else checkpoints.best_step()]
+        return steps, last_step, patience
+    if not (steps := checkpoints.scheduled_steps()):
+        raise UserError(f"{workdir} has no checkpoint to average; use --checkpoint=last")
+    last = min(len(steps), keep_last)  # there may be an older, better one
+    if average_last is None:
+        return steps[-min(5, last) :], last_step, patience
+    if average_last > last:
+        raise UserError(
+            f"--average_last={average_last} is more than the last {last} checkpoints of "
+            f"{workdir}; lower it, or train with a larger training.keep_last"
+        )
+    return steps[-average_last:], last_step, patience
+
+
 def _exported(workdir: Path) -> dict[str, Any] | None:
-    """What export.py wrote down; None of the work directory of a training run."""
+    """What exports/workdir.py wrote down; None for the work directory of a training run."""
     path = workdir / experiment.EXPORTED
     if not path.exists():
         return None

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import jax
 from absl import flags
@@ -31,7 +31,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0  # at that key
 _LOCAL_DEVICES = "jax_cuda_visible_devices", "jax_rocm_visible_devices"
 
 _asked = itertools.count()  # questions so far, the same in all processes
-_met = itertools.count()  # calls of `meet`
+_barriers = itertools.count()  # calls of `barrier`
 _has_left = threading.Event()
 
 
@@ -204,10 +204,10 @@ def _wait_for(key: str) -> Any:
                 raise
 
 
-def meet() -> None:
+def barrier() -> None:
     """Returns when all processes have called it."""
     if jax.process_count() > 1:
-        global_state.client.wait_at_barrier(f"transformer/meet/{next(_met)}", _A_WEEK)
+        global_state.client.wait_at_barrier(f"transformer/barrier/{next(_barriers)}", _A_WEEK)
 
 
 @contextlib.contextmanager
@@ -220,26 +220,13 @@ def first_alone() -> Iterator[None]:
         from_first(lambda: None)
 
 
-class Quiet:
-    """Stands in, in the other processes, for what only process 0 has; its methods do nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
 # --- Ending -------------------------------------------------------------------------------
 
 
 def leave() -> None:
     """Parts from the other processes, when all of them do."""
     if has_joined():
-        meet()
+        barrier()
         _has_left.set()
         _watcher.join()
         jax.distributed.shutdown()

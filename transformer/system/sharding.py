@@ -1,4 +1,4 @@
-"""How arrays lie on the devices: the mesh, and the table of what each parameter is split over.
+"""How arrays lie on the devices: the mesh, and what each parameter is split over.
 
 The devices form a mesh with three axes. Rows of a batch are split over data and fsdp;
 parameters, and with them the moments of the optimizer, over fsdp and tensor:
@@ -20,36 +20,20 @@ from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from transformer.system.errors import UserError, check_range
+from transformer.system.errors import UserError, check_range, setting
 
-# What the dimensions of parameters are split over.
-VOCABULARY = HEADS = D_FF = "tensor"
-D_MODEL = "fsdp"
-POSITIONS = None
-
-# The whole path of a parameter, and its dimensions. Vectors of size d_model are copied: they
-# are a thousandth of the model, and each would cost a round of messages.
-RULES: tuple[tuple[str, P], ...] = (
-    (r"(source|target|output)_embedding/table_VD", P(VOCABULARY, D_MODEL)),
-    (r"(source|target)_positions", P(POSITIONS, D_MODEL)),
-    (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
-    (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),
-    (r".+/feed_forward/hidden/kernel", P(D_MODEL, D_FF)),
-    (r".+/feed_forward/hidden/bias", P(D_FF)),
-    (r".+/feed_forward/output/kernel", P(D_FF, D_MODEL)),
-    (r".+/feed_forward/output/bias", P()),
-    (r".+_norm/norm/(scale|bias)", P()),
-    (r"(encoder|decoder)_norm/(scale|bias)", P()),
-)
+# Rows of a model family's table: a pattern of the whole path of a parameter, such as
+# encoder_layers/0/feed_forward/hidden/kernel, and the mesh axis of each of its dimensions.
+ShardingRules = tuple[tuple[str, P], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
     """See configs/base.py."""
 
-    data: int
-    fsdp: int
-    tensor: int
+    data: int = setting(may_change=True, recorded=False)
+    fsdp: int = setting(may_change=True, recorded=False)
+    tensor: int = setting(may_change=True, recorded=False)
 
     def __post_init__(self):
         check_range(self, "mesh", "data fsdp tensor", 0)
@@ -110,17 +94,24 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P())
 
 
-def state_sharding(mesh: Mesh, state: Any) -> Any:
+def state_sharding(mesh: Mesh, state: Any, rules: ShardingRules) -> Any:
     """The NamedSharding of each array of a TrainState, of parameters, or of their shapes.
 
-    Moments of the optimizer lie as their parameters; what is not of a parameter is copied.
+    Moments of the optimizer lie as their parameters, but those with fewer dimensions are copied,
+    as is what belongs to no parameter. Extra state, all below an attribute named `extra`, is
+    copied unless a rule names it.
+
     A dimension that the size of its mesh axis does not divide is copied along that axis: a
     vocabulary of 37,000 over tensor=16 is, over tensor=8 it is not. Heads may be cut: 8 heads
     over tensor=16 are halves, which is right, but costs further messages.
+
+    Raises ValueError for a parameter that no rule matches, or more than one.
     """
 
     def leaf(path, x) -> NamedSharding:
-        spec = partition_spec(path)
+        spec = partition_spec(path, rules)
+        if len(spec) > len(x.shape):
+            spec = P()
         axes = [
             axis if axis is None or size % mesh.shape[axis] == 0 else None
             for axis, size in zip(spec, x.shape)
@@ -130,7 +121,7 @@ def state_sharding(mesh: Mesh, state: Any) -> Any:
     return jax.tree_util.tree_map_with_path(leaf, state)
 
 
-def gather_fsdp(mesh: Mesh, params: Any) -> Any:
+def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
     """Inside of jit: parameters without their split over fsdp, as products with rows need them.
 
     Left to itself XLA would rather split the activations, and add up whole logits.
@@ -140,11 +131,11 @@ def gather_fsdp(mesh: Mesh, params: Any) -> Any:
         spec = P(*(None if axis == "fsdp" else axis for axis in sharding.spec))
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
-    return jax.tree.map(leaf, params, state_sharding(mesh, params))
+    return jax.tree.map(leaf, params, state_sharding(mesh, params, rules))
 
 
-def partition_spec(path: jax.tree_util.KeyPath) -> P:
-    """What RULES says of a leaf; its last keys, those of dicts, name a parameter.
+def partition_spec(path: jax.tree_util.KeyPath, rules: ShardingRules) -> P:
+    """What the rules say of a leaf; its last keys, those of dicts, name a parameter.
 
     A leaf without such keys, as a counter of the optimizer, is copied.
     """
@@ -152,10 +143,16 @@ def partition_spec(path: jax.tree_util.KeyPath) -> P:
     if not keys:
         return P()
     name = "/".join(keys)
-    matches = [spec for pattern, spec in RULES if re.fullmatch(pattern, name)]
+    matches = [row for row in rules if re.fullmatch(row[0], name)]
+    if not matches and jax.tree_util.GetAttrKey("extra") in path:
+        return P()
     if len(matches) != 1:
-        raise ValueError(f"{len(matches)} of sharding.RULES match the parameter {name}")
-    return matches[0]
+        found = ", ".join(pattern for pattern, _ in matches) or "none"
+        raise ValueError(
+            f"one row of the family's sharding table must match the parameter {name}; "
+            f"found: {found}"
+        )
+    return matches[0][1]
 
 
 def bytes_per_device(tree: Any) -> int:

@@ -3,19 +3,16 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-from transformer.data.batches import PackedPairs
-from transformer.data.tokenizers import Tokenizers
-from transformer.models.transformer import FunctionalModel, Params
+from transformer.models.functional import FunctionalModel, Params
 from transformer.system.files import write_atomically
 from transformer.system.sharding import gather_fsdp, replicated
-from transformer.training.step import StepMetrics, TrainingConfig, batch_loss
+from transformer.training.step import StepMetrics, TrainingConfig, TrainState
 
 _AVERAGED = 20  # updates, about, that the running average of the loss looks back
 
@@ -45,12 +42,15 @@ class Monitor:
     passed over.
     """
 
-    def __init__(self, config: TrainingConfig):
+    def __init__(self, config: TrainingConfig, notes: dict[str, Any] | None = None):
+        """notes: what an earlier Monitor's `notes` gave; None for a new run."""
+        new = {"average": None, "skipped": 0, "offset": 0, "rollbacks": 0}
+        notes = notes or new
         self.config = config
-        self.average: float | None = None  # of the loss per token
-        self.skipped = 0  # updates, so far
-        self.offset = 0  # batches
-        self.rollbacks = 0  # since the last checkpoint
+        self.average: float | None = notes["average"]  # of the loss per token
+        self.skipped: int = notes["skipped"]  # updates, so far
+        self.offset: int = notes["offset"]  # batches
+        self.rollbacks: int = notes["rollbacks"]  # since the last checkpoint
         self.bad: list[BadUpdate] = []  # in a row, up to the newest update
 
     def notes(self) -> dict[str, Any]:
@@ -61,10 +61,6 @@ class Monitor:
             "offset": self.offset,
             "rollbacks": self.rollbacks,
         }
-
-    def restore(self, notes: dict[str, Any]) -> None:
-        self.average, self.skipped = notes["average"], notes["skipped"]
-        self.offset, self.rollbacks = notes["offset"], notes["rollbacks"]
 
     def add(self, step: int, metrics: StepMetrics) -> BadUpdate | None:
         """Looks at the update that followed `step` others; returns it if it was bad."""
@@ -101,29 +97,19 @@ class Monitor:
 def write_report(
     path: Path,
     monitor: Monitor,
-    pair_ids: Iterable[np.ndarray],
-    packed: PackedPairs,
-    tokenizers: Tokenizers,
+    examples: Sequence[list[dict[str, Any]]],
     norms: dict[str, dict[str, float]],
 ) -> None:
-    """Writes what is known of the bad updates as JSON: steps, batches, texts, norms by layer.
+    """Writes what is known of the bad updates as JSON: steps, batches, examples, norms by layer.
 
-    pair_ids: the sentence pairs in the batch of each bad update.
+    examples: those in the batch of each bad update, as the task shows them.
     """
-    pairs = packed.pairs
     updates = [
         {
             **{name: _json(value) for name, value in dataclasses.asdict(bad).items()},
-            "pairs": [
-                {
-                    "pair": int(i),
-                    "source": tokenizers.source.decode(pairs.source(i).tolist()),
-                    "target": tokenizers.target.decode(pairs.target(i).tolist()),
-                }
-                for i in ids
-            ],
+            "examples": shown,
         }
-        for bad, ids in zip(monitor.bad, pair_ids, strict=True)
+        for bad, shown in zip(monitor.bad, examples, strict=True)
     ]
     report = {
         "running_average_of_loss": monitor.average,
@@ -137,22 +123,22 @@ def write_report(
 
 
 def norms_by_layer(
-    model: FunctionalModel, params: Params, batch: Any, label_smoothing: float
+    model: FunctionalModel, state: TrainState, batch: Any, label_smoothing: float
 ) -> dict[str, dict[str, float]]:
     """Norms of parameters and of the gradient of a batch, for each layer."""
+    mesh = jax.tree.leaves(batch)[0].sharding.mesh
 
-    mesh = batch.src_BS.sharding.mesh
-
-    def norms(params, batch):
+    def norms(params: Params, extra: dict, batch: Any):
         part = jax.tree.map(lambda x: x[0], batch)  # the first of the accumulation steps
 
-        def loss(params):
-            return batch_loss(model, gather_fsdp(mesh, params), part, label_smoothing).loss
+        def loss(params: Params) -> jax.Array:
+            bound = model.bind(gather_fsdp(mesh, params, model.sharding), extra)
+            return bound.loss(part, None, label_smoothing).loss
 
         return _squares(params), _squares(jax.grad(loss)(params))
 
     norms = jax.jit(norms, out_shardings=replicated(mesh))
-    params_squares, gradient_squares = jax.device_get(norms(params, batch))
+    params_squares, gradient_squares = jax.device_get(norms(state.params, state.extra, batch))
     return {
         layer: {
             "parameters": math.sqrt(params_squares[layer]),

@@ -1,0 +1,136 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import export
+
+from transformer.models.numerics import at_least_float32, dropout, multiply, random_words
+
+F32, BF16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
+
+
+def rngs(seed=0):
+    return nnx.Rngs(dropout=seed)
+
+
+def test_at_least_float32():
+    assert [at_least_float32(jnp.dtype(d)) for d in ("bfloat16", "float32", "float64")] == [
+        jnp.dtype(d) for d in ("float32", "float32", "float64")
+    ]
+
+
+def test_dropout_zeroes_at_its_rate_and_scales_the_rest():
+    n = 101 * 103
+    for rate, scale in ((0.25, 4 / 3), (0.5, 2.0), (0.75, 4.0)):
+        y = np.asarray(dropout(jnp.ones((101, 103)), rate, rngs()))
+        np.testing.assert_array_equal(np.unique(y), np.float32([0, scale]))
+        deviation = (n * rate * (1 - rate)) ** 0.5
+        assert abs((y == 0).sum() - n * rate) < 4 * deviation
+
+
+def test_dropout_rate_is_exact():
+    y = np.asarray(dropout(jnp.ones((311, 313)), 0.1, rngs(1)))
+    assert abs((y == 0).mean() - 0.1) < 4 * (0.1 * 0.9 / y.size) ** 0.5
+    assert y.max() == np.float32(1 / 0.9)
+
+
+def correlation_is_small(a, b):
+    """Whether bits agree in half of the places, within 5 standard deviations."""
+    return abs((a == b).mean() - 0.5) < 5 * (0.25 / a.size) ** 0.5
+
+
+def test_dropout_draws_are_independent():
+    stream = rngs(2)
+    dropped, other = (np.asarray(dropout(jnp.ones((401, 7, 54)), 0.5, stream)) for _ in "ab")
+    dropped, other = dropped == 0, other == 0
+    assert correlation_is_small(dropped, other)
+    for axis in range(3):
+        for shift in (1, 2, 4, 5):
+            assert correlation_is_small(dropped, np.roll(dropped, shift, axis))
+            assert correlation_is_small(dropped, np.roll(other, shift, axis))
+
+
+def test_random_words_are_uniform_in_every_bit():
+    keys = jax.random.split(jax.random.key(5), 3)
+    words = np.asarray(random_words(keys, (3, 127, 131)))
+    assert words.dtype == np.uint32
+    bits = np.unpackbits(words.view(np.uint8)).reshape(-1, 32)
+    deviation = (0.25 / len(bits)) ** 0.5
+    assert np.abs(bits.mean(0) - 0.5).max() < 5 * deviation
+    agreement = (bits[:, :, None] == bits[:, None, :]).mean(0) - np.eye(32) / 2
+    assert np.abs(agreement - 0.5).max() < 5 * deviation
+    assert len(np.unique(words)) > words.size - 20  # 1.4 equal ones are to be expected
+
+
+def test_random_words_of_a_row_depend_on_its_key_and_place_alone():
+    keys = jax.random.split(jax.random.key(6), 5)
+    words = random_words(keys, (5, 7, 11))
+    np.testing.assert_array_equal(words[3:], random_words(keys[3:], (2, 7, 11)))
+    np.testing.assert_array_equal(words[:, :2], random_words(keys, (5, 2, 11)))
+    # Neighbouring counters, as bad keys as can be, share no words.
+    close = jax.random.wrap_key_data(jnp.array([[0, 0], [0, 1], [1, 0]], jnp.uint32))
+    a, b, c = np.asarray(random_words(close, (3, 997)))
+    assert (a != b).all()
+    assert (a != c).all()
+    assert (b != c).all()
+
+
+def test_dropout_depends_on_its_key_and_on_nothing_else():
+    x = jnp.ones((7, 11))
+    first = dropout(x, 0.5, rngs(3))
+    np.testing.assert_array_equal(first, dropout(x, 0.5, rngs(3)))
+    assert (first != dropout(x, 0.5, rngs(4))).any()
+    stream = rngs(3)
+    np.testing.assert_array_equal(first, dropout(x, 0.5, stream))
+    assert (first != dropout(x, 0.5, stream)).any(), "two layers drew the same mask"
+
+
+def test_dropout_is_off_without_rngs_or_rate():
+    x = jnp.ones((2, 3))
+    assert dropout(x, 0.5, None) is x
+    assert dropout(x, 0.0, rngs()) is x
+
+
+def test_dropout_keeps_type_and_shape():
+    for shape in ((1,), (5, 1), (2, 3, 7)):
+        assert dropout(jnp.ones(shape, BF16), 0.3, rngs()).shape == shape
+        assert dropout(jnp.ones(shape, BF16), 0.3, rngs()).dtype == BF16
+
+
+@pytest.mark.parametrize("d_out", [3, 13])  # the gradient's operands come in another order
+def test_multiply_and_its_gradient(d_out):
+    rng = np.random.default_rng(7)
+    x, w, g = (jnp.asarray(rng.normal(size=s), F32) for s in ((2, 5, 7), (7, d_out), (2, 5, d_out)))
+    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, F32), x, w)
+    np.testing.assert_allclose(y, np.einsum("bti,io->bto", x, w), rtol=1e-5, atol=1e-6)
+    dx, dw = backward(g)
+    np.testing.assert_allclose(dx, np.einsum("bto,io->bti", g, w), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dw, np.einsum("bto,bti->io", g, x), rtol=1e-5, atol=1e-6)
+
+
+def test_multiply_gives_float32_sums_of_bfloat16_operands():
+    x = jnp.array([[[16.0, 1.0]]], BF16)
+    w = jnp.array([[16.0], [1.0]])
+    y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, BF16), x, w)
+    assert y.dtype == F32
+    np.testing.assert_array_equal(y, [[[257]]])  # bfloat16 rounds it to 256
+    # 1 + 2^-9 is 1 in bfloat16: operands are rounded, the gradient of a parameter is not.
+    dx, dw = backward(jnp.array([[[1 + 2.0**-9]]]))
+    assert (dx.dtype, dw.dtype) == (BF16, F32)
+    np.testing.assert_array_equal(dw, [[16], [1]])
+    both = jnp.array([[[16.0], [1.0]]], BF16)
+    _, backward = jax.vjp(lambda w: multiply("BTI,IO->BTO", both, w, BF16), w[:1])
+    np.testing.assert_array_equal(backward(both.astype(F32))[0], [[257]])
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_float32_products_are_rounded_on_no_device(platform):
+    def gradient(x, w):
+        return jax.grad(lambda w: multiply("BTI,IO->BTO", x, w, F32).sum())(w)
+
+    x, w = jax.ShapeDtypeStruct((2, 3, 5), F32), jax.ShapeDtypeStruct((5, 7), F32)
+    module = export.export(jax.jit(gradient), platforms=[platform])(x, w).mlir_module()
+    products = [line for line in module.splitlines() if "stablehlo.dot_general" in line]
+    assert products
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)

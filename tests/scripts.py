@@ -1,0 +1,182 @@
+"""The scripts as a user runs them, on a toy language, and what they leave behind."""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from transformer.runs import experiment
+from transformer.runs.checkpoints import Checkpoints
+from transformer.system.sharding import data_mesh, replicated
+from transformer.tasks import seq2seq
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
+from transformer.training.step import TrainState, init_state
+
+ROOT = Path(__file__).parent.parent
+TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu"}
+
+# Importing JAX takes seconds. So one process does it, and runs each command in a fork.
+SERVER = """
+import json, os, runpy, sys
+import train  # which imports all that the scripts need, and starts no backend of JAX
+from absl import flags
+for name in list(flags.FLAGS):
+    if name in ("config", "workdir", "profile"):
+        delattr(flags.FLAGS, name)
+del sys.modules["train"]
+
+for line in sys.stdin:
+    job = json.loads(line)
+    if (pid := os.fork()) == 0:
+        for fd, (name, mode) in enumerate(job["files"]):
+            os.dup2(os.open(name, mode), fd)
+        os.chdir(job["cwd"])
+        sys.argv = job["argv"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@functools.cache
+def environment() -> dict[str, str]:
+    """Environment variables of the scripts."""
+    compiled = tempfile.TemporaryDirectory()
+    atexit.register(compiled.cleanup)
+    return {
+        "GLIBC_TUNABLES": "",  # so that the scripts do not start anew
+        # Compiling takes longest.
+        "JAX_COMPILATION_CACHE_DIR": compiled.name,
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+class Result(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+
+@functools.cache
+def server() -> subprocess.Popen:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | environment(),
+    )
+    atexit.register(process.communicate)
+    return process
+
+
+def run(script: str, *arguments: str, cwd: Path, stdin: bytes = b"") -> Result:
+    """As `python <script> <arguments>` in the directory `cwd`."""
+    with tempfile.TemporaryDirectory() as directory:
+        names = [os.path.join(directory, name) for name in ("stdin", "stdout", "stderr")]
+        Path(names[0]).write_bytes(stdin)
+        modes = [os.O_RDONLY] + 2 * [os.O_CREAT | os.O_WRONLY | os.O_APPEND]
+        job = {
+            "argv": [str(ROOT / script), *map(str, arguments)],
+            "cwd": str(cwd),
+            "files": list(zip(names, modes)),
+        }
+        server().stdin.write(json.dumps(job).encode() + b"\n")
+        server().stdin.flush()
+        code = int(server().stdout.readline())
+        return Result(code, Path(names[1]).read_bytes(), Path(names[2]).read_text())
+
+
+def assert_refused(result: Result, *parts: str) -> None:
+    assert "Traceback" not in result.err
+    assert result.err.count("\n") == 1, result.err
+    assert result.err.startswith("error: ")
+    for part in parts:
+        assert part in result.err
+    assert result.code == 2
+
+
+SIDES = "source", "target"
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+
+
+def write_toy(directory: Path, **sizes: int) -> None:
+    """Numbers in two languages: train.en, train.de and so on."""
+    for split, size in sizes.items():
+        lines = [[WORDS[i // k % 8] for k in (1, 3, 7, 11)[: 1 + i % 4]] for i in range(size)]
+        (directory / f"{split}.en").write_text("".join(" ".join(x) + "\n" for x in lines))
+        other = [[word[::-1].capitalize() for word in words] for words in lines]
+        (directory / f"{split}.de").write_text("".join(" ".join(x) + "\n" for x in other))
+
+
+def toy_flags(**changes) -> list[str]:
+    """The flags of a small run on the files of `write_toy`."""
+    fields = {
+        "data.train_source": "train.en",
+        "data.train_target": "train.de",
+        "data.validation_source": "validation.en",
+        "data.validation_target": "validation.de",
+        "data.data_dir": "data",
+        "data.max_source_length": 31,
+        "data.max_target_length": 31,
+        "tokenizer.vocab_size": 300,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.d_model": 14,
+        "model.d_ff": 11,
+        "model.num_heads": 2,
+        "optimizer.warmup_steps": 7,
+        "training.tokens_per_update": 5 * 31,
+        "training.steps": 2,
+        "training.log_every": 1,
+        "training.checkpoint_every": 1,
+        "training.full_validation_every": 0,
+        "training.best_metric": "nll",
+        "decoding.max_extra_length": 3,
+    }
+    fields |= {name.replace("_", ".", 1): value for name, value in changes.items()}
+    values = [f"--config.{name}={value}" for name, value in fields.items()]
+    return [f"--config={ROOT / 'configs' / 'base.py'}", *values]
+
+
+def succeeded(result: Result) -> Result:
+    assert result.code == 0, result.err
+    assert "Traceback" not in result.err
+    return result
+
+
+def metrics(workdir: Path) -> list[dict[str, float]]:
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def final_state(workdir: Path) -> TrainState:
+    config = experiment.load(workdir)
+    model = seq2seq.restore(config, workdir).model
+    width = getattr(config.model, "d_model", None)
+    adam = make_optimizer(config.optimizer, make_schedule(config.optimizer, width))
+    state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
+    sharding = replicated(data_mesh(jax.devices()[:1]))
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)
+    checkpoints = Checkpoints(
+        workdir, keep_last=1, best_metric="nll", direction="lower", read_only=True
+    )
+    with contextlib.closing(checkpoints):
+        return checkpoints.restore_newest(like).state
+
+
+def assert_same_params(a, b):
+    for x, y in zip(*(jax.tree.leaves(model.params) for model in (a, b)), strict=True):
+        np.testing.assert_array_equal(x, y)

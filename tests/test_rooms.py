@@ -1,0 +1,65 @@
+"""The package is a house of rooms, and imports between them run one way."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import transformer
+
+PACKAGE = Path(transformer.__file__).parent
+# As the map in the package's docstring lists them.
+ROOMS = re.findall(r"^    (\w+)  +\w", transformer.__doc__.split("checks that.")[1], re.M)
+FILES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
+
+
+def imported(source: str) -> list[str]:
+    """The modules of this package that a file imports, also inside of functions."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the room"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return [name for name in names if name.startswith("transformer.")]
+
+
+def test_the_map_lists_the_rooms():
+    assert sorted(ROOMS) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+    assert not [path for path in FILES if len(path.parts) == 1 and path.name != "__init__.py"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_lives_there(room):
+    module = ast.parse((PACKAGE / room / "__init__.py").read_text())
+    title, _, text = ast.get_docstring(module).partition("\n\n")
+    assert title.endswith(".")
+    assert text
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_imports_run_one_way(path):
+    rooms = ROOMS[: ROOMS.index(path.parts[0]) + 1] if len(path.parts) > 1 else []
+    for name in imported((PACKAGE / path).read_text(encoding="utf-8")):
+        assert name.split(".")[1] in rooms, f"{path} imports {name}"
+
+
+def test_the_check_sees_an_import_that_runs_the_other_way():
+    assert imported("def f():\n    from transformer.runs import cli") == ["transformer.runs.cli"]
+    assert imported("import transformer.runs.cli, os") == ["transformer.runs.cli"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_no_file_is_too_long_to_hold_in_the_head(path):
+    if path.parts[-2:] != ("datasets", "grammar_en_de.py"):  # a grammar is a long table
+        assert len((PACKAGE / path).read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_tests_mirror_the_rooms():
+    tests = Path(__file__).parent
+    for path in tests.glob("*/test_*.py"):
+        room, subject = path.parent.name, path.stem.removeprefix("test_")
+        found = [(PACKAGE / room / subject).with_suffix(".py"), PACKAGE / room / subject]
+        assert any(candidate.exists() for candidate in found), path

@@ -1,0 +1,177 @@
+"""The layers of encoder and decoder (Figure 1), and the fields of a config that they need."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from transformer.models.attention import KeysValues, MultiHeadAttention
+from transformer.models.layers import ACTIVATIONS, NORMALIZATIONS, AddAndNorm, FeedForward
+from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs
+from transformer.system.errors import UserError, check_choice, check_range, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerConfig:
+    """The fields of the model section that these layers read; see configs/base.py."""
+
+    family: str
+    d_model: int
+    d_ff: int
+    num_heads: int
+    d_k: int
+    d_v: int
+    attention_bias: bool
+    dropout: float = setting(architecture=False)
+    attention_dropout: float = setting(architecture=False)
+    activation_dropout: float = setting(architecture=False)
+    activation: str
+    norm: str
+    normalization: str
+    norm_epsilon: float
+    dtype: str
+
+    def __post_init__(self):
+        check_range(self, "model", "d_model d_ff num_heads", 1)
+        check_range(self, "model", "d_k d_v", 0)
+        check_range(self, "model", "dropout attention_dropout activation_dropout", 0, 1)
+        check_choice(self, "model", "activation", ACTIVATIONS)
+        check_choice(self, "model", "norm", ("post", "pre"))
+        check_choice(self, "model", "normalization", NORMALIZATIONS)
+        check_range(self, "model", "norm_epsilon", 1e-12, 1)
+        check_choice(self, "model", "dtype", ("float32", "bfloat16", "float64"))
+        if self.dtype == "float64" and not jax.config.jax_enable_x64:
+            raise UserError("model.dtype is 'float64', which JAX has only with JAX_ENABLE_X64=1")
+        if not (self.d_k and self.d_v) and self.d_model % self.num_heads:
+            raise UserError(
+                f"model.d_model = {self.d_model} is not divisible by model.num_heads = "
+                f"{self.num_heads}; change one of them, or set model.d_k and model.d_v"
+            )
+
+    @property
+    def key_size(self) -> int:
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_size(self) -> int:
+        return self.d_v or self.d_model // self.num_heads
+
+
+class EncoderLayer(nnx.Module):
+    """Self-attention and feed-forward network, each in add & norm (Figure 1, left)."""
+
+    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+        self.self_attention = _attention(config, rngs)
+        self.self_attention_norm = _add_and_norm(config, rngs)
+        self.feed_forward = _feed_forward(config, rngs)
+        self.feed_forward_norm = _add_and_norm(config, rngs)
+
+    def __call__(
+        self,
+        x_BSD: jax.Array,
+        mask: Mask,
+        rngs: DropoutRngs | None = None,
+        return_weights: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the layer's output and the weights of its attention (see `attention`)."""
+        # 1. Self-attention.
+        y_BSD = self.self_attention_norm.before(x_BSD)
+        keys_values = self.self_attention.keys_values(y_BSD)
+        y_BSD, weights_BHSS = self.self_attention(y_BSD, keys_values, mask, rngs, return_weights)
+        x_BSD = self.self_attention_norm.after(x_BSD, y_BSD, rngs)
+        # 2. Feed-forward network.
+        y_BSD = self.feed_forward(self.feed_forward_norm.before(x_BSD), rngs)
+        return self.feed_forward_norm.after(x_BSD, y_BSD, rngs), weights_BHSS
+
+
+class DecoderLayer(nnx.Module):
+    """Masked self-attention, attention over the memory, feed-forward (Figure 1, right)."""
+
+    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+        self.self_attention = _attention(config, rngs)
+        self.self_attention_norm = _add_and_norm(config, rngs)
+        self.cross_attention = _attention(config, rngs)
+        self.cross_attention_norm = _add_and_norm(config, rngs)
+        self.feed_forward = _feed_forward(config, rngs)
+        self.feed_forward_norm = _add_and_norm(config, rngs)
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        memory: KeysValues,
+        self_mask: Mask,
+        memory_mask: Mask,
+        rngs: DropoutRngs | None = None,
+        cache: KeysValues | None = None,
+        step: jax.Array | None = None,
+        return_weights: bool = False,
+    ) -> tuple[jax.Array, KeysValues, tuple[jax.Array | None, jax.Array | None]]:
+        """Returns the layer's output, the keys and values its self-attention used, and the
+        weights of both attentions (see `attention`).
+
+        With a cache, x is the single token number `step` of each hypothesis: its key and
+        value are written there, and it attends to the whole cache (the mask hides the rest).
+        """
+        # 1. Masked self-attention.
+        y_BTD = self.self_attention_norm.before(x_BTD)
+        keys_values = self.self_attention.keys_values(y_BTD)
+        if cache is not None:
+            keys_values = jax.tree.map(
+                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, step, axis=2),
+                cache,
+                keys_values,
+            )
+        y_BTD, self_weights_BHTT = self.self_attention(
+            y_BTD, keys_values, self_mask, rngs, return_weights
+        )
+        x_BTD = self.self_attention_norm.after(x_BTD, y_BTD, rngs)
+        # 2. Attention over the memory. In a search the M hypotheses of a sentence take the
+        #    place of T, so that they share one copy of its memory.
+        y_BTD = self.cross_attention_norm.before(x_BTD)
+        y_BTD = y_BTD.reshape(memory.key_BHSK.shape[0], -1, y_BTD.shape[-1])
+        y_BTD, cross_weights_BHTS = self.cross_attention(
+            y_BTD, memory, memory_mask, rngs, return_weights
+        )
+        x_BTD = self.cross_attention_norm.after(x_BTD, y_BTD.reshape(x_BTD.shape), rngs)
+        # 3. Feed-forward network.
+        y_BTD = self.feed_forward(self.feed_forward_norm.before(x_BTD), rngs)
+        x_BTD = self.feed_forward_norm.after(x_BTD, y_BTD, rngs)
+        return x_BTD, keys_values, (self_weights_BHTT, cross_weights_BHTS)
+
+
+def normalization(config: LayerConfig, rngs: nnx.Rngs) -> nnx.Module:
+    """One normalisation over d_model, of the config's form."""
+    make, dtype = NORMALIZATIONS[config.normalization], jnp.dtype(config.dtype)
+    return make(config.d_model, epsilon=config.norm_epsilon, dtype=dtype, rngs=rngs)
+
+
+def _add_and_norm(config: LayerConfig, rngs: nnx.Rngs) -> AddAndNorm:
+    return AddAndNorm(
+        normalization(config, rngs), norm_first=config.norm == "pre", dropout_rate=config.dropout
+    )
+
+
+def _attention(config: LayerConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        config.d_model,
+        num_heads=config.num_heads,
+        d_k=config.key_size,
+        d_v=config.value_size,
+        use_bias=config.attention_bias,
+        dropout_rate=config.attention_dropout,
+        dtype=jnp.dtype(config.dtype),
+        rngs=rngs,
+    )
+
+
+def _feed_forward(config: LayerConfig, rngs: nnx.Rngs) -> FeedForward:
+    return FeedForward(
+        config.d_model,
+        config.d_ff,
+        activation=config.activation,
+        dropout_rate=config.activation_dropout,
+        dtype=jnp.dtype(config.dtype),
+        rngs=rngs,
+    )

@@ -1,0 +1,71 @@
+"""The registry of model families. A family is one file of this folder.
+
+To add one: write the file, with a `FAMILY` at its end, and add its name to FAMILIES. Every
+sequence-to-sequence family has a module with these methods (`Transformer` is the example):
+
+    loss(batch, rngs, label_smoothing) -> Loss      training; rngs=None turns dropout off
+    encode(src_BS) -> memory                        decoding: once a sentence,
+    init_cache(memory, src_BS, num_hypotheses, max_length) -> cache
+    decode_step(tokens_N, cache) -> logits_NV, cache        then token by token
+
+The memory is any tree of arrays whose first axis is B. A cache is a dict of three: 'step', the
+number of tokens decoded so far; 'sentence', arrays with one row for each source sentence;
+'hypothesis', arrays with one row for each of its M hypotheses (rows b * M to b * M + M - 1
+belong to sentence b). A search reorders 'hypothesis' and leaves the rest alone.
+"""
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import nnx
+
+from transformer.models.functional import FunctionalModel
+from transformer.system.errors import UserError
+from transformer.system.sharding import ShardingRules
+
+# Modules of transformer.models; each is imported when it is asked for.
+FAMILIES = ("transformer",)
+
+
+class Sizes(NamedTuple):
+    """What the data say of a model's sizes."""
+
+    source_vocab: int
+    target_vocab: int
+    joint: bool  # one vocabulary for both sides
+    max_source_length: int  # of training pairs, in tokens
+    max_target_length: int
+
+
+class Family(NamedTuple):
+    """All that the rest of the project needs to know of a family."""
+
+    # The model section: a frozen dataclass that checks itself. Its first field is `family: str`.
+    config: type
+    # build(config, sizes, rngs) makes the module. It raises UserError where config and sizes do
+    # not fit each other.
+    build: Callable[[Any, Sizes, nnx.Rngs], nnx.Module]
+    # What the dimensions of each parameter are split over; see system/sharding.py.
+    sharding: ShardingRules
+    # flops(config, sizes, source_lengths, target_lengths): FLOPs to train on each pair once.
+    flops: Callable[[Any, Sizes, np.ndarray, np.ndarray], np.ndarray]
+    # Whether the model honours segment ids. If not, every row holds one pair.
+    packs: bool
+
+
+def find_family(name: str) -> Family:
+    """The family of this name; UserError if there is none."""
+    if name not in FAMILIES:
+        near = difflib.get_close_matches(name, FAMILIES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(f"model.family is {name!r}; {hint}it must be one of: {', '.join(FAMILIES)}")
+    return importlib.import_module(f"transformer.models.{name}").FAMILY
+
+
+def build_model(config: Any, sizes: Sizes) -> FunctionalModel:
+    """The model of a config's model section, as pure functions."""
+    family = find_family(config.family)
+    return FunctionalModel(lambda rngs: family.build(config, sizes, rngs), family.sharding)

@@ -1,0 +1,74 @@
+"""Models as pure functions: the only file outside of the models that knows of NNX."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from transformer.system.sharding import ShardingRules
+
+Params = dict[str, Any]
+
+
+class FunctionalModel:
+    """A model as pure functions of its parameters and of its extra state.
+
+    Both are nested dicts of arrays. Extra state is what a module keeps that no gradient
+    updates, such as the vectors of spectral normalisation; most models have none ({}).
+    """
+
+    def __init__(self, build: Callable[[nnx.Rngs], nnx.Module], sharding: ShardingRules = ()):
+        """`build(rngs)` makes the module; `sharding` has the rows of its family's table.
+
+        Raises ValueError for a module that keeps random state: random keys are arguments, or
+        else neither a resumed run nor one on other devices would draw the same.
+        """
+        # Otherwise NNX 0.12 asks for a mesh as soon as a parameter is made.
+        nnx.use_eager_sharding(False)
+        self.sharding = sharding
+        self._build = build
+        abstract = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
+        self._graphdef, self._params, self._extra = _split(abstract)
+
+    def init(self, key: jax.Array) -> Params:
+        """Fresh parameters. `key` is a typed key or an int seed."""
+        return nnx.to_pure_dict(_split(self._build(nnx.Rngs(key)))[1])
+
+    def init_extra(self, key: jax.Array) -> dict[str, Any]:
+        """The extra state that belongs to `init(key)`."""
+        return nnx.to_pure_dict(_split(self._build(nnx.Rngs(key)))[2])
+
+    def abstract_params(self) -> Params:
+        """Shapes and types of the parameters; allocates nothing."""
+        return nnx.to_pure_dict(self._params)
+
+    def abstract_extra(self) -> dict[str, Any]:
+        """Shapes and types of the extra state; allocates nothing."""
+        return nnx.to_pure_dict(self._extra)
+
+    def bind(self, params: Params, extra: dict[str, Any] | None = None) -> nnx.Module:
+        """The module with these arrays; free under `jax.jit`.
+
+        extra: may be left out for a model without extra state; a TypeError for any other.
+        """
+        if extra is None and self._extra:
+            raise TypeError("this model has extra state: call bind(params, extra)")
+        states = jax.tree.map(lambda x: x, (self._params, self._extra))
+        for state, arrays in zip(states, (params, extra or {}), strict=True):
+            nnx.replace_by_pure_dict(state, arrays)
+        return nnx.merge(self._graphdef, *states)
+
+    def extra_of(self, module: nnx.Module) -> dict[str, Any]:
+        """The extra state of a bound module, as its calls have left it."""
+        return nnx.to_pure_dict(_split(module)[2])
+
+
+def _split(module: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
+    """The structure, the parameters and the extra state of a module."""
+    return nnx.split(module, nnx.Param, nnx.Not(nnx.RngState))
+
+
+def num_params(params: Params) -> int:
+    """How many numbers there are in a tree of parameters or of their shapes."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

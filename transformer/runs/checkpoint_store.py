@@ -1,0 +1,241 @@
+"""A folder of checkpoints: arrays through Orbax, with digests, so that damage is noticed.
+
+<step>/params, opt_state, extra    arrays; opt_state and extra only where there are any
+<step>/record/record.json          what was said of them, their shapes and digests
+<step>/scores.json                 validation scores, written later
+<step>/files.json                  an inventory of the other files
+
+A checkpoint has its name when it is complete.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from transformer.runs.integrity import difference, digest, read_signed, signed, write_inventory
+from transformer.system.distributed import from_first, in_all, is_first
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+
+# What Orbax raises, in its main thread and in its others, when it cannot write.
+SAVE_ERRORS = (OSError, ValueError, jax.errors.JaxRuntimeError)
+SECONDS_UNTIL_VISIBLE = 60.0  # of a directory, to all hosts of a network file system
+_HALF_WRITTEN, _DELETED, _DAMAGED = ".orbax-checkpoint-tmp", ".deleted", ".damaged"
+_RECORD, _SCORES = "record.json", "scores.json"
+_DISK = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM EIO ENOENT ENOTDIR ENXIO ESTALE ETIMEDOUT EMFILE"
+_DISK_ERRORS = "|".join(os.strerror(getattr(errno, name)) for name in _DISK.split())
+
+
+class Damaged(Exception):
+    """A checkpoint is not what was saved; the message says in what way."""
+
+
+class Store:
+    """Reads and writes checkpoints in one folder; saving goes on in the background."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.saving: int | None = None  # the step that is being saved
+        self._checkpointer = self._new_checkpointer()
+
+    # --- Saving ---
+
+    def begin(self, step: int, items: Mapping[str, Any], **said: Any) -> None:
+        """Begins to save trees of arrays, and what is said of them; may raise SAVE_ERRORS."""
+        items = {name: item for name, item in items.items() if jax.tree.leaves(item)}
+        record = {
+            "step": step,
+            **said,
+            "shapes": {name: _shapes(item) for name, item in items.items()},
+            "digests": {name: digest(item) for name, item in items.items()},
+        }
+        arrays = {name: ocp.args.StandardSave(item) for name, item in items.items()}
+        arguments = ocp.args.Composite(record=ocp.args.JsonSave(signed(record)), **arrays)
+        self.saving = step
+        self._checkpointer.save(self.directory / str(step), args=arguments)
+
+    def wait(self) -> None:
+        """Returns when what was being saved is on the disk; may raise SAVE_ERRORS."""
+        self._checkpointer.wait_until_finished()
+        self.saving = None
+
+    def abandon(self) -> None:
+        """Gives up a save that has failed; later ones may succeed."""
+        self.saving = None
+        with contextlib.suppress(*SAVE_ERRORS):  # the same trouble again
+            self._checkpointer.close()
+        self._checkpointer = self._new_checkpointer()
+        if is_first():
+            self.remove_leftovers()  # what is half-written takes space that may be missing
+
+    def close(self) -> None:
+        self._checkpointer.close()
+
+    def write_scores(self, step: int, scores: Mapping[str, Any]) -> None:
+        write_atomically(self._scores_file(step), json.dumps(signed(scores)) + "\n")
+
+    def remove(self, step: int) -> None:
+        """Removes a checkpoint. What a killed process leaves of it does not look complete."""
+        self._rename(step, _DELETED)
+
+    def set_aside(self, step: int) -> Path:
+        """Gives a damaged checkpoint another name, which it returns."""
+        return self._rename(step, _DAMAGED)
+
+    def remove_leftovers(self) -> None:
+        with contextlib.suppress(OSError):
+            for path in self.directory.iterdir():
+                if path.name.endswith(_DELETED) or _HALF_WRITTEN in path.name:
+                    shutil.rmtree(path, ignore_errors=True)
+            for path in self.directory.glob("*/*.tmp"):  # of scores
+                path.unlink()
+
+    def _rename(self, step: int, suffix: str) -> Path:
+        path = self.directory / f"{step}{suffix}"
+        shutil.rmtree(path, ignore_errors=True)
+        (self.directory / str(step)).rename(path)
+        return path
+
+    def _new_checkpointer(self) -> ocp.AsyncCheckpointer:
+        arrays = {n: ocp.StandardCheckpointHandler() for n in ("params", "opt_state", "extra")}
+        handler = ocp.CompositeCheckpointHandler(
+            **arrays, record=ocp.JsonCheckpointHandler(filename=_RECORD)
+        )
+        options = ocp.options.AsyncOptions(
+            post_finalization_callback=self._write_inventory,
+            # Otherwise, where a folder cannot be made, Orbax's threads wait minutes for it.
+            create_directories_asynchronously=False,
+        )
+        return ocp.AsyncCheckpointer(handler, async_options=options)
+
+    def _write_inventory(self) -> None:
+        """Notes what files there are, so that each that is altered or lost is noticed.
+
+        Called in the background, in process 0, when all is written but has no name yet.
+        """
+        (directory,) = self.directory.glob(f"{self.saving}{_HALF_WRITTEN}*")
+        write_inventory(directory, later=("_CHECKPOINT_METADATA",))  # Orbax adds a time to it
+
+    # --- What there is ---
+
+    def has(self, step: int) -> bool:
+        """Whether this step has a complete checkpoint that can be reached."""
+        try:
+            return (self.directory / str(step)).is_dir()
+        except OSError:  # a file system that went away
+            return False
+
+    def record(self, step: int) -> dict[str, Any] | None:
+        """What was saved beside the arrays; None if it is not as it was saved."""
+        record = read_signed(self.directory / str(step) / "record" / _RECORD)
+        return record if record and record["step"] == step else None
+
+    def scores(self, step: int) -> dict[str, Any] | None:
+        return read_signed(self._scores_file(step))
+
+    def _scores_file(self, step: int) -> Path:
+        return self.directory / str(step) / _SCORES
+
+    # --- Restoring ---
+
+    def restore(self, step: int, likes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Items and record of a checkpoint; items are laid out as `likes`.
+
+        Raises Damaged in all processes or in none, and UserError if the checkpoint holds other
+        arrays than those of `likes`.
+        """
+        directory = self.directory / str(step)
+
+        # 1. The files.
+        def record_and_reason() -> tuple[dict[str, Any] | None, str | None]:
+            record, reason = self.record(step), difference(directory)
+            if record is None:
+                reason = reason or "its record is missing or altered"
+            return record, reason
+
+        record, reason = from_first(record_and_reason)
+        if reason:
+            raise Damaged(reason)
+        end = time.monotonic() + SECONDS_UNTIL_VISIBLE
+        while not self.has(step) and time.monotonic() < end:
+            time.sleep(0.1)
+        # 2. Whether they are of this model.
+        for name, like in likes.items():
+            if found := _other_shape(record["shapes"].get(name) or {}, _shapes(like)):
+                raise UserError(
+                    f"the checkpoint {directory} is of another model: in its {name}, {found}; use "
+                    "the config and the commit that the run was started with (starts.jsonl)"
+                )
+        # 3. What Orbax reads.
+        wanted = {name: like for name, like in likes.items() if jax.tree.leaves(like)}
+        items: dict[str, Any] = {}
+        arguments = {name: ocp.args.StandardRestore(_abstract(x)) for name, x in wanted.items()}
+        try:
+            items = self._checkpointer.restore(directory, args=ocp.args.Composite(**arguments))
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever Orbax makes of missing or mangled files
+            if "RESOURCE_EXHAUSTED" in str(error):
+                raise
+            reason = reason_of(error)
+        # 4. Its bits.
+        if in_all(reason is None):
+            wrong = [name for name in wanted if digest(items[name]) != record["digests"][name]]
+            if in_all(not wrong):
+                return {name: items[name] if name in wanted else {} for name in likes}, record
+            reason = f"its {' and '.join(wrong)} are not what was saved"
+        raise Damaged(reason or "another process cannot read it")
+
+
+def steps_in(directory: Path) -> list[int]:
+    """The steps that have a complete checkpoint in a folder, in ascending order."""
+    if not directory.is_dir():
+        return []
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
+
+
+def is_disk_trouble(error: BaseException) -> bool:
+    """Whether a save failed because of the disk, and not because of a defect of ours."""
+    return isinstance(error, OSError) or re.search(_DISK_ERRORS, str(error)) is not None
+
+
+def reason_of(error: BaseException) -> str:
+    """One short line of what Orbax may say in fifty."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if match := re.search(_DISK_ERRORS, text):
+        return match[0]
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _shapes(tree: Any) -> dict[str, str]:
+    """Type and shape of each array, by its place."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{x.dtype}{list(x.shape)}"
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _other_shape(saved: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
+    """The first array that is not the same, in words."""
+    for name in dict.fromkeys([*wanted, *saved]):
+        if name not in saved:
+            return f"{name} is missing"
+        if name not in wanted:
+            return f"{name} is there, which this model does not have"
+        if saved[name] != wanted[name]:
+            return f"{name} is {saved[name]}, and this model's is {wanted[name]}"
+    return None
+
+
+def _abstract(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)

@@ -1,0 +1,145 @@
+"""What a run says of itself as it goes on: metrics, totals, lines for people."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer.runs.metrics import MetricsWriter, read_metrics
+from transformer.runs.progress import Progress
+from transformer.system import distributed
+from transformer.training.divergence import Monitor
+from transformer.training.step import StepMetrics
+
+
+class Window:
+    """The updates since the last line of the log; its notes go into checkpoints."""
+
+    def __init__(self, notes: dict[str, Any] | None = None):
+        new = {"loss": 0.0, "nll": 0.0, "tokens": 0, "grad_norm": 0.0, "updates": 0, "terms": {}}
+        self._sums = notes or new
+        # Of this process alone, so not in the notes:
+        self._start = time.monotonic()
+        self._updates_here = 0
+        self._tokens_here = 0
+        self._wait = 0.0
+
+    def notes(self) -> dict[str, Any]:
+        return {**self._sums, "terms": dict(self._sums["terms"])}
+
+    @property
+    def tokens(self) -> int:
+        """Those that the loss is of, in updates that were not skipped."""
+        return self._sums["tokens"]
+
+    def add(self, metrics: StepMetrics, num_tokens: int, wait: float) -> None:
+        """Adds a finished update on so many tokens, which waited so many seconds for its batch."""
+        self._updates_here += 1
+        self._tokens_here += num_tokens
+        self._wait += wait
+        if metrics.skipped:
+            return
+        sums = self._sums
+        sums["loss"] += float(metrics.loss)
+        sums["nll"] += float(metrics.nll)
+        sums["tokens"] += int(metrics.tokens)
+        sums["grad_norm"] += float(metrics.grad_norm)
+        sums["updates"] += 1
+        for name, value in metrics.terms.items():
+            sums["terms"][name] = sums["terms"].setdefault(name, 0.0) + float(value)
+
+    def summary(self) -> dict[str, float]:
+        """The values to log; without any update that was not skipped, they are not numbers."""
+        tokens, updates = (self._sums[name] or math.nan for name in ("tokens", "updates"))
+        return {
+            "train/loss": self._sums["loss"] / tokens,
+            "train/nll": self._sums["nll"] / tokens,
+            **{f"train/{name}": value / tokens for name, value in self._sums["terms"].items()},
+            "train/grad_norm": self._sums["grad_norm"] / updates,
+            "train/tokens_per_second": self._tokens_here / (time.monotonic() - self._start),
+            "input/wait_ms": 1000 * self._wait / max(self._updates_here, 1),
+        }
+
+
+class RunLog:
+    """Writes metrics and shows progress, in process 0; in the others it does nothing.
+
+    schedule: the learning rate of the n-th update that was not skipped.
+    flops_per_token, peak: of training, and of all devices together; None where not known.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        steps: int,
+        schedule: Callable[[int], float],
+        flops_per_token: float,
+        peak: float | None,
+        start_time: float,
+    ):
+        self._workdir, self._steps = workdir, steps
+        self._schedule = schedule
+        self._flops_per_token, self._peak = flops_per_token, peak
+        self._start_time = start_time
+        self._metrics: MetricsWriter | None = None
+        self._progress: Progress | None = None
+        self._tokens, self._seconds_before = 0.0, 0.0
+
+    def open(self, step: int, *, evaluated: bool) -> None:
+        """Takes up the log where the run stands; what later steps wrote is removed."""
+        if distributed.is_first():
+            self._metrics = MetricsWriter(self._workdir, first_step=step, evaluated=evaluated)
+            self._progress = Progress(self._steps, initial=step)
+            self._tokens, self._seconds_before = self._last_totals(step)
+
+    def close(self) -> None:
+        if self._metrics:
+            self._metrics.close()
+            self._progress.close()
+
+    def print(self, text: str) -> None:
+        """Prints a message above the progress bar."""
+        if self._progress:
+            self._progress.print(text)
+
+    def updates(self, step: int, window: Window, monitor: Monitor) -> None:
+        """Logs the updates of a window, which ends at `step`."""
+        if not self._metrics:
+            return
+        values = window.summary()
+        values["train/learning_rate"] = self._schedule(step - monitor.skipped)
+        self._tokens += window.tokens
+        values["total/target_tokens"] = self._tokens
+        values["total/seconds"] = self._seconds_before + time.monotonic() - self._start_time
+        values["train/skipped_updates"] = monitor.skipped
+        values["train/skipped_batches"] = monitor.offset
+        speed = values["train/tokens_per_second"]
+        if self._peak is not None:
+            values["train/mfu"] = self._flops_per_token * speed / self._peak
+        self._metrics.write(step, values)
+        self._progress.update(step, loss=values["train/loss"], tokens_per_second=speed)
+
+    def validation(self, step: int, scores: Mapping[str, float], examples: str) -> None:
+        """Logs the metrics of a validation, and shows examples if there are any."""
+        if not self._metrics:
+            return
+        if examples:
+            self.print(f"step {step}, validation:\n{examples}")
+        self._metrics.write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+        self.print(f"step {step}: validation {shown}")
+
+    def rewind(self, step: int, *, evaluated: bool) -> None:
+        """The run is back at `step`: see MetricsWriter.rewind."""
+        if self._metrics:
+            self._metrics.rewind(step, evaluated=evaluated)
+            self._tokens, _ = self._last_totals(step)
+
+    def _last_totals(self, step: int) -> tuple[float, float]:
+        """Target tokens and seconds of the run so far; 0 if nothing is logged."""
+        lines = read_metrics(self._workdir / "metrics.jsonl")
+        found = [line for line in lines if line["step"] <= step and "total/seconds" in line]
+        names = ("total/target_tokens", "total/seconds")
+        tokens, seconds = (max((line[name] for line in found), default=0) for name in names)
+        return tokens, seconds

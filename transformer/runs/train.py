@@ -1,0 +1,253 @@
+"""A training run: prepare, restore, loop, finish."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer.models.functional import num_params
+from transformer.runs import experiment, init_from
+from transformer.runs.checkpoints import Checkpoints, saved_steps
+from transformer.runs.experiment import Experiment
+from transformer.runs.integrity import compile_digest
+from transformer.runs.log import RunLog
+from transformer.runs.loop import Loop
+from transformer.runs.provenance import add_start
+from transformer.runs.restore import TrainedModel
+from transformer.runs.state import RunState
+from transformer.runs.updates import Updates
+from transformer.system import distributed
+from transformer.system.compilation import Compilations, memory_summary, units
+from transformer.system.errors import UserError
+from transformer.system.hardware import peak_flops
+from transformer.system.locks import lock_workdir
+from transformer.system.preemption import Stopped, StopRequest
+from transformer.system.profiling import Profile
+from transformer.system.sharding import bytes_per_device, make_mesh, state_sharding
+from transformer.tasks.task import TrainingTask, find_task
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
+from transformer.training.step import TrainState, abstract_state, init_state
+
+
+def run(
+    config: Experiment, workdir: Path, profiled: range = range(0), start: Mapping | None = None
+) -> None:
+    """Trains to the end, or until told to stop; then the process ends with code 75.
+
+    profiled: the steps to trace. start: what WORKDIR/starts.jsonl says of this start.
+    """
+    if distributed.from_first(lambda: config.sha256) != config.sha256:
+        raise UserError(
+            f"process {jax.process_index()} was given another config than process 0; start all "
+            "with the same command and config file"
+        )
+    try:
+        with StopRequest() as stop, contextlib.ExitStack() as stack:
+            if distributed.is_first():
+                stack.enter_context(lock_workdir(workdir))
+            train(config, workdir, stop, profiled, start)
+    except Stopped as stopped:
+        if stopped.together:
+            distributed.leave()
+        elif distributed.has_joined():
+            distributed.end(stopped.code, "")
+        with contextlib.suppress(OSError):  # the disk may be full, the reader gone
+            sys.stdout.flush()
+        # Python would take down what JAX's threads, stopped at no time in particular, still use.
+        os._exit(stopped.code)
+
+
+def train(
+    config: Experiment,
+    workdir: Path,
+    stop: StopRequest,
+    profiled: range = range(0),
+    start: Mapping[str, Any] | None = None,
+) -> None:
+    """Trains to the end, from the newest checkpoint if there is one."""
+    start_time = time.monotonic()
+    training, first = config.training, distributed.is_first()
+    with Compilations() as compilations, contextlib.ExitStack() as stack:
+        # 1. What is wrong with the user's input shows here, before anything is written.
+        if first:
+            experiment.check_workdir(workdir, config)
+        mesh = make_mesh(config.mesh)
+        origin = _origin(config, workdir)
+        kind = find_task(config.task.name)
+        task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
+        _check_same_data(task)
+        width = getattr(config.model, "d_model", None)  # for Equation 3 alone
+        schedule = make_schedule(config.optimizer, width)
+        optimizer = make_optimizer(config.optimizer, schedule)
+
+        # 2. The work directory.
+        if first:
+            experiment.save(workdir, config)
+            task.task.save(workdir)
+        if origin:
+            init_from.keep(workdir, origin)
+        metric = kind.metrics[training.best_metric]
+        checkpoints = stack.enter_context(
+            contextlib.closing(
+                Checkpoints(
+                    workdir,
+                    keep_last=training.keep_last,
+                    best_metric=training.best_metric,
+                    direction=metric.better,
+                )
+            )
+        )
+
+        # 3. Programs, and the state.
+        programs = prepare_programs(config, task, optimizer, mesh)
+        rate = jax.jit(schedule)
+        rate(1)  # compiled now
+        stop.wait_for_steps(mesh)
+
+        def restore(*, scheduled_only: bool) -> RunState:
+            return _restore(config, workdir, task, checkpoints, programs, scheduled_only)
+
+        at = restore(scheduled_only=False)
+        if first:
+            add_start(workdir, {"step": at.step, "data": task.data_id, **(start or {})})
+        print(
+            f"start    at step {at.step} of {training.steps}, after "
+            f"{time.monotonic() - start_time:.1f} s; {compilations.compiled} programs compiled, "
+            f"{compilations.cached} found compiled, in {compilations.seconds:.1f} s",
+            flush=True,
+        )
+        if profiled and at.step > profiled.start:
+            print(f"profile  not made: step {profiled.start} is done")
+
+        # 4. The loop.
+        peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
+        log = RunLog(
+            workdir,
+            training.steps,
+            lambda n: float(rate(n)),
+            task.flops / task.num_tokens,
+            peak and peak * mesh.size,
+            start_time,
+        )
+        stack.callback(log.close)
+        log.open(at.step, evaluated=at.is_evaluated)
+        profile = Profile(workdir / "profile", profiled if first else range(0), programs.step)
+        stack.callback(profile.close)
+        updates = Updates(task, programs.step, profile)
+        stack.callback(updates.close)
+        loop = Loop(
+            training,
+            task,
+            metric,
+            updates,
+            checkpoints,
+            log,
+            stop,
+            compilations,
+            lambda: restore(scheduled_only=True),
+        )
+        at = loop.run(at, workdir)
+
+    # 5. The end.
+    if loop.is_out_of_patience(at):
+        print(
+            f"stopped early: no better {training.best_metric} in {training.patience} measurements"
+        )
+    if bad := len(at.monitor.bad):
+        print(f"warning: the last {bad} updates were bad", file=sys.stderr)
+    print(f"done     {at.step} steps; python evaluate.py --workdir={workdir} --split=test")
+
+
+class Programs(NamedTuple):
+    """What is compiled for a run before its first step."""
+
+    init: Any  # () -> the state of a new run
+    like: TrainState  # shapes, types and shardings of the state
+    step: jax.stages.Compiled
+
+
+def prepare_programs(config: Experiment, task: TrainingTask, optimizer: Any, mesh) -> Programs:
+    """Compiles all that the loop needs and runs it once, the largest first.
+
+    What does not fit in memory fails now, and not hours later. The state used here is thrown away.
+    """
+    model = task.task.model
+    shapes = abstract_state(model, optimizer)
+    print(f"model    {num_params(shapes.params):,} parameters", flush=True)
+    shardings = state_sharding(mesh, shapes, model.sharding)
+    like = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        shapes,
+        shardings,
+    )
+    print(
+        f"state    {units(bytes_per_device(like.params))} of parameters and "
+        f"{units(bytes_per_device(like.opt_state))} of optimizer state per device; {mesh.size} "
+        f"{mesh.devices.flat[0].platform} device(s), "
+        f"{' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())}",
+        flush=True,
+    )
+    init = jax.jit(
+        lambda: init_state(model, optimizer, config.training.seed), out_shardings=shardings
+    )
+    state = init()
+    batch, _ = task.batch(0)
+    step = task.make_step(optimizer).lower(state, batch).compile()
+    distributed.barrier()  # one may have compiled for longer
+    state, _ = jax.block_until_ready(step(state, batch))
+    programs = {"train step": step, **task.prepare(state)}
+    compile_digest(state)
+    for name, program in programs.items():
+        print(f"memory   {name}: {memory_summary(program)}")
+    return Programs(init, like, step)
+
+
+def _origin(config: Experiment, workdir: Path) -> TrainedModel | None:
+    """The model of training.init_from, unless the run has its copy already."""
+    if not config.training.init_from or distributed.from_first(
+        lambda: init_from.is_kept(workdir) or bool(saved_steps(workdir))
+    ):
+        return None
+    origin = init_from.load(config)
+    steps = ", ".join(map(str, origin.steps))
+    print(f"initial  the {origin.checkpoint} of {origin.workdir}, step(s) {steps}")
+    return origin
+
+
+def _check_same_data(task: TrainingTask) -> None:
+    if distributed.from_first(lambda: task.data_id) != task.data_id:
+        raise UserError(
+            f"process {jax.process_index()} reads other data than process 0, or has made another "
+            "tokenizer of it; put the data where all processes read the same"
+        )
+
+
+def _restore(
+    config: Experiment,
+    workdir: Path,
+    task: TrainingTask,
+    checkpoints: Checkpoints,
+    programs: Programs,
+    scheduled_only: bool,
+) -> RunState:
+    """Where the run stood at its newest checkpoint; its beginning if there is none."""
+    restored = checkpoints.restore_newest(programs.like, scheduled_only=scheduled_only)
+    if restored is None:
+        state = programs.init()
+        if config.training.init_from:
+            params, extra = init_from.restore(workdir, programs.like.params, programs.like.extra)
+            state = state._replace(params=params, extra=extra)
+        return RunState.new(state, config.training)
+    if restored.notes["data"] != task.data_id:
+        raise UserError(
+            f"the training or validation data, or the order of the batches, is not what {workdir} "
+            "was begun with; put the data back, use the versions of NumPy and of this project "
+            "that starts.jsonl names, or start again in another --workdir"
+        )
+    return RunState.restored(restored.state, restored.notes, restored.scores, config.training)

@@ -1,0 +1,272 @@
+"""Sequence to sequence: pairs of sentences are learned from, translated and scored."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
+from transformer.data.packing import row_widths
+from transformer.data.sources import DataConfig, PairSource, open_source, training_source
+from transformer.data.token_cache import token_cache
+from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
+from transformer.decoding.ensemble import Ensemble
+from transformer.decoding.translation import DecodingConfig, Translator
+from transformer.evaluation import scores
+from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.functional import FunctionalModel, Params
+from transformer.system import distributed
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
+from transformer.tasks.task import Metric, Outputs, Task, examples, mean_nll
+from transformer.training.step import TrainState, make_nll_step, make_train_step
+
+# What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
+# more was slower, and it needs more memory.
+CPU_TOKENS = 2048
+
+
+class Seq2Seq:
+    """A model with its vocabularies: it translates, and scores its translations."""
+
+    def __init__(
+        self,
+        data: DataConfig,
+        tokenizers: Tokenizers,
+        model: FunctionalModel | Ensemble,
+        decoding: DecodingConfig,
+        mesh: jax.sharding.Mesh,
+    ):
+        self.data = data
+        self.tokenizers = tokenizers
+        self.model = model
+        self.translator = Translator(model, tokenizers, decoding, mesh)
+
+    def save(self, workdir: Path) -> None:
+        self.tokenizers.save(workdir)
+
+    def provenance(self) -> dict[str, Any]:
+        decoding = self.translator.config
+        return {
+            "beam_size": decoding.beam_size,
+            "length_penalty": {"name": "gnmt", "alpha": decoding.length_penalty},
+            "max_extra_length": decoding.max_extra_length,
+            "tokenizer_sha256": self.tokenizers.sha256,
+        }
+
+    def translate(
+        self,
+        params: Params,
+        extra: dict,
+        sentences: Sequence[str],
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[str]:
+        """The best translation of each sentence, in order."""
+        return self.translator.translate((params, extra), sentences, progress)
+
+    def evaluate(
+        self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
+    ) -> Outputs:
+        with distributed.first_alone():
+            source = open_source(self.data, split)
+        sources, references = map(list, zip(*source.pairs(), strict=True))
+        hypotheses = self.translate(
+            params, extra, sources, lambda done: progress(done, len(sources))
+        )
+        texts = {"sources": sources, "references": references, "hypotheses": hypotheses}
+        found = {}
+        if distributed.is_first():
+            found = scores.corpus_scores(hypotheses, references, **_kind_of_text(self.data))
+        return Outputs(texts, found, _examples(sources, references, hypotheses))
+
+
+class Seq2SeqTraining:
+    """A model and its sentence pairs, packed into the rows of batches over a mesh."""
+
+    def __init__(
+        self,
+        config: Any,  # the Experiment
+        mesh: jax.sharding.Mesh,
+        task: Seq2Seq,
+        batches: TrainingBatches,
+        validation: EvaluationBatches,
+        validation_source: PairSource,
+        data_id: str,
+    ):
+        self.training = config.training
+        self.mesh = mesh
+        self.task = task
+        self.batches = batches
+        self.validation = validation
+        self.validation_source = validation_source
+        self.data_id = data_id
+        self.num_tokens = batches.packed.num_tokens
+        pairs = batches.packed.pairs
+        flops = find_family(config.model.family).flops
+        lengths = pairs.source_lengths, pairs.target_lengths
+        self.flops = float(flops(config.model, sizes_of(config, task.tokenizers), *lengths).sum())
+
+    def batch(self, number: int) -> tuple[Batch, int]:
+        rows = self.batches.rows(number)
+        batch = distribute(self.batches.packed.batch, rows, split_rows(self.mesh, axis=1))
+        return batch, self.batches.packed.num_tokens_of(rows)
+
+    def make_step(self, optimizer):
+        return make_train_step(self.task.model, optimizer, self.training, self.mesh)
+
+    def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
+        nll_step = make_nll_step(self.task.model, self.mesh)
+        batch = next(self._validation_batches())
+        self.nll_step = nll_step.lower(state.params, state.extra, batch).compile()
+        mean_nll([self.nll_step(state.params, state.extra, batch)])
+        programs = {"validation step": self.nll_step}
+        if self.training.full_validation_every:
+            variables = state.params, state.extra
+            programs |= self.task.translator.prepare(variables, self.validation_source)
+        return programs
+
+    def validate(
+        self, state: TrainState, full: bool, check: Callable[..., None]
+    ) -> tuple[dict[str, float], str]:
+        losses = []
+        for batch in self._validation_batches():
+            check()
+            losses.append(self.nll_step(state.params, state.extra, batch))
+        found = {"nll": mean_nll(losses)}
+        if not full:
+            return found, ""
+        sources, references = map(list, zip(*self.validation_source.pairs(), strict=True))
+        hypotheses = self.task.translate(state.params, state.extra, sources, check)
+        found["bleu"] = scores.bleu(hypotheses, references, **_kind_of_text(self.task.data))
+        return found, _examples(sources, references, hypotheses)
+
+    def examples(self, number: int) -> list[dict[str, Any]]:
+        packed, tokenizers = self.batches.packed, self.task.tokenizers
+        return [
+            {
+                "pair": int(i),
+                "source": tokenizers.source.decode(packed.pairs.source(i).tolist()),
+                "target": tokenizers.target.decode(packed.pairs.target(i).tolist()),
+            }
+            for i in packed.pairs_of(self.batches.rows(number))
+        ]
+
+    def _validation_batches(self) -> Iterator[Batch]:
+        for number in range(len(self.validation)):
+            rows = self.validation.rows(number)
+            yield distribute(self.validation.packed.batch, rows, split_rows(self.mesh, axis=0))
+
+
+def sizes_of(config: Any, tokenizers: Tokenizers) -> Sizes:
+    """What data and vocabularies say of a model's sizes."""
+    limits = config.data.max_source_length, config.data.max_target_length
+    return Sizes(*tokenizers.vocab_sizes, tokenizers.joint, *limits)
+
+
+def prepare(
+    config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Seq2Seq | None
+) -> Seq2SeqTraining:
+    """See Task. Text -> tokenizers -> token cache -> packed rows."""
+    data, seed = config.data, config.training.seed
+    if data.packing and not find_family(config.model.family).packs:
+        raise UserError(
+            f"data.packing is True, but the family {config.model.family} cannot keep the pairs of "
+            "a packed row apart; set data.packing to False"
+        )
+    # 1. Text and tokenizers. One process makes what is new; the others find it.
+    print(f"data     preparing it, in {data.data_dir} if new", flush=True)
+    with distributed.first_alone():
+        source, validation_source = training_source(data), open_source(data, "validation")
+        scores.check_language(**_kind_of_text(data))
+        print(f"data     {source.describe()}; tokenising them if new", flush=True)
+        tokenizers = (
+            begun_with.tokenizers
+            if begun_with
+            else get_tokenizers(workdir, config.tokenizer, source)
+        )
+        limits = data.max_source_length, data.max_target_length
+        folder = Path(data.data_dir).expanduser() / "token_cache"
+        sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
+        pairs = token_cache(source, tokenizers, folder, *limits, *sampling)
+        print(f"data     {pairs.summary}", flush=True)
+        validation_pairs = token_cache(validation_source, tokenizers, folder, None, None)
+
+    # 2. Rows and batches.
+    lengths = pairs.source_lengths, pairs.target_lengths
+    widths = row_widths(*lengths, *limits, packing=data.packing)
+    packed = PackedPairs(pairs, *widths, seed=seed, packing=data.packing)
+    at_once = config.training.max_tokens_per_device
+    if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
+        at_once = CPU_TOKENS
+    rows = layout(config.training.tokens_per_update, at_once, *widths, row_shards(mesh))
+    batches = TrainingBatches(packed, rows, seed)
+    validation = EvaluationBatches(
+        validation_pairs, *widths, rows.rows_per_step, row_shards(mesh), packing=data.packing
+    )
+    print(
+        f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, {packed.fill:.1%} full, "
+        f"{batches.updates_per_epoch:.1f} updates an epoch; {rows.accumulation} x "
+        f"{rows.rows_per_step} rows"
+    )
+
+    # 3. The model.
+    model = build_model(config.model, sizes_of(config, tokenizers))
+    task = Seq2Seq(data, tokenizers, model, config.decoding, mesh)
+    hashes = [source.fingerprint, validation_source.fingerprint, *(t.sha256 for t in tokenizers)]
+    hashes.append(batches.fingerprint)
+    data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+    return Seq2SeqTraining(config, mesh, task, batches, validation, validation_source, data_id)
+
+
+def restore(config: Any, workdir: Path) -> Seq2Seq:
+    """See Task."""
+    tokenizers = Tokenizers.load(workdir)
+    model = build_model(config.model, sizes_of(config, tokenizers))
+    return Seq2Seq(config.data, tokenizers, model, config.decoding, data_mesh())
+
+
+def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
+    """See Task; the first one's data and search. Raises UserError for other vocabularies."""
+    first = members[0]
+    for member in members[1:]:
+        if member.tokenizers.sha256 != first.tokenizers.sha256:
+            raise UserError("--ensemble: the runs have different tokenizers; give runs that share")
+    model = Ensemble(first.model)
+    return Seq2Seq(first.data, first.tokenizers, model, first.translator.config, data_mesh())
+
+
+def content_sha256(data: DataConfig, split: str) -> str:
+    """See Task; split "train" is all that training sees."""
+    source = training_source(data) if split == "train" else open_source(data, split)
+    content = hashlib.sha256()
+    for pair in source.pairs():
+        content.update(f"{pair[0]}\n{pair[1]}\n".encode(errors="surrogatepass"))
+    return content.hexdigest()
+
+
+def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
+    """See Task."""
+    references = [reference for _, reference in open_source(data, split).pairs()]
+    return scores.corpus_scores(hypotheses, references, **_kind_of_text(data))
+
+
+def _examples(sources: list[str], references: list[str], hypotheses: list[str]) -> str:
+    return examples({"source": sources, "reference": references, "translation": hypotheses})
+
+
+def _kind_of_text(data: DataConfig) -> dict[str, Any]:
+    return {"target_language": data.target_language, "is_tokenized": data.is_tokenized}
+
+
+TASK = Task(
+    sections={"data": DataConfig, "tokenizer": TokenizerConfig, "decoding": DecodingConfig},
+    metrics={"nll": Metric("lower"), "bleu": Metric("higher", full=True)},
+    main_metric="bleu",
+    prepare=prepare,
+    restore=restore,
+    ensemble=ensemble,
+    content_sha256=content_sha256,
+    rescore=rescore,
+)

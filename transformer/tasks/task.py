@@ -1,0 +1,136 @@
+"""What is learned from what: the seam between a run and its data.
+
+A task gives the run its batches, its training step and its validation. The run knows no more of
+it than this file says.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax
+import optax
+
+from transformer.models.functional import FunctionalModel, Params
+from transformer.system.errors import UserError
+from transformer.training.step import TrainState
+
+# Modules of transformer.tasks; each has a TASK.
+TASKS = ("seq2seq",)
+
+
+class Metric(NamedTuple):
+    """A number that validation yields."""
+
+    better: Literal["lower", "higher"]
+    full: bool = False  # only full validation yields it: see training.full_validation_every
+
+    def is_better(self, score: float, than: float) -> bool:
+        return score < than if self.better == "lower" else score > than
+
+
+class Outputs(NamedTuple):
+    """What a model makes of a split, and how good that is.
+
+    texts: by name, one line an example; `hypotheses` among them.
+    scores: by metric, a dict with `score` and with `signature` or `definition`; process 0 alone
+      has them.
+    examples: a few of the texts, for people to read.
+    """
+
+    texts: dict[str, list[str]]
+    scores: dict[str, dict[str, Any]]
+    examples: str
+
+
+class TrainedTask(Protocol):
+    """A model with all that it needs to be used."""
+
+    model: FunctionalModel
+
+    def save(self, workdir: Path) -> None:
+        """Writes what a work directory needs beside config and parameters, such as tokenizers."""
+
+    def provenance(self) -> dict[str, Any]:
+        """How outputs are made from parameters, for scores.json."""
+
+    def evaluate(
+        self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
+    ) -> Outputs:
+        """Outputs for a whole split; `progress` is told how many examples are done, of how many."""
+
+
+class TrainingTask(Protocol):
+    """A model and its data, laid out over a mesh."""
+
+    task: TrainedTask
+    data_id: str  # a hash of all examples that the run sees, in their order
+    num_tokens: int  # of all training examples
+    flops: float  # to train on each training example once
+
+    def batch(self, number: int) -> tuple[Any, int]:
+        """A batch on the devices, a function of (seed, number) alone; how many tokens it has."""
+
+    def make_step(self, optimizer: optax.GradientTransformationExtraArgs) -> Any:
+        """The jitted update: (TrainState, batch) -> (TrainState, StepMetrics)."""
+
+    def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
+        """Compiles what validation needs and runs it once, the largest first."""
+
+    def validate(
+        self, state: TrainState, full: bool, check: Callable[..., None]
+    ) -> tuple[dict[str, float], str]:
+        """Metrics, and examples for people to read; `check` is called often, and may raise."""
+
+    def examples(self, number: int) -> list[dict[str, Any]]:
+        """What is in a batch, for people to read."""
+
+
+class Task(NamedTuple):
+    """An entry of the registry.
+
+    sections: the dataclasses of those sections of a config that are the task's own.
+    metrics: what validation yields; full validation yields all of them.
+    main_metric: the one that chooses between checkpoints for a recorded result.
+    prepare: (config, mesh, workdir, begun_with) reads the data and builds the model. begun_with is
+      the TrainedTask of training.init_from, or None. Nothing is written to the work directory.
+    restore: (config, workdir) gives the TrainedTask of a work directory.
+    ensemble: several TrainedTasks as one, whose parameters and extra state are stacked.
+    content_sha256: (data section, split) gives a hash of a split's examples.
+    rescore: (data section, split, hypotheses) gives their scores, as Outputs has them.
+    """
+
+    sections: Mapping[str, type]
+    metrics: Mapping[str, Metric]
+    main_metric: str
+    prepare: Callable[..., TrainingTask]
+    restore: Callable[..., TrainedTask]
+    ensemble: Callable[..., TrainedTask]
+    content_sha256: Callable[[Any, str], str]
+    rescore: Callable[[Any, str, list[str]], dict[str, dict[str, Any]]]
+
+
+def find_task(name: str) -> Task:
+    """The task of that name; raises UserError if there is none."""
+    if name not in TASKS:
+        raise UserError(f"task.name is {name!r}; it must be one of: {', '.join(TASKS)}")
+    return importlib.import_module(f"transformer.tasks.{name}").TASK
+
+
+def examples(columns: Mapping[str, list[str]], count: int = 3) -> str:
+    """A few examples spread over a split, one block each, with a line for each column."""
+    size = len(next(iter(columns.values())))
+    step = max(1, size // count)
+    width = max(map(len, columns))
+    blocks = [
+        "\n".join(f"  {name:{width}}  {lines[i]}" for name, lines in columns.items())
+        for i in range(step // 2, size, step)
+    ]
+    return "\n\n".join(blocks[:count])
+
+
+def mean_nll(losses: list[Any]) -> float:
+    """Cross-entropy in nats per token, of the `Loss` of each batch of a split."""
+    losses = jax.device_get(losses)
+    return sum(float(x.nll) for x in losses) / sum(int(x.tokens) for x in losses)
