@@ -308,8 +308,8 @@ def test_directory_that_is_away(tmp_path, capsys):
             (message,) = capsys.readouterr().err.splitlines()
         assert message == (
             f"warning: metrics: cannot write {workdir / 'metrics.jsonl'}: No such file or "
-            "directory; the training goes on, and what is not written is held in memory and tried again with "
-            "each new line"
+            "directory; the training goes on, and what is not written is held in memory and tried "
+            "again with each new line"
         )
     # Closed without another write.
     assert written(workdir) == shown(workdir) == [(1, TRAIN), (2, TRAIN), (2, EVAL)]

@@ -1,0 +1,51 @@
+import dataclasses
+
+import pytest
+
+from configs import base
+from transformer.data.sources import DataConfig
+from transformer.system.errors import UserError
+from transformer.tasks import seq2seq
+
+DATA = DataConfig(**base.get_config().data)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A test split of three pairs."""
+    for side, lines in {
+        "en": ["a", "b", "c"],
+        "de": ["Eine Katze.", "a b c d:e. f:g.", ""],
+    }.items():
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+    return dataclasses.replace(
+        DATA, test_source=str(tmp_path / "en"), test_target=str(tmp_path / "de")
+    )
+
+
+def test_saved_hypotheses_are_scored_as_they_are(data):
+    whole = seq2seq.rescore(data, "test", ["Eine Katze.", "a b c d:e. f:g.", ""])
+    assert whole["bleu"]["score"] == pytest.approx(100)
+    other = seq2seq.rescore(data, "test", ["Eine Katze.", "a b c d:e. f:h.", ""])
+    assert other["bleu"]["score"] < 100
+    # Text that is tokenised already is scored by its tokens, of which fewer are right.
+    tokens = dataclasses.replace(data, is_tokenized=True)
+    of_tokens = seq2seq.rescore(tokens, "test", ["Eine Katze.", "a b c d:e. f:h.", ""])
+    assert of_tokens["bleu"]["score"] < other["bleu"]["score"]
+    assert "tok:none" in of_tokens["bleu"]["signature"]
+    assert list(of_tokens) == ["bleu", "chrf", "ter"]
+
+
+def test_a_hash_of_a_split(data, tmp_path):
+    before = seq2seq.content_sha256(data, "test")
+    assert before == seq2seq.content_sha256(data, "test")
+    (tmp_path / "de").write_text("Eine Katze.\na\n\n")
+    assert seq2seq.content_sha256(data, "test") != before
+
+
+def test_a_family_that_cannot_pack_is_told_so(data, monkeypatch):
+    config = base.get_config()
+    family = seq2seq.find_family("transformer")._replace(packs=False)
+    monkeypatch.setattr(seq2seq, "find_family", lambda name: family)
+    with pytest.raises(UserError, match=r"cannot keep the pairs of a packed row apart; set data\."):
+        seq2seq.prepare(config, None, None, None)
