@@ -55,22 +55,22 @@ def get_config() -> ConfigDict:
     config.data.packing = True
 
     config.tokenizer = ConfigDict()
-    # bpe or unigram, SentencePiece's; or subword-nmt, for text that is tokenised already: then
-    # vocab_size is the number of merges, and the vocabulary what occurs after them.
+    # bpe or unigram, by SentencePiece; or subword-nmt, for pre-tokenised text. With subword-nmt,
+    # vocab_size is the number of merges, and the vocabulary holds what they leave in the text.
     config.tokenizer.model_type = "bpe"
-    # Section 5.1; here the 4 special pieces and the 256 bytes are among them.
+    # Section 5.1; the 4 special pieces and the 256 bytes are among them.
     config.tokenizer.vocab_size = 37_000
     # One vocabulary for both languages, or one of vocab_size for each.
     config.tokenizer.joint = True
-    # At most this many training pairs, evenly spaced, train the tokenizer.
+    # The tokenizer is trained on at most so many training pairs, evenly spaced.
     config.tokenizer.sample_size = 1_000_000
     # BPE-dropout, for bpe and subword-nmt: the probability that a merge is left out in training
-    # text (Provilkov et al. 2020: 0.1); 0: none.
+    # text (Provilkov et al. 2020: 0.1); 0: no dropout.
     config.tokenizer.sampling_alpha = 0.0
-    # How often each training pair is segmented, in advance: an epoch, the token cache and the
-    # time to plan the batches grow by this factor. training.seed does not change what is drawn.
+    # How many times each training pair is segmented, in advance. An epoch, the token cache and the
+    # time to plan the batches grow by this factor. training.seed has no effect on what is drawn.
     config.tokenizer.num_samples = 1
-    # SentencePiece models, or the tokenizer.model of another run, to use instead of training;
+    # SentencePiece models, or the tokenizer.model of another run, to use instead of a new one;
     # source_model alone if joint.
     config.tokenizer.source_model = placeholder(str)
     config.tokenizer.target_model = placeholder(str)

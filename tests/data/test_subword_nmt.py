@@ -137,7 +137,7 @@ def test_a_saved_tokenizer_is_known_by_its_content():
 
 @pytest.mark.parametrize("model", NO_MODELS)
 def test_other_bytes_are_refused(model):
-    with pytest.raises(UserError, match=r"^run/tokenizer\.model holds no merges of subword-nmt"):
+    with pytest.raises(UserError, match=r"^run/tokenizer\.model is not a subword-nmt tokenizer"):
         from_bytes(model, "run/tokenizer.model")
 
 

@@ -82,25 +82,21 @@ def test_special_ids_and_bytes_come_first():
     assert [piece(i) for i in (0, 1, 2, 3, 4, 259)] == [
         "<pad>", "<s>", "</s>", "<unk>", "<0x00>", "<0xFF>",
     ]  # fmt: skip
-
-
-def test_vocab_size_is_what_was_asked_for():
     assert small_tokenizer().vocab_size == 310
 
 
-def test_encode_adds_neither_bos_nor_eos():
-    pieces = [piece(i) for i in small_tokenizer().encode("The dog")]
-    assert "".join(pieces) == "\u2581The\u2581dog"
-    assert small_tokenizer().encode("") == []
-
-
-def test_a_character_outside_the_vocabulary_becomes_its_bytes():
-    space, *rest = small_tokenizer().encode("\u00e9")  # UTF-8: C3 A9
+def test_encode_gives_pieces_and_bytes_and_adds_neither_bos_nor_eos():
+    encode = small_tokenizer().encode
+    assert "".join(map(piece, encode("The dog"))) == "\u2581The\u2581dog"
+    assert encode("") == []
+    space, *rest = encode("\u00e9")  # not in the vocabulary; UTF-8: C3 A9
     assert piece(space) == "\u2581"
     assert rest == [4 + 0xC3, 4 + 0xA9]
+    # A lone surrogate becomes the replacement character.
+    assert encode("a\ud800b\udfff") == encode("a\ufffdb\ufffd")
 
 
-def test_decode_stops_at_the_first_eos_and_passes_over_padding_and_bos():
+def test_decode_stops_at_the_first_eos_and_skips_padding_and_bos():
     tokenizer = small_tokenizer()
     dog, cat = tokenizer.encode("dog"), tokenizer.encode("cat")
     assert tokenizer.decode([BOS, *dog, PAD, *cat, EOS, *dog, PAD]) == "dog cat"
@@ -134,12 +130,14 @@ def test_sampling():
     assert tokenizer.sample_batch(texts, 0.0, seed=3) == plain
 
 
-def model_of_others(**options) -> SentencePieceTokenizer:
+def model_of_others(**changes) -> SentencePieceTokenizer:
+    """A model that somebody has trained with other options of SentencePiece."""
+    options = {"model_type": "bpe", "vocab_size": 60, "minloglevel": 2}
+    options |= {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS, "unk_id": UNK} | changes
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_writer=model, minloglevel=2, pad_id=PAD,
-        bos_id=BOS, eos_id=EOS, unk_id=UNK, **{"model_type": "bpe", "vocab_size": 60, **options},
-    )  # fmt: skip
+        sentence_iterator=iter(SENTENCES), model_writer=model, **options
+    )
     return SentencePieceTokenizer(model.getvalue(), "their.model")
 
 
@@ -168,7 +166,7 @@ def test_sampling_with_the_models_of_others(options):
     ],
 )
 def test_what_is_not_made_of_merges_within_words(options):
-    message = r"^tokenizer\.sampling_alpha leaves out merges, but their\.model is not made of"
+    message = r"^tokenizer\.sampling_alpha leaves out merges, but their\.model is not a BPE model"
     with pytest.raises(UserError, match=message):
         model_of_others(**options).sample_batch(["a"], 0.1, seed=3)
 
@@ -233,11 +231,6 @@ def test_round_trip_of_spaces_that_training_hardly_saw(model_type):
     assert tokenizer.decode(tokenizer.encode(" a  b ")) == " a  b "
 
 
-def test_lone_surrogates_become_the_replacement_character():
-    tokenizer = small_tokenizer()
-    assert tokenizer.encode("a\ud800b\udfff") == tokenizer.encode("a\ufffdb\ufffd")
-
-
 # --- Training -----------------------------------------------------------------------------
 
 
@@ -280,34 +273,32 @@ def test_a_vocabulary_larger_than_the_text_gives(model_type):
         train_sentencepiece(["hello world"], vocab_size=5000, model_type=model_type)
     largest = {"bpe": 288, "unigram": 268}[model_type]
     assert one_line(error) == (
-        f"tokenizer.vocab_size is 5000, but the training text gives {largest} pieces at most; "
+        f"tokenizer.vocab_size is 5000, but the training text gives at most {largest} pieces; "
         f"set tokenizer.vocab_size to {largest} or less"
     )
     fitting = train_sentencepiece(["hello world"], vocab_size=largest, model_type=model_type)
     assert fitting.vocab_size == largest
 
 
-def test_a_vocabulary_smaller_than_the_characters():
+@pytest.mark.parametrize(
+    ("sentences", "vocab_size", "message"),
+    [
+        # 4 special, 256 bytes, h e l o w r d and the space
+        (
+            ["hello world"],
+            264,
+            "tokenizer.vocab_size is 264, but the special tokens, the bytes and the characters of "
+            "the training text are 268 pieces already; set tokenizer.vocab_size to 268 or more",
+        ),
+        ([], 300, "no text to train the tokenizer on: every sentence is empty"),
+        (["", ""], 300, "no text to train the tokenizer on: every sentence is empty"),
+        (SENTENCES, -1, "SentencePiece cannot train the tokenizer: "),
+    ],
+)
+def test_other_training_errors(sentences, vocab_size, message):
     with pytest.raises(UserError) as error:
-        train_sentencepiece(["hello world"], vocab_size=264, model_type="bpe")
-    # 4 special, 256 bytes, h e l o w r d and the space
-    assert one_line(error) == (
-        "tokenizer.vocab_size is 264, but the special tokens, the bytes and the characters of "
-        "the training text are 268 pieces already; set tokenizer.vocab_size to 268 or more"
-    )
-
-
-@pytest.mark.parametrize("sentences", [[], ["", ""]])
-def test_training_without_text(sentences):
-    with pytest.raises(UserError) as error:
-        train_sentencepiece(sentences, vocab_size=300, model_type="bpe")
-    assert one_line(error) == "no text to train the tokenizer on: every sentence is empty"
-
-
-def test_other_training_errors_are_one_line():
-    with pytest.raises(UserError) as error:
-        train_sentencepiece(SENTENCES, vocab_size=-1, model_type="bpe")
-    assert one_line(error).startswith("SentencePiece cannot train the tokenizer: ")
+        train_sentencepiece(sentences, vocab_size=vocab_size, model_type="bpe")
+    assert one_line(error).startswith(message)
 
 
 def test_sentencepiece_is_quiet(capfd):
@@ -340,43 +331,24 @@ def test_load_refuses_what_is_no_model(tmp_path, content):
     with pytest.raises(UserError) as error:
         load(path)
     assert one_line(error) == (
-        f"{path} is not a SentencePiece model; give a .model file that SentencePiece has written"
+        f"{path} is not a SentencePiece model; give a .model file written by SentencePiece"
     )
 
 
-def test_load_refuses_other_special_ids(tmp_path):
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(  # its defaults: <unk>, <s>, </s>
-        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=50, minloglevel=2
-    )
-    path = tmp_path / "theirs.model"
-    path.write_bytes(model.getvalue())
+def test_other_special_ids_are_refused():
     with pytest.raises(UserError) as error:
-        load(path)
+        model_of_others(pad_id=-1, bos_id=1, eos_id=2, unk_id=0)  # SentencePiece's defaults
     assert one_line(error) == (
-        f"{path} has pad_id=-1 bos_id=1 eos_id=2; expected pad_id=0 bos_id=1 eos_id=2: train "
+        "their.model has pad_id=-1 bos_id=1 eos_id=2; expected pad_id=0 bos_id=1 eos_id=2: train "
         "it again with --pad_id=0 --bos_id=1 --eos_id=2 --unk_id=3"
     )
 
 
-def test_a_model_without_bytes_can_be_used():
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=50, minloglevel=2,
-        pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK,
-    )  # fmt: skip
-    tokenizer = SentencePieceTokenizer(model.getvalue())
+def test_models_of_others_can_be_used():
+    tokenizer = model_of_others()  # without bytes
     assert tokenizer.decode(tokenizer.encode("the\u2581dog")) == "the dog"
     assert UNK in tokenizer.encode("\u017c")
-
-
-def test_a_model_with_another_id_for_what_it_does_not_know():
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=320, minloglevel=2,
-        pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=5, byte_fallback=True,
-    )  # fmt: skip
-    tokenizer = SentencePieceTokenizer(model.getvalue())
+    tokenizer = model_of_others(vocab_size=320, unk_id=5, byte_fallback=True)
     assert tokenizer.decode(tokenizer.encode("a\u2581b")) == "a\u2581b"
 
 
@@ -388,14 +360,16 @@ def names(directory) -> list[str]:
 
 
 def test_joint_tokenizers(tmp_path):
-    tokenizers = get_tokenizers(tmp_path, make_config(), PAIRS)
+    pairs, config = Pairs(PAIRS.pairs), make_config(sample_size=3, vocab_size=300)
+    tokenizers = get_tokenizers(tmp_path, config, pairs)
     assert names(tmp_path) == []
+    assert tokenizers.source is tokenizers.target
     tokenizers.save(tmp_path)
     assert names(tmp_path) == ["tokenizer.model"]
-    assert tokenizers.source is tokenizers.target
-    loaded = Tokenizers.load(tmp_path)
-    assert loaded.joint
-    assert loaded.source.sha256 == tokenizers.source.sha256
+    again = get_tokenizers(tmp_path, config, pairs)
+    assert again.joint
+    assert again.source.sha256 == tokenizers.source.sha256
+    assert pairs.asked_for == [3]  # trained once, on a sample
 
 
 def test_separate_tokenizers(tmp_path):
@@ -409,6 +383,10 @@ def test_separate_tokenizers(tmp_path):
     loaded = Tokenizers.load(tmp_path)
     assert not loaded.joint
     assert [t.sha256 for t in loaded] == [t.sha256 for t in tokenizers]
+    # A run that was killed while it saved them makes both again.
+    (tmp_path / "tokenizer.target.model").unlink()
+    again = get_tokenizers(tmp_path, config, pairs)
+    assert [t.sha256 for t in again] == [t.sha256 for t in tokenizers]
 
 
 def test_load_without_tokenizers(tmp_path):
@@ -418,24 +396,6 @@ def test_load_without_tokenizers(tmp_path):
         f"no tokenizer in {tmp_path}: expected tokenizer.model, or tokenizer.source.model and "
         "tokenizer.target.model"
     )
-
-
-def test_get_tokenizers_trains_on_a_sample_once(tmp_path):
-    pairs = Pairs(PAIRS.pairs)
-    first = get_tokenizers(tmp_path, make_config(sample_size=3, vocab_size=300), pairs)
-    first.save(tmp_path)
-    again = get_tokenizers(tmp_path, make_config(sample_size=3, vocab_size=300), pairs)
-    assert pairs.asked_for == [3]
-    assert first.source.sha256 == again.source.sha256
-
-
-def test_half_saved_separate_tokenizers_are_made_again(tmp_path):
-    config = make_config(joint=False, vocab_size=300)
-    first = get_tokenizers(tmp_path, config, PAIRS)
-    first.save(tmp_path)
-    (tmp_path / "tokenizer.target.model").unlink()
-    again = get_tokenizers(tmp_path, config, PAIRS)
-    assert [t.sha256 for t in first] == [t.sha256 for t in again]
 
 
 def test_given_models_are_used_and_copied(tmp_path, monkeypatch):
@@ -466,7 +426,7 @@ def test_given_models_are_used_and_copied(tmp_path, monkeypatch):
         ({"sampling_alpha": -0.1}, r"tokenizer.sampling_alpha is -0.1; it must be in \[0, 1\)"),
         ({"sampling_alpha": 1.0}, r"tokenizer.sampling_alpha is 1.0; it must be in \[0, 1\)"),
         ({"num_samples": 0}, "tokenizer.num_samples is 0; it must be at least 1"),
-        ({"num_samples": 2}, "tokenizer.num_samples is 2, of one and the same segmentation"),
+        ({"num_samples": 2}, "tokenizer.num_samples is 2, but without sampling all would be"),
         (
             {"model_type": "unigram", "sampling_alpha": 0.1},
             "tokenizer.sampling_alpha is 0.1, but a unigram model has no merges to leave out",

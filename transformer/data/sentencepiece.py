@@ -1,7 +1,7 @@
-"""SentencePiece models that lose nothing.
+"""SentencePiece models without loss: `decode(encode(line)) == line` for every line of text.
 
-A vocabulary is trained without any normalisation and with one piece for each of
-the 256 bytes, so that `decode(encode(line)) == line` for every line of text.
+To this end a vocabulary is trained without normalisation and with a piece for each of the
+256 bytes.
 """
 
 import functools
@@ -35,8 +35,8 @@ class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model.
 
     model_bytes: the content of a SentencePiece .model file.
-    name: what to call the model in errors.
-    Raises UserError for bytes that are no SentencePiece model, and for a model that
+    name: what errors call it.
+    Raises UserError for bytes that are not a SentencePiece model, and for a model that
     gives padding, BOS or EOS other ids than 0, 1 and 2.
     """
 
@@ -50,8 +50,7 @@ class SentencePieceTokenizer(Tokenizer):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
         except (RuntimeError, ValueError, TypeError) as error:
             raise UserError(
-                f"{name} is not a SentencePiece model; give a .model file that "
-                "SentencePiece has written"
+                f"{name} is not a SentencePiece model; give a .model file written by SentencePiece"
             ) from error
         processor = self._processor
         found = {
@@ -81,7 +80,7 @@ class SentencePieceTokenizer(Tokenizer):
         return batch
 
     def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See Tokenizer. A text with U+2581 or too long a word is split as it always is, too."""
+        """See Tokenizer. A text with U+2581 or with too long a word gets no dropout."""
         rng = random.Random(seed)
         return [self._sample(without_surrogates(text), alpha, rng) for text in texts]
 
@@ -101,13 +100,13 @@ class SentencePieceTokenizer(Tokenizer):
                     found.append(ids[symbol])
                 elif self._has_bytes:
                     found += self._bytes(symbol)
-                elif found[-1:] != [self._processor.unk_id()]:  # one for all that follow
+                elif found[-1:] != [self._processor.unk_id()]:  # one for a run of unknown ones
                     found.append(self._processor.unk_id())
         return found
 
     @functools.cached_property
     def _merges(self) -> tuple[dict[str, int], dict[str, float]]:
-        """The ids of the pieces that are text, and in which order they are merged."""
+        """The ids of the pieces that are text, and the rank of the merge that makes each."""
         p = self._processor
         special = p.is_control, p.is_unknown, p.is_unused, p.is_byte
         ids = {
@@ -116,8 +115,8 @@ class SentencePieceTokenizer(Tokenizer):
             if not any(is_(i) for is_ in special)
         }
         ranks = {piece: -p.get_score(i) for piece, i in ids.items()}
-        # The scores of BPE are minus the number of the merge; of other models, log-probabilities;
-        # of symbols that somebody has added to either, 0.
+        # In a BPE model a score is minus the number of the merge; in a unigram model, a
+        # log-probability; for symbols that a user has added to either, 0.
         is_plain_bpe = (
             all(rank.is_integer() for rank in ranks.values())
             and len(set(ranks.values())) == len(ranks)
@@ -125,17 +124,17 @@ class SentencePieceTokenizer(Tokenizer):
         )
         if not is_plain_bpe:
             raise UserError(
-                f"tokenizer.sampling_alpha leaves out merges, but {self._name} is not made of "
-                "merges within words alone (type bpe, no symbols of the user's, spaces first); "
+                f"tokenizer.sampling_alpha leaves out merges, but {self._name} is not a BPE model "
+                "whose merges stay within words (type bpe, no user-defined symbols, spaces first); "
                 "set tokenizer.sampling_alpha to 0, or give another tokenizer"
             )
         return ids, ranks
 
     def _ids(self, text: str) -> list[int]:
-        """Token ids of a text that holds U+2581, which SentencePiece takes for a space.
+        """Token ids of a text that holds U+2581, which SentencePiece would take for a space.
 
-        A character that the vocabulary lacks comes out as its bytes; so put one in
-        place of U+2581, and then its bytes in place of the bytes of the other.
+        A character that the vocabulary lacks is encoded as its bytes. So encode such a
+        character in place of U+2581, and then replace its bytes by those of U+2581.
         """
         known = self._processor.piece_to_id
         unknown = self._processor.unk_id()  # not always UNK, in a model that was given to us
@@ -156,10 +155,10 @@ class SentencePieceTokenizer(Tokenizer):
         return [self._byte_ids[byte] for byte in text.encode()]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of token ids up to the first EOS; PAD and BOS are passed over.
+        """The text of token ids up to the first EOS; PAD and BOS are skipped.
 
-        One hypothesis is one line: a line feed or carriage return becomes a space.
-        Bytes that are no UTF-8, which a model may well predict, become U+FFFD.
+        It is one line: a line feed or carriage return becomes a space. Bytes that are not
+        UTF-8, which a model may well predict, become U+FFFD.
         """
         tokens = list(itertools.takewhile(lambda token: token != EOS, map(int, ids)))
         return self._processor.decode(tokens).translate(LINE_BREAKS)
@@ -176,9 +175,9 @@ def train_sentencepiece(
 
     vocab_size: pieces, including the 4 special ones and the 256 bytes.
     model_type: 'bpe' or 'unigram'.
-    character_coverage: this share of the text's characters get pieces of their own, the
-      rarest are left to the bytes: web text holds thousands that occur once.
-    Raises UserError without sentences, and for a vocab_size that the text cannot give.
+    character_coverage: this share of the text's characters get pieces of their own. The
+      rarest become bytes: web text holds thousands of characters that occur once.
+    Raises UserError without sentences, and for a vocab_size that does not fit the text.
     """
     import sentencepiece
 
@@ -197,9 +196,9 @@ def train_sentencepiece(
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             byte_fallback=True,
-            # However rare it is: left to the bytes, a space would come back as U+2581.
+            # However rare it is: as bytes, a space would come back as U+2581.
             required_chars=_SPACE,
-            # Longer lines are dropped without a word; the default is 4192 bytes.
+            # Longer lines are dropped silently; the default is 4192 bytes.
             max_sentence_length=2**30,
             # Part of the model's bytes, so it must not depend on the machine.
             num_threads=16,
@@ -211,11 +210,11 @@ def train_sentencepiece(
 
 
 def _training_error(vocab_size: int, message: str) -> UserError:
-    """What SentencePiece's message says, in the words of our configuration."""
+    """SentencePiece's message in the words of our configuration."""
     if match := re.search(r"too high.* value <= (\d+)", message):
         return UserError(
-            f"tokenizer.vocab_size is {vocab_size}, but the training text gives "
-            f"{match[1]} pieces at most; set tokenizer.vocab_size to {match[1]} or less"
+            f"tokenizer.vocab_size is {vocab_size}, but the training text gives at most "
+            f"{match[1]} pieces; set tokenizer.vocab_size to {match[1]} or less"
         )
     if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(

@@ -1,8 +1,8 @@
-"""Byte-pair encoding of text that is tokenised already, by the subword-nmt library.
+"""Byte-pair encoding (BPE) of pre-tokenised text, with the subword-nmt library.
 
-What much published work on translation uses: words are what stands between spaces; merges
-learned from their characters split them into symbols, of which all but a word's last end
-in "@@". The vocabulary is what then occurs in the training text; what does not is unknown.
+Much published work on translation uses it. Words are separated by spaces. Merges, learned from
+the characters of words, join these to symbols; all symbols of a word but the last end in "@@".
+The vocabulary is the set of symbols in the training text; any other symbol is unknown.
 """
 
 import collections
@@ -30,15 +30,15 @@ from transformer.system.errors import UserError
 _JOINED = "@@ "
 _END = "</w>"
 _UNKNOWN = "<unk>"
-_VERSION = "#version: 0.2"  # of the merges: the end of a word is part of its last character
+_VERSION = "#version: 0.2"  # of the codes: the end of a word is part of its last character
 
 
 class SubwordNmtTokenizer(Tokenizer):
-    """Merges and a vocabulary.
+    """BPE merges and a vocabulary.
 
-    model_bytes: what `train_subword_nmt` made, JSON: "merges" as the lines of a file of
-      codes of subword-nmt, and "symbols" in the order of their ids.
-    name: what to call it in errors.
+    model_bytes: JSON, as `train_subword_nmt` makes it: "merges", the lines of a subword-nmt
+      codes file, and "symbols" in the order of their ids.
+    name: what errors call it.
     Raises UserError for other bytes.
     """
 
@@ -55,19 +55,20 @@ class SubwordNmtTokenizer(Tokenizer):
             self._ids = {symbol: UNK + 1 + i for i, symbol in enumerate(symbols)}
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UserError(
-                f"{name} holds no merges of subword-nmt; give the tokenizer.model of a run"
+                f"{name} is not a subword-nmt tokenizer; give the tokenizer.model of a run"
             ) from error
         self.model_bytes = model_bytes
         self.vocab_size = len(self._symbols)
 
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
-        del num_threads  # it is Python, and keeps the words it has seen
+        del num_threads  # subword-nmt is Python, with a cache of words
         return [[self._ids.get(symbol, UNK) for symbol in _split(self._bpe, t)] for t in texts]
 
     def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See Tokenizer. A word is split as it always is when a symbol drawn for it is unknown.
+        """See Tokenizer. If a symbol drawn for a word is unknown, the word gets no dropout.
 
-        Unknown are those that in the training text, as it always is split, are merged everywhere.
+        A symbol is unknown if BPE merges it with a neighbour wherever it occurs in the training
+        text.
         """
         rng = random.Random(seed)
         return [self._sample(_clean(text).split(" "), alpha, rng) for text in texts]
@@ -88,16 +89,16 @@ class SubwordNmtTokenizer(Tokenizer):
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """See Tokenizer. Words get one space between them; one that ends in "@@" is joined."""
+        """See Tokenizer. One space separates words; a symbol that ends in "@@" joins the next."""
         tokens = itertools.takewhile(lambda token: token != EOS, map(int, ids))
         symbols = (self._symbols[token] for token in tokens if token not in (PAD, BOS))
         return " ".join(symbols).replace(_JOINED, "").removesuffix(_JOINED.strip())
 
 
 def train_subword_nmt(sentences: Sequence[str], *, num_merges: int) -> SubwordNmtTokenizer:
-    """Learns merges and vocabulary; the same sentences give the same bytes.
+    """Learns merges and a vocabulary; the same sentences give the same bytes.
 
-    num_merges: fewer if no pair of symbols that occurs twice is left.
+    num_merges: it learns fewer if no pair of symbols is left that occurs twice.
     Raises UserError without words, and for words that give no merge.
     """
     from subword_nmt.learn_bpe import learn_bpe
@@ -107,9 +108,9 @@ def train_subword_nmt(sentences: Sequence[str], *, num_merges: int) -> SubwordNm
         raise UserError("no text to train the tokenizer on: every sentence is empty")
     codes = io.StringIO(newline="\n")
     if any(len(word) > 1 for text in texts for word in text.split(" ")):
-        with contextlib.redirect_stderr(io.StringIO()):  # its progress
+        with contextlib.redirect_stderr(io.StringIO()):  # progress messages
             learn_bpe(texts, codes, num_merges)
-    merges = codes.getvalue().split("\n")[1:-1]  # but the line with the version
+    merges = codes.getvalue().split("\n")[1:-1]  # the first line is the version
     if not merges:
         raise UserError("no pair of characters occurs twice in the text to train the tokenizer on")
     bpe = _bpe(merges)

@@ -1,4 +1,4 @@
-"""The tokenizers of a run: from its work directory, given, or trained on its data."""
+"""The tokenizers of a run: read from its work directory or given files, or trained."""
 
 import dataclasses
 import os
@@ -61,18 +61,18 @@ class TokenizerConfig:
             )
         if self.num_samples > 1 and not self.sampling_alpha:
             raise UserError(
-                f"tokenizer.num_samples is {self.num_samples}, of one and the same segmentation; "
-                "set tokenizer.sampling_alpha, too, or tokenizer.num_samples to 1"
+                f"tokenizer.num_samples is {self.num_samples}, but without sampling all would be "
+                "the same; set tokenizer.sampling_alpha, too, or tokenizer.num_samples to 1"
             )
         if self.target_model and not self.source_model:
             raise UserError(
                 "tokenizer.target_model is given without tokenizer.source_model; give both "
-                "(or, with tokenizer.joint, tokenizer.source_model alone)"
+                "(or, with tokenizer.joint, only tokenizer.source_model)"
             )
         if self.joint and self.target_model:
             raise UserError(
-                "tokenizer.joint is true and tokenizer.target_model is given; a joint "
-                "vocabulary is tokenizer.source_model alone"
+                "tokenizer.joint is True and tokenizer.target_model is given; give a joint "
+                "vocabulary as tokenizer.source_model alone"
             )
         if not self.joint and self.source_model and not self.target_model:
             raise UserError(
@@ -82,7 +82,7 @@ class TokenizerConfig:
 
 
 def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer model") -> Tokenizer:
-    """The tokenizer that `model_bytes` are all of; raises UserError if they are of none."""
+    """The tokenizer with these `model_bytes`; raises UserError if there is none."""
     kind = SubwordNmtTokenizer if model_bytes.startswith(b"{") else SentencePieceTokenizer
     return kind(model_bytes, name)
 
@@ -111,7 +111,7 @@ class Tokenizers(NamedTuple):
 
     @property
     def sha256(self) -> list[str]:
-        """Of the one that is joint, or of both."""
+        """The hash of each different tokenizer: one if joint, else two."""
         return [tokenizer.sha256 for tokenizer in dict.fromkeys(self)]
 
     def save(self, workdir: str | os.PathLike) -> None:
@@ -140,10 +140,10 @@ _SEPARATE = ("tokenizer.source.model", "tokenizer.target.model")
 def get_tokenizers(
     workdir: str | os.PathLike, config: TokenizerConfig, pairs: PairSource
 ) -> Tokenizers:
-    """The tokenizers of a run: those in workdir; else those of the configuration; else new.
+    """The tokenizers of a run: those in workdir; else those that the config gives; else new.
 
-    Training uses `config.sample_size` of the `pairs` (the training data), evenly spaced.
-    Nothing is written: see `Tokenizers.save`.
+    New ones are trained on `config.sample_size` of the `pairs` (the training data), evenly
+    spaced. Nothing is written: see `Tokenizers.save`.
     """
     if _saved(pathlib.Path(workdir)) is not None:
         return Tokenizers.load(workdir)
@@ -180,7 +180,7 @@ def _saved(workdir: pathlib.Path) -> tuple[str, ...] | None:
     """The names of the tokenizer files in workdir, if they are complete."""
     if (workdir / _JOINT).exists():
         return (_JOINT,)
-    # One alone is what a run that was killed between the two has left: made again.
+    # A run that was killed between the two leaves one; they are then made again.
     if all((workdir / name).exists() for name in _SEPARATE):
         return _SEPARATE
     return None

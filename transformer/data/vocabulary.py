@@ -1,4 +1,4 @@
-"""Token ids, and what every tokenizer can do."""
+"""Special token ids, and the interface of a tokenizer."""
 
 import abc
 import hashlib
@@ -12,7 +12,7 @@ LINE_BREAKS = str.maketrans("\r\n", "  ")  # a sentence is one line
 class Tokenizer(abc.ABC):
     """Text to token ids and back.
 
-    model_bytes: all there is to it, as a file holds it.
+    model_bytes: the whole tokenizer, as a file holds it.
     vocab_size: ids are 0 to vocab_size - 1; PAD, BOS, EOS and UNK are the first four.
     """
 
@@ -34,13 +34,13 @@ class Tokenizer(abc.ABC):
     def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """`encode_batch` with BPE-dropout: see bpe_dropout.segment. One seed gives the same ids.
 
-        Words of more than bpe_dropout.LONGEST characters, or texts with such words, are split as
-        they always are. Raises UserError for a vocabulary that has no merges.
+        Words of more than bpe_dropout.LONGEST characters, or texts with such words, are segmented
+        as without dropout. Raises UserError for a vocabulary that has no merges.
         """
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Text, one line, of token ids up to the first EOS; PAD and BOS are passed over."""
+        """The text, one line, of token ids up to the first EOS; PAD and BOS are skipped."""
 
     def encode(self, text: str) -> list[int]:
         """`encode_batch` of one line."""

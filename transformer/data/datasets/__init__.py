@@ -7,19 +7,20 @@ pairs = builder.as_data_source("train")
 
 import contextlib
 import difflib
-import fcntl
 import importlib.resources.abc
 import io
 import sys
 import types
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import tensorflow_datasets as tfds
 from absl import logging
 
 from transformer.system.errors import UserError
+from transformer.system.locks import lock_file
 
-# TFDS 4.9.10 finds its checksums with this package, but does not require it. The standard
+# TFDS 4.9.10 finds its checksums with this package but does not require it. The standard
 # library has the same.
 try:
     import importlib_resources  # noqa: F401
@@ -27,7 +28,7 @@ except ModuleNotFoundError:
     sys.modules["importlib_resources"] = importlib.resources
 
 _OURS = ("grammar_en_de", "multi30k")
-# For the error message only: every other dataset of TFDS can be asked for, too.
+# For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
     *(f"wmt{year}_translate" for year in range(13, 20)),
     *("flores", "mtnt", "opus", "para_crawl", "ted_hrlr_translate"),
@@ -41,8 +42,8 @@ def get_builder(
 
     Nothing is downloaded or written: see prepare(). raw_dir is a folder with the
     files of Multi30k. Raises UserError for an unknown name or config, for a raw_dir
-    that is wrong or that the dataset does not read, and for data that lie in
-    data_dir in a format that needs TensorFlow.
+    that is wrong or that the dataset does not read, and for data in data_dir whose
+    format needs TensorFlow.
     """
     dataset, _, config = name.partition("/")
     cls = _builder_class(dataset)
@@ -53,40 +54,33 @@ def get_builder(
         raise UserError(f"unknown dataset {name!r}; {nearest}")
     if len(configs) > 1 and not config:  # TFDS would take the first, Czech for WMT 2014
         raise UserError(f"dataset {name!r} needs a config; choose one of {', '.join(configs)}")
-    arguments = {"config": config} if config else {}
     if raw_dir and dataset != "multi30k":
-        raise UserError(f"dataset {name!r} does not read raw_dir ({raw_dir}): leave it unset")
-    if raw_dir:
-        arguments["raw_dir"] = raw_dir
-    with _quiet():
-        try:
-            builder = cls(**arguments, data_dir=data_dir, file_format="array_record")
-        except ValueError as error:
-            if "File format" not in str(error):
-                raise
-            raise UserError(
-                f"{name} lies in {data_dir} in a format that needs TensorFlow, not in "
-                "array_record; choose another data_dir"
-            ) from error
-    return builder
+        raise UserError(f"dataset {name!r} does not read raw_dir ({raw_dir}); leave it unset")
+    given = {key: value for key, value in (("config", config), ("raw_dir", raw_dir)) if value}
+    try:
+        with _quiet():
+            return cls(**given, data_dir=data_dir, file_format="array_record")
+    except ValueError as error:
+        if "File format" not in str(error):
+            raise
+        raise UserError(
+            f"{name} lies in {data_dir} in a format that needs TensorFlow, not in "
+            "array_record; choose another data_dir"
+        ) from error
 
 
 def prepare(builder: tfds.core.DatasetBuilder) -> None:
     """Downloads the dataset and writes it to disk, if it is not there already.
 
-    Several processes may call this for one data_dir: a lock in it lets one work
-    and the others wait. Without a network TFDS tries for about three minutes.
+    Several processes may call this for one data_dir: one works, the others wait.
+    Without a network TFDS tries for about three minutes.
     Raises UserError if the download or the data fail.
     """
     if not _is_prepared(builder):
-        root = builder.data_dir_root
+        root = Path(builder.data_dir_root)
         root.mkdir(parents=True, exist_ok=True)
         # One lock for all datasets: they share the folder of the downloads.
-        with open(root / ".prepare.lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:
-                logging.warning("no file locks in %s: %s", root, error.strerror)
+        with lock_file(root / "prepare.lock", wait=True):
             if not _is_prepared(builder):
                 _download_and_prepare(builder)
     if not builder.info.splits:  # another process has prepared it since builder was made
@@ -94,7 +88,7 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
 
 
 def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
-    # To import a builder is to register it; late, to keep the import of this package cheap.
+    # Importing a builder registers it; late, to keep the import of this package cheap.
     import tensorflow_datasets.translate  # noqa: F401
 
     import transformer.data.datasets.grammar_en_de
@@ -124,12 +118,12 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
     if builder.data_path.exists():
-        raise UserError(f"{builder.data_dir} holds no complete dataset: delete it, run again")
-    # What a killed process has left; the lock is ours.
+        raise UserError(f"{builder.data_dir} holds no complete dataset; delete it, run again")
+    # What a killed process left behind: we have the lock.
     for path in builder.data_path.parent.glob(f"incomplete.*_{builder.data_path.name}"):
         path.rmtree()
     name, downloads = builder.info.full_name, builder.data_dir_root / "downloads"
-    # To unpack an archive TFDS wants two functions of TensorFlow. Here they are in Python.
+    # To unpack an archive TFDS needs two functions of TensorFlow. Here they are in Python.
     extractor.tf = types.SimpleNamespace(
         compat=types.SimpleNamespace(as_text=str),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
@@ -140,19 +134,19 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
             builder.download_and_prepare()
     except NonMatchingChecksumError as error:
         raise UserError(
-            f"{name} was damaged on its way, or has changed: {_first_line(error)} "
+            f"a download of {name} was damaged, or has changed: {_first_line(error)} "
             f"delete it from {downloads} and run again"
         ) from error
     except (RequestException, ConnectionError, tfds.download.DownloadError) as error:
         raise UserError(
             f"{name} could not be downloaded: {_first_line(error)}; run again with a network, "
-            f"or copy {downloads} from a machine where this has worked"
+            f"or copy {downloads} from a machine where it worked"
         ) from error
     except (OSError, RuntimeError) as error:  # the latter is array_record's
         if "No space left" not in str(error):
             raise
         raise UserError(
-            f"no space left for {name} in {builder.data_dir_root}; make some, or choose another "
+            f"no space left for {name} in {builder.data_dir_root}; free some, or choose another "
             "data.data_dir"
         ) from error
     except AssertionError as error:

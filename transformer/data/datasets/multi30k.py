@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from transformer.data.text_files import read_lines
+from transformer.data.sources import TextPairs
 from transformer.system.errors import UserError
 
 LANGUAGES = ("en", "de", "fr", "cs")
@@ -15,7 +15,7 @@ URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
     "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/"
 )
-TOKENIZED = "-tok"  # what the names of configs of tokenised text end in
+TOKENIZED = "-tok"  # ends the names of configs of tokenised text
 # Split, stem of its files, languages that have it.
 SPLITS = (
     ("train", "train", LANGUAGES),
@@ -43,14 +43,14 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
     "en-de-tok", ... of the authors' lower-cased, normalised, Moses-tokenised text.
 
     The files are downloaded from the authors' repository at a fixed commit and
-    checked against checksums.tsv. Or raw_dir names a folder that has them, as
-    train.en.gz or train.en (train.lc.norm.tok.en) and so on; splits whose files are
-    not there are left out, except train, which must be there.
+    checked against checksums.tsv. Or raw_dir names a folder that holds them:
+    train.en.gz or train.en (train.lc.norm.tok.en) and so on. The train files must
+    be there; other splits whose files are missing are left out.
 
-    Files of one's own need not be the original ones, so data prepared from a
-    raw_dir must never pass for the download or for another raw_dir: the config is
-    then called "en-de-local-<hash of the files>", and so are the directory on disk
-    and info.full_name. A changed file is prepared anew.
+    Local files may differ from the original ones, so data prepared from a raw_dir
+    must not be mistaken for the download or for another raw_dir. Their config, the
+    directory on disk and info.full_name therefore say "en-de-local-<hash of the
+    files>", and a changed file is prepared anew.
 
     Raises UserError for files that are missing, broken, or do not match in length.
     """
@@ -98,16 +98,8 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
         return {split: self._generate_examples(*both) for split, both in paths.items()}
 
     def _generate_examples(self, *paths: Path) -> Iterator[tuple[int, dict[str, str]]]:
-        counts = [0, 0]
-        for i, lines in enumerate(itertools.zip_longest(*map(read_lines, paths))):
-            counts = [n + (line is not None) for n, line in zip(counts, lines, strict=True)]
-            if None not in lines:
-                yield i, dict(zip(self._languages, lines, strict=True))
-        if counts[0] != counts[1]:
-            raise UserError(
-                f"{paths[0]} has {counts[0]} lines and {paths[1]} has {counts[1]}: "
-                "line n of one must translate line n of the other"
-            )
+        for i, pair in enumerate(TextPairs(*map(str, paths)).pairs()):
+            yield i, dict(zip(self._languages, pair, strict=True))
 
 
 def files(config: str) -> dict[str, list[str]]:
@@ -127,7 +119,7 @@ def urls(config: str) -> dict[str, list[str]]:
 
 
 def _find(folder: Path, config: str) -> dict[str, list[Path]]:
-    """The files in the folder, zipped or not, for each split that both languages have there."""
+    """The files in the folder, zipped or not, of each split that is there in both languages."""
     found = {}
     for split, both in files(config).items():
         plain = [folder / Path(file).name.removesuffix(".gz") for file in both]
@@ -138,7 +130,7 @@ def _find(folder: Path, config: str) -> dict[str, list[Path]]:
             found[split] = paths
         elif split == "train":
             raise UserError(
-                f"{missing[0]} is missing, and so is {missing[0].name}.gz beside it: put one of "
+                f"{missing[0]} is missing, and so is {missing[0].name}.gz beside it; put one of "
                 "them there, or leave raw_dir unset to download Multi30k"
             )
     return found
