@@ -25,10 +25,12 @@ RESULTS = ROOT / "results"
 
 def results_page(folder: Path) -> str:
     """The text of RESULTS.md; raises UserError for a file that is no result."""
+    intro, earlier = (
+        [path.read_text(encoding="utf-8")] if path.exists() else []
+        for path in (folder / "intro.md", folder / "earlier.md")
+    )
     sections = [_section(title, results) for title, results in by_data(folder).items()]
-    intro, earlier = folder / "intro.md", folder / "earlier.md"
-    texts = [[path.read_text(encoding="utf-8")] * path.exists() for path in (intro, earlier)]
-    return "\n".join([*texts[0], *sections, *texts[1]])
+    return "\n".join([*intro, *sections, *earlier])
 
 
 def by_data(folder: Path) -> dict[str, dict[str, Result]]:
