@@ -193,7 +193,7 @@ def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], fl
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     if on_gpu:
-        torch.set_float32_matmul_precision("high")  # TF32, as XLA
+        torch.set_float32_matmul_precision("highest")  # TF32, as XLA
     else:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(config.training.seed)
