@@ -16,7 +16,8 @@ from transformer.data.batches import Batch
 from transformer.decoding.translation import Translator
 from transformer.models.family import build_model
 from transformer.runs.experiment import Experiment
-from transformer.training.optimizers import optimizer
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
 from transformer.training.step import init_state, make_nll_step, make_train_step
 
 MESH = AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"), 3 * (AxisType.Auto,))
@@ -42,14 +43,15 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     config.model.dtype = dtype
     config = Experiment.from_dict(config.to_dict())
     model = build_model(config.model, sizes_of(37_000))
-    adam = optimizer(config.model.d_model, config.optimizer)
+    schedule = make_schedule(config.optimizer, config.model.d_model)
+    adam = make_optimizer(config.optimizer, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     train_step = make_train_step(model, adam, config.training, MESH)
     search = Translator(model, None, config.decoding, MESH)._search
     return {
         "train": (train_step, state, Batch(*[ints(2, 16, 256)] * 5)),
-        "nll": (make_nll_step(model, MESH), state.params, Batch(*[ints(16, 256)] * 5)),
-        "search": (search, state.params, ints(16, 64), ints(16)),
+        "nll": (make_nll_step(model, MESH), state.params, state.extra, Batch(*[ints(16, 256)] * 5)),
+        "search": (search, (state.params, state.extra), ints(16, 64), ints(16)),
     }
 
 

@@ -5,7 +5,13 @@ import pytest
 from flax import nnx
 from jax import export
 
-from transformer.models.numerics import at_least_float32, dropout, multiply, random_words
+from transformer.models.numerics import (
+    at_least_float32,
+    dropout,
+    multiply,
+    random_words,
+    standardize,
+)
 
 F32, BF16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
 
@@ -134,3 +140,25 @@ def test_float32_products_are_rounded_on_no_device(platform):
     products = [line for line in module.splitlines() if "stablehlo.dot_general" in line]
     assert products
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+
+
+def standardize_in_two_passes(x):
+    centered = x - x.mean(axis=-1, keepdims=True)
+    return centered * jax.lax.rsqrt((centered**2).mean(axis=-1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize("mean", [0, 1000])
+def test_standardize_keeps_its_digits_where_the_mean_is_large(mean):
+    """The mean of squares less the square of the mean would be up to 0.38 off for 1,000."""
+    rng = np.random.default_rng(0)
+    x = (mean + rng.normal(size=(5, 7, 509))).astype(np.float32)
+    gradient = rng.normal(size=x.shape).astype(np.float32)
+
+    found, backward = jax.vjp(lambda x: standardize(x, 1e-6), jnp.asarray(x))
+    (found_gradient,) = backward(jnp.asarray(gradient))
+    with jax.enable_x64(True):
+        expected, backward = jax.vjp(standardize_in_two_passes, jnp.asarray(x, jnp.float64))
+        (expected_gradient,) = backward(jnp.asarray(gradient, jnp.float64))
+        expected, expected_gradient = np.asarray(expected), np.asarray(expected_gradient)
+    np.testing.assert_allclose(found, expected, atol=2e-4 if mean else 2e-6)
+    np.testing.assert_allclose(found_gradient, expected_gradient, atol=2e-4 if mean else 2e-6)

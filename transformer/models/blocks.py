@@ -7,7 +7,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.attention import KeysValues, MultiHeadAttention
-from transformer.models.layers import ACTIVATIONS, NORMALIZATIONS, AddAndNorm, FeedForward
+from transformer.models.layers import (
+    ACTIVATIONS,
+    NORMALIZATIONS,
+    AddAndNorm,
+    FeedForward,
+    Normalization,
+)
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -64,9 +70,9 @@ class EncoderLayer(nnx.Module):
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
         self.self_attention = _attention(config, rngs)
-        self.self_attention_norm = _add_and_norm(config, rngs)
+        self.self_attention_norm = _add_and_norm(config)
         self.feed_forward = _feed_forward(config, rngs)
-        self.feed_forward_norm = _add_and_norm(config, rngs)
+        self.feed_forward_norm = _add_and_norm(config)
 
     def __call__(
         self,
@@ -91,11 +97,11 @@ class DecoderLayer(nnx.Module):
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
         self.self_attention = _attention(config, rngs)
-        self.self_attention_norm = _add_and_norm(config, rngs)
+        self.self_attention_norm = _add_and_norm(config)
         self.cross_attention = _attention(config, rngs)
-        self.cross_attention_norm = _add_and_norm(config, rngs)
+        self.cross_attention_norm = _add_and_norm(config)
         self.feed_forward = _feed_forward(config, rngs)
-        self.feed_forward_norm = _add_and_norm(config, rngs)
+        self.feed_forward_norm = _add_and_norm(config)
 
     def __call__(
         self,
@@ -141,15 +147,18 @@ class DecoderLayer(nnx.Module):
         return x_BTD, keys_values, (self_weights_BHTT, cross_weights_BHTS)
 
 
-def normalization(config: LayerConfig, rngs: nnx.Rngs) -> nnx.Module:
-    """One normalisation over d_model, of the config's form."""
-    make, dtype = NORMALIZATIONS[config.normalization], jnp.dtype(config.dtype)
-    return make(config.d_model, epsilon=config.norm_epsilon, dtype=dtype, rngs=rngs)
+def normalization(config: LayerConfig) -> Normalization:
+    return Normalization(
+        config.d_model,
+        form=config.normalization,
+        epsilon=config.norm_epsilon,
+        dtype=jnp.dtype(config.dtype),
+    )
 
 
-def _add_and_norm(config: LayerConfig, rngs: nnx.Rngs) -> AddAndNorm:
+def _add_and_norm(config: LayerConfig) -> AddAndNorm:
     return AddAndNorm(
-        normalization(config, rngs), norm_first=config.norm == "pre", dropout_rate=config.dropout
+        normalization(config), norm_first=config.norm == "pre", dropout_rate=config.dropout
     )
 
 

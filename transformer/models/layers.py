@@ -1,13 +1,18 @@
 """The small parts: linear layer, embedding, feed-forward network, add & norm."""
 
-import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.numerics import DropoutRngs, dropout, multiply
+from transformer.models.numerics import (
+    DropoutRngs,
+    at_least_float32,
+    dropout,
+    multiply,
+    standardize,
+)
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -16,13 +21,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "swish": jax.nn.swish,
 }
 
-# Forms of normalisation, with statistics in float32. layer_norm (Ba et al. 2016) has a biased
-# variance, computed in two passes: the mean of squares less the square of the mean, Flax's
-# default, loses all digits where the mean is a thousand standard deviations.
-NORMALIZATIONS: dict[str, Callable[..., nnx.Module]] = {
-    "layer_norm": functools.partial(nnx.LayerNorm, use_fast_variance=False),
-    "rms_norm": nnx.RMSNorm,  # Zhang and Sennrich 2019: no mean is subtracted, no bias added
-}
+NORMALIZATIONS = "layer_norm", "rms_norm"
 
 # Glorot: the paper is silent; this is Tensor2Tensor's choice.
 kernel_init = nnx.initializers.xavier_uniform()
@@ -96,6 +95,30 @@ class FeedForward(nnx.Module):
     def __call__(self, x_BTD: jax.Array, rngs: DropoutRngs | None = None) -> jax.Array:
         x_BTF = ACTIVATIONS[self.activation](self.hidden(x_BTD))
         return self.output(dropout(x_BTF, self.dropout_rate, rngs))
+
+
+class Normalization(nnx.Module):
+    """layer_norm (Ba et al. 2016): biased variance, scale and bias. Or rms_norm (Zhang and
+    Sennrich 2019): no mean is subtracted and no bias added. Statistics are float32.
+    """
+
+    def __init__(self, d_model: int, *, form: str, epsilon: float, dtype: jnp.dtype):
+        self.scale = nnx.Param(jnp.ones(d_model, jnp.float32))
+        if form == "layer_norm":
+            self.bias = nnx.Param(jnp.zeros(d_model, jnp.float32))
+        self.form = form
+        self.epsilon = epsilon
+        self.dtype = dtype
+
+    def __call__(self, x_BTD: jax.Array) -> jax.Array:
+        x_BTD = x_BTD.astype(at_least_float32(x_BTD.dtype))
+        scale_11D = self.scale[...][None, None]
+        if self.form == "layer_norm":
+            y_BTD = standardize(x_BTD, self.epsilon) * scale_11D + self.bias[...][None, None]
+        else:
+            square_BT1 = jnp.mean(x_BTD**2, axis=-1, keepdims=True)
+            y_BTD = x_BTD * jax.lax.rsqrt(square_BT1 + self.epsilon) * scale_11D
+        return y_BTD.astype(self.dtype)
 
 
 class AddAndNorm(nnx.Module):

@@ -86,8 +86,8 @@ class Transformer(nnx.Module):
         self.encoder_layers = nnx.List([EncoderLayer(config, rngs) for _ in encoder_layers])
         self.decoder_layers = nnx.List([DecoderLayer(config, rngs) for _ in decoder_layers])
         if config.norm == "pre":
-            self.encoder_norm = normalization(config, rngs)
-            self.decoder_norm = normalization(config, rngs)
+            self.encoder_norm = normalization(config)
+            self.decoder_norm = normalization(config)
 
     def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
         """The loss of a batch of packed rows; `rngs=None` turns dropout off."""

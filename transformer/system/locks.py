@@ -25,15 +25,23 @@ def lock_workdir(workdir: Path) -> Iterator[None]:
 
     Makes the directory if need be, and removes it if it stays empty.
     """
-    is_new = not workdir.exists()
-    workdir.mkdir(parents=True, exist_ok=True)
-    try:
-        with lock_file(workdir / "lock", wait=False):
-            yield
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):
-                workdir.rmdir()
+    with contextlib.ExitStack() as stack:
+        try:
+            with contextlib.suppress(FileExistsError):
+                workdir.mkdir(parents=True)
+                stack.callback(_remove_if_empty, workdir)
+            stack.enter_context(lock_file(workdir / "lock", wait=False))
+        except OSError as error:
+            raise UserError(
+                f"cannot write {workdir / 'lock'}: {error.strerror}; mend that, or give another "
+                "--workdir"
+            ) from error
+        yield
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        directory.rmdir()
 
 
 @contextlib.contextmanager
