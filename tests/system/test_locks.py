@@ -390,13 +390,15 @@ def test_ctrl_c_while_watching_leaves_the_lock_alone(tmp_path, monkeypatch):
 def test_a_disk_that_does_not_let_us(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OSError, match=r"File exists|Not a directory"), lock_workdir(path):
+        message = rf"^cannot write {path}/lock: Not a directory; mend that, or give another --work"
+        with pytest.raises(UserError, match=message), lock_workdir(path):
             pass
 
     def fail(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="No space left"), lock_workdir(tmp_path / "new"):
+    message = rf"^cannot write {tmp_path}/new/lock: No space left on device; mend that"
+    with pytest.raises(UserError, match=message), lock_workdir(tmp_path / "new"):
         pass
     assert files(tmp_path) == ["file"]
