@@ -195,7 +195,7 @@ def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], fl
     if on_gpu:
         torch.set_float32_matmul_precision("highest")  # TF32, as XLA
     else:
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(available_cores())
     torch.manual_seed(config.training.seed)
     model = PyTorchTransformer(config.model, VOCAB_SIZE.value, LENGTH.value).to(device)
     adam = torch.optim.Adam(
