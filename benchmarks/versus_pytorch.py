@@ -13,7 +13,6 @@ its own, and only one works at a time. Times are of whole steps: forward, backwa
 
 import dataclasses
 import math
-import os
 import resource
 import sys
 import time

@@ -1,7 +1,7 @@
 """The RNN with attention of Bahdanau, Cho and Bengio (2015) on the data of the demo.
 
-    python train.py --config=configs/demo_rnn.py
-    python evaluate.py --workdir=runs/demo_rnn
+python train.py --config=configs/demo_rnn.py
+python evaluate.py --workdir=runs/demo_rnn
 """
 
 from ml_collections import ConfigDict
