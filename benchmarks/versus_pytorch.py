@@ -34,6 +34,7 @@ from transformer.data.batches import Batch
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
+from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
 from transformer.system.startup import use_huge_pages
 
