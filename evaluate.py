@@ -6,7 +6,7 @@
     python evaluate.py --workdir=runs/base --checkpoint=average --export=models/base
 
 Writes WORKDIR/eval/<split>/ (of an ensemble, <split>-ensemble): sources.txt, references.txt,
-hypotheses.txt, scores.json. In several processes (docs/running.md) the devices of all share the
+hypotheses.txt, scores.json. In several processes (docs/jobs.md) the devices of all share the
 work. --record and --verify are for the ledger of results: see transformer/reports/ledger.py.
 """
 

@@ -13,7 +13,6 @@ its own, and only one works at a time. Times are of whole steps: forward, backwa
 
 import dataclasses
 import math
-import os
 import resource
 import sys
 import time
@@ -35,6 +34,7 @@ from transformer.data.batches import Batch
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
+from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
 from transformer.system.startup import use_huge_pages
 
@@ -193,9 +193,9 @@ def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], fl
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     if on_gpu:
-        torch.set_float32_matmul_precision("high")  # TF32, as XLA
+        torch.set_float32_matmul_precision("highest")  # TF32, as XLA
     else:
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        torch.set_num_threads(available_cores())
     torch.manual_seed(config.training.seed)
     model = PyTorchTransformer(config.model, VOCAB_SIZE.value, LENGTH.value).to(device)
     adam = torch.optim.Adam(

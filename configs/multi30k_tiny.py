@@ -7,7 +7,7 @@ The recipe of Wu et al., "Good for Misconceived Reasons", ACL 2021 (their code: 
 transformer_tiny): the authors' tokenised text, 10,000 joint merges, 4 + 4 layers of 128,
 dropout 0.3, two GPUs of 4,096 tokens, at most 8,000 updates. Which of the best checkpoint and
 the average of the last 10 is tested: that with the higher validation BLEU. What is known to
-differ from their run: docs/fidelity.md. What came of it here, in bfloat16: RESULTS.md.
+differ from their run: docs/experiments.md. What came of it here, in bfloat16: RESULTS.md.
 """
 
 from ml_collections import ConfigDict

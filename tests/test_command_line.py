@@ -303,7 +303,7 @@ def test_an_export(learned):
     assert texts[0].read_bytes() == texts[1].read_bytes()
     shutil.rmtree(small / "eval")
     for script, arguments, message in (
-        ("train.py", [*toy_flags(), "--workdir=out/small"], "small was exported, without what"),
+        ("train.py", [*toy_flags(), "--workdir=out/small"], "small was exported without what"),
         ("evaluate.py", ["--workdir=out/small", "--record=b.json"], "record the training run that"),
         ("evaluate.py", [*average, "--export=out/small"], "out/small is there already; name a new"),
         ("evaluate.py", [*average, "--export=x", "--beam_size=1"], "--beam_size is given, and"),

@@ -37,7 +37,7 @@ def translate(random_params):
     model = build_model(MODEL, sizes_of(264))
     params = random_params(model)
     translator = Translator(model, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
-    return functools.partial(translator.translate, params)
+    return functools.partial(translator.translate, (params, {}))
 
 
 # --- Batches ------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_longest_output_is_input_and_max_extra_length():
     translator = Translator(None, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
     translator._run = run
     longest = [len(tokenizers().source.encode(text)) for text in ("abc", "b" * 40)]
-    assert translator.translate(None, ["b" * 40, "", "abc"]) == ["", "", ""]
+    assert translator.translate((None, {}), ["b" * 40, "", "abc"]) == ["", "", ""]
     assert seen == [((32, 64), [longest[1] + 5]), ((128, 16), [longest[0] + 5])]
 
 

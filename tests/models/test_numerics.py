@@ -26,19 +26,11 @@ def test_at_least_float32():
     ]
 
 
-def test_dropout_zeroes_at_its_rate_and_scales_the_rest():
-    n = 101 * 103
-    for rate, scale in ((0.25, 4 / 3), (0.5, 2.0), (0.75, 4.0)):
-        y = np.asarray(dropout(jnp.ones((101, 103)), rate, rngs()))
-        np.testing.assert_array_equal(np.unique(y), np.float32([0, scale]))
-        deviation = (n * rate * (1 - rate)) ** 0.5
-        assert abs((y == 0).sum() - n * rate) < 4 * deviation
-
-
-def test_dropout_rate_is_exact():
-    y = np.asarray(dropout(jnp.ones((311, 313)), 0.1, rngs(1)))
-    assert abs((y == 0).mean() - 0.1) < 4 * (0.1 * 0.9 / y.size) ** 0.5
-    assert y.max() == np.float32(1 / 0.9)
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.75])
+def test_dropout_zeroes_at_its_rate_and_scales_the_rest(rate):
+    y = np.asarray(dropout(jnp.ones((311, 313)), rate, rngs(1)))
+    np.testing.assert_allclose(np.unique(y), [0, 1 / (1 - rate)], rtol=1e-6)
+    assert abs((y == 0).mean() - rate) < 4 * (rate * (1 - rate) / y.size) ** 0.5
 
 
 def correlation_is_small(a, b):
@@ -131,15 +123,17 @@ def test_multiply_gives_float32_sums_of_bfloat16_operands():
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_float32_products_are_rounded_on_no_device(platform):
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_float32_products_are_rounded_on_no_device(dtype, platform):
     def gradient(x, w):
-        return jax.grad(lambda w: multiply("BTI,IO->BTO", x, w, F32).sum())(w)
+        return jax.grad(lambda w: multiply("BTI,IO->BTO", x, w, dtype).sum())(w)
 
     x, w = jax.ShapeDtypeStruct((2, 3, 5), F32), jax.ShapeDtypeStruct((5, 7), F32)
     module = export.export(jax.jit(gradient), platforms=[platform])(x, w).mlir_module()
     products = [line for line in module.splitlines() if "stablehlo.dot_general" in line]
     assert products
-    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+    for line in products:  # bfloat16 operands need no more than the default
+        assert ("precision = [HIGHEST, HIGHEST]" in line) == (dtype == F32)
 
 
 def standardize_in_two_passes(x):

@@ -106,15 +106,6 @@ def test_a_mesh_that_does_not_fit_the_devices(shape):
         make_mesh(MeshConfig(*shape), jax.devices()[:1])
 
 
-def test_a_mesh_whose_axes_are_parts_of_those_of_the_hardware(monkeypatch):
-    def make(*_, **__):
-        raise NotImplementedError  # as for tensor=2 on TPUs that form a 4x4x4 torus
-
-    whole = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
-    monkeypatch.setattr(jax, "make_mesh", make)
-    assert make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]) == whole
-
-
 def test_meshes_that_cannot_be():
     with pytest.raises(UserError, match=r"0 x 2 x 0 leaves .* only one of them may be 0"):
         MeshConfig(0, 2, 0)

@@ -12,13 +12,12 @@ from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentenc
 from transformer.data.sources import PairSource
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
-from transformer.system.errors import UserError, check_range, setting
+from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.files import write_atomically
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
-# The special tokens and the bytes: a SentencePiece vocabulary needs these and the characters
-# of the text.
-_SMALLEST_VOCABULARY = 4 + 256
+# A SentencePiece vocabulary holds the special tokens, the bytes and the characters of the text.
+_SMALLEST_VOCABULARY = 4 + 256 + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +35,10 @@ class TokenizerConfig:
     target_model: str | None = setting(recorded=False)
 
     def __post_init__(self):
-        if self.model_type not in MODEL_TYPES:
-            raise UserError(
-                f"tokenizer.model_type is {self.model_type!r}; give one of: "
-                f"{', '.join(MODEL_TYPES)}"
-            )
-        if self.model_type == "subword-nmt":
-            check_range(self, "tokenizer", "vocab_size", 1)
-        elif self.vocab_size <= _SMALLEST_VOCABULARY:
-            raise UserError(
-                f"tokenizer.vocab_size is {self.vocab_size}; give more than "
-                f"{_SMALLEST_VOCABULARY} (4 special tokens, 256 bytes, and the characters)"
-            )
-        if self.sample_size < 1:
-            raise UserError(
-                f"tokenizer.sample_size is {self.sample_size}; give 1 or more sentence pairs"
-            )
-        check_range(self, "tokenizer", "num_samples", 1)
+        check_choice(self, "tokenizer", "model_type", MODEL_TYPES)
+        smallest = 1 if self.model_type == "subword-nmt" else _SMALLEST_VOCABULARY
+        check_range(self, "tokenizer", "vocab_size", smallest)
+        check_range(self, "tokenizer", "sample_size num_samples", 1)
         check_range(self, "tokenizer", "sampling_alpha", 0, 1)
         if self.model_type == "unigram" and self.sampling_alpha and not self.source_model:
             raise UserError(

@@ -79,7 +79,7 @@ def multiply(spec: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype) -> jax.Arr
     float32 means float32 on every device. JAX's default would round float32 operands: on GPUs
     to TF32 (10 bits of mantissa, from Ampere on), on TPUs to bfloat16 (7 bits). The price is
     speed: on TPUs six passes instead of one, on GPUs no tensor cores. For speed there is
-    bfloat16, whose products are the same either way. CPUs have no such choice.
+    bfloat16, for which nothing changes. CPUs have no such choice.
     """
     return _multiply(spec, jnp.dtype(dtype), x, y)
 
@@ -90,7 +90,7 @@ def _multiply(spec: str, dtype: jnp.dtype, x: jax.Array, y: jax.Array) -> jax.Ar
         spec,
         x.astype(dtype),
         y.astype(dtype),
-        precision=jax.lax.Precision.HIGHEST,
+        precision=jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None,
         preferred_element_type=at_least_float32(dtype),
     )
 

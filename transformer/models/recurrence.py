@@ -38,7 +38,6 @@ def scan(
     as long as a step's own work. Here it is one product over all steps for each matrix.
     """
     specs = {name: spec for name, (spec, _) in products.items()}
-    matrices = {name: matrix for name, (_, matrix) in products.items()}
     result_shapes = {}
 
     def run(matrices, shared, first, inputs, added):

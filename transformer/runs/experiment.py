@@ -200,8 +200,7 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
 def save(workdir: Path, experiment: Experiment) -> None:
     """Makes `workdir` the work directory of this experiment."""
     for path in workdir.glob("*.tmp"):  # of processes that were killed while they wrote
-        if not path.name.startswith("lock."):  # of one that may just be asking for the lock
-            path.unlink()
+        path.unlink()
     write_atomically(workdir / "config.json", experiment.to_json())
 
 

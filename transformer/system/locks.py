@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -50,8 +49,7 @@ def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
     """Holds a lock: the file `path`, which names its holder and is removed at the end.
 
     While another live process holds it, this waits, or raises UserError. The lock of a dead
-    process is taken over: at once if the process was on this host or has given no sign of life
-    for STALE seconds, else after watching it.
+    process is taken over: at once if it was on this host, else after watching it.
 
     On one host flock decides; it ends with the process. It may not reach other hosts, or be
     missing, so the holder also sets the file's time every BEAT seconds.
@@ -123,11 +121,10 @@ def _flock(file: FileIO, path: Path, wait: bool) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        time.sleep(0.1)  # whoever has just locked it writes its name
-        _, name = _holder(file.read())
         if not wait:
-            raise _refusal(path, name) from None
-        logging.info("waiting for %s, which holds %s", name, path)
+            time.sleep(0.1)  # whoever has just locked it writes its name
+            raise _refusal(path, _holder(file.read())[1]) from None
+        logging.info("waiting for the process that holds %s", path)
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError:
         return False
@@ -147,21 +144,16 @@ def _watch(path: Path, wait: bool) -> None:
                 sign, (boot, name) = os.fstat(file.fileno()).st_mtime, _holder(file.read())
         except FileNotFoundError:
             return
-        if last_sign is None:
-            with tempfile.TemporaryFile(dir=path.parent) as new:  # by the file system's clock
-                silence = os.fstat(new.fileno()).st_mtime - sign
-            since = time.monotonic() - max(0.0, silence)
-        elif sign != last_sign:
-            since = time.monotonic()
-            if not wait:
-                raise _refusal(path, name)
         # A file without a name was created a moment ago: its owner is about to write it.
         patience = STALE if boot else BEAT / 5
-        if time.monotonic() - since > patience:
-            return
         if last_sign is None:
             logging.warning("%s is held by %s; is it alive? waiting %g s", path, name, patience)
-        last_sign = sign
+        elif sign != last_sign and not wait:
+            raise _refusal(path, name)
+        if sign != last_sign:
+            last_sign, since = sign, time.monotonic()
+        if time.monotonic() - since > patience:
+            return
         time.sleep(BEAT / 10)
 
 

@@ -165,10 +165,10 @@ def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
         bound = model.bind(gather_fsdp(mesh, params, model.sharding), extra)
         return bound.loss(batch, None, 0.0)
 
-    params = state_sharding(mesh, model.abstract_params(), model.sharding)
-    extra = jax.tree.map(lambda _: replicated(mesh), model.abstract_extra())
+    shapes = TrainState((), model.abstract_params(), (), model.abstract_extra())
+    state = state_sharding(mesh, shapes, model.sharding)
     return jax.jit(
         nll_step,
-        in_shardings=(params, extra, split_rows(mesh, axis=0)),
+        in_shardings=(state.params, state.extra, split_rows(mesh, axis=0)),
         out_shardings=replicated(mesh),
     )

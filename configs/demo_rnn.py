@@ -1,0 +1,27 @@
+"""The RNN with attention of Bahdanau, Cho and Bengio (2015) on the data of the demo.
+
+python train.py --config=configs/demo_rnn.py
+python evaluate.py --workdir=runs/demo_rnn
+"""
+
+from ml_collections import ConfigDict
+
+from configs import demo
+
+
+def get_config() -> ConfigDict:
+    config = demo.get_config()
+    with config.unlocked():
+        config.model = ConfigDict()
+        config.model.family = "rnn"
+        config.model.embedding_size = 128
+        config.model.hidden_size = 192
+        config.model.attention_size = 128
+        config.model.maxout_size = 128
+        config.model.dropout = 0.1
+        config.model.initialization = "glorot"
+        config.model.dtype = "float32"
+    config.optimizer.peak_learning_rate = 3e-3
+    config.optimizer.warmup_steps = 200
+    config.optimizer.max_grad_norm = 1.0
+    return config

@@ -1,0 +1,105 @@
+"""Every family lives the same life: training, resuming, meshes, decoding, packed or not."""
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from processes import run_together
+from scripts import ROOT, final_state, metrics, run, succeeded, write_toy
+
+DATA = {
+    **{f"data.{split}_source": f"{split}.en" for split in ("train", "validation", "test")},
+    **{f"data.{split}_target": f"{split}.de" for split in ("train", "validation", "test")},
+    "data.data_dir": "data",
+    "data.max_source_length": 31,
+    "data.max_target_length": 31,
+    "tokenizer.vocab_size": 300,
+    "optimizer.warmup_steps": 5,
+    "training.tokens_per_update": 5 * 31,
+    "training.max_tokens_per_device": 3 * 31,
+    "training.steps": 6,
+    "training.log_every": 3,
+    "training.checkpoint_every": 3,
+    "training.full_validation_every": 0,
+    "training.best_metric": "nll",
+    "decoding.max_extra_length": 3,
+}
+# By family: its demo's config, and small sizes.
+FAMILIES = {
+    "transformer": ("demo", {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}),
+    "rnn": (
+        "demo_rnn",
+        {
+            "embedding_size": 10,
+            "hidden_size": 14,
+            "attention_size": 6,
+            "maxout_size": 22,
+            "dropout": 0.2,
+        },
+    ),
+}
+
+
+def flags(family: str, **changes) -> list[str]:
+    config, sizes = FAMILIES[family]
+    fields = DATA | {f"model.{name}": size for name, size in sizes.items()}
+    fields |= {name.replace("_", ".", 1): value for name, value in changes.items()}
+    path = f"--config={ROOT / 'configs' / config}.py"
+    return [path, *(f"--config.{name}={value}" for name, value in fields.items())]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def whole(request, tmp_path_factory) -> tuple[str, Path]:
+    """A family, and the work directory of a run of six updates with dropout."""
+    directory = tmp_path_factory.mktemp(request.param)
+    write_toy(directory, train=97, validation=5, test=7)
+    succeeded(run("train.py", *flags(request.param), "--workdir=whole", cwd=directory))
+    return request.param, directory / "whole"
+
+
+def assert_same_state(a: Path, b: Path) -> None:
+    states = final_state(a), final_state(b)
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+def test_it_resumes_bit_for_bit(whole):
+    family, workdir = whole
+    for steps in (3, 6):
+        arguments = [*flags(family, training_steps=steps), "--workdir=parts"]
+        succeeded(run("train.py", *arguments, cwd=workdir.parent))
+    assert metrics(workdir.parent / "parts") == metrics(workdir)
+    assert_same_state(workdir.parent / "parts", workdir)
+
+
+def test_it_evaluates_and_translates(whole):
+    _, workdir = whole
+    succeeded(run("evaluate.py", "--workdir=whole", cwd=workdir.parent))
+    scores = json.loads((workdir / "eval/test/scores.json").read_text())
+    assert scores["sentences"] == 7
+    hypotheses = (workdir / "eval/test/hypotheses.txt").read_bytes()
+    source = (workdir.parent / "test.en").read_bytes()
+    translated = run("translate.py", "--workdir=whole", cwd=workdir.parent, stdin=source)
+    assert succeeded(translated).out == hypotheses
+
+
+def test_it_learns_from_one_pair_a_row(whole):
+    family, workdir = whole
+    arguments = [*flags(family, data_packing=False), "--workdir=unpacked"]
+    result = succeeded(run("train.py", *arguments, cwd=workdir.parent))
+    assert float(re.search(rb"([\d.]+)% full", result.out)[1]) < 80
+    losses = [line["train/nll"] for line in metrics(workdir.parent / "unpacked")[::2]]
+    assert losses[0] > losses[-1]
+
+
+@pytest.mark.slow
+def test_eight_devices_are_one(whole):
+    family, workdir = whole
+    mesh = ["--config.mesh.fsdp=2", "--config.mesh.tensor=2"]
+    command = [ROOT / "train.py", *flags(family), *mesh, "--workdir=eight"]
+    (result,) = run_together([command], workdir.parent, devices=8)
+    succeeded(result)
+    for one, eight in zip(metrics(workdir), metrics(workdir.parent / "eight"), strict=True):
+        assert one == pytest.approx(eight, rel=1e-3)
