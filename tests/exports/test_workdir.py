@@ -24,7 +24,8 @@ from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.integrity import digest
 from transformer.runs.restore import as_one, restore
 from transformer.system.errors import UserError
-from transformer.training.optimizers import optimizer
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
 from transformer.training.step import init_state
 
 STEPS = (3, 5, 7)
@@ -42,8 +43,8 @@ def workdir(tmp_path_factory):
     Tokenizers(tokenizer, tokenizer).save(workdir)
     (workdir / "starts.jsonl").write_text("{}\n")
     model = build_model(MODEL, sizes_of(270))
-    adam = optimizer(MODEL.d_model, CONFIG.optimizer)
-    checkpoints = Checkpoints(workdir, keep_last=3, best_metric="nll")
+    adam = make_optimizer(CONFIG.optimizer, make_schedule(CONFIG.optimizer, MODEL.d_model))
+    checkpoints = Checkpoints(workdir, keep_last=3, best_metric="nll", direction="lower")
     with contextlib.closing(checkpoints):
         for step in STEPS:
             state = init_state(model, adam, seed=step)._replace(step=np.int32(step))
@@ -65,7 +66,7 @@ def test_it_is_what_was_chosen(workdir, tmp_path, checkpoint, average_last, step
     assert restore(tmp_path / "again", checkpoint, average_last).steps == small.steps == steps
     names = "config", "checkpoint", "last_step", "stopped_early"
     assert all(getattr(small, name) == getattr(model, name) for name in names)
-    assert small.tokenizers.sha256 == model.tokenizers.sha256
+    assert small.task.tokenizers.sha256 == model.task.tokenizers.sha256
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
         "checkpoints", "config.json", "exported.json", "starts.jsonl", "tokenizer.model",
     ]  # fmt: skip
@@ -90,7 +91,7 @@ def test_it_is_nothing_else(workdir, tmp_path, checkpoint, average_last, message
 
 def test_it_is_not_trained_on(workdir, tmp_path):
     export(restore(workdir, "last", None), tmp_path / "small")
-    with pytest.raises(UserError, match="small was exported, without what training goes on from"):
+    with pytest.raises(UserError, match="small was exported without what training needs to continue"):
         experiment.check_workdir(tmp_path / "small", CONFIG)
 
 
@@ -127,17 +128,19 @@ def test_a_run_begins_with_it(workdir, tmp_path):
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), expected.params
     )
     with pytest.raises(UserError, match=r"begun/initial is gone, with what the run began with"):
-        init_from.params(begun, like)
+        init_from.restore(begun, like, {})
     init_from.keep(begun, model)
     assert init_from.is_kept(begun)
-    assert_same_params(dataclasses.replace(model, params=init_from.params(begun, like)), expected)
+    params, extra = init_from.restore(begun, like, {})
+    assert_same_params(dataclasses.replace(model, params=params), expected)
+    assert extra == {}
     origin = provenance.origin(begun)
     assert origin.pop("params_sha256") == digest(expected.params)
     # Of a model without a history of train.py no more is known.
     assert origin == {"checkpoint": "average", "checkpoint_steps": [5, 7], "stopped_early": False}
     (begun / "initial/checkpoints/7/record/record.json").unlink()
     with pytest.raises(UserError, match=r"begun/initial, with what .*, is damaged; put back"):
-        init_from.params(begun, like)
+        init_from.restore(begun, like, {})
 
 
 def test_vocabularies_keep_their_places():
