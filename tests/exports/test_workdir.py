@@ -91,7 +91,9 @@ def test_it_is_nothing_else(workdir, tmp_path, checkpoint, average_last, message
 
 def test_it_is_not_trained_on(workdir, tmp_path):
     export(restore(workdir, "last", None), tmp_path / "small")
-    with pytest.raises(UserError, match="small was exported without what training needs to continue"):
+    with pytest.raises(
+        UserError, match="small was exported without what training needs to continue"
+    ):
         experiment.check_workdir(tmp_path / "small", CONFIG)
 
 
@@ -127,7 +129,7 @@ def test_a_run_begins_with_it(workdir, tmp_path):
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), expected.params
     )
-    with pytest.raises(UserError, match=r"begun/initial is gone, with what the run began with"):
+    with pytest.raises(UserError, match="begun/initial/checkpoints is gone"):
         init_from.restore(begun, like, {})
     init_from.keep(begun, model)
     assert init_from.is_kept(begun)
@@ -139,7 +141,7 @@ def test_a_run_begins_with_it(workdir, tmp_path):
     # Of a model without a history of train.py no more is known.
     assert origin == {"checkpoint": "average", "checkpoint_steps": [5, 7], "stopped_early": False}
     (begun / "initial/checkpoints/7/record/record.json").unlink()
-    with pytest.raises(UserError, match=r"begun/initial, with what .*, is damaged; put back"):
+    with pytest.raises(UserError, match=r"begun/initial/.* is damaged \(.*record.* put back"):
         init_from.restore(begun, like, {})
 
 
