@@ -304,7 +304,11 @@ def test_an_export(learned):
     shutil.rmtree(small / "eval")
     for script, arguments, message in (
         ("train.py", [*toy_flags(), "--workdir=out/small"], "small was exported without what"),
-        ("evaluate.py", ["--workdir=out/small", "--record=b.json"], "record the training run that"),
+        (
+            "evaluate.py",
+            ["--workdir=out/small", "--record=b.json"],
+            "give the work directory of the training",
+        ),
         ("evaluate.py", [*average, "--export=out/small"], "out/small is there already; name a new"),
         ("evaluate.py", [*average, "--export=x", "--beam_size=1"], "--beam_size is given, and"),
         ("evaluate.py", [*average, "--export=x", "--ensemble=run"], "--export is for one run; l"),

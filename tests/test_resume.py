@@ -29,6 +29,7 @@ from scripts import (
 )
 
 from configs import base
+from transformer.data.batches import TrainingBatches
 from transformer.data.tokenizers import Tokenizers
 from transformer.runs import provenance, train
 from transformer.runs.checkpoints import Checkpoints
@@ -474,6 +475,14 @@ def test_after_a_few_rollbacks_it_stops_with_a_report(text, tmp_path, monkeypatc
 
 
 # --- The data has changed -----------------------------------------------------------------
+
+
+def test_batches_may_not_change(text, tmp_path, monkeypatch, compiled_once):
+    """Another packing, or another stream of NumPy's, would give other batches than before."""
+    train.train(experiment_of(text, training_steps=4), tmp_path, StopAt(None))
+    monkeypatch.setattr(TrainingBatches, "fingerprint", "another plan")
+    with pytest.raises(UserError, match="or the order of the batches, is not what"):
+        train.train(experiment_of(text), tmp_path, StopAt(None))
 
 
 def test_files_may_move_but_not_change(text, tmp_path, compiled_once):

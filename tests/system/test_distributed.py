@@ -281,27 +281,28 @@ import json
 from pathlib import Path
 import jax, jax.numpy as jnp
 from transformer.runs import cli
+from transformer.runs.checkpoint_store import Store
 from transformer.runs.checkpoints import Checkpoints
-from transformer.system.distributed import initialize, is_first, meet
+from transformer.system.distributed import barrier, initialize, is_first
 from transformer.system.sharding import data_mesh, replicated
 from transformer.training.step import TrainState
 
 def main():
     initialize()
     make = jax.jit(
-        lambda step: TrainState(step, {"kernel": jnp.full((3, 5), step)}, {"mu": jnp.ones(7)}),
+        lambda step: TrainState(step, {"kernel": jnp.full((3, 5), step)}, {"mu": jnp.ones(7)}, {}),
         out_shardings=replicated(data_mesh()),
     )
-    checkpoints = Checkpoints(Path("run"), keep_last=5, best_metric="nll")
+    checkpoints = Checkpoints(Path("run"), keep_last=5, best_metric="nll", direction="lower")
     for step in (11, 13):
         checkpoints.save(make(step), {"note": step}, scheduled=True)
         checkpoints.record_scores(step, {"nll": 1.5})
-    meet()
+    barrier()
     if not is_first():
-        looks, has = iter(range(3)), Checkpoints.has
+        looks, has = iter(range(3)), Store.has
         Checkpoints.steps = lambda self: [11]
-        Checkpoints._record = Checkpoints._scores = lambda self, step: None
-        Checkpoints.has = lambda self, step: next(looks, None) is None and has(self, step)
+        Store.record = Store.scores = lambda self, step: None
+        Store.has = lambda self, step: next(looks, None) is None and has(self, step)
 
     def restored():
         state, notes, scores = checkpoints.restore_newest(make(0))
@@ -310,7 +311,7 @@ def main():
     found = [restored()]
     if is_first():
         Path("run/checkpoints/13/record/record.json").write_text("{}")
-    meet()
+    barrier()
     found.append(restored())
     checkpoints.save(make(13), {"note": 17}, scheduled=True)
     found.append(restored())
@@ -392,7 +393,7 @@ def test_processes_that_read_different_text(toy):
     fields = {f"data_{name}": path for name, path in zip(files, paths)}
     variables = [{"HOME": str(home)} for home in homes]
     line = refused(toy, toy_flags(**fields), variables=variables)
-    assert "process 1 reads other text than process 0" in line
+    assert "process 1 reads other data than process 0" in line
 
 
 def test_translate_is_for_one_process(toy):

@@ -68,5 +68,7 @@ def export(model: TrainedModel, directory: Path) -> None:
         raise UserError(
             f"cannot write {directory}: {error.strerror}; make room for it, or name another place"
         ) from error
+    except UserError as error:  # it names what nobody has asked for
+        raise UserError(str(error).replace(str(temporary), str(directory))) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -4,7 +4,6 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -15,43 +14,49 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 
 Curve = Sequence[tuple[int, float | None]]  # steps and values; None where it was not finite
-# Of metrics whose names do not say what they are.
-LABELS = {"nll": "nats per token", "bleu": "BLEU"}
-TRAINING = "train/loss"
+
+_TRAINING = "train/loss"
+_LABELS = {"nll": "nats per token", "bleu": "BLEU"}
+
+
+def label(metric: str) -> str:
+    """A metric as people write it."""
+    return _LABELS.get(metric, metric)
 
 
 def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]) -> None:
     """Draws the learning curves of a metrics.jsonl into a PNG file.
 
-    One panel has the training loss and each split's `eval/<split>/nll`; each other metric of a
-    validation has a panel of its own. The title is the name of the work directory. Works while
-    the run is still writing. better: which way each metric is better, "lower" or "higher".
-    Raises UserError when the file has none of these metrics.
+    One panel has the training loss and the `nll` of each evaluated split; each other metric of
+    these has a panel of its own. The title is the name of the work directory. Works while the run
+    is still writing. better: which way each metric is better, "lower" or "higher". Raises UserError
+    when the file has none of these metrics.
     """
-    curves: dict[str, list[tuple[int, float | None]]] = {}
+    curves: dict[str, list[tuple[int, float | None]]] = {_TRAINING: []}
     for line in read_metrics(metrics_path):
         for name, value in line.items():
-            if name == TRAINING or name.startswith("eval/"):
+            if name == _TRAINING or name.startswith("eval/"):
                 curves.setdefault(name, []).append((line["step"], value))
-    curves = {n: c for n, c in curves.items() if any(value is not None for _, value in c)}
-    if not curves:
+    panels: dict[str, dict[str, Curve]] = {label("nll"): {}}
+    for name, curve in curves.items():
+        finite = [(value, step) for step, value in curve if value is not None]
+        if not finite:
+            continue
+        if name == _TRAINING:
+            panels[label("nll")]["training, as minimised"] = curve
+            continue
+        split, _, metric = name.removeprefix("eval/").rpartition("/")
+        lower = better[metric] == "lower"
+        best, step = min(finite, key=lambda point: (point[0] if lower else -point[0], point[1]))
+        panel = panels.setdefault(label(metric), {})
+        panel[f"{split} (best {best:.2f} at step {step:,})"] = curve
+    panels = {name: panel for name, panel in panels.items() if panel}
+    if not panels:
         raise UserError(
-            f"{metrics_path} has nothing to draw: expected numbers for {TRAINING} or for a metric "
+            f"{metrics_path} has nothing to draw: expected numbers for {_TRAINING} or for a metric "
             "of a validation, such as eval/validation/nll"
         )
-    panels: dict[str, dict[str, Curve]] = {}
-    for name in sorted(curves, key=lambda name: (name != TRAINING, name)):
-        _, _, rest = name.partition("/")
-        split, _, metric = rest.rpartition("/")
-        if name == TRAINING:
-            metric, label = "nll", "training, as minimised"
-        else:
-            best = _best(curves[name], better.get(metric, "higher"))
-            label = f"{split} (best {best[1]:.2f} at step {best[0]:,})"
-        panels.setdefault(LABELS.get(metric, metric), {})[label] = curves[name]
-    ordered = sorted(panels, key=lambda label: label != LABELS["nll"])
-    title = Path(metrics_path).resolve().parent.name
-    write_curves(out_path, title, {label: panels[label] for label in ordered})
+    write_curves(out_path, Path(metrics_path).resolve().parent.name, panels)
 
 
 def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve]]) -> None:
@@ -60,7 +65,7 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
     figure = Figure(figsize=(8, 1 + 3.2 * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-    for axes, (label, curves) in zip(all_axes, panels.items(), strict=True):
+    for axes, (unit, curves) in zip(all_axes, panels.items(), strict=True):
         colors = iter(f"C{i}" for i in range(len(curves)))
         for name, curve in curves.items():
             values = [math.nan if value is None else value for _, value in curve]
@@ -68,7 +73,7 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
             color = "0.6" if name.startswith("training") else next(colors)
             steps = [step for step, _ in curve]
             axes.plot(steps, values, label=name, linewidth=1, color=color, **marker)
-        axes.set_ylabel(label)
+        axes.set_ylabel(unit)
         axes.grid(color="0.9")
         axes.spines[["top", "right"]].set_visible(False)
         if curves:
@@ -80,9 +85,3 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
     write_atomically(path, picture.getvalue())
-
-
-def _best(curve: Curve, better: str) -> tuple[int, Any]:
-    sign = 1 if better == "lower" else -1
-    finite = [(step, value) for step, value in curve if value is not None]
-    return min(finite, key=lambda point: (sign * point[1], point[0]))

@@ -17,7 +17,7 @@ from transformer.system.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 _STARTS = "starts.jsonl"
-INITIAL = "initial"  # in a work directory: see transformer/initial.py
+INITIAL = "initial"  # in a work directory: see runs/init_from.py
 ORIGIN = f"{INITIAL}/origin.json"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sacrebleu", "sentencepiece", "subword-nmt")
 
@@ -57,7 +57,7 @@ def starts(workdir: Path) -> list[dict[str, Any]]:
 
 
 def origin(workdir: Path) -> dict[str, Any] | None:
-    """Which parameters of which run a run began with, as transformer/initial.py wrote it.
+    """Which parameters of which run a run began with, as runs/init_from.py wrote it.
 
     None if it is not there; UserError if it is damaged.
     """
