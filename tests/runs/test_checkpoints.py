@@ -126,7 +126,7 @@ def test_parameters_of_one_and_the_mean_of_several(tmp_path):
     scores = {step: {"bleu": float(step)} for step in (10, 20, 60)}
     manager = saved(tmp_path, scores, keep_last=3)
     like = state(0).params
-    one, _ = manager.restore_params(20, like, {})
+    one, _ = manager.average_params([20], like, {})
     np.testing.assert_array_equal(one["layers"][0]["kernel"], np.full((2, 3), 20.0))
     mean, _ = manager.average_params([10, 20, 60], like, {})
     np.testing.assert_array_equal(mean["layers"][0]["kernel"], np.full((2, 3), 30.0))
@@ -377,7 +377,7 @@ def test_evaluation_of_a_damaged_checkpoint_is_refused(tmp_path):
     for path in (tmp_path / "checkpoints" / "20" / "params").rglob("d/*"):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"checkpoints/20 is damaged .* choose another"):
-        checkpoints(tmp_path).restore_params(20, state(0).params, {})
+        checkpoints(tmp_path).average_params([20], state(0).params, {})
 
 
 def test_a_checkpoint_from_a_stranger_runs_no_code(tmp_path):
@@ -419,7 +419,7 @@ def test_a_checkpoint_of_another_model_is_named_as_that(change, message, tmp_pat
     with pytest.raises(UserError, match=rf"20 is of another model: in its params, {message}"):
         checkpoints(tmp_path).restore_newest(like._replace(params=other))
     with pytest.raises(UserError, match=message):
-        checkpoints(tmp_path).restore_params(20, other, {})
+        checkpoints(tmp_path).average_params([20], other, {})
     assert kept(tmp_path) == ["10", "20"]  # not set aside
 
 

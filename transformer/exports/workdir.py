@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from transformer.runs import experiment
-from transformer.runs.checkpoints import Checkpoints
+from transformer.runs.checkpoint_store import CHECKPOINTS, Store
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN
 from transformer.runs.restore import TrainedModel
@@ -53,7 +53,6 @@ def export(model: TrainedModel, directory: Path) -> None:
         "last_step": model.last_step,
         "stopped_early": model.stopped_early,
     }
-    metric = {"best_metric": "nll", "direction": "lower"}  # there is one checkpoint alone
     try:
         experiment.save(temporary, model.config)
         write_atomically(temporary / experiment.EXPORTED, json.dumps(signed(content)) + "\n")
@@ -62,9 +61,8 @@ def export(model: TrainedModel, directory: Path) -> None:
             if (model.workdir / name).exists():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(model.workdir / name, temporary / name)
-        checkpoints = Checkpoints(temporary, keep_last=1, **metric)
-        with contextlib.closing(checkpoints):
-            checkpoints.save_params(model.steps[-1], model.params, model.extra)
+        with contextlib.closing(Store(temporary / CHECKPOINTS)) as store:
+            store.save_params(model.steps[-1], model.params, model.extra)
         temporary.rename(directory)
     except OSError as error:
         raise UserError(

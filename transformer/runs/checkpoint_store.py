@@ -22,11 +22,13 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from transformer.models.functional import Params
 from transformer.runs.integrity import difference, digest, read_signed, signed, write_inventory
 from transformer.system.distributed import from_first, in_all, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 
+CHECKPOINTS = "checkpoints"  # the folder, in a work directory
 # What Orbax raises, in its main thread and in its others, when it cannot write.
 SAVE_ERRORS = (OSError, ValueError, jax.errors.JaxRuntimeError)
 SECONDS_UNTIL_VISIBLE = 60.0  # of a directory, to all hosts of a network file system
@@ -50,16 +52,21 @@ class Store:
 
     # --- Saving ---
 
+    def prepare(self) -> None:
+        """Makes the folder, and removes what a killed process left half-written or half-removed."""
+        if is_first():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.remove_leftovers()
+
     def begin(self, step: int, items: Mapping[str, Any], **said: Any) -> None:
         """Begins to save trees of arrays, and what is said of them; may raise SAVE_ERRORS."""
-        items = {name: item for name, item in items.items() if jax.tree.leaves(item)}
         record = {
             "step": step,
             **said,
             "shapes": {name: _shapes(item) for name, item in items.items()},
             "digests": {name: digest(item) for name, item in items.items()},
         }
-        arrays = {name: ocp.args.StandardSave(item) for name, item in items.items()}
+        arrays = {name: ocp.args.StandardSave(item) for name, item in _filled(items).items()}
         arguments = ocp.args.Composite(record=ocp.args.JsonSave(signed(record)), **arrays)
         self.saving = step
         self._checkpointer.save(self.directory / str(step), args=arguments)
@@ -68,6 +75,17 @@ class Store:
         """Returns when what was being saved is on the disk; may raise SAVE_ERRORS."""
         self._checkpointer.wait_until_finished()
         self.saving = None
+
+    def save_params(self, step: int, params: Params, extra: dict[str, Any]) -> None:
+        """Saves parameters and extra state alone, and waits; raises OSError if the disk fails."""
+        try:
+            self.prepare()
+            self.begin(step, {"params": params, "extra": extra}, scheduled=True)
+            self.wait()
+        except SAVE_ERRORS as error:
+            if not is_disk_trouble(error):
+                raise
+            raise OSError(errno.EIO, reason_of(error), str(self.directory)) from error
 
     def abandon(self) -> None:
         """Gives up a save that has failed; later ones may succeed."""
@@ -171,17 +189,18 @@ class Store:
             time.sleep(0.1)
         # 2. Whether they are of this model.
         for name, like in likes.items():
-            if found := _other_shape(record["shapes"].get(name) or {}, _shapes(like)):
+            if found := _other_shape(record["shapes"][name], _shapes(like)):
                 raise UserError(
                     f"the checkpoint {directory} is of another model: in its {name}, {found}; use "
                     "the config and the commit that the run was started with (starts.jsonl)"
                 )
         # 3. What Orbax reads.
-        wanted = {name: like for name, like in likes.items() if jax.tree.leaves(like)}
-        items: dict[str, Any] = {}
-        arguments = {name: ocp.args.StandardRestore(_abstract(x)) for name, x in wanted.items()}
+        wanted = {name: _abstract(like) for name, like in _filled(likes).items()}
+        arguments = {name: ocp.args.StandardRestore(like) for name, like in wanted.items()}
+        items = dict(likes)
         try:
-            items = self._checkpointer.restore(directory, args=ocp.args.Composite(**arguments))
+            found = self._checkpointer.restore(directory, args=ocp.args.Composite(**arguments))
+            items |= {name: found[name] for name in wanted}
         except MemoryError:
             raise
         except Exception as error:  # whatever Orbax makes of missing or mangled files
@@ -192,7 +211,7 @@ class Store:
         if in_all(reason is None):
             wrong = [name for name in wanted if digest(items[name]) != record["digests"][name]]
             if in_all(not wrong):
-                return {name: items[name] if name in wanted else {} for name in likes}, record
+                return items, record
             reason = f"its {' and '.join(wrong)} are not what was saved"
         raise Damaged(reason or "another process cannot read it")
 
@@ -235,6 +254,11 @@ def _other_shape(saved: Mapping[str, str], wanted: Mapping[str, str]) -> str | N
         if saved[name] != wanted[name]:
             return f"{name} is {saved[name]}, and this model's is {wanted[name]}"
     return None
+
+
+def _filled(items: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that have arrays; Orbax refuses the others."""
+    return {name: item for name, item in items.items() if jax.tree.leaves(item)}
 
 
 def _abstract(tree: Any) -> Any:

@@ -12,6 +12,7 @@ from absl import logging
 
 from transformer.models.functional import Params
 from transformer.runs.checkpoint_store import (
+    CHECKPOINTS,
     SAVE_ERRORS,
     Damaged,
     Store,
@@ -51,16 +52,15 @@ class Checkpoints:
         read_only: bool = False,
     ):
         """`read_only` leaves alone what a training run in the same place may be writing."""
-        self._store = Store(workdir.absolute() / "checkpoints")
+        self._store = Store(workdir.absolute() / CHECKPOINTS)
         self._keep_last = keep_last
         self._best_metric, self._direction = best_metric, direction
         self._read_only = read_only
         self._is_scheduled = False  # whether what is being saved was due
         self._has_saved = False  # a scheduled checkpoint: there must always be one from then on
         self._failures = 0  # saves in a row that failed for a reason that is not the disk's
-        if not read_only and is_first():
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._store.remove_leftovers()
+        if not read_only:
+            self._store.prepare()
 
     @property
     def directory(self) -> Path:
@@ -79,27 +79,10 @@ class Checkpoints:
         if from_first(lambda: self.has(step)):
             return  # the one that the run was just restored from
         self._is_scheduled = scheduled
-        items = {"params": state.params, "opt_state": state.opt_state, "extra": state.extra}
         try:
-            self._store.begin(step, items, scheduled=scheduled, notes=dict(notes))
+            self._store.begin(step, _items(state), scheduled=scheduled, notes=dict(notes))
         except SAVE_ERRORS as error:
             self._give_up(error)
-
-    def save_params(self, step: int, params: Params, extra: dict[str, Any]) -> None:
-        """Saves parameters and extra state alone; raises UserError if the disk does not let us."""
-        try:
-            self._store.begin(step, {"params": params, "extra": extra}, scheduled=True)
-            self._store.wait()
-        except SAVE_ERRORS as error:
-            if not is_disk_trouble(error):
-                raise
-            folder = self.directory.parent
-            raise UserError(
-                f"cannot write {folder}: {reason_of(error)}; make room for it, or name another "
-                "place"
-            ) from error
-        finally:
-            self._store.saving = None
 
     def wait(self) -> None:
         """Returns when what was being saved is on the disk, or has failed."""
@@ -226,10 +209,9 @@ class Checkpoints:
         """
         self.wait()
         damaged = {}
-        likes = {"params": like.params, "opt_state": like.opt_state, "extra": like.extra}
         for step in reversed(from_first(self.scheduled_steps if scheduled_only else self.steps)):
             try:
-                items, record = self._store.restore(step, likes)
+                items, record = self._store.restore(step, _items(like))
             except Damaged as error:
                 damaged[step] = error
                 continue
@@ -259,30 +241,31 @@ class Checkpoints:
             )
         return None
 
-    def restore_params(
-        self, step: int, params: Params, extra: dict[str, Any]
-    ) -> tuple[Params, dict[str, Any]]:
-        """Parameters and extra state of one checkpoint, laid out as the given ones."""
-        try:
-            items, _ = self._store.restore(step, {"params": params, "extra": extra})
-        except Damaged as error:
-            raise UserError(
-                f"the checkpoint {self.directory / str(step)} is damaged ({error}); put back a "
-                "copy of it, or choose another with --checkpoint"
-            ) from error
-        return items["params"], items["extra"]
-
     def average_params(
         self, steps: Sequence[int], params: Params, extra: dict[str, Any]
     ) -> tuple[Params, dict[str, Any]]:
-        """The mean of the parameters of several checkpoints; the extra state of the last."""
-        total, found = self.restore_params(steps[0], params, extra)
-        for step in steps[1:]:
-            more, found = self.restore_params(step, params, extra)
-            total = jax.tree.map(jnp.add, total, more)
-        return jax.tree.map(lambda x: x / len(steps), total), found
+        """The mean of the parameters of some checkpoints, and the extra state of the last.
+
+        Both are laid out as the given ones. Raises UserError if a checkpoint cannot be used.
+        """
+        total, likes = None, {"params": params, "extra": extra}
+        for step in steps:
+            try:
+                items, _ = self._store.restore(step, likes)
+            except Damaged as error:
+                raise UserError(
+                    f"the checkpoint {self.directory / str(step)} is damaged ({error}); put back "
+                    "a copy of it, or choose another with --checkpoint"
+                ) from error
+            new = items["params"]
+            total = new if total is None else jax.tree.map(jnp.add, total, new)
+        return jax.tree.map(lambda x: x / len(steps), total), items["extra"]
+
+
+def _items(state: TrainState) -> dict[str, Any]:
+    return {"params": state.params, "opt_state": state.opt_state, "extra": state.extra}
 
 
 def saved_steps(workdir: Path) -> list[int]:
     """The steps of a work directory that have a complete checkpoint, in ascending order."""
-    return steps_in(workdir / "checkpoints")
+    return steps_in(workdir / CHECKPOINTS)

@@ -13,7 +13,7 @@ from typing import Any
 from transformer.models.functional import Params
 from transformer.runs import experiment, history, provenance
 from transformer.runs import restore as restoring
-from transformer.runs.checkpoints import Checkpoints, saved_steps
+from transformer.runs.checkpoint_store import CHECKPOINTS, Damaged, Store, steps_in
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import digest, signed
 from transformer.runs.restore import TrainedModel
@@ -24,7 +24,7 @@ from transformer.system.files import write_atomically
 
 def is_kept(workdir: Path) -> bool:
     """Whether a run has its copy."""
-    return bool(saved_steps(workdir / provenance.INITIAL))
+    return bool(steps_in(_directory(workdir)))
 
 
 def load(config: Experiment) -> TrainedModel:
@@ -74,32 +74,31 @@ def keep(workdir: Path, model: TrainedModel) -> None:
         )
     if is_first():
         write_atomically(workdir / provenance.ORIGIN, json.dumps(signed(origin)) + "\n")
-    with contextlib.closing(_checkpoints(workdir, read_only=False)) as checkpoints:
-        checkpoints.save_params(model.steps[-1], model.params, model.extra)
+    with contextlib.closing(Store(_directory(workdir))) as store:
+        store.save_params(model.steps[-1], model.params, model.extra)
 
 
 def restore(workdir: Path, params: Params, extra: dict[str, Any]) -> tuple[Params, dict[str, Any]]:
     """The copy, laid out as the given shapes; raises UserError if it is gone or damaged."""
-    directory = workdir / provenance.INITIAL
-    if not (steps := from_first(lambda: saved_steps(directory))):
+    directory = _directory(workdir)
+    if not (steps := from_first(lambda: steps_in(directory))):
         raise UserError(
-            f"{directory} is gone, with what the run began with; put it back, or start again in "
-            "another --workdir"
+            f"{directory} is gone, which held the parameters that the run began with; put it "
+            "back, or start again in another --workdir"
         )
-    with contextlib.closing(_checkpoints(workdir, read_only=True)) as checkpoints:
+    with contextlib.closing(Store(directory)) as store:
         try:
-            return checkpoints.restore_params(steps[-1], params, extra)
-        except UserError as error:
+            items, _ = store.restore(steps[-1], {"params": params, "extra": extra})
+        except Damaged as error:
             raise UserError(
-                f"{directory}, with what the run began with, is damaged; put back a copy of it, or "
-                "start again in another --workdir"
+                f"{directory}, the parameters that the run began with, is damaged ({error}); put "
+                "back a copy of it, or start again in another --workdir"
             ) from error
+    return items["params"], items["extra"]
 
 
-def _checkpoints(workdir: Path, *, read_only: bool) -> Checkpoints:
-    directory = workdir / provenance.INITIAL
-    metric = {"best_metric": "nll", "direction": "lower"}  # none is measured
-    return Checkpoints(directory, keep_last=1, **metric, read_only=read_only)
+def _directory(workdir: Path) -> Path:
+    return workdir.absolute() / provenance.INITIAL / CHECKPOINTS
 
 
 def _what_is_shared(config: Experiment) -> dict[str, Any]:

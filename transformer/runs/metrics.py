@@ -23,8 +23,8 @@ from transformer.system.errors import UserError
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl as dicts, in order; a value that was not finite is None.
 
-    A torn last line, of a run that is being written or was killed, is left out. Raises
-    UserError when the file is missing or is not what `MetricsWriter` writes.
+    Leaves out a torn last line, of a run that is writing or was killed. Raises UserError if the
+    file is missing or is not what `MetricsWriter` writes.
     """
     path = Path(path)
     if not path.exists():
@@ -51,30 +51,30 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
 class MetricsWriter:
     """Appends the metrics of a run to WORKDIR/metrics.jsonl, and to a file for TensorBoard.
 
-    `first_step` is the step of the checkpoint that the run continues from, 0 for a fresh
-    start; `evaluated` says whether the run had evaluated that checkpoint before it stopped.
-    What an earlier run wrote beyond that is removed (hidden, in TensorBoard). So in the end
-    metrics.jsonl is the same as if nothing had been interrupted. For that to hold, write the
-    training metrics of step k before saving the checkpoint of step k, and after both those that
-    begin with "eval/".
+    first_step: the step of the checkpoint that the run continues from, 0 for a fresh start.
+    evaluated: whether the run had evaluated that checkpoint before it stopped.
+
+    What an earlier start wrote beyond that is removed (in TensorBoard, hidden). So in the end
+    metrics.jsonl is the same as if nothing had been interrupted, provided that the training
+    metrics of step k are written before the checkpoint of step k is saved, and those that begin
+    with "eval/" after both.
 
     A full disk does not end the run. Lines that cannot be written are held in memory, standard
-    error says so, and each later call tries again. TensorBoard's file is given up.
+    error says so, and each later call tries again. TensorBoard's file ends there.
 
-    Making a writer raises OSError when the disk is full, and UserError when metrics.jsonl is
-    not what `read_metrics` expects. In a job of many processes only one may hold a writer.
+    Making a writer, and `rewind`, raise OSError if the disk fails and UserError if metrics.jsonl
+    is not what `read_metrics` expects. In a job of many processes only one may have a writer.
     """
 
     def __init__(self, workdir: Path, *, first_step: int, evaluated: bool):
         workdir.mkdir(parents=True, exist_ok=True)
         self._path = workdir / "metrics.jsonl"
-        # Steps, and lines to append; or, in place of a line, whether a cut keeps the evaluation.
-        self._held: list[tuple[int, bytes | bool]] = []
+        self._held: list[dict[str, Any]] = []  # lines to append
         self._whole: int | None = None  # the file's length without a line that was torn
         self._trouble: str | None = None
-        _cut(self._path, first_step, evaluated=evaluated)
-        # The number keeps two files of the same second apart. Not SummaryWriter: its queue and
-        # its thread lose what waits in them when the process is killed.
+        _cut(self._path, first_step, evaluated)
+        # The number keeps two files of the same second apart. Not SummaryWriter: on a full disk
+        # its thread dies, and then its queue blocks whoever writes.
         number = len(list(workdir.glob("events.out.tfevents.*")))
         name = f"events.out.tfevents.{int(time())}.{gethostname()}.{number:04}"
         self._events: RecordWriter | None = RecordWriter(str(workdir / name))
@@ -91,27 +91,24 @@ class MetricsWriter:
             raise ValueError("'step' is the first argument, not a metric")
         values = {name: float(metrics[name]) for name in sorted(metrics)}
         finite = {name: v if math.isfinite(v) else None for name, v in values.items()}
-        line = json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n"
-        self._held.append((step, line.encode()))
+        self._held.append({"step": int(step), **finite})
+        self._flush()
         scalars = [Summary.Value(tag=name, simple_value=v) for name, v in values.items()]
         self._add_event(Event(step=int(step), wall_time=time(), summary=Summary(value=scalars)))
-        self._flush()
 
     def rewind(self, step: int, *, evaluated: bool) -> None:
         """Removes what later steps than `step` wrote, all if it is 0: the run is back there.
 
         Unless `evaluated`, the checkpoint of `step` is evaluated again, and its line goes too.
         """
-        self._held = [held for held in self._held if held[0] <= step]
-        self._held.append((step, evaluated))
+        self._held = [line for line in self._held if not _is_later(line, step, evaluated)]
+        _cut(self._path, step, evaluated)
         self._hide_later_events(step)
-        self._flush()
 
     def close(self) -> None:
         self._flush()
-        lines = sum(isinstance(line, bytes) for _, line in self._held)
-        if self._trouble and lines:
-            _warn(f"{self._trouble}; {lines} line(s) of metrics.jsonl are lost")
+        if self._held:
+            _warn(f"{self._trouble}; {len(self._held)} line(s) of metrics.jsonl are lost")
         if self._events:
             with contextlib.suppress(OSError):
                 self._events.close()
@@ -123,25 +120,16 @@ class MetricsWriter:
         self.close()
 
     def _flush(self) -> None:
-        """Writes what is held, as far as the disk takes it."""
+        """Appends the lines that are held, as far as the disk takes them."""
         before, self._trouble = self._trouble, None
         try:
             while self._held:
-                step, line = self._held[0]
-                if isinstance(line, bytes):
-                    self._append(line)
-                else:
-                    _cut(self._path, step, evaluated=line)
+                self._append(json.dumps(self._held[0], allow_nan=False).encode() + b"\n")
                 del self._held[0]
         except OSError as error:
             self._trouble = f"cannot write {self._path}: {error.strerror}"
-        except UserError as error:
-            self._trouble = str(error)
         if self._trouble and not before:
-            _warn(
-                f"{self._trouble}; the training goes on, and what is not written is held in "
-                "memory and tried again with each new line"
-            )
+            _warn(f"{self._trouble}; training goes on, and new lines wait in memory")
         elif before and not self._trouble:
             _warn("can be written again, and nothing is lost")
 
@@ -162,8 +150,11 @@ class MetricsWriter:
             self._whole = None
 
     def _hide_later_events(self, step: int) -> None:
-        # As SummaryWriter does for its purge_step: TensorBoard drops what it has read of this
-        # step and later ones. Of a step that is evaluated again it may have two equal values.
+        """Makes TensorBoard drop what it has read of later steps, of all for step 0.
+
+        As SummaryWriter does for its purge_step. Of a step that is evaluated again, TensorBoard
+        may have two equal values.
+        """
         start = SessionLog(status=SessionLog.START)
         hidden_from = step + 1 if step else 0
         self._add_event(Event(step=hidden_from, wall_time=time(), session_log=start))
@@ -181,20 +172,21 @@ class MetricsWriter:
             _warn(f"TensorBoard's file ends at step {event.step}: {error.strerror}")
 
 
-def _cut(path: Path, step: int, *, evaluated: bool) -> None:
-    """Ends a metrics.jsonl before the first line of a later step, the first of all for step 0.
+def _is_later(line: Mapping[str, Any], step: int, evaluated: bool) -> bool:
+    """Whether a line goes when the run is back at `step`."""
+    again = not evaluated and any(name.startswith("eval/") for name in line)
+    return step == 0 or line["step"] > step or (line["step"] == step and again)
 
-    Unless `evaluated`, an evaluation of `step` itself counts as later. A torn last line goes
-    too. Steps grow in the file, so what stays is its beginning, and this needs no room.
+
+def _cut(path: Path, step: int, evaluated: bool) -> None:
+    """Ends a metrics.jsonl before its first line that `_is_later`; a torn last line goes, too.
+
+    Steps grow in the file, so what stays is its beginning, and this needs no room.
     """
-
-    def is_later(line: dict[str, Any]) -> bool:
-        again = not evaluated and any(name.startswith("eval/") for name in line)
-        return line["step"] > step or (line["step"] == step and again)
-
     path.touch()
     metrics = read_metrics(path) if step else []
-    kept = next((i for i, line in enumerate(metrics) if is_later(line)), len(metrics))
+    later = (i for i, line in enumerate(metrics) if _is_later(line, step, evaluated))
+    kept = next(later, len(metrics))
     with path.open("r+b") as file:
         file.truncate(sum(map(len, islice(file, kept))))
         os.fsync(file.fileno())

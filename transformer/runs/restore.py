@@ -188,7 +188,7 @@ def restore(
                 f"{', '.join(map(str, steps))} alone; give the work directory of the training "
                 "run, or leave --checkpoint and --average_last out"
             )
-        params, extra = checkpoints.restore_params(steps[-1], *like)
+        params, extra = checkpoints.average_params(steps[-1:], *like)
     else:
         keep_last = training.keep_last
         steps, last_step, patience = from_first(
