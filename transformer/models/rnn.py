@@ -25,14 +25,12 @@ from jax.sharding import PartitionSpec as P
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
 from transformer.models.family import Family, Sizes
-from transformer.models.layers import DropoutRngs, dropout, multiply
 from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs, dropout, multiply
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
 Cache = dict[str, Any]
-# Steps that one iteration of the compiled loops takes: on CPUs more were no faster.
-UNROLL = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +129,7 @@ class GatedUnit(nnx.Module):
         starts_BT = _ends(segments_BT) if reverse else _starts(segments_BT)
         first_BH = jnp.zeros((len(x_BTE), self.candidate_HH.shape[0]), x_TBG.dtype)
         steps = x_TBG, starts_BT.T
-        _, s_TBH = jax.lax.scan(step, first_BH, steps, reverse=reverse, unroll=UNROLL)
+        _, s_TBH = jax.lax.scan(step, first_BH, steps, reverse=reverse)
         return s_TBH.swapaxes(0, 1)
 
 
@@ -173,7 +171,7 @@ class Alignment(nnx.Module):
 
         query_BMK = multiply("BMH,HK->BMK", s_BMH, self.query_HK[...], dtype)
         scores_BMS = energies(query_BMK, memory.keys_BSK, self.energy_K[...])
-        # A position of padding, whose mask hides all, gets finite weights, which nobody reads.
+        # Padding may attend to nothing: it gets finite weights, which nobody reads.
         scores_BMS = jnp.where(mask_BMS, scores_BMS, jnp.finfo(scores_BMS.dtype).min)
         weights_BMS = jax.nn.softmax(scores_BMS)
         context_BMU = multiply("BMS,BSU->BMU", weights_BMS, memory.annotations_BSU, dtype)
@@ -220,8 +218,7 @@ class RNN(nnx.Module):
         t_BTD, _ = self._decode(
             batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
         )
-        real_BT = batch.tgt_segments_BT > 0
-        output_VD = self.output_VD[...]
+        real_BT, output_VD = batch.tgt_segments_BT > 0, self.output_VD[...]
         return output_loss(t_BTD, output_VD, batch.tgt_out_BT, real_BT, label_smoothing, self.dtype)
 
     def __call__(
@@ -284,7 +281,7 @@ class RNN(nnx.Module):
             lambda x: x.swapaxes(0, 1), (initial_BTH, _starts(tgt_segments_BT), mask_BTS)
         )
         steps = (self.decoder.inputs(y_BTE), *steps)
-        _, of_steps = jax.lax.scan(step, jnp.zeros_like(initial_BTH[:, 0]), steps, unroll=UNROLL)
+        _, of_steps = jax.lax.scan(step, jnp.zeros_like(initial_BTH[:, 0]), steps)
         s_BTH, context_BTU, weights_BTS = jax.tree.map(lambda x: x.swapaxes(0, 1), of_steps)
         t_BTD = self._readout(s_BTH, y_BTE, context_BTU)
         return dropout(t_BTD, self.config.dropout, rngs), weights_BTS
@@ -317,11 +314,9 @@ class RNN(nnx.Module):
         segments_BS = _segments(src_BS, None)
         mask_B1S = (segments_BS > 0)[:, None]
         s_BH = _initial_states(memory, mask_B1S, segments_BS)[:, 0]
-        return {
-            "step": jnp.zeros((), jnp.int32),
-            "sentence": {"memory": memory, "mask": mask_B1S},
-            "hypothesis": jnp.repeat(s_BH, num_hypotheses, axis=0),
-        }
+        sentence = {"memory": memory, "mask": mask_B1S}
+        hypothesis = jnp.repeat(s_BH, num_hypotheses, axis=0)
+        return {"step": jnp.int32(0), "sentence": sentence, "hypothesis": hypothesis}
 
     def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
@@ -368,24 +363,15 @@ def _zeros(size: int) -> nnx.Param:
     return nnx.Param(jnp.zeros(size, jnp.float32))
 
 
-def build(config: RNNConfig, sizes: Sizes, rngs: nnx.Rngs) -> RNN:
-    return RNN(config, sizes, rngs=rngs)
-
-
 def training_flops(
     config: RNNConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
 ) -> np.ndarray:
     """FLOPs to train on each pair once: products, forward and (twice that) backward.
 
-    Padding, dropout, activations and recomputation do not count, nor does attention to other
-    sentences of a packed row.
+    Neither padding, dropout nor activations count, nor attention to others of a packed row.
     """
-    E, H, K, D = (
-        config.embedding_size,
-        config.hidden_size,
-        config.attention_size,
-        config.maxout_size,
-    )
+    E, H = config.embedding_size, config.hidden_size
+    K, D = config.attention_size, config.maxout_size
     s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
     unit = 3 * H * (E + H)
     encoder = s * (2 * unit + 2 * H * K) + H * H
@@ -396,7 +382,7 @@ def training_flops(
 
 FAMILY = Family(
     config=RNNConfig,
-    build=build,
+    build=lambda config, sizes, rngs: RNN(config, sizes, rngs=rngs),
     # Over tensor, which takes the vocabulary and the maxout layer, the states are copied: split,
     # every step of a recurrence would wait for messages. Vectors are copied, too.
     sharding=(
