@@ -242,7 +242,7 @@ def test_a_result_is_recorded_and_verified(learned):
     assert result["config_file"] == "configs/base.py"
     assert result["overrides"]["model.d_ff"] == 61
     assert result["config"]["data.dataset"] is None
-    assert "data.train_source" not in result["overrides"]
+    assert result["overrides"]["data.train_source"] == "FILE"
     assert result["steps"] == 240
     logged = [line["total/target_tokens"] for line in metrics(learned) if "train/nll" in line]
     assert result["target_tokens"] == logged[-1]

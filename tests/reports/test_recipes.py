@@ -73,11 +73,6 @@ def test_a_run_of_the_recipe_itself_differs_in_nothing(recipe, averaged):
     assert explained(of_recipe(recipe), recipe, averaged=averaged) == []
 
 
-@pytest.mark.parametrize("recipe", ["base", "big", "multi30k_tiny"])
-def test_recipes_of_configs_are_these_configs(recipe):
-    assert find_recipe(recipe).experiment() == of_config(recipe)
-
-
 def test_the_presets_of_tensor2tensor_beside_the_paper():
     assert explained(base_experiment(), "t2t_base") == [
         ("data.dataset", "wmt14_translate/de-en", "wmt_t2t_translate/de-en"),

@@ -31,8 +31,6 @@ from transformer.tasks.task import Outputs, Task, find_task
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
 # outputs differently; saved outputs have the same scores, but for the digits that are printed.
 TOLERANCE, EXACT = 0.2, 0.005
-
-
 # What a result must say of itself, of each run, and of each split.
 _OF_RESULT = "splits candidates curve data_sha256 tokenizer_sha256 checkpoint parameters"
 _OF_RUN = (
@@ -59,17 +57,14 @@ def record(
       and the average are tried on validation, and the better one is used.
     """
     # 1. Everything that can be wrong, before hours of work.
-    models = {
-        name: restore(
-            checkpoint=name, average_last=average_last if checkpoint or name == "average" else None
-        )
-        for name in ([checkpoint] if checkpoint else ["best", "average"])
-    }
-    model = next(iter(models.values()))
+    model = restore(checkpoint=checkpoint, average_last=average_last if checkpoint else None)
     tested = [split for split in splits if split != "validation"]
     _check_files(path, ["validation", *tested])
     for run in [model, *model.others]:
         _check_can_be_repeated(run)
+    models = {model.checkpoint: model}  # without --checkpoint this is the best
+    if not checkpoint:
+        models["average"] = restore(checkpoint="average", average_last=average_last)
     task = find_task(model.config.task.name)
     with distributed.first_alone():
         hashes = _hashes(task, model, ["train", "validation", *tested])

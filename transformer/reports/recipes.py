@@ -19,22 +19,11 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 
 WIDTH = 100  # characters of a line for a terminal
-SOURCES = (
-    "Sections and tables are the paper's (arXiv 1706.03762). Table 3 is about newstest2013 without "
-    "averaging: BLEU, and perplexity in brackets. T2T is tensorflow/tensor2tensor."
-)
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 # Facts that follow from several, or from the evaluation. tokens_seen: as tokens_per_update counts
 # them. peak_learning_rate: reached within the updates that were made.
 DERIVED = ("averaged_checkpoints", "tokens_seen", "peak_learning_rate", "length_penalty_formula")
-# What leaves a score as it is, or shows in another fact.
-IRRELEVANT = """
-    task.name model.family data.data_dir data.raw_dir data.validation_split data.validation_source
-    data.validation_target data.packing optimizer.peak_learning_rate training.max_tokens_per_device
-    training.log_every training.full_validation_every training.keep_last training.best_metric
-    training.patience training.rollback_after training.max_loss_rise training.max_rollbacks
-    mesh.data mesh.fsdp mesh.tensor
-""".split()  # noqa: SIM905
+IRRELEVANT = _TABLES["irrelevant"]
 
 
 class Effect(NamedTuple):
@@ -171,7 +160,7 @@ def shown(differences: Sequence[Difference], recipe_name: str) -> str:
         lines += [_filled(f"    {n:8}", text) for n, text in zip(names, rest, strict=True)]
         parts.append("\n".join(lines))
     if differences:
-        parts.append(_filled("", SOURCES))
+        parts.append(_filled("", _TABLES["sources"]))
     parts.append(_filled("Outside of configs: ", recipe.beyond))
     return "\n\n".join(parts)
 
