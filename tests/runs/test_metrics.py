@@ -341,38 +341,3 @@ def test_no_room_at_the_start(tmp_path):
     with no_room_beyond(0):
         MetricsWriter(tmp_path, first_step=2, evaluated=False).close()
     assert written(tmp_path) == [(1, TRAIN), (2, TRAIN)]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB. The tests above fail as really, if not with the same error."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", directory]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("only root may mount a file system")
-    yield directory
-    subprocess.run(["umount", directory], check=True)
-
-
-def test_a_disk_that_is_really_full(small_disk, capsys):
-    with MetricsWriter(small_disk / "run", first_step=0, evaluated=True) as writer:
-        filler = (small_disk / "filler").open("ab", buffering=0)
-        with filler, contextlib.suppress(OSError):
-            while True:
-                filler.write(bytes(4096))
-        k, message = 0, ""
-        while not message:  # the last blocks have room
-            k += 1
-            writer.write(k, {TRAIN: 0.5})
-            message = capsys.readouterr().err
-        assert "No space left on device; training goes on" in message
-        for i in range(k + 1, k + 200):
-            writer.write(i, {TRAIN: 0.5})
-        assert len(written(small_disk / "run")) < k + 100
-        writer.rewind(k - 20, evaluated=True)
-        writer.write(k - 19, {EVAL: 0.5})
-        os.remove(small_disk / "filler")
-    assert said(capsys)[-1] == RECOVERED  # rewinding made room for a while
-    expected = [*((i, TRAIN) for i in range(1, k - 19)), (k - 19, EVAL)]
-    assert written(small_disk / "run") == expected
