@@ -138,7 +138,8 @@ def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
         "checkpoint (--checkpoint)": model.checkpoint,
         "number of checkpoints (--average_last)": len(model.steps),
     }
-    return shared | {"tokenizer_sha256": model.task.tokenizers.sha256} | checkpoints
+    tokenizers = {"tokenizer_sha256": model.task.provenance().get("tokenizer_sha256")}
+    return shared | tokenizers | checkpoints
 
 
 def restore(

@@ -48,6 +48,7 @@ class TrainedTask(Protocol):
     """A model with all that it needs to be used."""
 
     model: FunctionalModel
+    data: Any  # the data section of its config
 
     def save(self, workdir: Path) -> None:
         """Writes what a work directory needs beside config and parameters, such as tokenizers."""
