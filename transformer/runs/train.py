@@ -188,8 +188,8 @@ def prepare_programs(config: Experiment, task: TrainingTask, optimizer: Any, mes
     )
     print(
         f"state    {units(bytes_per_device(like.params))} of parameters and "
-        f"{units(bytes_per_device(like.opt_state))} of optimizer state per device; {mesh.size} "
-        f"{mesh.devices.flat[0].platform} device(s), "
+        f"{units(bytes_per_device(like.opt_state))} of optimizer state per device, on "
+        f"{mesh.size} {mesh.devices.flat[0].platform} device(s), "
         f"{' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())}",
         flush=True,
     )
