@@ -61,7 +61,7 @@ def export(model: TrainedModel, directory: Path) -> None:
             if (model.workdir / name).exists():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(model.workdir / name, temporary / name)
-        with contextlib.closing(Store(temporary / CHECKPOINTS)) as store:
+        with contextlib.closing(Store(temporary.absolute() / CHECKPOINTS)) as store:
             store.save_params(model.steps[-1], model.params, model.extra)
         temporary.rename(directory)
     except OSError as error:
