@@ -128,6 +128,8 @@ def test_chinese_is_cut_into_characters():
     found = corpus_scores(hypotheses, references, target_language="zh-CN")
     assert set(found) == {"bleu", "chrf", "ter"}  # Moses finds no words
     assert "|tok:zh|" in found["bleu"]["signature"]
+    assert "|asian:yes|" in found["ter"]["signature"]
+    assert found["ter"]["score"] == pytest.approx(100 * 1 / 11)
     # 10 of 11 characters, 7 of 9 pairs, 5 of 7 and 3 of 5.
     expected = 100 * (10 / 11 * 7 / 9 * 5 / 7 * 3 / 5) ** (1 / 4)
     assert found["bleu"]["score"] == pytest.approx(expected)
@@ -136,8 +138,10 @@ def test_chinese_is_cut_into_characters():
 
 def test_japanese_says_what_to_install(monkeypatch):
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    with pytest.raises(UserError, match=r"sacrebleu\[ja\]"):
-        bleu(["猫"], ["猫"], target_language="ja")
+    for use in (scores.check_language, lambda **kind: bleu(["猫"], ["猫"], **kind)):
+        with pytest.raises(UserError, match=r"sacrebleu\[ja\]"):
+            use(target_language="ja-JP", is_tokenized=False)
+        use(target_language="ja-JP", is_tokenized=True)  # tokens are counted as they are
 
 
 @pytest.mark.parametrize("score", [bleu, corpus_scores])
@@ -163,11 +167,3 @@ def test_ter_counts_what_can_be_told_apart(language, hypothesis, reference, expe
     # Of text that is tokenised already, the tokens.
     metric = scores._ter_metric(scores._primary_subtag(language), is_tokenized=True)
     assert metric.corpus_score(["我 喜欢 你"], [["我 喜欢 他"]]).score == pytest.approx(100 / 3)
-
-
-def test_scores_of_chinese():
-    found = scores.corpus_scores(["机器学习"], ["机器翻译"], target_language="zh")
-    assert found.keys() == {"bleu", "chrf", "ter"}
-    assert found["ter"]["score"] == 50
-    assert "asian:yes" in found["ter"]["signature"]
-    assert "tok:zh" in found["bleu"]["signature"]

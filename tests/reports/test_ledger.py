@@ -45,7 +45,7 @@ def result(seed=0, bleu=40.0, **changes):
         scores["odd"] = {"score": 1.0, "definition": "an odd one"}
         hashes = {"text_sha256": hash_of(("s", "r"))}
         hashes |= {"hypotheses_sha256": hashlib.sha256(b"h\n").hexdigest()}
-        return {"name": name, "scores": scores, "sentences": 1, **hashes}
+        return {"name": name, "scores": scores, "examples": 1, **hashes}
 
     return {
         "config_file": "configs/demo.py",
@@ -125,7 +125,7 @@ def test_a_row_for_each_run_and_a_mean_of_its_seeds(tmp_path):
         "python evaluate.py --workdir=runs/third --split=test --checkpoint=average "
         "--average_last=3 --beam_size=4 --length_penalty=0.6",
     ]
-    assert f"- test_2016, 1 sentences: bleu 10.00 `{SIGNATURE}`; odd 1.00." in text
+    assert f"- test_2016, 1 examples: bleu 10.00 `{SIGNATURE}`; odd 1.00." in text
     (folder / "intro.md").write_text("# Results\n")
     (folder / "earlier.md").write_text("## Earlier\n")
     assert results_page.results_page(folder) == f"# Results\n\n{text}\n## Earlier\n"
@@ -185,7 +185,7 @@ def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
         overrides = {"model.dropout": 0.3, "training.init_from": "FILE"}
         return result(overrides=overrides, init_from=origin, **changes)
 
-    initial, exported = "runs/a.initial", []
+    initial, exported = "runs/a.0", []
     if checkpoint == "average":
         exported = [
             f"python evaluate.py --workdir={initial} --checkpoint=average --average_last=3 "
@@ -195,14 +195,14 @@ def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
     first, *middle, train, test = results_page.commands("a", begun(7))
     assert first == (
         "python train.py --config=configs/demo.py --config.training.steps=7 "
-        "--config.training.seed=4 --workdir=runs/a.initial"
+        "--config.training.seed=4 --workdir=runs/a.0"
     )
     assert middle == exported
     assert train == (
         "python train.py --config=configs/demo.py --config.model.dropout=0.3 "
-        f"--config.training.init_from={initial} --config.training.seed=0 --workdir=runs/a"
+        f"--config.training.init_from={initial} --config.training.seed=0 --workdir=runs/a.1"
     )
-    assert "--workdir=runs/a " in test
+    assert "--workdir=runs/a.1 " in test
     # Runs that began with others are others.
     runs = {"a": begun(7), "again": begun(7, seed=1), "other": begun(8, seed=2), "none": result()}
     runs["seed"], runs["last"] = begun(7), begun(7, seed=1)
@@ -231,13 +231,13 @@ def test_what_several_runs_began_with_is_trained_once(tmp_path):
     commands = [line for line in results_page.commands("x", together) if "--split" not in line]
     words = [[w.split("=")[1] for w in line.split() if "runs/" in w] for line in commands]
     assert words == [
-        ["runs/x.0.initial"],
-        ["runs/x.0.initial", "runs/x.0.initial.average"],
-        ["runs/x.0.initial.average", "runs/x.0"],
-        ["runs/x.0.initial.average", "runs/x.1"],
-        ["runs/x.2.initial"],
-        ["runs/x.2.initial", "runs/x.2.initial.average"],
-        ["runs/x.2.initial.average", "runs/x.2"],
+        ["runs/x.0"],
+        ["runs/x.0", "runs/x.0.average"],
+        ["runs/x.0.average", "runs/x.1"],
+        ["runs/x.0.average", "runs/x.2"],
+        ["runs/x.3"],
+        ["runs/x.3", "runs/x.3.average"],
+        ["runs/x.3.average", "runs/x.4"],
     ]
 
 
@@ -304,6 +304,14 @@ def test_disagreements():
     assert len(ledger.disagreements(result(), found, 0.05)) == 3
 
 
+def test_a_result_of_earlier_commits_is_of_sentences(tmp_path):
+    old, new = result(), result()
+    del old["config"]["task.name"]
+    for entry in old["splits"].values():
+        entry["sentences"] = entry.pop("examples")
+    assert ledger.read(saved(tmp_path, old=old) / "old.json") == new
+
+
 def test_what_is_written_can_be_read_until_it_is_changed(tmp_path):
     path, folder = tmp_path / "results" / "x.json", tmp_path / "results" / "x"
     outputs = Outputs({"sources": ["s"], "references": ["r"], "hypotheses": ["h"]}, {}, "")
@@ -359,7 +367,7 @@ def trained(tmp_path, *, last_step=3000, stopped_early=False, init_from=None):
 
 def test_what_cannot_be_recorded(tmp_path):
     def check(**changes):
-        ledger._check_can_be_repeated(trained(tmp_path, **changes))
+        history.check_can_be_repeated(trained(tmp_path, **changes))
 
     def refused(message, **changes):
         with pytest.raises(UserError, match=message):
@@ -492,8 +500,11 @@ def test_curves(tmp_path):
     results_page.draw(title, {"a": result()}, tmp_path / results_page.picture_name(title))
     assert (tmp_path / "multi30k_en-de-tok-en_to_de.png").read_bytes().startswith(b"\x89PNG")
     metrics = [{"step": 1, "train/nll": 3.0}, {"step": 2, "eval/validation/nll": 1.23456}]
-    metrics.append({"step": 3, "eval/validation/nll": None, "eval/validation/bleu": 0.0})
-    assert ledger.curve(metrics, ["nll", "bleu"]) == {"nll": [(2, 1.2346)], "bleu": [(3, 0.0)]}
+    metrics.append({"step": 3, "eval/validation/nll": None, "eval/validation/odd": 0.0})
+    metrics.append({"step": 4, "eval/validation/nll": 1.0})
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in metrics))
+    found = history.validation_curves(trained(tmp_path, last_step=3))
+    assert found == {"nll": [(2, 1.2346)], "odd": [(3, 0.0)]}
 
 
 def test_what_the_commands_refuse(tmp_path):

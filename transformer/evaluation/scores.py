@@ -83,8 +83,7 @@ def corpus_scores(
 
 def check_language(*, target_language: str, is_tokenized: bool) -> None:
     """Raises UserError for a language whose tokenizer is not installed."""
-    # sacreBLEU loads it when it scores.
-    bleu(["a"], ["a"], target_language=target_language, is_tokenized=is_tokenized)
+    _bleu_metric(_primary_subtag(target_language), is_tokenized)
 
 
 def bleu(

@@ -4,9 +4,9 @@
     python evaluate.py --workdir=runs/tiny --verify=results/multi30k_tiny-0.json
     python -m transformer.reports.results_page       makes RESULTS.md of them
 
-A result says what was run, with what, on what, and what came of it. It does not say where files
-lay. The outputs are in the folder of the same name. In the result of an ensemble the first run
-stands where a single one would, and `ensemble_with` has the others.
+A result says what was run, with what, on what, and what came of it; not where files lay. The
+folder of the same name has the outputs. The result of an ensemble is that of its first run, and
+`ensemble_with` has the other runs.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.models.functional import num_params
 from transformer.runs import history, provenance
 from transformer.runs.evaluation import evaluate, one_a_line
-from transformer.runs.experiment import EXPORTED
+from transformer.runs.history import Run
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -31,14 +31,13 @@ from transformer.tasks.task import Outputs, Task, find_task
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
 # outputs differently; saved outputs have the same scores, but for the digits that are printed.
 TOLERANCE, EXACT = 0.2, 0.005
-# What a result must say of itself, of each run, and of each split.
+
+# What a result must say of itself, and of each run.
 _OF_RESULT = "splits candidates curve data_sha256 tokenizer_sha256 checkpoint parameters"
 _OF_RUN = (
     "config_file overrides seed config checkpoint_steps steps starts target_tokens training_seconds"
 )
-_OF_SPLIT = "name scores sentences text_sha256 hypotheses_sha256"
 
-Run = Mapping[str, Any]
 Result = Mapping[str, Any]
 
 # --- Recording ----------------------------------------------------------------------------
@@ -57,14 +56,17 @@ def record(
       and the average are tried on validation, and the better one is used.
     """
     # 1. Everything that can be wrong, before hours of work.
-    model = restore(checkpoint=checkpoint, average_last=average_last if checkpoint else None)
+    models = {
+        name: restore(
+            checkpoint=name, average_last=average_last if checkpoint or name == "average" else None
+        )
+        for name in ([checkpoint] if checkpoint else ["best", "average"])
+    }
+    model = next(iter(models.values()))
     tested = [split for split in splits if split != "validation"]
     _check_files(path, ["validation", *tested])
     for run in [model, *model.others]:
-        _check_can_be_repeated(run)
-    models = {model.checkpoint: model}  # without --checkpoint this is the best
-    if not checkpoint:
-        models["average"] = restore(checkpoint="average", average_last=average_last)
+        history.check_can_be_repeated(run)
     task = find_task(model.config.task.name)
     with distributed.first_alone():
         hashes = _hashes(task, model, ["train", "validation", *tested])
@@ -92,47 +94,9 @@ def record(
     result = new_result(models[chosen], candidates, outputs, hashes)
     write(path, result, outputs)
     print(f"written  {path}; python -m transformer.reports.results_page makes RESULTS.md of it")
-    commits = {start["commit"] for run in all_runs(result) for start in run["starts"]}
-    for commit in commits:
+    for commit in {start["commit"] for run in all_runs(result) for start in run["starts"]}:
         if not re.fullmatch("[0-9a-f]+", commit):
             print(f"warning: the commit is {commit}; nobody else can check that out")
-
-
-def _check_files(path: Path, splits: Sequence[str]) -> None:
-    """Raises UserError if a result of these splits would take the place of other files."""
-    if path.suffix != ".json":
-        raise UserError(f"--record={path}: give a file name that ends in .json")
-    folder = path.with_suffix("")
-    own = {_outputs_file(path, split) for split in [*splits, *_earlier_splits(path)]}
-    found = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
-    if others := sorted(str(file) for file in found if file not in own and file.suffix != ".tmp"):
-        raise UserError(
-            f"--record={path} would put outputs into {folder}, and {others[0]} is no such file; "
-            "move it, or give another name"
-        )
-
-
-def _check_can_be_repeated(run: TrainedModel) -> None:
-    """Raises UserError if a work directory does not say how the run is made from its beginning."""
-    if (run.workdir / EXPORTED).exists():
-        raise UserError(f"{run.workdir} was exported; record the training run that it comes from")
-    starts = provenance.starts(run.workdir)
-    if not starts or starts[0]["step"]:
-        raise UserError(
-            f"{run.workdir}/starts.jsonl does not say how this run was begun; it cannot be recorded"
-        )
-    training = run.config.training
-    if training.init_from and not history.is_known(provenance.origin(run.workdir)):
-        raise UserError(
-            f"{run.workdir} began with the parameters of another run, and {provenance.ORIGIN} does "
-            "not have that from its beginning to its end; record only what can be trained again"
-        )
-    if run.last_step < training.steps and not run.stopped_early:
-        raise UserError(
-            f"{run.workdir} is at step {run.last_step} of {training.steps}; train it to the end, "
-            "or say that this is the end: train.py with "
-            f"--config.training.steps={run.last_step}"
-        )
 
 
 def new_result(
@@ -157,52 +121,52 @@ def new_result(
             split: {
                 "name": getattr(model.config.data, f"{split}_split", split),
                 "scores": found.scores,
-                "sentences": len(found.texts["hypotheses"]),
+                "examples": len(found.texts["hypotheses"]),
                 "text_sha256": hashes[split],
                 "hypotheses_sha256": hashlib.sha256(_text(found)).hexdigest(),
             }
             for split, found in outputs.items()
         },
-        "curve": {},
+        "curve": {} if model.others else history.validation_curves(model),
     }
     del result["config_sha256"]  # of a config with the names of folders
     if model.others:
         result["ensemble_with"] = [history.run_of(other) for other in model.others]
-    else:
-        metrics = find_task(model.config.task.name).metrics
-        result["curve"] = curve(history.metrics_of(model), metrics)
     return result
-
-
-def curve(lines: Sequence[Result], metrics: Collection[str]) -> dict[str, list[tuple[int, float]]]:
-    """What a run logged of its validation: steps and values of each metric."""
-    return {
-        metric: [
-            (line["step"], round(value, 4))
-            for line in lines
-            if (value := line.get(f"eval/validation/{metric}")) is not None
-        ]
-        for metric in metrics
-    }
 
 
 def write(path: Path, result: Result, outputs: Mapping[str, Outputs]) -> None:
     """Writes the outputs, one example a line, and then the result itself."""
-    earlier = {_outputs_file(path, split) for split in _earlier_splits(path)}
+    no_more = _earlier_files(path) - {_outputs_file(path, split) for split in outputs}
     for split, found in outputs.items():
         write_atomically(_outputs_file(path, split), _text(found))
     write_atomically(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    for file in earlier - {_outputs_file(path, split) for split in outputs}:
+    for file in no_more:
         file.unlink(missing_ok=True)
+
+
+def _check_files(path: Path, splits: Sequence[str]) -> None:
+    """Raises UserError if a result of these splits would take the place of other files."""
+    if path.suffix != ".json":
+        raise UserError(f"--record={path}: give a file name that ends in .json")
+    own = _earlier_files(path) | {_outputs_file(path, split) for split in splits}
+    folder = path.with_suffix("")
+    found = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
+    if others := sorted(str(file) for file in found if file not in own and file.suffix != ".tmp"):
+        raise UserError(
+            f"--record={path} would put outputs into {folder}, and {others[0]} is no such file; "
+            "move it, or give another name"
+        )
+
+
+def _earlier_files(path: Path) -> set[Path]:
+    """The outputs of the result that is at `path`; raises UserError for another file."""
+    splits = read(path)["splits"] if path.exists() else ()
+    return {_outputs_file(path, split) for split in splits}
 
 
 def _hashes(task: Task, model: TrainedModel, splits: Sequence[str]) -> dict[str, str]:
     return {split: task.content_sha256(model.task.data, split) for split in splits}
-
-
-def _earlier_splits(path: Path) -> Collection[str]:
-    """The splits of the result that `path` holds; raises UserError if it holds something else."""
-    return read(path)["splits"].keys() if path.exists() else ()
 
 
 def _text(outputs: Outputs) -> bytes:
@@ -220,12 +184,16 @@ def read(path: Path) -> dict[str, Any]:
     """A result; raises UserError for another file."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-        entries = result["splits"].values()
-        named = [(_OF_RESULT, result), *((_OF_RUN, run) for run in all_runs(result))]
-        for names, found in [*named, *((_OF_SPLIT, entry) for entry in entries)]:
-            if missing := set(names.split()) - found.keys():
-                raise KeyError(missing)
-        sum(score["score"] for entry in entries for score in entry["scores"].values())
+        for names, found in [(_OF_RESULT, [result]), (_OF_RUN, all_runs(result))]:
+            if any(set(names.split()) - part.keys() for part in found):
+                raise KeyError
+        # Earlier commits knew one task.
+        result["config"].setdefault("task.name", "seq2seq")
+        for entry in result["splits"].values():
+            if "sentences" in entry:
+                entry["examples"] = entry.pop("sentences")
+            entry["name"], entry["text_sha256"], entry["hypotheses_sha256"]
+            sum(score["score"] for score in entry["scores"].values())
     except OSError as error:
         raise UserError(f"cannot read the result {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -233,11 +201,6 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} is no result of this ledger; give a JSON file that --record has written"
         ) from error
     return result
-
-
-def task_of(result: Result) -> Task:
-    config = {"task.name": "seq2seq"} | result["config"]  # the first results do not name it
-    return find_task(config["task.name"])
 
 
 def runs(result: Result) -> list[Run]:
@@ -292,8 +255,7 @@ def verify(
     restore: gives the run's model, which is evaluated again; None scores the saved outputs again.
     """
     result = read(path)
-    splits = result["splits"]
-    task = task_of(result)
+    splits, task = result["splits"], find_task(result["config"]["task.name"])
     if restore:
         model = restore(**checkpoint_flags(result), **search_flags(result))
         check_same_runs(path, result, model)
@@ -329,23 +291,15 @@ def check_same_runs(path: Path, result: Result, model: TrainedModel) -> None:
         )
     for one, run in zip(given, recorded, strict=True):
         made = one.task.provenance()  # such as the hash of the tokenizer
-        expected = _identity(run) | {name: result[name] for name in made}
+        expected = history.identity(run) | {name: result[name] for name in made}
         found = {"config": history.recorded_fields(one.config), "checkpoint_steps": one.steps}
-        found = _identity(found | {"init_from": provenance.origin(one.workdir)}) | made
+        found = history.identity(found | {"init_from": provenance.origin(one.workdir)}) | made
         for name, value in expected.items():
             if found.get(name) != value:
                 raise UserError(
                     f"{one.workdir} is not the run of {path}: {name} is {found.get(name)!r} and "
                     f"was {value!r}; give the work directory of that run in its place"
                 )
-
-
-def _identity(run: Run) -> dict[str, Any]:
-    """What tells a run from others. Parameters do not: other machines train other digits."""
-    names = "checkpoint", "checkpoint_steps", "config"
-    beginning = [[one[name] for name in names] for one in history.lineage(run)[:-1]]
-    own = {"checkpoint_steps": run["checkpoint_steps"], "what it began with": beginning}
-    return {**run["config"], **own}
 
 
 def _recorded_data(

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from transformer.reports import ledger
-from transformer.reports.ledger import Result, Run
+from transformer.reports.ledger import Result
 from transformer.reports.plots import label, write_curves
 from transformer.runs import history
+from transformer.runs.history import Run
 from transformer.runs.provenance import PACKAGES, ROOT
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.tasks.task import find_task
 
 RESULTS = ROOT / "results"
 
@@ -40,15 +42,14 @@ def by_data(folder: Path) -> dict[str, dict[str, Result]]:
         result = ledger.read(path)
         config = result["config"]
         data = config["data.dataset"] or f"text files {result['data_sha256']['train'][:8]}"
-        languages = f"{config['data.source_language']} to {config['data.target_language']}"
-        found[f"{data}, {languages}"][path.stem] = result
+        languages = " to ".join(v for k, v in config.items() if k.endswith("_language"))
+        found[", ".join(filter(None, [data, languages]))][path.stem] = result
     return found
 
 
 def _section(title: str, results: Mapping[str, Result]) -> str:
-    names = [entry["name"] for result in results.values() for entry in result["splits"].values()]
-    splits = list(dict.fromkeys(names))
-    metric = label(ledger.task_of(next(iter(results.values()))).main_metric)
+    splits = _each_once(e["name"] for result in results.values() for e in result["splits"].values())
+    metric = label(_main_metric(next(iter(results.values()))))
     scores = [f"{metric}, {split}" for split in splits]
 
     # 1. Mean and standard deviation of results that differ in the seed alone.
@@ -57,17 +58,16 @@ def _section(title: str, results: Mapping[str, Result]) -> str:
         seeds = [tuple(one["seed"] for one in history.lineage(r)) for r in ledger.runs(result)]
         groups[_all_but_the_seed(result)].setdefault(tuple(sorted(seeds)), result)
     rows = [["Config", "Parameters", "Seeds", *scores]]
-    for group in groups.values():
-        first = next(iter(group.values()))
-        parameters = f"{first['parameters'] / 1e6:.1f} M"
-        means = [_mean(group.values(), split) for split in splits]
-        rows.append([_title(first), parameters, f"{len(group)}", *means])
+    for group in map(list, map(dict.values, groups.values())):
+        parameters = f"{group[0]['parameters'] / 1e6:.1f} M"
+        means = [_mean(group, split) for split in splits]
+        rows.append([_title(group[0]), parameters, f"{len(group)}", *means])
     lines = [f"## {title}", "", *_table(rows)]
 
     # 2. The results.
     lines += ["", f"![Learning curves](results/{picture_name(title)})", ""]
-    rows = [["Run", "Commit", "Hardware", "Trained", "Updates", "Target tokens", "Checkpoint"]]
-    rows[0] += scores
+    columns = ["Run", "Commit", "Hardware", "Trained", "Updates", "Target tokens", "Checkpoint"]
+    rows = [[*columns, *scores]]
     for name, result in results.items():
         found = [_mean([result], split) for split in splits]
         rows.append([f"[{name}](results/{name}.json)", *_training(result), *found])
@@ -75,16 +75,21 @@ def _section(title: str, results: Mapping[str, Result]) -> str:
 
     # 3. How to reproduce each of them.
     for name, result in results.items():
+        text, tokenizers = result["data_sha256"]["train"], result["tokenizer_sha256"]
+        notes = [
+            *map(_scores, result["splits"].values()),
+            *_each_once(_versions(run["starts"][-1]) for run in ledger.all_runs(result)),
+            f"SHA-256 of the training text {text[:16]}, of the tokenizer "
+            f"{', '.join(h[:16] for h in tokenizers)}.",
+            *result.get("notes", []),
+        ]
         lines += ["", f"### {name}", "", "```", *commands(name, result), "```", ""]
-        lines += [f"- {_scores(entry)}" for entry in result["splits"].values()]
-        versions = [_versions(run["starts"][-1]) for run in ledger.all_runs(result)]
-        lines += [f"- {text}" for text in dict.fromkeys(versions)]
-        lines += [f"- {_hashes(result)}", *(f"- {note}" for note in result.get("notes", []))]
+        lines += [f"- {note}" for note in notes]
     return "\n".join(lines) + "\n"
 
 
 def _all_but_the_seed(result: Result) -> str:
-    same = {name: value for name, value in result.items() if name.endswith("_sha256")}
+    hashes = {name: value for name, value in result.items() if name.endswith("_sha256")}
     configs = [run["config"] | {"training.seed": None} for run in ledger.all_runs(result)]
     origins = [
         [one["checkpoint"], len(one["checkpoint_steps"]), one["starts"][-1].get("data")]
@@ -92,7 +97,7 @@ def _all_but_the_seed(result: Result) -> str:
         for one in history.lineage(run)[:-1]
     ]
     search, candidates = ledger.search_flags(result), sorted(result["candidates"])
-    return json.dumps([same, configs, origins, search, candidates], sort_keys=True)
+    return json.dumps([hashes, configs, origins, search, candidates], sort_keys=True)
 
 
 def _title(result: Result) -> str:
@@ -100,7 +105,7 @@ def _title(result: Result) -> str:
     ensemble = f"ensemble of {len(titles)} runs: " if len(titles) > 1 else ""
     search = ledger.search_flags(result).items()
     flags = [f"`--{k}={v}`" for k, v in search if v != result["config"][f"decoding.{k}"]]
-    return ", ".join([ensemble + " and ".join(dict.fromkeys(titles)), *flags])
+    return ", ".join([ensemble + " and ".join(_each_once(titles)), *flags])
 
 
 def _title_of_run(run: Run) -> str:
@@ -116,15 +121,16 @@ def _training(result: Result) -> list[str]:
     runs = ledger.all_runs(result)
     starts = [start for run in runs for start in run["starts"]]
     hours, minutes = divmod(round(sum(run["training_seconds"] for run in runs) / 60), 60)
-    cpu = [s["cpu"] if s["device"].endswith("cpu") else s["device"] for s in starts]
+    hardware = [s["cpu"] if s["device"].endswith("cpu") else s["device"] for s in starts]
     steps = [run["checkpoint_steps"] for run in ledger.runs(result)]
     checkpoint = f"average of {len(steps[0])}"
     if len(steps[0]) == 1:
-        checkpoint = f"{result['checkpoint']}, step {_each_once(str(step) for (step,) in steps)}"
+        of_each = ", ".join(_each_once(str(step) for (step,) in steps))
+        checkpoint = f"{result['checkpoint']}, step {of_each}"
     candidates = ", ".join(f"{name} {score:.2f}" for name, score in result["candidates"].items())
     return [
-        _each_once(start["commit"] for start in starts),
-        _each_once(cpu),
+        ", ".join(_each_once(start["commit"] for start in starts)),
+        ", ".join(_each_once(hardware)),
         f"{hours} h {minutes} min" if hours else f"{minutes} min",
         " + ".join(f"{run['steps']:,}" for run in runs),
         f"{sum(run['target_tokens'] for run in runs) / 1e6:.1f} M",
@@ -132,15 +138,13 @@ def _training(result: Result) -> list[str]:
     ]
 
 
-def _mean(results: Iterable[Result], split: str) -> str:
-    return mean_and_deviation(
-        [
-            entry["scores"][ledger.task_of(result).main_metric]["score"]
-            for result in results
-            for entry in result["splits"].values()
-            if entry["name"] == split
-        ]
-    )
+def _main_metric(result: Result) -> str:
+    return find_task(result["config"]["task.name"]).main_metric
+
+
+def _mean(results: Sequence[Result], split: str) -> str:
+    entries = [(_main_metric(r), e) for r in results for e in r["splits"].values()]
+    return mean_and_deviation([e["scores"][m]["score"] for m, e in entries if e["name"] == split])
 
 
 def mean_and_deviation(scores: Sequence[float]) -> str:
@@ -149,8 +153,8 @@ def mean_and_deviation(scores: Sequence[float]) -> str:
     return f"{statistics.mean(scores):.2f}{deviation}" if scores else "-"
 
 
-def _each_once(values: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(values))
+def _each_once(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
 
 
 def _scores(entry: Mapping[str, Any]) -> str:
@@ -159,17 +163,12 @@ def _scores(entry: Mapping[str, Any]) -> str:
         f"{name} {score['score']:.2f}" + (f" `{s}`" if (s := score.get("signature")) else "")
         for name, score in entry["scores"].items()
     ]
-    return f"{entry['name']}, {entry['sentences']} sentences: {'; '.join(scores)}."
+    return f"{entry['name']}, {entry['examples']} examples: {'; '.join(scores)}."
 
 
 def _versions(start: Mapping[str, Any]) -> str:
     shown = [f"{name} {start[name]}" for name in PACKAGES if start.get(name)]
     return f"Python {start['python']}, {', '.join(shown)}."
-
-
-def _hashes(result: Result) -> str:
-    text = f"SHA-256 of the training text {result['data_sha256']['train'][:16]}"
-    return f"{text}, of the tokenizer {', '.join(h[:16] for h in result['tokenizer_sha256'])}."
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -182,41 +181,28 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def commands(name: str, result: Result) -> list[str]:
     """What trains the run or the runs of a result again, and scores them."""
-    runs, made = ledger.runs(result), []
-    workdirs = [f"runs/{name}.{i}" for i in range(len(runs))] if len(runs) > 1 else [f"runs/{name}"]
-    ensemble = {"ensemble": ",".join(workdirs[1:])} if len(runs) > 1 else {}
-    flags = {**ledger.checkpoint_flags(result), **ledger.search_flags(result)}
-    train = [
-        line
-        for run, workdir in zip(runs, workdirs, strict=True)
-        for line in _train(run, workdir, made)
-    ]
-    return train + [
-        _command("evaluate", {"workdir": workdirs[0], **ensemble, "split": split, **flags})
-        for split in [s for s in result["splits"] if s != "validation"] or ["validation"]
-    ]
-
-
-def _train(run: Run, workdir: str, made: list[tuple[Run, str]]) -> list[str]:
-    """What trains a run, after what trains those whose parameters it begins with.
-
-    made: such parameters that earlier commands make, and where. Those of these commands are added.
-    """
-    before, fields = [], run["overrides"] | {"training.seed": run["seed"]}
-    if origin := run.get("init_from"):
-        if origin not in [other for other, _ in made]:
-            place = f"{workdir}.initial"
-            before = _train(origin, place, made)
-            if origin["checkpoint"] != "best":  # which training.init_from takes by itself
-                export = f"{place}.{origin['checkpoint']}"
-                flags = {"workdir": place, **ledger.checkpoint_flags(origin), "export": export}
-                before.append(_command("evaluate", flags))
-                place = export
-            made.append((origin, place))
-        fields["training.init_from"] = next(place for other, place in made if other == origin)
-    changes = {f"config.{field}": value for field, value in fields.items()}
-    flags = {"config": run["config_file"], **changes, "workdir": workdir}
-    return [*before, _command("train", flags)]
+    lines, workdirs, models = [], [], []  # models: what other runs begin with
+    runs, trained = ledger.runs(result), ledger.all_runs(result)
+    for number, run in enumerate(trained):
+        workdir = f"runs/{name}.{number}" if len(trained) > 1 else f"runs/{name}"
+        fields = run["overrides"] | {"training.seed": run["seed"]}
+        if "init_from" in run:
+            fields["training.init_from"] = models[trained.index(run["init_from"])]
+        changes = {f"config.{field}": value for field, value in fields.items()}
+        flags = {"config": run["config_file"], **changes, "workdir": workdir}
+        lines.append(_command("train", flags))
+        workdirs.append(workdir)
+        models.append(workdir)
+        if run not in runs and run["checkpoint"] != "best":  # training.init_from takes the best
+            models[-1] += f".{run['checkpoint']}"
+            flags = {"workdir": workdir, **ledger.checkpoint_flags(run), "export": models[-1]}
+            lines.append(_command("evaluate", flags))
+    first, *others = [workdirs[trained.index(run)] for run in runs]
+    ensemble = {"ensemble": ",".join(others)} if others else {}
+    flags = ledger.checkpoint_flags(result) | ledger.search_flags(result)
+    for split in [s for s in result["splits"] if s != "validation"] or ["validation"]:
+        lines.append(_command("evaluate", {"workdir": first, **ensemble, "split": split, **flags}))
+    return lines
 
 
 def _command(script: str, flags: Mapping[str, Any]) -> str:

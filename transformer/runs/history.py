@@ -5,20 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from transformer.runs import experiment, provenance
-from transformer.runs.experiment import Experiment
+from transformer.runs.experiment import EXPORTED, Experiment
 from transformer.runs.metrics import read_metrics
 from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+
+Run = Mapping[str, Any]
 
 
 def run_of(model: TrainedModel) -> dict[str, Any]:
     """What the ledger keeps of one run."""
-    metrics, starts = metrics_of(model), provenance.starts(model.workdir)
+    metrics, starts = _metrics(model), provenance.starts(model.workdir)
     path = Path(starts[-1]["config_file"])
     apart = "config_file", "overrides", "command"
-
-    def total(name: str) -> float:
-        return max(line[name] for line in metrics if name in line)
-
     run = {
         # An absolute path is one of this machine; a relative one, as a rule, of the project.
         "config_file": path.name if path.is_absolute() else str(path),
@@ -27,8 +26,8 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
         "config": recorded_fields(model.config),
         "checkpoint_steps": model.steps,
         "steps": model.last_step,
-        "target_tokens": int(total("total/target_tokens")),
-        "training_seconds": round(total("total/seconds")),
+        "target_tokens": int(_total(metrics, "target_tokens")),
+        "training_seconds": round(_total(metrics, "seconds")),
         # A start after the last step has trained nothing, but may have said that this is the end.
         "starts": [
             {name: value for name, value in start.items() if name not in apart}
@@ -39,12 +38,6 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
     if origin := provenance.origin(model.workdir):
         run["init_from"] = origin
     return run
-
-
-def metrics_of(model: TrainedModel) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl up to the last checkpoint."""
-    metrics = read_metrics(model.workdir / "metrics.jsonl")
-    return [line for line in metrics if line["step"] <= model.last_step]
 
 
 def recorded_fields(config: Experiment) -> dict[str, Any]:
@@ -63,20 +56,42 @@ def overrides_of(start: Mapping[str, Any], config: Experiment) -> dict[str, Any]
     data.data_dir and data.raw_dir, are left out.
     """
     recorded = experiment.fields_marked(config, "recorded", True)
-    overrides = {
-        name: value
-        for name, value in start["overrides"].items()
-        if recorded[name] and name != "training.seed"
-    }
-    files = {
-        name: "FILE"
+    given = {name: value for name, value in start["overrides"].items() if recorded[name]}
+    given.pop("training.seed", None)
+    files = [
+        name
         for name, value in experiment.flat(config).items()
         if not recorded[name] and isinstance(value, str) and not name.endswith("_dir")
-    }
-    return overrides | files
+    ]
+    return given | dict.fromkeys(files, "FILE")
 
 
-def is_known(origin: Mapping[str, Any] | None) -> bool:
+def validation_curves(model: TrainedModel) -> dict[str, list[tuple[int, float]]]:
+    """What a run logged of its validation: steps and values of each metric."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for line in _metrics(model):
+        for name, value in line.items():
+            if name.startswith("eval/validation/") and value is not None:
+                curve = curves.setdefault(name.removeprefix("eval/validation/"), [])
+                curve.append((line["step"], round(value, 4)))
+    return curves
+
+
+def lineage(run: Run) -> list[Run]:
+    """The runs whose parameters a run began with, the first of them first, and the run itself."""
+    origin = run.get("init_from")
+    return [*(lineage(origin) if origin else []), run]
+
+
+def identity(run: Run) -> dict[str, Any]:
+    """What tells a run from others. Parameters do not: other machines train other digits."""
+    names = "checkpoint", "checkpoint_steps", "config"
+    beginning = [[one[name] for name in names] for one in lineage(run)[:-1]]
+    own = {"checkpoint_steps": run["checkpoint_steps"], "what it began with": beginning}
+    return {**run["config"], **own}
+
+
+def is_known(origin: Run | None) -> bool:
     """Whether what a run began with can be made again from what is known of it."""
     if not origin or "starts" not in origin or not origin["starts"] or origin["starts"][0]["step"]:
         return False
@@ -85,7 +100,33 @@ def is_known(origin: Mapping[str, Any] | None) -> bool:
     return origin["steps"] >= origin["config"]["training.steps"] or origin["stopped_early"]
 
 
-def lineage(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The runs whose parameters a run began with, the first of them first, and the run itself."""
-    origin = run.get("init_from")
-    return [*(lineage(origin) if origin else []), run]
+def check_can_be_repeated(model: TrainedModel) -> None:
+    """Raises UserError if a work directory does not say how its run is made from the beginning."""
+    workdir, training = model.workdir, model.config.training
+    if (workdir / EXPORTED).exists():
+        raise UserError(f"{workdir} was exported; record the training run that it comes from")
+    starts = provenance.starts(workdir)
+    if not starts or starts[0]["step"]:
+        raise UserError(
+            f"{workdir}/starts.jsonl does not say how this run was begun; it cannot be recorded"
+        )
+    if training.init_from and not is_known(provenance.origin(workdir)):
+        raise UserError(
+            f"{workdir} began with the parameters of another run, and {provenance.ORIGIN} does not "
+            "have that from its beginning to its end; record only what can be trained again"
+        )
+    if model.last_step < training.steps and not model.stopped_early:
+        raise UserError(
+            f"{workdir} is at step {model.last_step} of {training.steps}; train it to the end, or "
+            f"say that this is the end: train.py with --config.training.steps={model.last_step}"
+        )
+
+
+def _metrics(model: TrainedModel) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl up to the last checkpoint."""
+    metrics = read_metrics(model.workdir / "metrics.jsonl")
+    return [line for line in metrics if line["step"] <= model.last_step]
+
+
+def _total(metrics: list[dict[str, float]], name: str) -> float:
+    return max(line[f"total/{name}"] for line in metrics if f"total/{name}" in line)
