@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from processes import run_together
-from scripts import ROOT, final_state, metrics, run, succeeded, write_toy
+from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded, write_toy
 
 DATA = {
     **{f"data.{split}_source": f"{split}.en" for split in ("train", "validation", "test")},
@@ -103,3 +103,10 @@ def test_eight_devices_are_one(whole):
     succeeded(result)
     for one, eight in zip(metrics(workdir), metrics(workdir.parent / "eight"), strict=True):
         assert one == pytest.approx(eight, rel=1e-3)
+
+
+def test_a_field_of_another_family_is_refused(tmp_path):
+    arguments = [f"--config={ROOT / 'configs/demo_rnn.py'}", "--config.model.num_heads=3"]
+    refused = run("train.py", *arguments, "--workdir=x", cwd=tmp_path)
+    assert_refused(refused, "the config file has no field num_heads, which another model.family")
+    assert list(tmp_path.iterdir()) == []

@@ -48,13 +48,22 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
         with one_line_errors():
-            for arg in argv[1:]:
-                if override := re.match(r"--?(?:no)?config\.([^=]*)", arg):
-                    check_field(override[1])
+            given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
+            overrides = [override[1] for override in given if override]
+            for override in overrides:
+                check_field(override)
             try:
                 rest = flags.FLAGS(list(argv))
             except flags.Error as error:
                 raise UserError(f"{error}; see --help and configs/base.py") from error
+            except AttributeError as error:
+                field = str(error).strip("'\"")
+                if not any(override.endswith(f".{field}") for override in overrides):
+                    raise UserError(f"the config file cannot be used: {error}") from error
+                raise UserError(
+                    f"the config file has no field {field}, which another model.family or "
+                    "task.name has; leave it out, or give another --config"
+                ) from error
             except Exception as error:  # the config file may raise whatever it likes
                 raise UserError(
                     f"the config file cannot be used: {type(error).__name__}: {error}"
