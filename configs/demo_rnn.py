@@ -9,21 +9,21 @@ Small sizes, and Glorot's initial values: from the paper's a short training with
 
 from ml_collections import ConfigDict
 
-from configs import demo
+from configs import demo, rnn_bahdanau
 
 
 def get_config() -> ConfigDict:
     config = demo.get_config()
     with config.unlocked():
-        config.model = ConfigDict()
-        config.model.family = "rnn"
-        config.model.embedding_size = 128
-        config.model.hidden_size = 192
-        config.model.attention_size = 128
-        config.model.maxout_size = 128
-        config.model.dropout = 0.1
-        config.model.initialization = "glorot"
-        config.model.dtype = "float32"
+        config.model = rnn_bahdanau.get_model()
+    config.model.embedding_size = 128
+    config.model.hidden_size = 192
+    config.model.attention_size = 128
+    config.model.readout_size = 128
+    config.model.embedding_dropout = 0.1
+    config.model.memory_dropout = 0.1
+    config.model.output_dropout = 0.1
+    config.model.initialization = "glorot"
     config.optimizer.peak_learning_rate = 3e-3
     config.optimizer.warmup_steps = 200
     config.optimizer.max_grad_norm = 1.0

@@ -47,12 +47,15 @@ def output_loss(
     real_BT: jax.Array,
     label_smoothing: float,
     dtype: jnp.dtype,
+    bias_V: jax.Array | None = None,
 ) -> Loss:
-    """`cross_entropy` of the logits hidden @ output^T.
+    """`cross_entropy` of the logits hidden @ output^T + bias.
 
     A model's loss begins with its last hidden states, so that the logits, its largest array, are
     made here and nowhere else.
     """
     with jax.named_scope("logits"):
         logits_BTV = multiply("BTD,VD->BTV", hidden_BTD, output_VD, dtype)
+        if bias_V is not None:
+            logits_BTV += bias_V[None, None]
     return cross_entropy(logits_BTV, labels_BT, real_BT, label_smoothing)

@@ -1,0 +1,32 @@
+"""The LSTM with attention of Luong, Pham and Manning (2015) on WMT14 English-German.
+
+    python train.py --config=configs/rnn_luong.py --workdir=runs/rnn_luong
+
+4 layers of 1,000 cells, the source reversed, global attention with the score "general", input
+feeding. For local-p, set --config.model.attention_window=10. Not yet trained here. Theirs is SGD
+at 1, halved each epoch after the eighth of 12; here the rate falls linearly.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, rnn_sutskever
+
+
+def get_config() -> ConfigDict:
+    config = rnn_sutskever.get_config()
+    config.data = base.get_config().data
+    config.data.max_source_length = 50
+    config.data.max_target_length = 50
+    config.model.gate_biases = 1
+    config.model.attention = "general"
+    config.model.attend = "current"
+    config.model.input_feeding = True
+    config.model.readout = "attentional"
+    config.model.readout_size = 1000
+    config.model.readout_bias = False
+    config.model.layer_dropout = 0.2
+    config.model.initialization = "luong"
+    config.tokenizer.vocab_size = 50_000
+    config.optimizer.peak_learning_rate = 1.0
+    config.decoding.beam_size = 10
+    return config
