@@ -76,9 +76,7 @@ class Babi(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager) -> dict[str, Iterator]:
-        return {
-            split: self._generate_examples(split) for split in ("train", "validation", "test")
-        }
+        return {split: self._generate_examples(split) for split in ("train", "validation", "test")}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[str, dict[str, str]]]:
         for (task, part), text in self._texts.items():
@@ -109,7 +107,9 @@ def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question
         if answer is None:
             facts.append(_words(text))
         else:
-            yield Question(" ".join([*facts, _words(text)]), _words(answer.replace(",", " ")), number)
+            yield Question(
+                " ".join([*facts, _words(text)]), _words(answer.replace(",", " ")), number
+            )
 
 
 def _words(text: str) -> str:
