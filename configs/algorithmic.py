@@ -3,9 +3,9 @@
     python train.py --config=configs/algorithmic.py --workdir=runs/copy
     python evaluate.py --workdir=runs/copy --split=test,test_400
 
-For the other tasks: --config.data.dataset=algorithmic/reverse, or algorithmic/addition. The data and
-how they are scored: docs/algorithmic.md. The Universal Transformer paper, whose tasks these are,
-gives no sizes and no training details for them; these are ours.
+For the other tasks: --config.data.dataset=algorithmic/reverse, or algorithmic/addition.
+docs/algorithmic.md says what the data are and how they are scored. The Universal Transformer paper,
+whose tasks these are, gives no sizes and no training details for them; these are ours.
 """
 
 from ml_collections import ConfigDict

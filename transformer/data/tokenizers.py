@@ -42,8 +42,9 @@ class TokenizerConfig:
         no_merges = self.model_type in ("unigram", "word")
         if no_merges and self.sampling_alpha and not self.source_model:
             raise UserError(
-                f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a {self.model_type} model "
-                "has no merges to leave out; set tokenizer.model_type to bpe, or sampling_alpha to 0"
+                f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a {self.model_type} "
+                "model has no merges to leave out; set tokenizer.model_type to bpe, or "
+                "sampling_alpha to 0"
             )
         if self.num_samples > 1 and not self.sampling_alpha:
             raise UserError(

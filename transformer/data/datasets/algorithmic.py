@@ -1,4 +1,4 @@
-"""Decimal digits to copy, to reverse and to add: the algorithmic tasks of the Universal Transformer.
+"""Digits to copy, to reverse and to add: the algorithmic tasks of the Universal Transformer.
 
 Dehghani et al., 2019 (arXiv 1807.03819), Section 3.2, train on lengths up to 40 and test at 400.
 The way to draw examples is that of the authors' Tensor2Tensor (data_generators/algorithmic.py).

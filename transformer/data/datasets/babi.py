@@ -37,9 +37,9 @@ class Question(NamedTuple):
 class Babi(tfds.core.GeneratorBasedBuilder):
     """All tasks together: configs "en" (1,000 training questions a task) and "en-10k".
 
-    raw_dir names a folder with one .tar.gz of bAbI as its authors gave it out, and the config one of
-    the archive's folders. Version 1.1 (tasksv11) is known to work; papers mostly used version 1.2
-    (tasks_1-20_v1-2), whose files have the same form. The data's name on disk and in
+    raw_dir names a folder with one .tar.gz of bAbI as its authors gave it out; the config names a
+    folder in it. Version 1.1 (tasksv11) has been read here. Papers mostly used version 1.2
+    (tasks_1-20_v1-2), so results on 1.1 are not theirs. The data's name on disk and in
     info.full_name has a hash of the files that were read, so versions cannot be mistaken.
 
     Features: `story`, `answer`, and `task`, such as qa1_single-supporting-fact. Splits: train,
