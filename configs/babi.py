@@ -13,7 +13,7 @@ from configs import base
 
 def get_config() -> ConfigDict:
     config = base.get_config()
-    config.task.name = "babi"
+    config.task.name = "question_answering"
     config.data.dataset = "babi/en"
     config.data.source_language = "story"
     config.data.target_language = "answer"

@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
 
     config.task = ConfigDict()
     # What is learned from what: seq2seq, sentences from sentences; transduction, symbols from
-    # symbols; babi, answers from stories (docs/algorithmic.md for these two).
+    # symbols; question_answering, for bAbI (docs/algorithmic.md has these two).
     config.task.name = "seq2seq"
 
     config.data = ConfigDict()

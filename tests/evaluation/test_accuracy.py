@@ -61,5 +61,5 @@ def test_errors_by_task():
 
 
 def test_sides_of_different_length():
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="shorter"):
         corpus_accuracies(["1"], ["1", "2"])

@@ -10,7 +10,7 @@ from transformer.data.datasets.babi import Question, questions
 from transformer.data.sources import DataConfig, open_source
 from transformer.system.errors import UserError
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "babi"
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "babi"
 
 STORY = """\
 1 Mary got the milk.

@@ -4,12 +4,12 @@ import tarfile
 
 import pytest
 
-from configs import babi as config
+from configs import babi
 from transformer.data.sources import DataConfig
 from transformer.system.errors import UserError
-from transformer.tasks import babi
+from transformer.tasks.question_answering import TASK, QuestionAnswering, rescore
 
-DATA = DataConfig(**config.get_config().data)
+DATA = DataConfig(**babi.get_config().data)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def data(tmp_path):
 
 
 def test_saved_answers_are_scored_by_task(data):
-    found = babi.rescore(data, "test", [*"0123456780", "1 2"])
+    found = rescore(data, "test", [*"0123456780", "1 2"])
     assert {name: score["score"] for name, score in found.items()} == {
         "mean_error": 5.0,
         "failed_tasks": 1,
@@ -38,17 +38,19 @@ def test_saved_answers_are_scored_by_task(data):
 
 
 def test_validation_has_the_metrics_of_the_task(data):
-    task = object.__new__(babi.Babi)  # without a model: scores need none
+    task = object.__new__(QuestionAnswering)  # without a model: scores need none
     task.data = data
     scores = task.validation_scores(None, "test", [], [*"0123456789", "1 2"], 11 * ["0"])
     assert scores == {"mean_error": 95.0, "failed_tasks": 2}
-    assert {"nll", *scores} == set(babi.TASK.metrics)
+    assert {"nll", *scores} == set(TASK.metrics)
 
 
 @pytest.mark.parametrize(
     "changes", [{"dataset": "algorithmic/copy"}, {"train_source": "a", "train_target": "b"}]
 )
 def test_data_without_tasks(changes):
-    babi.Babi.check_data(DATA)
-    with pytest.raises(UserError, match=r"task\.name is 'babi', .* set data\.dataset to babi/en"):
-        babi.Babi.check_data(dataclasses.replace(DATA, **changes))
+    QuestionAnswering.check_data(DATA)
+    with pytest.raises(
+        UserError, match=r"task\.name is 'question_answering', .* set data\.dataset to babi/en"
+    ):
+        QuestionAnswering.check_data(dataclasses.replace(DATA, **changes))

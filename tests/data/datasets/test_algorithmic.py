@@ -53,7 +53,7 @@ def test_lengths(task):
             a, _, b = "".join(source).partition("+")
             expected = {"copy": a, "reverse": a[::-1]}
             if task == "addition":
-                assert not (len(a) > 1 and a[-1] == "0" or len(b) > 1 and b[-1] == "0")
+                assert not [n for n in (a, b) if len(n) > 1 and n[-1] == "0"]
                 expected["addition"] = str(int(a[::-1]) + int(b[::-1]))[::-1]
             assert "".join(target) == expected[task]
 

@@ -17,15 +17,15 @@ from transformer.tasks import seq2seq
 from transformer.tasks.task import Metric
 
 
-class Babi(seq2seq.Seq2Seq):
+class QuestionAnswering(seq2seq.Seq2Seq):
     """A model with its vocabularies: it answers, and counts errors by task."""
 
     @staticmethod
     def check_data(data: DataConfig) -> None:
         if data.uses_text_files or not str(data.dataset).startswith("babi/"):
             raise UserError(
-                "task.name is 'babi', whose scores need to know each question's task; set "
-                "data.dataset to babi/en, and no text files, or task.name to 'transduction'"
+                "task.name is 'question_answering', whose scores are by the tasks of bAbI; set "
+                "data.dataset to babi/en and give no text files, or try 'transduction'"
             )
 
     def scores(
@@ -62,7 +62,7 @@ TASK = seq2seq.TASK._replace(
         "failed_tasks": Metric("lower", full=True),
     },
     main_metric="mean_error",
-    prepare=functools.partial(seq2seq.prepare, kind=Babi),
-    restore=functools.partial(seq2seq.restore, kind=Babi),
+    prepare=functools.partial(seq2seq.prepare, kind=QuestionAnswering),
+    restore=functools.partial(seq2seq.restore, kind=QuestionAnswering),
     rescore=rescore,
 )
