@@ -61,5 +61,5 @@ def test_errors_by_task():
 
 
 def test_sides_of_different_length():
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="argument 2 is longer"):
         corpus_accuracies(["1"], ["1", "2"])
