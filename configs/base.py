@@ -16,7 +16,8 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
 
     config.task = ConfigDict()
-    # What is learned from what: seq2seq, sentences from sentences.
+    # What is learned from what: seq2seq, sentences from sentences; transduction, symbols from
+    # symbols; question_answering, for bAbI (docs/algorithmic.md has these two).
     config.task.name = "seq2seq"
 
     config.data = ConfigDict()
@@ -27,7 +28,7 @@ def get_config() -> ConfigDict:
     config.data.target_language = "de"
     # Where TFDS keeps data sets and we keep the tokenised text.
     config.data.data_dir = "~/tensorflow_datasets"
-    # A local folder with the raw files, instead of the download (multi30k only).
+    # A local folder with the raw files: instead of the download for multi30k, needed for babi.
     config.data.raw_dir = placeholder(str)
     # TFDS splits, or slices such as train[:10%]. WMT14: newstest2013 and newstest2014.
     config.data.train_split = "train"
@@ -57,6 +58,7 @@ def get_config() -> ConfigDict:
     config.tokenizer = ConfigDict()
     # bpe or unigram, by SentencePiece; or subword-nmt, for pre-tokenised text. With subword-nmt,
     # vocab_size is the number of merges, and the vocabulary holds what they leave in the text.
+    # Or word: the most frequent words between spaces, at most vocab_size; others are unknown.
     config.tokenizer.model_type = "bpe"
     # Section 5.1; the 4 special pieces and the 256 bytes are among them.
     config.tokenizer.vocab_size = 37_000
@@ -142,7 +144,7 @@ def get_config() -> ConfigDict:
     # them; 0: never.
     config.training.full_validation_every = 7500
     config.training.keep_last = 5
-    # Which metric names the best checkpoint, kept besides the last: bleu or nll.
+    # Which metric of the task names the best checkpoint, kept besides the last: bleu or nll.
     config.training.best_metric = "bleu"
     # Stop after so many measurements of best_metric without a better one; 0: never.
     config.training.patience = 0

@@ -583,7 +583,10 @@ def test_wmt14_from_download_to_pairs_without_tensorflow(internet, tmp_path):
     [
         ("grammar_de_en", r"unknown dataset 'grammar_de_en'; did you mean 'grammar_en_de'"),
         ("wmt41_translate/de-en", r"unknown dataset 'wmt41_translate'; did you mean 'wmt1"),
-        ("zz", r"unknown dataset 'zz'; choose one of grammar_en_de, multi30k, wmt13_transl"),
+        (
+            "zz",
+            r"unknown dataset 'zz'; choose one of algorithmic, babi, grammar_en_de, multi30k, wmt",
+        ),
         ("multi30k/en-ed", r"unknown dataset 'multi30k/en-ed'; did you mean 'multi30k/en-de'"),
         ("wmt14_translate/en-de", r"did you mean 'wmt14_translate/de-en'"),
         ("wmt14_translate", r"needs a config; choose one of wmt14_translate/cs-en, wmt14_tr"),

@@ -231,6 +231,46 @@ def test_round_trip_of_spaces_that_training_hardly_saw(model_type):
     assert tokenizer.decode(tokenizer.encode(" a  b ")) == " a  b "
 
 
+# --- Whole words --------------------------------------------------------------------------
+
+DIGITS = ["1 2 3 4", "4 + 2", "4 2 x\u00e9y", "2"]  # 2: four times; 4: three; the others: once
+
+
+def test_words_by_frequency():
+    tokenizer = train_sentencepiece(DIGITS, vocab_size=99, model_type="word")
+    assert tokenizer.vocab_size == 4 + 6  # no more than there are
+    assert tokenizer.encode("2 4") == [UNK + 1, UNK + 2]
+    assert sorted(tokenizer.encode("+ 1 3 x\u00e9y")) == [6, 7, 8, 9]
+    fewer = train_sentencepiece(DIGITS, vocab_size=6, model_type="word")
+    assert fewer.vocab_size == 6
+    assert fewer.encode("1 2 3 4") == [UNK, UNK + 1, UNK, UNK + 2]
+
+
+def test_words_round_trip_exactly():
+    tokenizer = train_sentencepiece(DIGITS, vocab_size=99, model_type="word")
+    for text in [*DIGITS, "x\u00e9y 1 1 1", ""]:
+        ids = tokenizer.encode(text)
+        assert len(ids) == len(text.split())
+        assert tokenizer.decode([*ids, EOS]) == text
+
+
+@pytest.mark.parametrize("word", ["5", "12", "x\u00e9", "X\u00c9Y", "<s>", "x\u2581y"])
+def test_other_words_are_unknown_as_a_whole(word):
+    tokenizer = train_sentencepiece(DIGITS, vocab_size=99, model_type="word")
+    assert tokenizer.encode(f"2 {word} 4") == [UNK + 1, UNK, UNK + 2]
+    assert tokenizer.decode([UNK + 1, UNK, UNK + 2]) == "2 <unk> 4"
+
+
+def test_a_saved_vocabulary_of_words(tmp_path):
+    config = make_config(model_type="word", vocab_size=5)
+    tokenizers = get_tokenizers(tmp_path, config, Pairs([("a b", "b c"), ("b", "b")]))
+    assert tokenizers.vocab_sizes == (5, 5)
+    tokenizers.save(tmp_path)
+    assert Tokenizers.load(tmp_path).source.encode("a b c") == [UNK, UNK + 1, UNK]
+    with pytest.raises(UserError, match="is not a BPE model"):
+        tokenizers.source.sample_batch(["a b"], 0.1, seed=0)
+
+
 # --- Training -----------------------------------------------------------------------------
 
 
@@ -427,6 +467,10 @@ def test_given_models_are_used_and_copied(tmp_path, monkeypatch):
         ({"sampling_alpha": 1.0}, r"tokenizer.sampling_alpha is 1.0; it must be in \[0, 1\)"),
         ({"num_samples": 0}, "tokenizer.num_samples is 0; it must be at least 1"),
         ({"num_samples": 2}, "tokenizer.num_samples is 2, but without sampling all would be"),
+        (
+            {"model_type": "word", "sampling_alpha": 0.1},
+            "tokenizer.sampling_alpha is 0.1, but a word model has no merges to leave out",
+        ),
         (
             {"model_type": "unigram", "sampling_alpha": 0.1},
             "tokenizer.sampling_alpha is 0.1, but a unigram model has no merges to leave out",

@@ -85,6 +85,18 @@ def test_greedy_search_misses_what_a_beam_of_two_finds():
     np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.38, 0.33], rtol=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_a_beam_of_one_ends_only_where_the_end_is_likeliest(alpha):
+    A = 3
+    # EOS at once has .4, more than any longer output: A A EOS has .6 * .51 * .9 = .275.
+    graph = {(): {A: 0.6, EOS: 0.4}, (A,): {A: 0.51, EOS: 0.49}, (A, A): {A: 0.1, EOS: 0.9}}
+    found = search_graph(graph, 5, beam_size=1, alpha=alpha)
+    np.testing.assert_array_equal(found.tokens_BML, [[A, A, EOS, PAD, PAD]])
+    np.testing.assert_allclose(np.exp(found.log_probs_BM), [0.2754], rtol=1e-6)
+    found = search_graph(graph, 5, beam_size=2, alpha=0.0)
+    np.testing.assert_array_equal(found.tokens_BML[0], [EOS, PAD, PAD, PAD, PAD])
+
+
 def two_beams(of_b):
     """Tensor2Tensor's example, its ids 0, 1, 2 as A, EOS, B here: from B, `of_b` (A, EOS, B)."""
     A, B = 3, 4
@@ -240,7 +252,7 @@ def whole_beam_search(table_XV, max_length, beam_size, alpha):
             following = log_probs_after(table_XV, prefix)
             tokens = [EOS] if length == max_length else range(EOS, V)
             candidates += [(log_prob + following[t], (*prefix, t)) for t in tokens]
-        candidates = sorted(candidates, reverse=True)[: 2 * beam_size]
+        candidates = sorted(candidates, reverse=True)[: 2 * beam_size if beam_size > 1 else 1]
         finished += [(x / penalty(length, alpha), out) for x, out in candidates if out[-1] == EOS]
         live = [(x, out) for x, out in candidates if out[-1] != EOS][:beam_size]
     return sorted(finished, reverse=True)[:beam_size]

@@ -348,6 +348,16 @@ def test_other_data_is_refused(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(ledger, "find_task", lambda name: task)
     assert ledger.verify(path, None, None, None)
+    # What saved outputs do not tell is not asked of them.
+    with_model = result()
+    of_model = {"score": 7.0, "definition": "of the model", "needs_model": True}
+    with_model["splits"]["test"]["scores"]["forced"] = of_model
+    saved(tmp_path, x=with_model)
+    assert ledger.verify(path, None, None, None)
+    del of_model["needs_model"]
+    saved(tmp_path, x=with_model)
+    assert not ledger.verify(path, None, None, None)
+    saved(tmp_path, x=result())
     scores["test"] = {"bleu": {"score": 40.01}, "odd": {"score": 1.0}}
     assert not ledger.verify(path, None, None, None)
     task.content_sha256 = lambda data, split: hash_of(("s", "q" if split == "test" else "r"))

@@ -1,7 +1,8 @@
 """SentencePiece models without loss: `decode(encode(line)) == line` for every line of text.
 
 To this end a vocabulary is trained without normalisation and with a piece for each of the
-256 bytes.
+256 bytes. One of whole words (model type "word") has no bytes: a word that it lacks is unknown, and
+so is what several spaces in a row leave between them.
 """
 
 import functools
@@ -24,7 +25,7 @@ from transformer.data.vocabulary import (
 )
 from transformer.system.errors import UserError
 
-MODEL_TYPES = ("bpe", "unigram")
+MODEL_TYPES = ("bpe", "unigram", "word")
 _SPACE = "\u2581"  # what SentencePiece writes for a space inside its pieces
 _WORDS = re.compile(f"{_SPACE}?[^{_SPACE}]+|{_SPACE}")
 # Private-use characters, which no vocabulary holds: see SentencePieceTokenizer._ids.
@@ -174,13 +175,28 @@ def train_sentencepiece(
     """Trains a vocabulary; the same sentences give the same bytes.
 
     vocab_size: pieces, including the 4 special ones and the 256 bytes.
-    model_type: 'bpe' or 'unigram'.
+    model_type: 'bpe' or 'unigram'; or 'word', the most frequent words of the text between spaces:
+      at most vocab_size pieces, the 4 special ones included, and no bytes.
     character_coverage: this share of the text's characters get pieces of their own. The
       rarest become bytes: web text holds thousands of characters that occur once.
     Raises UserError without sentences, and for a vocab_size that does not fit the text.
     """
     import sentencepiece
 
+    options = {
+        # However rare it is: as bytes, a space would come back as U+2581.
+        "required_chars": _SPACE,
+        "byte_fallback": True,
+        "character_coverage": character_coverage,
+    }
+    if model_type == "word":
+        options = {
+            # Words are whole or unknown, however rare their characters are.
+            "character_coverage": 1.0,
+            # A text with fewer words is no error.
+            "hard_vocab_limit": False,
+            "unk_surface": " <unk>",  # without the space it would join the word before
+        }
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -188,21 +204,18 @@ def train_sentencepiece(
             model_writer=model,
             model_type=model_type,
             vocab_size=vocab_size,
-            character_coverage=character_coverage,
             pad_id=PAD,
             bos_id=BOS,
             eos_id=EOS,
             unk_id=UNK,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
-            byte_fallback=True,
-            # However rare it is: as bytes, a space would come back as U+2581.
-            required_chars=_SPACE,
             # Longer lines are dropped silently; the default is 4192 bytes.
             max_sentence_length=2**30,
             # Part of the model's bytes, so it must not depend on the machine.
             num_threads=16,
             minloglevel=3,
+            **options,
         )
     except RuntimeError as error:
         raise _training_error(vocab_size, str(error)) from error

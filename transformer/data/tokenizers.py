@@ -16,8 +16,8 @@ from transformer.system.errors import UserError, check_choice, check_range, sett
 from transformer.system.files import write_atomically
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
-# A SentencePiece vocabulary holds the special tokens, the bytes and the characters of the text.
-_SMALLEST_VOCABULARY = 4 + 256 + 1
+# A vocabulary holds the special tokens; if of pieces of words, the bytes and the characters, too.
+_SMALLEST_VOCABULARY = {"bpe": 4 + 256 + 1, "unigram": 4 + 256 + 1, "word": 4 + 1, "subword-nmt": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +36,15 @@ class TokenizerConfig:
 
     def __post_init__(self):
         check_choice(self, "tokenizer", "model_type", MODEL_TYPES)
-        smallest = 1 if self.model_type == "subword-nmt" else _SMALLEST_VOCABULARY
-        check_range(self, "tokenizer", "vocab_size", smallest)
+        check_range(self, "tokenizer", "vocab_size", _SMALLEST_VOCABULARY[self.model_type])
         check_range(self, "tokenizer", "sample_size num_samples", 1)
         check_range(self, "tokenizer", "sampling_alpha", 0, 1)
-        if self.model_type == "unigram" and self.sampling_alpha and not self.source_model:
+        no_merges = self.model_type in ("unigram", "word")
+        if no_merges and self.sampling_alpha and not self.source_model:
             raise UserError(
-                f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a unigram model has no "
-                "merges to leave out; set tokenizer.model_type to bpe, or sampling_alpha to 0"
+                f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a {self.model_type} "
+                "model has no merges to leave out; set tokenizer.model_type to bpe, or "
+                "sampling_alpha to 0"
             )
         if self.num_samples > 1 and not self.sampling_alpha:
             raise UserError(

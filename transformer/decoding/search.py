@@ -53,7 +53,7 @@ def beam_search(
     The search ends for a sentence when none of its live hypotheses can still beat its best
     finished one, however they go on, so the first hypothesis is what a search without early
     termination would give. EOS counts as finished wherever it stands among the best 2M
-    continuations, so even beam 1 may end before a greedy search would.
+    continuations; with beam 1, only where it is the best one, which makes that the greedy search.
     """
     batch_size, M = max_length_B.shape[0], beam_size
     max_penalty_B = gnmt_length_penalty(max_length_B, alpha)
@@ -79,8 +79,10 @@ def beam_search(
         log_probs_BMV = jnp.where(forbidden_BV[:, None], -jnp.inf, log_probs_BMV)
         total_BMV = state.live_log_probs_BM[:, :, None] + log_probs_BMV
 
-        # 2. The best 2M: at most M of them end in EOS, so at least M go on.
-        best_BC, index_BC = jax.lax.top_k(total_BMV.reshape(batch_size, M * V), min(2 * M, M * V))
+        # 2. The best 2M: at most M of them end in EOS, so at least M go on. A greedy search has
+        #    one, and with EOS nothing that goes on.
+        candidates = 1 if M == 1 else min(2 * M, M * V)
+        best_BC, index_BC = jax.lax.top_k(total_BMV.reshape(batch_size, M * V), candidates)
         parent_BC, token_BC = index_BC // V, index_BC % V
         tokens_BCL = jnp.take_along_axis(state.live_tokens_BML, parent_BC[:, :, None], axis=1)
         tokens_BCL = jax.lax.dynamic_update_slice_in_dim(

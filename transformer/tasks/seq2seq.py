@@ -13,7 +13,7 @@ from transformer.data.sources import DataConfig, PairSource, open_source, traini
 from transformer.data.token_cache import token_cache
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.translation import DecodingConfig, Translator
+from transformer.decoding.translation import DecodingConfig, Translator, Variables
 from transformer.evaluation import scores
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
@@ -29,7 +29,10 @@ CPU_TOKENS = 2048
 
 
 class Seq2Seq:
-    """A model with its vocabularies: it translates, and scores its translations."""
+    """A model with its vocabularies: it translates, and scores its translations.
+
+    Tasks with other scores derive from it: see transduction.py.
+    """
 
     def __init__(
         self,
@@ -76,10 +79,41 @@ class Seq2Seq:
             params, extra, sources, lambda done: progress(done, len(sources))
         )
         texts = {"sources": sources, "references": references, "hypotheses": hypotheses}
-        found = {}
-        if distributed.is_first():
-            found = scores.corpus_scores(hypotheses, references, **_kind_of_text(self.data))
+        found = self.scores((params, extra), split, sources, references, hypotheses)
         return Outputs(texts, found, _examples(sources, references, hypotheses))
+
+    @staticmethod
+    def check_data(data: DataConfig) -> None:
+        """Raises UserError for data that could not be scored."""
+        scores.check_language(**_kind_of_text(data))
+
+    def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
+        """Compiles and runs once what translating and scoring `source` needs."""
+        return self.translator.prepare(variables, source)
+
+    def scores(
+        self,
+        variables: Variables,
+        split: str,
+        sources: Sequence[str],
+        references: Sequence[str],
+        hypotheses: Sequence[str],
+    ) -> dict[str, dict[str, Any]]:
+        """As Outputs has them. All processes call it; what process 0 returns counts."""
+        if not distributed.is_first():
+            return {}
+        return scores.corpus_scores(hypotheses, references, **_kind_of_text(self.data))
+
+    def validation_scores(
+        self,
+        variables: Variables,
+        split: str,
+        sources: Sequence[str],
+        references: Sequence[str],
+        hypotheses: Sequence[str],
+    ) -> dict[str, float]:
+        """The task's metrics, but for nll; the arguments are those of `scores`."""
+        return {"bleu": scores.bleu(hypotheses, references, **_kind_of_text(self.data))}
 
 
 class Seq2SeqTraining:
@@ -124,7 +158,7 @@ class Seq2SeqTraining:
         programs = {"validation step": self.nll_step}
         if self.training.full_validation_every:
             variables = state.params, state.extra
-            programs |= self.task.translator.prepare(variables, self.validation_source)
+            programs |= self.task.prepare(variables, self.validation_source)
         return programs
 
     def validate(
@@ -139,8 +173,10 @@ class Seq2SeqTraining:
             return found, ""
         sources, references = map(list, zip(*self.validation_source.pairs(), strict=True))
         hypotheses = self.task.translate(state.params, state.extra, sources, check)
-        found["bleu"] = scores.bleu(hypotheses, references, **_kind_of_text(self.task.data))
-        return found, _examples(sources, references, hypotheses)
+        variables = state.params, state.extra
+        texts = sources, references, hypotheses
+        found |= self.task.validation_scores(variables, "validation", *texts)
+        return found, _examples(*texts)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers
@@ -166,9 +202,13 @@ def sizes_of(config: Any, tokenizers: Tokenizers) -> Sizes:
 
 
 def prepare(
-    config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Seq2Seq | None
+    config: Any,
+    mesh: jax.sharding.Mesh,
+    workdir: Path,
+    begun_with: Seq2Seq | None,
+    kind: type[Seq2Seq] = Seq2Seq,
 ) -> Seq2SeqTraining:
-    """See Task. Text -> tokenizers -> token cache -> packed rows."""
+    """See Task. Text -> tokenizers -> token cache -> packed rows. kind: the class of the task."""
     data, seed = config.data, config.training.seed
     if data.packing and not find_family(config.model.family).packs:
         raise UserError(
@@ -178,8 +218,8 @@ def prepare(
     # 1. Text and tokenizers. One process makes what is new; the others find it.
     print(f"data     preparing it, in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
+        kind.check_data(data)
         source, validation_source = training_source(data), open_source(data, "validation")
-        scores.check_language(**_kind_of_text(data))
         print(f"data     {source.describe()}; tokenising them if new", flush=True)
         tokenizers = (
             begun_with.tokenizers
@@ -213,18 +253,18 @@ def prepare(
 
     # 3. The model.
     model = build_model(config.model, sizes_of(config, tokenizers))
-    task = Seq2Seq(data, tokenizers, model, config.decoding, mesh)
+    task = kind(data, tokenizers, model, config.decoding, mesh)
     hashes = [source.fingerprint, validation_source.fingerprint, *(t.sha256 for t in tokenizers)]
     hashes.append(batches.fingerprint)
     data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
     return Seq2SeqTraining(config, mesh, task, batches, validation, validation_source, data_id)
 
 
-def restore(config: Any, workdir: Path) -> Seq2Seq:
-    """See Task."""
+def restore(config: Any, workdir: Path, kind: type[Seq2Seq] = Seq2Seq) -> Seq2Seq:
+    """See Task; kind as in `prepare`."""
     tokenizers = Tokenizers.load(workdir)
     model = build_model(config.model, sizes_of(config, tokenizers))
-    return Seq2Seq(config.data, tokenizers, model, config.decoding, data_mesh())
+    return kind(config.data, tokenizers, model, config.decoding, data_mesh())
 
 
 def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
@@ -234,7 +274,7 @@ def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
         if member.tokenizers.sha256 != first.tokenizers.sha256:
             raise UserError("--ensemble: the runs have different tokenizers; give runs that share")
     model = Ensemble(first.model)
-    return Seq2Seq(first.data, first.tokenizers, model, first.translator.config, data_mesh())
+    return type(first)(first.data, first.tokenizers, model, first.translator.config, data_mesh())
 
 
 def content_sha256(data: DataConfig, split: str) -> str:

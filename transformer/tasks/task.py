@@ -17,7 +17,7 @@ from transformer.system.errors import UserError
 from transformer.training.step import TrainState
 
 # Modules of transformer.tasks; each has a TASK.
-TASKS = ("seq2seq",)
+TASKS = ("seq2seq", "transduction", "question_answering")
 
 
 class Metric(NamedTuple):
@@ -34,8 +34,8 @@ class Outputs(NamedTuple):
     """What a model makes of a split, and how good that is.
 
     texts: by name, one line an example; `hypotheses` among them.
-    scores: by metric, a dict with `score` and with `signature` or `definition`; process 0 alone
-      has them.
+    scores: by metric, a dict with `score` and with `signature` or `definition`, and with
+      `needs_model` if the hypotheses alone do not tell the score. Those of process 0 count.
     examples: a few of the texts, for people to read.
     """
 
@@ -99,7 +99,8 @@ class Task(NamedTuple):
     restore: (config, workdir) gives the TrainedTask of a work directory.
     ensemble: several TrainedTasks as one, whose parameters and extra state are stacked.
     content_sha256: (data section, split) gives a hash of a split's examples.
-    rescore: (data section, split, hypotheses) gives their scores, as Outputs has them.
+    rescore: (data section, split, hypotheses) gives their scores, as Outputs has them, but for
+      those that need the model.
     """
 
     sections: Mapping[str, type]

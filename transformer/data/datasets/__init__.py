@@ -1,4 +1,4 @@
-"""Translation datasets by name, ours and those of TFDS, without TensorFlow.
+"""Datasets of pairs by name, ours and those of TFDS, without TensorFlow.
 
 builder = get_builder("multi30k/en-de", data_dir="data")
 prepare(builder)
@@ -27,7 +27,8 @@ try:
 except ModuleNotFoundError:
     sys.modules["importlib_resources"] = importlib.resources
 
-_OURS = ("grammar_en_de", "multi30k")
+_OURS = ("algorithmic", "babi", "grammar_en_de", "multi30k")
+_READ_RAW_DIR = ("babi", "multi30k")
 # For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
     *(f"wmt{year}_translate" for year in range(13, 20)),
@@ -41,7 +42,7 @@ def get_builder(
     """The builder of a dataset such as "grammar_en_de" or "wmt14_translate/de-en".
 
     Nothing is downloaded or written: see prepare(). raw_dir is a folder with the
-    files of Multi30k. Raises UserError for an unknown name or config, for a raw_dir
+    files of Multi30k or bAbI. Raises UserError for an unknown name or config, for a raw_dir
     that is wrong or that the dataset does not read, and for data in data_dir whose
     format needs TensorFlow.
     """
@@ -54,7 +55,7 @@ def get_builder(
         raise UserError(f"unknown dataset {name!r}; {nearest}")
     if len(configs) > 1 and not config:  # TFDS would take the first, Czech for WMT 2014
         raise UserError(f"dataset {name!r} needs a config; choose one of {', '.join(configs)}")
-    if raw_dir and dataset != "multi30k":
+    if raw_dir and dataset not in _READ_RAW_DIR:
         raise UserError(f"dataset {name!r} does not read raw_dir ({raw_dir}); leave it unset")
     given = {key: value for key, value in (("config", config), ("raw_dir", raw_dir)) if value}
     try:
@@ -91,6 +92,8 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     # Importing a builder registers it; late, to keep the import of this package cheap.
     import tensorflow_datasets.translate  # noqa: F401
 
+    import transformer.data.datasets.algorithmic
+    import transformer.data.datasets.babi
     import transformer.data.datasets.grammar_en_de
     import transformer.data.datasets.multi30k  # noqa: F401
 

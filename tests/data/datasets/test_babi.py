@@ -1,0 +1,143 @@
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from configs import babi
+from transformer.data import datasets
+from transformer.data.datasets.babi import Question, questions
+from transformer.data.sources import DataConfig, open_source
+from transformer.system.errors import UserError
+
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "babi"
+
+STORY = """\
+1 Mary got the milk.
+2 John moved to Mary's bedroom.
+3 What is Mary carrying? \tmilk\t1
+4 Mary got the apple there.
+5 What is Mary carrying? \tmilk,apple\t1 4
+1 The bear's den is big.
+2 Is it big?\tyes\t1"""
+
+
+def test_questions_of_stories():
+    facts = "mary got the milk . john moved to mary's bedroom ."
+    asked = "what is mary carrying ?"
+    assert list(questions(STORY.split("\n"))) == [
+        Question(f"{facts} {asked}", "milk", 0),
+        Question(f"{facts} mary got the apple there . {asked}", "milk apple", 0),
+        Question("the bear's den is big . is it big ?", "yes", 1),
+    ]
+
+
+def test_a_line_of_another_form():
+    with pytest.raises(UserError, match=r"line 2 of qa7 is no line of bAbI: 'Mary'"):
+        list(questions(["1 Mary got it.", "Mary"], "qa7"))
+
+
+def archive(folder: Path, files: dict[str, str]) -> str:
+    folder.mkdir(exist_ok=True)
+    with tarfile.open(folder / "babi.tar.gz", "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return str(folder)
+
+
+def stories(count: int, name: str) -> str:
+    """Each asks twice."""
+    return "".join(f"1 {name} {i}.\n2 Who?\t{i}\t1\n3 Where?\tin {i}\t1\n" for i in range(count))
+
+
+FILES = {
+    "all/en/qa10_tenth_train.txt": stories(11, "ten"),
+    "all/en/qa10_tenth_test.txt": stories(2, "ten"),
+    "all/en/qa2_second_train.txt": stories(20, "two"),
+    "all/en/qa2_second_test.txt": stories(1, "two"),
+    "all/en-10k/qa2_second_train.txt": stories(3, "many"),
+    "all/en-10k/qa2_second_test.txt": stories(1, "many"),
+    "all/LICENSE": "",
+}
+
+
+@pytest.fixture
+def data(tmp_path):
+    places = {"data_dir": str(tmp_path / "data"), "raw_dir": archive(tmp_path / "raw", FILES)}
+    return DataConfig(**babi.get_config().data.to_dict() | places)
+
+
+def test_the_builder(data, tmp_path):
+    splits = {}
+    for split in ("train", "validation", "test"):
+        splits[split] = list(open_source(data, split).pairs())
+    # Every tenth story is for validation, whole: story 9 of both, and story 19.
+    assert splits["validation"] == [
+        ("two 9 . who ?", "9"),
+        ("two 9 . where ?", "in 9"),
+        ("two 19 . who ?", "19"),
+        ("two 19 . where ?", "in 19"),
+        ("ten 9 . who ?", "9"),
+        ("ten 9 . where ?", "in 9"),
+    ]
+    assert len(splits["train"]) == 2 * (20 - 2 + 11 - 1)
+    assert not set(splits["train"]) & set(splits["validation"])
+    assert [story for story, _ in splits["test"]] == [
+        "two 0 . who ?", "two 0 . where ?",
+        "ten 0 . who ?", "ten 0 . where ?", "ten 1 . who ?", "ten 1 . where ?",
+    ]  # fmt: skip
+
+
+def test_folders_of_the_archive_and_other_archives_are_other_data(data, tmp_path):
+    def name(config="en", raw="raw"):
+        given = {"data_dir": data.data_dir, "raw_dir": str(tmp_path / raw)}
+        return datasets.get_builder(f"babi/{config}", **given).info.full_name
+
+    changed = FILES | {"all/en/qa2_second_test.txt": stories(1, "Two")}
+    archive(tmp_path / "other", changed)
+    assert name().startswith("babi/en-local-")
+    assert name() == name()
+    assert len({name(), name("en-10k"), name(raw="other"), name("en-10k", "other")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, r"data\.raw_dir .*raw has 0 \.tar\.gz files"),
+        ({"en/qa1_a_train.txt": "1 A b.\n"}, r"has no pairs of files en/qa<number>_<name>_train"),
+        ({"en-10k/qa1_a_train.txt": "", "en-10k/qa1_a_test.txt": ""}, "has no pairs of files en/"),
+        (b"not an archive", r"babi\.tar\.gz is damaged or not a \.tar\.gz"),
+    ],
+)
+def test_refused_archives(tmp_path, files, message):
+    (tmp_path / "raw").mkdir()
+    if isinstance(files, bytes):
+        (tmp_path / "raw" / "babi.tar.gz").write_bytes(files)
+    elif files:
+        archive(tmp_path / "raw", files)
+    given = {"data_dir": str(tmp_path / "data"), "raw_dir": str(tmp_path / "raw")}
+    with pytest.raises(UserError, match=message):
+        datasets.get_builder("babi/en", **given)
+
+
+def test_it_needs_a_raw_dir(tmp_path):
+    with pytest.raises(UserError, match=r"babi/en is read from .* set data\.raw_dir"):
+        datasets.get_builder("babi/en", data_dir=str(tmp_path))
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data/babi")
+def test_version_1_1(tmp_path):
+    builder = datasets.get_builder("babi/en", data_dir=str(tmp_path), raw_dir=str(SHARED))
+    datasets.prepare(builder)
+    assert builder.info.full_name == "babi/en-local-ce4f3e2957bd/1.0.0"
+    counts = {name: split.num_examples for name, split in builder.info.splits.items()}
+    assert counts == {"train": 18_020, "validation": 1_980, "test": 20_000}
+    assert builder.as_data_source("test")[18_000] == {
+        "story": b"the garden is west of the bathroom . the bedroom is north of the hallway . "
+        b"the office is south of the hallway . the bathroom is north of the bedroom . "
+        b"the kitchen is east of the bedroom . how do you go from the bathroom to the hallway ?",
+        "answer": b"s s",
+        "task": b"qa19_path-finding",
+    }

@@ -1,0 +1,56 @@
+import dataclasses
+import io
+import tarfile
+
+import pytest
+
+from configs import babi
+from transformer.data.sources import DataConfig
+from transformer.system.errors import UserError
+from transformer.tasks.question_answering import TASK, QuestionAnswering, rescore
+
+DATA = DataConfig(**babi.get_config().data)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two tasks: ten questions with a digit as answer, and one with two digits."""
+    (tmp_path / "raw").mkdir()
+    with tarfile.open(tmp_path / "raw" / "babi.tar.gz", "w:gz") as tar:
+        for task, answers in {"qa1_one": [*"0123456789"], "qa12_two": ["1,2"]}.items():
+            text = "".join(f"1 Well.\n2 Which?\t{answer}\t1\n" for answer in answers)
+            for split in ("train", "test"):
+                member = tarfile.TarInfo(f"en/{task}_{split}.txt")
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text.encode()))
+    places = {"data_dir": str(tmp_path / "data"), "raw_dir": str(tmp_path / "raw")}
+    return dataclasses.replace(DATA, **places)
+
+
+def test_saved_answers_are_scored_by_task(data):
+    found = rescore(data, "test", [*"0123456780", "1 2"])
+    assert {name: score["score"] for name, score in found.items()} == {
+        "mean_error": 5.0,
+        "failed_tasks": 1,
+        "error_qa1_one": 10.0,
+        "error_qa12_two": 0.0,
+    }
+
+
+def test_validation_has_the_metrics_of_the_task(data):
+    task = object.__new__(QuestionAnswering)  # without a model: scores need none
+    task.data = data
+    scores = task.validation_scores(None, "test", [], [*"0123456789", "1 2"], 11 * ["0"])
+    assert scores == {"mean_error": 95.0, "failed_tasks": 2}
+    assert {"nll", *scores} == set(TASK.metrics)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dataset": "algorithmic/copy"}, {"train_source": "a", "train_target": "b"}]
+)
+def test_data_without_tasks(changes):
+    QuestionAnswering.check_data(DATA)
+    with pytest.raises(
+        UserError, match=r"task\.name is 'question_answering', .* set data\.dataset to babi/en"
+    ):
+        QuestionAnswering.check_data(dataclasses.replace(DATA, **changes))

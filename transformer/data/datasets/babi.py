@@ -1,0 +1,146 @@
+"""bAbI: twenty tasks of question answering over short stories (Weston et al., arXiv 1502.05698)."""
+
+import hashlib
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import tensorflow_datasets as tfds
+
+from transformer.system.errors import UserError
+
+_FILE = re.compile(r"(?:^|/)(?P<folder>[\w-]+)/(?P<task>qa\d+_[\w-]+)_(?P<split>train|test)\.txt$")
+_LINE = re.compile(r"(\d+) ([^\t]+)(?:\t([^\t]+)\t[\d ]*)?")
+VALIDATION = 10  # of the stories to train on, every tenth is for validation
+
+_CITATION = """
+@article{weston2015towards,
+    title = "Towards {AI}-Complete Question Answering: A Set of Prerequisite Toy Tasks",
+    author = "Weston, Jason and Bordes, Antoine and Chopra, Sumit and Rush, Alexander M. and
+        van Merri{\\"e}nboer, Bart and Joulin, Armand and Mikolov, Tomas",
+    journal = "arXiv:1502.05698",
+    year = "2015",
+}
+"""
+
+
+class Question(NamedTuple):
+    """All lower-cased words and punctuation marks between spaces."""
+
+    story: str  # the facts before the question, and the question
+    answer: str  # a word, or the words of a list
+    number: int  # of the story in its file, from 0
+
+
+class Babi(tfds.core.GeneratorBasedBuilder):
+    """All tasks together: configs "en" (1,000 training questions a task) and "en-10k".
+
+    raw_dir names a folder with one .tar.gz of bAbI as its authors gave it out; the config names a
+    folder in it. Version 1.1 (tasksv11) has been read here. Papers mostly used version 1.2
+    (tasks_1-20_v1-2), so results on 1.1 are not theirs. The data's name on disk and in
+    info.full_name has a hash of the files that were read, so versions cannot be mistaken.
+
+    Features: `story`, `answer`, and `task`, such as qa1_single-supporting-fact. Splits: train,
+    validation (every tenth story of each task) and test, task after task.
+
+    Raises UserError for an archive that is missing, broken, or has other files.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in ("en", "en-10k")]
+
+    def __init__(self, *, config: str, raw_dir: str | None = None, **kwargs):
+        if not raw_dir:
+            raise UserError(
+                f"babi/{config} is read from the authors' .tar.gz; set data.raw_dir to its folder"
+            )
+        self._texts = _read(Path(raw_dir), config)
+        content = hashlib.sha256()
+        for (task, split), text in self._texts.items():
+            content.update(f"{task} {split}\n{text}".encode())
+        name = f"{config}-local-{content.hexdigest()[:12]}"
+        super().__init__(config=tfds.core.BuilderConfig(name=name), **kwargs)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        text = tfds.features.Text()
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=__doc__,
+            features=tfds.features.FeaturesDict({"story": text, "answer": text, "task": text}),
+            supervised_keys=("story", "answer"),
+            homepage="https://github.com/facebookarchive/bAbI-tasks",
+            citation=_CITATION,
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager) -> dict[str, Iterator]:
+        return {split: self._generate_examples(split) for split in ("train", "validation", "test")}
+
+    def _generate_examples(self, split: str) -> Iterator[tuple[str, dict[str, str]]]:
+        for (task, part), text in self._texts.items():
+            if part != ("test" if split == "test" else "train"):
+                continue
+            for i, question in enumerate(questions(text.split("\n"), task)):
+                is_held_out = question.number % VALIDATION == VALIDATION - 1
+                if split == "test" or is_held_out == (split == "validation"):
+                    answer = {"answer": question.answer, "task": task}
+                    yield f"{task} {i}", {"story": question.story, **answer}
+
+
+def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question]:
+    """The questions of a file; each sees the facts of its story so far.
+
+    Raises UserError, which calls the file `name`, for a line of another form.
+    """
+    facts: list[str] = []
+    number = -1
+    for i, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if not (match := _LINE.fullmatch(line.rstrip())):
+            raise UserError(f"line {i} of {name} is no line of bAbI: {line[:60]!r}")
+        place, text, answer = match.groups()
+        if place == "1":  # a story begins
+            facts, number = [], number + 1
+        if answer is None:
+            facts.append(_words(text))
+        else:
+            yield Question(
+                " ".join([*facts, _words(text)]), _words(answer.replace(",", " ")), number
+            )
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"[\w'-]+|[^\w\s]", text.lower()))
+
+
+def _read(folder: Path, config: str) -> dict[tuple[str, str], str]:
+    """The texts of the archive by task and split, in the order of the tasks' numbers."""
+    archives = sorted(folder.glob("*.tar.gz"))
+    if len(archives) != 1:
+        raise UserError(
+            f"data.raw_dir {folder} has {len(archives)} .tar.gz files; put the one of bAbI there"
+        )
+    found = {}
+    try:
+        with tarfile.open(archives[0]) as archive:
+            for member in archive:
+                match = _FILE.search(member.name)
+                if match and match["folder"] == config:
+                    text = archive.extractfile(member).read().decode()
+                    found[match["task"], match["split"]] = text
+    except (OSError, EOFError, tarfile.TarError, UnicodeDecodeError) as error:
+        raise UserError(f"{archives[0]} is damaged or not a .tar.gz of text: {error}") from error
+    tasks = {task for task, _ in found}
+    if not tasks or len(found) != 2 * len(tasks):
+        raise UserError(
+            f"{archives[0]} has no pairs of files {config}/qa<number>_<name>_train.txt and "
+            "..._test.txt; give the archive of bAbI"
+        )
+    return {key: found[key] for key in sorted(found, key=lambda key: (_number(key[0]), key))}
+
+
+def _number(task: str) -> int:
+    return int(re.match(r"qa(\d+)", task)[1])

@@ -1,0 +1,90 @@
+"""Sequences of symbols from sequences of symbols, scored by how many are exactly right.
+
+The same training and search as `seq2seq`, with other scores. Symbols stand between spaces, so the
+text wants a vocabulary of whole words. With decoding.beam_size 1 the search is greedy.
+
+Free-running scores are of what the search finds. Those that begin with `forced` are of what the
+model expects next after the true symbols, as Tensor2Tensor measures.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from transformer.data.sources import DataConfig, PairSource, open_source
+from transformer.decoding.forced import ForcedDecoder
+from transformer.decoding.translation import Variables
+from transformer.evaluation.accuracy import corpus_accuracies
+from transformer.tasks import seq2seq
+from transformer.tasks.task import Metric
+
+FORCED_DEFINITION = "{} after the true tokens before it (teacher forcing)"
+
+
+class Transduction(seq2seq.Seq2Seq):
+    """A model with its vocabularies: it transduces, and counts what is right."""
+
+    def __init__(self, data, tokenizers, model, decoding, mesh):
+        super().__init__(data, tokenizers, model, decoding, mesh)
+        self.forced = ForcedDecoder(model, tokenizers, mesh)
+
+    @staticmethod
+    def check_data(data: DataConfig) -> None:
+        del data  # any text will do
+
+    def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
+        return super().prepare(variables, source) | self.forced.prepare(variables, source)
+
+    def scores(
+        self,
+        variables: Variables,
+        split: str,
+        sources: Sequence[str],
+        references: Sequence[str],
+        hypotheses: Sequence[str],
+    ) -> dict[str, dict[str, Any]]:
+        hits = self.forced.hits(variables, sources, references)
+        forced = {
+            "forced_accuracy": (
+                sum(int(hit.sum()) for hit in hits) / sum(map(len, hits)),
+                "per cent of the references' tokens, EOS included, each the most probable one",
+            ),
+            "forced_sequence_accuracy": (
+                sum(bool(hit.all()) for hit in hits) / len(hits),
+                "per cent of the references whose tokens are all the most probable ones",
+            ),
+        }
+        return corpus_accuracies(hypotheses, references) | {
+            name: {
+                "score": 100 * share,
+                "definition": FORCED_DEFINITION.format(definition),
+                "needs_model": True,
+            }
+            for name, (share, definition) in forced.items()
+        }
+
+    def validation_scores(self, *arguments: Any) -> dict[str, float]:
+        return {name: score["score"] for name, score in self.scores(*arguments).items()}
+
+
+def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
+    """See Task; the free-running scores."""
+    references = [reference for _, reference in open_source(data, split).pairs()]
+    return corpus_accuracies(hypotheses, references)
+
+
+TASK = seq2seq.TASK._replace(
+    metrics={
+        "nll": Metric("lower"),
+        "accuracy": Metric("higher", full=True),
+        "sequence_accuracy": Metric("higher", full=True),
+        "forced_accuracy": Metric("higher", full=True),
+        "forced_sequence_accuracy": Metric("higher", full=True),
+    },
+    main_metric="sequence_accuracy",
+    prepare=functools.partial(seq2seq.prepare, kind=Transduction),
+    restore=functools.partial(seq2seq.restore, kind=Transduction),
+    rescore=rescore,
+)
