@@ -8,7 +8,7 @@ from flax import nnx
 
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
-from transformer.models.numerics import DropoutRngs, at_least_float32, dropout, multiply
+from transformer.models.numerics import DropoutRngs, at_least_float32, dropout, multiply, row_keys
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.
@@ -109,8 +109,7 @@ class _DrawnKeys(NamedTuple):
 
 def _split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
     """Keys of their own for each block, along a first axis."""
-    keys = rngs.dropout()
-    keys_B = keys if keys.ndim else jax.random.split(keys, num_rows)
+    keys_B = row_keys(rngs, num_rows)
     fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
     return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
 

@@ -68,10 +68,11 @@ class LayerConfig:
 class EncoderLayer(nnx.Module):
     """Self-attention and feed-forward network, each in add & norm (Figure 1, left)."""
 
-    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+    def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
+        """feed_forward: a module in its place, for those who call `attend` and then it."""
         self.self_attention = _attention(config, rngs)
         self.self_attention_norm = _add_and_norm(config)
-        self.feed_forward = _feed_forward(config, rngs)
+        self.feed_forward = feed_forward or _feed_forward(config, rngs)
         self.feed_forward_norm = _add_and_norm(config)
 
     def __call__(
@@ -83,24 +84,35 @@ class EncoderLayer(nnx.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the layer's output and the weights of its attention (see `attention`)."""
         # 1. Self-attention.
-        y_BSD = self.self_attention_norm.before(x_BSD)
-        keys_values = self.self_attention.keys_values(y_BSD)
-        y_BSD, weights_BHSS = self.self_attention(y_BSD, keys_values, mask, rngs, return_weights)
-        x_BSD = self.self_attention_norm.after(x_BSD, y_BSD, rngs)
+        x_BSD, weights_BHSS = self.attend(x_BSD, mask, rngs, return_weights)
         # 2. Feed-forward network.
         y_BSD = self.feed_forward(self.feed_forward_norm.before(x_BSD), rngs)
         return self.feed_forward_norm.after(x_BSD, y_BSD, rngs), weights_BHSS
+
+    def attend(
+        self,
+        x_BSD: jax.Array,
+        mask: Mask,
+        rngs: DropoutRngs | None = None,
+        return_weights: bool = False,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """The layer without its feed-forward network."""
+        y_BSD = self.self_attention_norm.before(x_BSD)
+        keys_values = self.self_attention.keys_values(y_BSD)
+        y_BSD, weights_BHSS = self.self_attention(y_BSD, keys_values, mask, rngs, return_weights)
+        return self.self_attention_norm.after(x_BSD, y_BSD, rngs), weights_BHSS
 
 
 class DecoderLayer(nnx.Module):
     """Masked self-attention, attention over the memory, feed-forward (Figure 1, right)."""
 
-    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+    def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
+        """feed_forward: as in `EncoderLayer`."""
         self.self_attention = _attention(config, rngs)
         self.self_attention_norm = _add_and_norm(config)
         self.cross_attention = _attention(config, rngs)
         self.cross_attention_norm = _add_and_norm(config)
-        self.feed_forward = _feed_forward(config, rngs)
+        self.feed_forward = feed_forward or _feed_forward(config, rngs)
         self.feed_forward_norm = _add_and_norm(config)
 
     def __call__(
@@ -120,6 +132,26 @@ class DecoderLayer(nnx.Module):
         With a cache, x is the single token number `step` of each hypothesis: its key and
         value are written there, and it attends to the whole cache (the mask hides the rest).
         """
+        # 1. and 2. Both attentions.
+        x_BTD, keys_values, weights = self.attend(
+            x_BTD, memory, self_mask, memory_mask, rngs, cache, step, return_weights
+        )
+        # 3. Feed-forward network.
+        y_BTD = self.feed_forward(self.feed_forward_norm.before(x_BTD), rngs)
+        return self.feed_forward_norm.after(x_BTD, y_BTD, rngs), keys_values, weights
+
+    def attend(
+        self,
+        x_BTD: jax.Array,
+        memory: KeysValues,
+        self_mask: Mask,
+        memory_mask: Mask,
+        rngs: DropoutRngs | None = None,
+        cache: KeysValues | None = None,
+        step: jax.Array | None = None,
+        return_weights: bool = False,
+    ) -> tuple[jax.Array, KeysValues, tuple[jax.Array | None, jax.Array | None]]:
+        """The layer without its feed-forward network."""
         # 1. Masked self-attention.
         y_BTD = self.self_attention_norm.before(x_BTD)
         keys_values = self.self_attention.keys_values(y_BTD)
@@ -141,9 +173,6 @@ class DecoderLayer(nnx.Module):
             y_BTD, memory, memory_mask, rngs, return_weights
         )
         x_BTD = self.cross_attention_norm.after(x_BTD, y_BTD.reshape(x_BTD.shape), rngs)
-        # 3. Feed-forward network.
-        y_BTD = self.feed_forward(self.feed_forward_norm.before(x_BTD), rngs)
-        x_BTD = self.feed_forward_norm.after(x_BTD, y_BTD, rngs)
         return x_BTD, keys_values, (self_weights_BHTT, cross_weights_BHTS)
 
 

@@ -27,7 +27,7 @@ from transformer.system.errors import UserError
 from transformer.system.sharding import ShardingRules
 
 # Modules of transformer.models; each is imported when it is asked for.
-FAMILIES = ("transformer", "rnn")
+FAMILIES = ("transformer", "rnn", "universal")
 
 
 class Sizes(NamedTuple):

@@ -30,6 +30,21 @@ class DropoutRngs:
         return jax.vmap(jax.random.fold_in, (0, None))(self._keys_B, self._count)
 
 
+class StepRngs(DropoutRngs):
+    """Keys for one step of a loop whose body is traced once: every step draws others."""
+
+    def __init__(self, keys_B: jax.Array, step: jax.Array):
+        """keys_B: `row_keys`, drawn before the loop."""
+        self._keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, step)
+        self._count = 0
+
+
+def row_keys(rngs: DropoutRngs, num_rows: int) -> jax.Array:
+    """A fresh key for each row, [B]."""
+    keys = rngs.dropout()
+    return keys if keys.ndim else jax.random.split(keys, num_rows)
+
+
 @jax.named_scope("dropout")
 def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate).
@@ -38,8 +53,7 @@ def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
     """
     if rngs is None or rate == 0:
         return x
-    keys = rngs.dropout()
-    keys_B = keys if keys.ndim else jax.random.split(keys, x.shape[0])
+    keys_B = row_keys(rngs, x.shape[0])
     threshold = min(round(rate * 2**32), 2**32 - 1)
     keep = random_words(keys_B, x.shape) >= np.uint32(threshold)
     scaled = x.astype(at_least_float32(x.dtype)) * (2**32 / (2**32 - threshold))

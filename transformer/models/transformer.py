@@ -10,10 +10,14 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
-from transformer.data.vocabulary import PAD
 from transformer.models.blocks import DecoderLayer, EncoderLayer, LayerConfig, normalization
+from transformer.models.encoder_decoder import (
+    SHARE_EMBEDDINGS,
+    EncoderDecoder,
+    check_shared,
+    segments_or_one,
+)
 from transformer.models.family import Family, Sizes
-from transformer.models.layers import Embedding
 from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout
@@ -38,7 +42,7 @@ class TransformerConfig(LayerConfig):
         super().__post_init__()
         check_range(self, "model", "num_encoder_layers num_decoder_layers max_positions", 1)
         check_choice(self, "model", "positions", ("sinusoidal", "learned"))
-        check_choice(self, "model", "share_embeddings", ("all", "decoder", "none"))
+        check_choice(self, "model", "share_embeddings", SHARE_EMBEDDINGS)
 
 
 class AttentionWeights(NamedTuple):
@@ -53,7 +57,7 @@ class AttentionWeights(NamedTuple):
     cross: list[jax.Array]  # from target to source, [B, H, T, S]
 
 
-class Transformer(nnx.Module):
+class Transformer(EncoderDecoder):
     """The encoder-decoder of Figure 1. Token id 0 is padding, wherever it stands.
 
     Several sentences may be packed into a row: segment ids (1, 2, ... in order, 0 for
@@ -64,17 +68,14 @@ class Transformer(nnx.Module):
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
         d_model = config.d_model
-        scale = None if config.scale_embeddings else 1.0
-
-        def embedding(vocab_size):
-            return Embedding(vocab_size, d_model, scale=scale, dtype=self.dtype, rngs=rngs)
-
-        # The three matrices of Section 3.4: source embedding, target embedding, output.
-        self.target_embedding = embedding(sizes.target_vocab)
-        if config.share_embeddings != "all":
-            self.source_embedding = embedding(sizes.source_vocab)
-        if config.share_embeddings == "none":
-            self.output_embedding = embedding(sizes.target_vocab)
+        super().__init__(
+            d_model,
+            sizes,
+            share=config.share_embeddings,
+            scaled=config.scale_embeddings,
+            dtype=self.dtype,
+            rngs=rngs,
+        )
         if config.positions == "learned":
             init = nnx.initializers.normal(stddev=d_model**-0.5)
             shape = (config.max_positions, d_model)
@@ -129,7 +130,7 @@ class Transformer(nnx.Module):
         return self._encode(src_BS, src_segments_BS, rngs, return_weights=False)[0]
 
     def _encode(self, src_BS, src_segments_BS, rngs, return_weights):
-        src_segments_BS = _segments(src_BS, src_segments_BS)
+        src_segments_BS = segments_or_one(src_BS, src_segments_BS)
         mask = Mask(src_segments_BS, src_segments_BS)
         x_BSD = self._embed_source(src_BS, segment_positions(src_segments_BS), rngs)
         weights = []
@@ -143,8 +144,8 @@ class Transformer(nnx.Module):
     ) -> tuple[jax.Array, AttentionWeights]:
         """The decoder's output at all target positions at once, [B, T, D]."""
         memory_BSD, encoder = self._encode(src_BS, src_segments_BS, rngs, return_weights)
-        src_segments_BS = _segments(src_BS, src_segments_BS)
-        tgt_segments_BT = _segments(tgt_in_BT, tgt_segments_BT)
+        src_segments_BS = segments_or_one(src_BS, src_segments_BS)
+        tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
         self_mask = Mask(tgt_segments_BT, tgt_segments_BT, jnp.arange(tgt_in_BT.shape[1]))
         memory_mask = Mask(tgt_segments_BT, src_segments_BS)
 
@@ -175,7 +176,7 @@ class Transformer(nnx.Module):
 
         return {
             "step": jnp.zeros((), jnp.int32),
-            "sentence": {"memory": memory, "segments": _segments(src_BS, None)},
+            "sentence": {"memory": memory, "segments": segments_or_one(src_BS, None)},
             "hypothesis": jax.tree.map(empty, memory),
         }
 
@@ -200,10 +201,8 @@ class Transformer(nnx.Module):
         return self._output.logits(self._normalize(y_N1D))[:, 0], cache
 
     def _embed_source(self, src_BS, positions_BS, rngs):
-        shared = self.config.share_embeddings == "all"
-        embedding = self.target_embedding if shared else self.source_embedding
         table = self.source_positions[...] if self.config.positions == "learned" else None
-        return self._embed(embedding, table, src_BS, positions_BS, rngs)
+        return self._embed(self._source, table, src_BS, positions_BS, rngs)
 
     def _embed_target(self, tgt_BT, positions_BT, rngs):
         table = self.target_positions[...] if self.config.positions == "learned" else None
@@ -229,25 +228,10 @@ class Transformer(nnx.Module):
         """Pre-LN has a last normalisation of its own."""
         return self.decoder_norm(y_BTD) if self.config.norm == "pre" else y_BTD
 
-    @property
-    def _output(self) -> Embedding:
-        """Its table is the matrix of the output layer."""
-        shared = self.config.share_embeddings != "none"
-        return self.target_embedding if shared else self.output_embedding
-
-
-def _segments(tokens_BT: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
-    return (tokens_BT != PAD).astype(jnp.int32) if segments_BT is None else segments_BT
-
 
 def build(config: TransformerConfig, sizes: Sizes, rngs: nnx.Rngs) -> Transformer:
     """The module; raises UserError where the config does not fit the data."""
-    one_vocabulary = sizes.joint and sizes.source_vocab == sizes.target_vocab
-    if config.share_embeddings == "all" and not one_vocabulary:
-        raise UserError(
-            "model.share_embeddings is 'all', but the source and target vocabularies differ; "
-            "set it to 'decoder' or 'none', or set tokenizer.joint to True"
-        )
+    check_shared(config.share_embeddings, sizes)
     longest = min(sizes.max_source_length, sizes.max_target_length)
     if config.positions == "learned" and config.max_positions > longest:
         raise UserError(

@@ -1,0 +1,262 @@
+"""The Universal Transformer (Dehghani et al. 2019, arXiv 1807.03819): one layer, many steps.
+
+Encoder and decoder each have one layer. It transforms all positions again and again, a fixed number
+of steps or, with adaptive computation time, as many as a position asks for. Before each step the
+coordinates of position and step are added. The steps and halting are in universal_steps.py.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from transformer.data.batches import Batch
+from transformer.models.encoder_decoder import EncoderDecoder, check_shared, segments_or_one
+from transformer.models.family import Family, Sizes
+from transformer.models.halting import Halting
+from transformer.models.loss import Loss, output_loss
+from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs, dropout, row_keys
+from transformer.models.positions import segment_positions, sinusoidal_encoding
+from transformer.models.separable import SeparableTransition
+from transformer.models.transformer import FAMILY as TRANSFORMER
+from transformer.models.transformer import AttentionWeights
+from transformer.models.universal_steps import Recurrence, UniversalConfig
+
+Cache = dict[str, Any]
+
+
+class Universal(EncoderDecoder):
+    """The encoder-decoder of Figure 2. Token id 0 is padding.
+
+    Several sentences may be packed into a row, as with `Transformer`.
+    """
+
+    def __init__(self, config: UniversalConfig, sizes: Sizes, *, rngs: nnx.Rngs):
+        self.config = config
+        self.dtype = jnp.dtype(config.dtype)
+        super().__init__(
+            config.d_model,
+            sizes,
+            share=config.share_embeddings,
+            scaled=config.scale_embeddings,
+            dtype=self.dtype,
+            rngs=rngs,
+        )
+        self.encoder = Recurrence(config, config.encoder_steps, False, rngs)
+        self.decoder = Recurrence(config, config.decoder_steps, True, rngs)
+
+    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
+        """The loss of a batch of packed rows; `rngs=None` turns dropout off.
+
+        With halting, its term `ponder` is the ponder cost of all source and target tokens, times
+        its weight. Padding costs nothing.
+        """
+        inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+        y_BTD, halting, _ = self._decode(*inputs, rngs)
+        real_BT, table_VD = batch.tgt_segments_BT > 0, self._output.table_VD[...]
+        loss = output_loss(y_BTD, table_VD, batch.tgt_out_BT, real_BT, label_smoothing, self.dtype)
+        if self.config.halting == "none":
+            return loss
+        real = batch.src_segments_BS > 0, real_BT
+        cost = sum(
+            jnp.sum(side.num_steps_BT + side.remainder_BT, where=is_real)
+            for side, is_real in zip(halting, real, strict=True)
+        )
+        ponder = self.config.ponder_weight * cost
+        return loss._replace(loss=loss.loss + ponder, terms={"ponder": ponder})
+
+    def __call__(
+        self,
+        src_BS: jax.Array,
+        tgt_in_BT: jax.Array,
+        src_segments_BS: jax.Array | None = None,
+        tgt_segments_BT: jax.Array | None = None,
+        rngs: DropoutRngs | None = None,
+        return_weights: bool = False,
+    ) -> jax.Array | tuple[jax.Array, AttentionWeights]:
+        """As that of `Transformer`; the weights are those of each step."""
+        inputs = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
+        y_BTD, _, weights = self._decode(*inputs, rngs, return_weights)
+        logits_BTV = self._output.logits(y_BTD)
+        return (logits_BTV, weights) if return_weights else logits_BTV
+
+    def num_steps(self, src_BS: jax.Array, tgt_in_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """How many steps each position takes, [B, S] and [B, T]; that of padding means nothing."""
+        if self.config.halting == "none":
+            return tuple(
+                jnp.full(tokens.shape, side.num_steps, jnp.float32)
+                for tokens, side in ((src_BS, self.encoder), (tgt_in_BT, self.decoder))
+            )
+        _, halting, _ = self._decode(src_BS, tgt_in_BT, None, None, None)
+        return halting[0].num_steps_BT, halting[1].num_steps_BT
+
+    def encode(
+        self,
+        src_BS: jax.Array,
+        src_segments_BS: jax.Array | None = None,
+        rngs: DropoutRngs | None = None,
+    ) -> jax.Array:
+        """The memory: the encoder's output, [B, S, D]."""
+        segments_BS = segments_or_one(src_BS, src_segments_BS)
+        return self._encode(src_BS, segments_BS, self._start(src_BS, rngs), rngs, False)[0]
+
+    def _encode(self, src_BS, segments_BS, start_B1, rngs, return_weights):
+        mask = Mask(segments_BS, segments_BS)
+
+        def transform(x_BSD, rngs, _):
+            x_BSD, weights_BHSS = self.encoder.layer.attend(x_BSD, mask, rngs, return_weights)
+            y_BSD, _ = self._transition(self.encoder, x_BSD, segments_BS, rngs)
+            return y_BSD, weights_BHSS
+
+        x_BSD = dropout(self._source.embed(src_BS), self.config.dropout, rngs)
+        positions_BSD = self._positions(segments_BS, start_B1)
+        return self.encoder(x_BSD, positions_BSD, transform, rngs)
+
+    def _decode(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
+    ) -> tuple[jax.Array, tuple[Halting | None, Halting | None], AttentionWeights]:
+        """The decoder's output at all target positions at once, [B, T, D]."""
+        src_segments_BS = segments_or_one(src_BS, src_segments_BS)
+        tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
+        start_B1 = self._start(src_BS, rngs)
+        memory_BSD, of_source, encoder_weights = self._encode(
+            src_BS, src_segments_BS, start_B1, rngs, return_weights
+        )
+        layer = self.decoder.layer
+        memory = layer.cross_attention.keys_values(memory_BSD)  # the same at each step
+        self_mask = Mask(tgt_segments_BT, tgt_segments_BT, jnp.arange(tgt_in_BT.shape[1]))
+        memory_mask = Mask(tgt_segments_BT, src_segments_BS)
+
+        def transform(x_BTD, rngs, _):
+            x_BTD, _, weights = layer.attend(
+                x_BTD, memory, self_mask, memory_mask, rngs, return_weights=return_weights
+            )
+            return self._transition(self.decoder, x_BTD, tgt_segments_BT, rngs)[0], weights
+
+        y_BTD = dropout(self.target_embedding.embed(tgt_in_BT), self.config.dropout, rngs)
+        positions_BTD = self._positions(tgt_segments_BT, start_B1)
+        y_BTD, of_target, (decoder, cross) = self.decoder(y_BTD, positions_BTD, transform, rngs)
+        weights = AttentionWeights(encoder_weights, decoder, cross)
+        return y_BTD, (of_source, of_target), weights
+
+    def init_cache(
+        self, memory_BSD: jax.Array, src_BS: jax.Array, num_hypotheses: int, max_length: int
+    ) -> Cache:
+        """An empty cache for `max_length` tokens of `num_hypotheses` (M) per sentence.
+
+        A layer is one for all steps, but its keys and values differ from step to step.
+        """
+        layer = self.decoder.layer
+        memory = layer.cross_attention.keys_values(memory_BSD)
+        rows = len(src_BS) * num_hypotheses
+
+        def empty(x_BHSK: jax.Array) -> jax.Array:
+            _, heads, _, size = x_BHSK.shape
+            return jnp.zeros((rows, heads, max_length, size), x_BHSK.dtype)
+
+        steps = range(self.config.decoder_steps)
+        transitions = [None for _ in steps]
+        if self.config.transition == "separable_convolution":
+            transitions = [layer.feed_forward.init_cache(rows) for _ in steps]
+        return {
+            "step": jnp.zeros((), jnp.int32),
+            "sentence": {"memory": memory, "segments": segments_or_one(src_BS, None)},
+            "hypothesis": [(jax.tree.map(empty, memory), transitions[step]) for step in steps],
+        }
+
+    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+        place, layer, sentence = cache["step"], self.decoder.layer, cache["sentence"]
+        max_length = jax.tree.leaves(cache["hypothesis"])[0].shape[2]
+        one_11 = jnp.ones((1, 1), jnp.int32)
+        self_mask = Mask(one_11, jnp.ones((1, max_length), jnp.int32), place[None])
+        memory_mask = Mask(one_11, sentence["segments"])
+
+        def transform(x_N1D, _, earlier):
+            keys_values, inputs = earlier
+            x_N1D, keys_values, _ = layer.attend(
+                x_N1D, sentence["memory"], self_mask, memory_mask, cache=keys_values, step=place
+            )
+            y_N1D, inputs = self._transition(self.decoder, x_N1D, None, None, inputs)
+            return y_N1D, (keys_values, inputs)
+
+        first = place[None] + self.config.first_position
+        positions_11D = sinusoidal_encoding(first, self.config.d_model)[None].astype(self.dtype)
+        carry = self.decoder.begin(self.target_embedding.embed(tokens_N[:, None]))
+        hypothesis = []
+        for number, earlier in enumerate(cache["hypothesis"]):
+            carry, extended = self.decoder.step(
+                jnp.int32(number), carry, positions_11D, transform, None, earlier
+            )
+            hypothesis.append(extended)
+        cache = {**cache, "step": place + 1, "hypothesis": hypothesis}
+        return self._output.logits(self.decoder.finish(carry))[:, 0], cache
+
+    def _transition(self, recurrence, x_BTD, segments_BT, rngs, cache=None):
+        """The layer's second half; segments for a whole row, or else the cache."""
+        layer = recurrence.layer
+        y_BTD = layer.feed_forward_norm.before(x_BTD)
+        if self.config.transition == "feed_forward":
+            y_BTD = layer.feed_forward(y_BTD, rngs)
+        else:
+            y_BTD, cache = layer.feed_forward(y_BTD, segments_BT, rngs, cache)
+        return layer.feed_forward_norm.after(x_BTD, y_BTD, rngs), cache
+
+    def _start(self, src_BS, rngs) -> jax.Array | int:
+        """The number of a row's first position, [B, 1]; the same on both sides."""
+        c = self.config
+        if rngs is None or not c.random_start:
+            return c.first_position
+        draw = jax.vmap(lambda key: jax.random.randint(key, (1,), 0, c.random_start + 1))
+        return draw(row_keys(rngs, len(src_BS))) + c.first_position
+
+    def _positions(self, segments_BT: jax.Array, start_B1: jax.Array | int) -> jax.Array:
+        """The coordinates of positions, [B, T, D]. They begin anew with each sentence."""
+        c = self.config
+        length = c.first_position + c.random_start + segments_BT.shape[1]
+        encoding_TD = sinusoidal_encoding(jnp.arange(length), c.d_model).astype(self.dtype)
+        return encoding_TD[segment_positions(segments_BT) + start_B1]
+
+
+def build(config: UniversalConfig, sizes: Sizes, rngs: nnx.Rngs) -> Universal:
+    """The module; raises UserError where the config does not fit the data."""
+    check_shared(config.share_embeddings, sizes)
+    return Universal(config, sizes, rngs=rngs)
+
+
+def training_flops(
+    config: UniversalConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
+) -> np.ndarray:
+    """As that of the Transformer, and of all steps: halted positions are computed, too."""
+    c = config
+    s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
+    own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
+    transition = 2 * c.d_model * c.d_ff
+    if c.transition == "separable_convolution":
+        transition += SeparableTransition.taps(c)
+    halting = c.d_model if c.halting != "none" else 0
+    pair = c.num_heads * (c.key_size + c.value_size)
+    encoder = s * (own_token + transition + halting) + s * s * pair
+    decoder = t * (own_token + transition + halting) + t * t * pair
+    # Attention over the memory: queries and outputs at each step, keys and values once.
+    decoder += t * own_token / 2 + s * t * pair
+    once = s * own_token / 2 + t * c.d_model * sizes.target_vocab
+    return 3 * 2 * (c.encoder_steps * encoder + c.decoder_steps * decoder + once)
+
+
+FAMILY = Family(
+    config=UniversalConfig,
+    build=build,
+    sharding=(
+        *TRANSFORMER.sharding,
+        (r"(encoder|decoder)/(signal_ND|halting_D1|halting_bias)", P()),
+        (r"(encoder|decoder)/norm/(scale|bias)", P()),
+        (r".+/feed_forward/(hidden|output)_taps_W[DF]", P()),
+    ),
+    flops=training_flops,
+    packs=True,
+)
