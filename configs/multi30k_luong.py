@@ -1,0 +1,23 @@
+"""The LSTM with attention and input feeding of Luong et al. (2015) on Multi30k, in small.
+
+    python train.py --config=configs/multi30k_luong.py --workdir=runs/luong
+    python evaluate.py --workdir=runs/luong --split=test
+
+The same data, sizes and optimizer as rnn_conditional.py; two layers and the source reversed.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import multi30k_lstm
+
+
+def get_config() -> ConfigDict:
+    config = multi30k_lstm.get_config()
+    config.model.attention = "general"
+    config.model.attend = "current"
+    config.model.input_feeding = True
+    config.model.readout = "attentional"
+    config.model.readout_size = 256
+    config.model.readout_bias = False
+    config.model.share_embeddings = "none"
+    return config
