@@ -36,10 +36,11 @@ FAMILIES = {
             "embedding_size": 10,
             "hidden_size": 14,
             "attention_size": 6,
-            "maxout_size": 22,
-            "dropout": 0.2,
+            "readout_size": 22,
+            "output_dropout": 0.2,
         },
     ),
+    "universal": ("demo_universal", {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}),
 }
 
 

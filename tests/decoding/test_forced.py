@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from small_configs import MODEL, sizes_of
 
+from configs import rnn_bahdanau
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS
@@ -10,7 +11,7 @@ from transformer.models.family import build_model
 from transformer.models.rnn import RNNConfig
 from transformer.system.sharding import MeshConfig, make_mesh
 
-RNN = RNNConfig("rnn", 6, 7, 5, 6, 0.0, "glorot", "float32")
+RNN = RNNConfig(**rnn_bahdanau.get_model().to_dict() | {"embedding_size": 6, "hidden_size": 7})
 V = 11
 
 
