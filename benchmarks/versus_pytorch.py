@@ -1,24 +1,26 @@
-"""One training step of a config: this project against torch.nn.Transformer, in turns.
+"""One training step of a config: this project against PyTorch, in turns.
 
     pip install -r requirements-benchmarks.txt
     python benchmarks/versus_pytorch.py --dtype=float32 --rounds=5
     python benchmarks/versus_pytorch.py --config=configs/big.py --dtype=bfloat16 --rows=97 \
         --length=256 --vocab_size=37000
 
-Both train the same function of as many parameters (benchmarks/pytorch_model.py) with Adam, the
-paper's schedule and label smoothing on full rows of random tokens; on the GPU if there is one,
-else the CPU. bfloat16 means model.dtype=bfloat16 here and autocast there. Each is a process of
-its own, and only one works at a time. Times are of whole steps: forward, backward, update.
+Both train the same function of as many parameters with Adam, the same schedule, clipping and
+label smoothing on full rows of random tokens; on the GPU if there is one, else the CPU. PyTorch's
+model is that of benchmarks/pytorch_<model.family>.py. bfloat16 means model.dtype=bfloat16 here and
+autocast there. Each is a process of its own, and only one works at a time. Times are of whole
+steps: forward, backward, update.
 """
 
 import dataclasses
+import importlib
 import math
 import resource
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -29,7 +31,6 @@ from ml_collections import config_flags
 from benchmarks import timing
 from benchmarks.program import training_flops
 from benchmarks.synthetic import full_rows
-from configs import base
 from transformer.data.batches import Batch
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
@@ -39,14 +40,27 @@ from transformer.system.errors import UserError
 from transformer.system.startup import use_huge_pages
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
-# The fields in which a config may differ from the paper's; PyTorch's model has no others.
-FREE = {
-    "model": {
-        *("num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads"),
-        *("dropout", "attention_dropout", "activation_dropout", "activation", "dtype"),
-        *("norm_epsilon", "max_positions"),
-    },
-    "optimizer": {"beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"},
+_LAYERS = {"d_model", "d_ff", "num_heads", "dropout", "attention_dropout", "activation_dropout"}
+_LAYERS |= {"activation", "dtype", "norm_epsilon"}
+
+
+class Peer(NamedTuple):
+    """What PyTorch's model of a family can be: that of a config, but for some fields."""
+
+    config: str  # a module of configs/
+    free: set[str] | None  # the fields that may differ; None: the model checks by itself
+
+
+PEERS = {
+    "transformer": Peer(
+        "base", _LAYERS | {"num_encoder_layers", "num_decoder_layers", "max_positions"}
+    ),
+    "universal": Peer("universal_base", _LAYERS | {"encoder_steps", "decoder_steps"}),
+    "rnn": Peer("rnn_bahdanau", None),
+}
+FREE_OPTIMIZER = {
+    *("beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"),
+    "max_grad_norm",
 }
 OURS, EAGER, COMPILED = "ours", "pytorch", "pytorch_compiled"
 
@@ -76,18 +90,27 @@ def main() -> None:
 
 def check(config: Experiment) -> None:
     """Raises UserError for what PyTorch is not compared with."""
-    paper = base.get_config()
-    for section, free in FREE.items():
+    if config.model.family not in PEERS:
+        raise UserError(
+            f"there is no model in PyTorch for model.family={config.model.family!r}; there are: "
+            f"{', '.join(PEERS)}"
+        )
+    peer = PEERS[config.model.family]
+    reference = importlib.import_module(f"configs.{peer.config}").get_config()
+    free = {"optimizer": FREE_OPTIMIZER}
+    if peer.free is not None:
+        free["model"] = peer.free
+    for section, fields in free.items():
         for field, value in vars(getattr(config, section)).items():
-            if field not in free and value != paper[section][field]:
+            if field not in fields and value != reference[section][field]:
                 raise UserError(
-                    "torch.nn.Transformer is compared only with "
-                    f"{section}.{field}={paper[section][field]!r}"
+                    "PyTorch's model is compared only with "
+                    f"{section}.{field}={reference[section][field]!r}"
                 )
     if config.optimizer.schedule not in ("noam", "inverse_sqrt"):
         raise UserError("PyTorch has only optimizer.schedule='noam' and 'inverse_sqrt' here")
-    if config.model.activation not in ("relu", "gelu"):
-        raise UserError(f"torch.nn.Transformer has no model.activation={config.model.activation!r}")
+    if getattr(config.model, "activation", "relu") not in ("relu", "gelu"):
+        raise UserError(f"PyTorch's layers have no model.activation={config.model.activation!r}")
     if unknown := set(VERSUS.value) - {EAGER, COMPILED}:
         raise UserError(f"--versus={','.join(unknown)}: it must be {EAGER}, {COMPILED} or both")
 
@@ -187,8 +210,7 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
 def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
     import torch
 
-    from benchmarks.pytorch_model import PyTorchTransformer
-
+    peer = importlib.import_module(f"benchmarks.pytorch_{config.model.family}")
     start = time.monotonic()
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
@@ -197,7 +219,7 @@ def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], fl
     else:
         torch.set_num_threads(available_cores())
     torch.manual_seed(config.training.seed)
-    model = PyTorchTransformer(config.model, VOCAB_SIZE.value, LENGTH.value).to(device)
+    model = peer.build(config.model, VOCAB_SIZE.value, LENGTH.value).to(device)
     adam = torch.optim.Adam(
         model.parameters(),
         lr=1.0,  # times the schedule
@@ -229,6 +251,8 @@ def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], fl
 
     def step() -> None:
         loss().backward()
+        if config.optimizer.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.max_grad_norm)
         adam.step()
         schedule.step()
         adam.zero_grad()

@@ -20,9 +20,9 @@ from small_configs import sizes_of
 from benchmarks import hlo, profile_summary, timing
 from benchmarks.profile_summary import Event
 from benchmarks.synthetic import median_length, synthetic_pairs
-from configs import base
 from transformer.data.vocabulary import EOS, UNK
 from transformer.models.family import build_model
+from transformer.models.functional import num_params
 from transformer.models.loss import cross_entropy
 from transformer.runs.experiment import Experiment
 from transformer.runs.restore import restore
@@ -284,24 +284,49 @@ def test_versus_pytorch(tmp_path):
     assert theirs["time_over_ours"]["of_medians"] == ratio
 
 
-def test_pytorchs_model_is_ours():
+PEERS = {  # by name: a config of configs/, and sizes
+    "transformer": (
+        "base",
+        {"num_encoder_layers": 2, "num_decoder_layers": 3, "d_model": 14, "num_heads": 7},
+    ),
+    "universal": (
+        "universal_base",
+        {"encoder_steps": 2, "decoder_steps": 3, "d_model": 14, "num_heads": 7},
+    ),
+    "lstm": ("rnn_sutskever", {"num_layers": 2, "hidden_size": 6, "embedding_size": 6}),
+    "bahdanau": ("rnn_bahdanau", {"cell": "gru", "gate_biases": 2, "initialization": "glorot"}),
+    "luong": ("rnn_luong", {"num_layers": 2, "cell": "lstm", "gate_biases": 2}),
+    "dot": (
+        "rnn_luong",
+        {"num_layers": 2, "gate_biases": 2, "attention": "dot", "input_feeding": False},
+    ),
+    "conditional": ("rnn_conditional", {"embedding_size": 5, "readout_size": 5}),
+}
+SIZES = {"d_ff": 11, "embedding_size": 5, "hidden_size": 7, "attention_size": 3, "readout_size": 6}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_pytorchs_model_is_ours(name):
     """With the same parameters, the same loss: nothing is compared with less work."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-    from benchmarks.pytorch_model import PyTorchTransformer, load
-
-    config = Experiment.from_dict(base.get_config().to_dict()).model
-    config = dataclasses.replace(
-        config, num_encoder_layers=2, num_decoder_layers=3, d_model=14, d_ff=11, num_heads=7
-    )
+    module, changes = PEERS[name]
+    config = importlib.import_module(f"configs.{module}").get_config()
+    config = Experiment.from_dict(config.to_dict()).model
+    fields = {field.name for field in dataclasses.fields(config)}
+    sizes = {field: size for field, size in SIZES.items() if field in fields}
+    config = dataclasses.replace(config, **(sizes | changes))
     ours = build_model(config, sizes_of(97))
     params = ours.init(jax.random.key(0))
-    theirs = PyTorchTransformer(config, 97, max_length=13).eval()
-    load(theirs, params)
+    peer = importlib.import_module(f"benchmarks.pytorch_{config.family}")
+    theirs = peer.build(config, 97, max_length=13).eval()
+    peer.load(theirs, params)
+    assert sum(p.numel() for p in theirs.parameters()) == num_params(params)
 
     rng = np.random.default_rng(0)
     src, tgt_in, labels = (rng.integers(4, 97, (3, n), dtype=np.int32) for n in (11, 13, 13))
-    src[1, 5:] = 0
+    if config.family != "rnn":  # the usual RNN runs over padding, unless it is packed
+        src[1, 5:] = 0
     logits = ours.bind(params)(jnp.asarray(src), jnp.asarray(tgt_in))
     loss = cross_entropy(logits, labels, labels > 0, label_smoothing=0.1)
     src, tgt_in, labels = (torch.tensor(x, dtype=torch.long) for x in (src, tgt_in, labels))

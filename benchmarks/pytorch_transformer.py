@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from transformer.models.blocks import LayerConfig
 from transformer.models.functional import Params
 from transformer.models.transformer import TransformerConfig
 
@@ -26,10 +27,22 @@ ACTIVATIONS = {
 }
 
 
+def build(config: TransformerConfig, vocab_size: int, max_length: int) -> nn.Module:
+    num_layers = config.num_encoder_layers, config.num_decoder_layers
+    return PyTorchTransformer(config, vocab_size, max_length, num_layers)
+
+
 class PyTorchTransformer(nn.Module):
     """Source and target ids in, logits out; one matrix for embeddings and output."""
 
-    def __init__(self, config: TransformerConfig, vocab_size: int, max_length: int):
+    def __init__(
+        self,
+        config: LayerConfig,
+        vocab_size: int,
+        max_length: int,
+        num_layers: tuple[int, int],
+    ):
+        """num_layers: of encoder and decoder."""
         super().__init__()
         d_model = config.d_model
         self.embedding = nn.Embedding(vocab_size, d_model)
@@ -42,12 +55,10 @@ class PyTorchTransformer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         encoder = nn.TransformerEncoder(
             _layer(nn.TransformerEncoderLayer, config),
-            config.num_encoder_layers,
+            num_layers[0],
             enable_nested_tensor=False,
         )
-        decoder = nn.TransformerDecoder(
-            _layer(nn.TransformerDecoderLayer, config), config.num_decoder_layers
-        )
+        decoder = nn.TransformerDecoder(_layer(nn.TransformerDecoderLayer, config), num_layers[1])
         self.transformer = nn.Transformer(
             d_model,
             config.num_heads,
@@ -80,7 +91,7 @@ class PyTorchTransformer(nn.Module):
         return self.dropout(x_BTD + self.encoding_TD[: tokens_BT.shape[1]])
 
 
-def _layer(kind, config: TransformerConfig) -> nn.Module:
+def _layer(kind, config: LayerConfig) -> nn.Module:
     layer = kind(
         config.d_model,
         config.num_heads,
