@@ -27,7 +27,7 @@ from transformer.system.errors import UserError
 from transformer.system.sharding import ShardingRules
 
 # Modules of transformer.models; each is imported when it is asked for.
-FAMILIES = ("transformer", "rnn", "universal")
+FAMILIES = ("transformer", "rnn", "convolutional", "universal")
 
 
 class Sizes(NamedTuple):
