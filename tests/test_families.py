@@ -40,6 +40,16 @@ FAMILIES = {
             "output_dropout": 0.2,
         },
     ),
+    "convolutional": (
+        "demo_convs2s",
+        {
+            "embedding_size": 14,
+            "encoder_blocks": "10x3x1",
+            "decoder_blocks": "10x3x1",
+            "output_size": 6,
+            "dropout": 0.2,
+        },
+    ),
     "universal": ("demo_universal", {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}),
 }
 

@@ -2,8 +2,8 @@
 
 Blocks of a convolution and a gated linear unit; every decoder block attends to the source. Where
 the paper is silent this follows fairseq, its authors' code. The blocks are in
-convolutional_blocks.py. Letters of both files: E embedding, I and O inputs and outputs of a product,
-C channels, W width of a convolution, X = W I.
+convolutional_blocks.py. Letters of both files: E embedding, I and O inputs and outputs of a
+product, C channels, W width of a convolution, X = W I.
 """
 
 import functools
