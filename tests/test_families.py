@@ -36,8 +36,10 @@ FAMILIES = {
             "embedding_size": 10,
             "hidden_size": 14,
             "attention_size": 6,
-            "maxout_size": 22,
-            "dropout": 0.2,
+            "readout_size": 22,
+            "embedding_dropout": 0.2,
+            "memory_dropout": 0.2,
+            "output_dropout": 0.2,
         },
     ),
 }
