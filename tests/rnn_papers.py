@@ -203,7 +203,8 @@ def luong(p, config, source, target):
         states = deep(lstm, layers, x, states)
         top = states[-1][0]
         alphas.append(align(p, config, top, h))
-        attentional = np.tanh(np.concatenate([alphas[-1] @ h, top]) @ W_c)
+        seen = np.concatenate([alphas[-1] @ h, top])
+        attentional = np.tanh(seen @ W_c + d.get("readout_bias_O", 0))
         logits.append(p["output_VR"] @ attentional)
     return np.array(logits), np.array(alphas)
 

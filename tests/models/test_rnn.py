@@ -64,7 +64,7 @@ def luong(**changes):
 
 VARIANTS = {
     **{name: (getattr(rnn_papers, name), config) for name, config in PRESETS.items()},
-    "luong dot": (rnn_papers.luong, luong(attention="dot")),
+    "luong dot": (rnn_papers.luong, luong(attention="dot", readout_bias=True)),
     "luong concat": (rnn_papers.luong, luong(attention="additive")),
     "luong local-p": (rnn_papers.luong, luong(attention_window=2)),
     "luong without feeding": (rnn_papers.luong, luong(input_feeding=False)),
