@@ -37,6 +37,8 @@ FAMILIES = {
             "hidden_size": 14,
             "attention_size": 6,
             "readout_size": 22,
+            "embedding_dropout": 0.2,
+            "memory_dropout": 0.2,
             "output_dropout": 0.2,
         },
     ),

@@ -118,6 +118,16 @@ class RNNConfig:
             "model.attention is 'fixed', which needs model.attend = 'previous'",
         )
         yield (
+            c.attention == "fixed" and c.initial_state == "backward",
+            "model.attention is 'fixed' and model.initial_state 'backward', the last state of one "
+            "direction alone; set model.initial_state to both or mean",
+        )
+        yield (
+            self.attends and c.attend == "current" and "context" not in READOUTS[c.readout].parts,
+            f"model.attend is 'current', but model.readout = {c.readout!r} does not see the "
+            "context; choose concat, attentional or maxout",
+        )
+        yield (
             c.attention_window > 0 and not self.attends,
             "model.attention_window is set, but there is no attention to limit; set it to 0",
         )

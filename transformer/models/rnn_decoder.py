@@ -216,7 +216,9 @@ class Decoder(nnx.Module):
             context_NU, weights_BMS = attend(new[-1][0])
         if c.input_feeding:
             feed_NR = product("readout state", new[-1][0]) + product("readout context", context_NU)
-            feed_NR = jnp.tanh(feed_NR if fixed["readout"] is None else feed_NR + fixed["readout"])
+            if fixed["readout"] is not None:
+                feed_NR += fixed["readout"][None]
+            feed_NR = jnp.tanh(feed_NR)
         return tuple(new), context_NU, weights_BMS, feed_NR
 
     def _readout(self, parts: dict[str, jax.Array]) -> jax.Array:
