@@ -57,6 +57,7 @@ PEERS = {
     ),
     "universal": Peer("universal_base", _LAYERS | {"encoder_steps", "decoder_steps"}),
     "rnn": Peer("rnn_bahdanau", None),
+    "convolutional": Peer("convs2s_iwslt", None),
 }
 FREE_OPTIMIZER = {
     *("beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"),

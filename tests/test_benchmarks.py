@@ -300,6 +300,10 @@ PEERS = {  # by name: a config of configs/, and sizes
         "rnn_luong",
         {"num_layers": 2, "gate_biases": 2, "attention": "dot", "input_feeding": False},
     ),
+    "convolutional": (
+        "convs2s_iwslt",
+        {"encoder_blocks": "4x3x2 6x5x1", "decoder_blocks": "4x3x1 7x2x1", "max_positions": 6},
+    ),
     "conditional": ("rnn_conditional", {"embedding_size": 5, "readout_size": 5}),
 }
 SIZES = {"d_ff": 11, "embedding_size": 5, "hidden_size": 7, "attention_size": 3, "readout_size": 6}
