@@ -139,21 +139,32 @@ def sutskever(p, config, source, target):
     return np.array(logits), None
 
 
-def cho(p, config, source, target):
-    """Cho et al. 2014 with PyTorch's GRU: the source's last state is input and output of each step.
+def scores(p, config, previous, state, y, c):
+    """Of all words: by Bahdanau's maxout layer, A.2.2, or by one layer on all there is."""
+    if config.readout == "concat":
+        return p["output_VR"] @ np.concatenate([state, c, y]) + p["output_bias_V"]
+    U_o, V_o, C_o = (p["decoder"]["readout"][part] for part in ("previous", "word", "context"))
+    t = previous @ U_o + y @ V_o + c @ C_o + p["decoder"]["readout_bias_O"]
+    half = len(t) // 2
+    return p["output_VR"] @ [max(t[k], t[k + half]) for k in range(half)]
 
-    As in the second notebook of bentrevett/pytorch-seq2seq.
+
+def cho(p, config, source, target):
+    """Cho et al. 2014: the source's last state is an input of each step, and of its readout.
+
+    First states and cell are those of the second notebook of bentrevett/pytorch-seq2seq.
     """
-    state, logits = zeros(config), []
+    cell, states, logits = CELLS[config.cell], [zeros(config)] * config.num_layers, []
     for word in source:
-        state = gru(p["encoder_forward"][0], p["source_embedding_VE"][word], state)
-    (c,) = state
-    cell = with_input(p["decoder"]["cells"][0], p["decoder"]["context_UG"])
+        x = p["source_embedding_VE"][word]
+        states = deep(cell, by_layer(p["encoder_forward"]), x, states)
+    c = states[-1][0]
+    layers = by_layer(p["decoder"]["cells"])
+    layers[0] = with_input(layers[0], p["decoder"]["context_UG"])
     for word in target:
-        y = p["target_embedding_VE"][word]
-        state = gru(cell, np.concatenate([y, c]), state)
-        seen = np.concatenate([state[0], c, y])
-        logits.append(p["output_VR"] @ seen + p["output_bias_V"])
+        y, previous = p["target_embedding_VE"][word], states[-1][0]
+        states = deep(cell, layers, np.concatenate([y, c]), states)
+        logits.append(scores(p, config, previous, states[-1][0], y, c))
     return np.array(logits), None
 
 
@@ -166,19 +177,11 @@ def bahdanau(p, config, source, target):
     with_context = with_input(d["cells"][0], d["context_UG"])
     logits, alphas = [], []
     for word in target:
-        y = p["target_embedding_VE"][word]
-        previous = state[0]
+        y, previous = p["target_embedding_VE"][word], state[0]
         alpha = align(p, config, previous, h)
         c = sum(a * h_j for a, h_j in zip(alpha, h, strict=True))
         state = cell(with_context, np.concatenate([y, c]), state)
-        if config.readout == "maxout":
-            U_o, V_o, C_o = (d["readout"][part] for part in ("previous", "word", "context"))
-            t = previous @ U_o + y @ V_o + c @ C_o + d["readout_bias_O"]
-            t = np.array([max(t[k], t[k + len(t) // 2]) for k in range(len(t) // 2)])
-            logits.append(p["output_VR"] @ t)
-        else:
-            seen = np.concatenate([state[0], c, y])
-            logits.append(p["output_VR"] @ seen + p["output_bias_V"])
+        logits.append(scores(p, config, previous, state[0], y, c))
         alphas.append(alpha)
     return np.array(logits), np.array(alphas)
 

@@ -39,7 +39,7 @@ PRESETS = {
     # Its readout is as long as an embedding.
     "conditional": preset("conditional", **SMALL | {"readout_size": 5}),
 }
-# The four models of bentrevett/pytorch-seq2seq, whose counts of parameters are known.
+# Three models of bentrevett/pytorch-seq2seq, whose counts of parameters are known.
 BENTREVETT = dataclasses.replace(
     PRESETS["bahdanau"],
     cell="gru",
@@ -69,6 +69,12 @@ VARIANTS = {
     "luong local-p": (rnn_papers.luong, luong(attention_window=2)),
     "luong without feeding": (rnn_papers.luong, luong(input_feeding=False)),
     "cho": (rnn_papers.cho, NOTEBOOKS["cho"]),
+    "cho, deep": (
+        rnn_papers.cho,
+        dataclasses.replace(
+            NOTEBOOKS["lstm"], attention="fixed", readout="maxout", output_bias=False
+        ),
+    ),
     "additive, of the notebook": (rnn_papers.bahdanau, NOTEBOOKS["additive"]),
 }
 each_preset = pytest.mark.parametrize("name", PRESETS)

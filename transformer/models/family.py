@@ -1,4 +1,4 @@
-"""The registry of model families. A family is one file of this folder.
+"""The registry of model families. A family is one file of this folder, or begins in one.
 
 To add one: write the file, with a `FAMILY` at its end, and add its name to FAMILIES. Every
 sequence-to-sequence family has a module with these methods (`Transformer` is the example):
