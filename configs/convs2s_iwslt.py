@@ -42,6 +42,6 @@ def get_model() -> ConfigDict:
     model.weight_normalization = True
     model.share_attention = False  # one attention for all blocks of the decoder
     # Of embeddings, of the inputs of convolutions and of the softmax layer.
-    model.dropout = 0.2
+    model.dropout = 0.3
     model.dtype = "float32"  # or bfloat16
     return model

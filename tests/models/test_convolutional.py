@@ -154,7 +154,21 @@ def test_parameters_of_fairseq():
     model = build_model(ten, sizes_of(7853, 5893))
     assert num_params(model.abstract_params()) == 37_351_173
     wmt = ConvolutionalConfig(**convs2s_wmt.get_config().model.to_dict())
-    assert [*wmt.encoder] == [*[(512, 3)] * 9, *[(1024, 3)] * 4, *[(2048, 1)] * 2]
+    assert wmt.encoder == wmt.decoder == [(512, 3)] * 9 + [(1024, 3)] * 4 + [(2048, 1)] * 2
+
+    def linear(d_in, d_out):  # and a bias and a length for each output
+        return (d_in + 2) * d_out
+
+    blocks = 9 * linear(3 * 512, 1024) + linear(3 * 512, 2048) + 3 * linear(3 * 1024, 2048)
+    blocks += linear(1024, 4096) + linear(2048, 4096)
+    residuals = linear(512, 1024) + linear(1024, 2048)
+    side = 1024 * 768 + linear(768, 512) + blocks + residuals
+    attentions = sum(
+        n * (linear(size, 768) + linear(768, size)) for n, size in ((9, 512), (4, 1024), (2, 2048))
+    )
+    expected = 2 * side + linear(2048, 768) + linear(2048, 512) + attentions
+    expected += 768 * (101 + 203) + linear(512, 203)
+    assert num_params(build_model(wmt, sizes_of(101, 203)).abstract_params()) == expected
 
 
 def test_initial_values():
