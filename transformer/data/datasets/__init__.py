@@ -27,7 +27,8 @@ try:
 except ModuleNotFoundError:
     sys.modules["importlib_resources"] = importlib.resources
 
-_OURS = ("grammar_en_de", "multi30k")
+_OURS = ("grammar_en_de", "multi30k", "tatoeba_zh")
+_FROM_FOLDERS = ("multi30k", "tatoeba_zh")  # read raw_dir
 # For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
     *(f"wmt{year}_translate" for year in range(13, 20)),
@@ -41,9 +42,9 @@ def get_builder(
     """The builder of a dataset such as "grammar_en_de" or "wmt14_translate/de-en".
 
     Nothing is downloaded or written: see prepare(). raw_dir is a folder with the
-    files of Multi30k. Raises UserError for an unknown name or config, for a raw_dir
-    that is wrong or that the dataset does not read, and for data in data_dir whose
-    format needs TensorFlow.
+    files of Multi30k or Tatoeba. Raises UserError for an unknown name or config, for a
+    raw_dir that is wrong or that the dataset does not read, and for data in data_dir
+    whose format needs TensorFlow.
     """
     dataset, _, config = name.partition("/")
     cls = _builder_class(dataset)
@@ -54,7 +55,7 @@ def get_builder(
         raise UserError(f"unknown dataset {name!r}; {nearest}")
     if len(configs) > 1 and not config:  # TFDS would take the first, Czech for WMT 2014
         raise UserError(f"dataset {name!r} needs a config; choose one of {', '.join(configs)}")
-    if raw_dir and dataset != "multi30k":
+    if raw_dir and dataset not in _FROM_FOLDERS:
         raise UserError(f"dataset {name!r} does not read raw_dir ({raw_dir}); leave it unset")
     given = {key: value for key, value in (("config", config), ("raw_dir", raw_dir)) if value}
     try:
@@ -92,7 +93,8 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     import tensorflow_datasets.translate  # noqa: F401
 
     import transformer.data.datasets.grammar_en_de
-    import transformer.data.datasets.multi30k  # noqa: F401
+    import transformer.data.datasets.multi30k
+    import transformer.data.datasets.tatoeba_zh  # noqa: F401
 
     try:
         return tfds.builder_cls(dataset)
