@@ -35,10 +35,10 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.3
     config.optimizer.schedule = "inverse_sqrt"
     config.optimizer.peak_learning_rate = 4e-3
-    config.optimizer.warmup_steps = 400
-    config.training.steps = 3000
+    config.optimizer.warmup_steps = 300
+    config.training.steps = 2000
     config.training.tokens_per_update = 2048
     config.training.log_every = 50
-    config.training.checkpoint_every = 250
+    config.training.checkpoint_every = 100
     config.training.full_validation_every = 500
     return config
