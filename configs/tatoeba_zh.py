@@ -21,7 +21,6 @@ from configs import base
 def get_config() -> ConfigDict:
     config = base.get_config()
     config.data.dataset = "tatoeba_zh"
-    config.data.source_language = "en"
     config.data.target_language = "zh"
     config.data.max_source_length = 64
     config.data.max_target_length = 64
