@@ -114,9 +114,11 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
 
 
 def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
-    # requests comes with TFDS, which downloads with it.
+    from urllib.error import URLError
+
+    # requests comes with TFDS, which downloads with it (and by FTP with urllib).
     from requests import RequestException
-    from tensorflow_datasets.core.download import extractor
+    from tensorflow_datasets.core.download import downloader, extractor
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
     if builder.data_path.exists():
@@ -130,6 +132,11 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
         compat=types.SimpleNamespace(as_text=str),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
     )
+    # What is not HTTP it lets TensorFlow copy first, which cannot for FTP (CWMT, in WMT17).
+    downloader.tf = types.SimpleNamespace(
+        errors=types.SimpleNamespace(UnimplementedError=NotImplementedError),
+        io=types.SimpleNamespace(gfile=types.SimpleNamespace(copy=_cannot_copy)),
+    )
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
         with _quiet():
@@ -139,7 +146,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
             f"a download of {name} was damaged, or has changed: {_first_line(error)} "
             f"delete it from {downloads} and run again"
         ) from error
-    except (RequestException, ConnectionError, tfds.download.DownloadError) as error:
+    except (RequestException, URLError, ConnectionError, tfds.download.DownloadError) as error:
         raise UserError(
             f"{name} could not be downloaded: {_first_line(error)}; run again with a network, "
             f"or copy {downloads} from a machine where it worked"
@@ -155,6 +162,10 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
         if "manually download" not in str(error):
             raise
         raise UserError(f"{name} is not complete: {_first_line(error)}") from error
+
+
+def _cannot_copy(source: str, _) -> None:
+    raise NotImplementedError(source)
 
 
 def _first_line(error: Exception) -> str:
