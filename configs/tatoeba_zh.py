@@ -10,7 +10,9 @@ Chinese to English:
     python train.py --config=configs/tatoeba_zh.py --config.data.raw_dir=FOLDER \
         --config.data.source_language=zh --config.data.target_language=en --workdir=runs/zh-en
 
-docs/chinese.md says what belongs into FOLDER.
+docs/chinese.md says what belongs into FOLDER. Not yet trained to its end here. Updates of 1,024
+tokens and pre-norm learn much faster at first than 2,048 and post-norm: validation nll 4.12 after
+400 updates, where those need 1,300 (with dropout 0.3).
 """
 
 from ml_collections import ConfigDict
@@ -31,13 +33,13 @@ def get_config() -> ConfigDict:
     config.model.d_model = 192
     config.model.d_ff = 384
     config.model.num_heads = 4
-    config.model.dropout = 0.3
+    config.model.norm = "pre"
     config.optimizer.schedule = "inverse_sqrt"
     config.optimizer.peak_learning_rate = 4e-3
     config.optimizer.warmup_steps = 300
-    config.training.steps = 2000
-    config.training.tokens_per_update = 2048
+    config.training.steps = 4000
+    config.training.tokens_per_update = 1024
     config.training.log_every = 50
-    config.training.checkpoint_every = 100
-    config.training.full_validation_every = 500
+    config.training.checkpoint_every = 200
+    config.training.full_validation_every = 1000
     return config
