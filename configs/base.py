@@ -28,7 +28,8 @@ def get_config() -> ConfigDict:
     config.data.target_language = "de"
     # Where TFDS keeps data sets and we keep the tokenised text.
     config.data.data_dir = "~/tensorflow_datasets"
-    # A local folder with the raw files: instead of the download for multi30k, needed for babi.
+    # A local folder with the raw files: instead of the download for multi30k, needed for babi
+    # and tatoeba_zh.
     config.data.raw_dir = placeholder(str)
     # TFDS splits, or slices such as train[:10%]. WMT14: newstest2013 and newstest2014.
     config.data.train_split = "train"

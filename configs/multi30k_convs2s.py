@@ -14,7 +14,6 @@ def get_config() -> ConfigDict:
     with config.unlocked():
         config.model = convs2s_iwslt.get_model()
     config.model.max_positions = 64
-    config.model.dropout = 0.3
     config.optimizer.peak_learning_rate = 1e-3
     config.optimizer.warmup_steps = 500
     config.optimizer.max_grad_norm = 1.0

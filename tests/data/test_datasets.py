@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -6,6 +7,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.error
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -525,6 +528,16 @@ def test_damaged_and_failed_downloads(internet, tmp_path):
     assert multi30k_from(None, tmp_path).is_prepared()
 
 
+def test_failed_download_by_ftp(internet, tmp_path, monkeypatch):
+    def refuse(url, **_):
+        raise urllib.error.URLError(f"ftp error: no route to {url}")
+
+    monkeypatch.setattr(downloader, "_open_url", refuse)
+    builder = datasets.get_builder("wmt17_translate/zh-en", data_dir=str(tmp_path))
+    with pytest.raises(UserError, match=r"wmt17_translate/zh-en/1\.0\.0 could not be downloaded: "):
+        datasets.prepare(builder)
+
+
 def tgz(files):
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
@@ -536,12 +549,20 @@ def tgz(files):
     return archive.getvalue()
 
 
+def zipped(files):
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as zip_:
+        for name, text in files.items():
+            zip_.writestr(name, text)
+    return archive.getvalue()
+
+
+def sgm(kind, sentence):
+    return f'<{kind}set setid="newstest">\n<seg id="1">{sentence}</seg>\n</{kind}set>\n'
+
+
 def test_wmt14_from_download_to_pairs_without_tensorflow(internet, tmp_path):
     imported = "tensorflow" in sys.modules
-
-    def sgm(kind, sentence):
-        return f'<{kind}set setid="newstest2014">\n<seg id="1">{sentence}</seg>\n</{kind}set>\n'
-
     statmt = "http://www.statmt.org"
     internet[f"{statmt}/wmt13/training-parallel-europarl-v7.tgz"] = tgz({
         "training/europarl-v7.de-en.de": "Die Sitzung ist eröffnet.\nDanke.\n",
@@ -575,6 +596,59 @@ def test_wmt14_from_download_to_pairs_without_tensorflow(internet, tmp_path):
     assert ("tensorflow" in sys.modules) == imported
 
 
+def test_wmt17_chinese_from_download_to_pairs_without_tensorflow(internet, tmp_path):
+    imported = "tensorflow" in sys.modules
+    statmt = "http://data.statmt.org"
+    internet[f"{statmt}/wmt17/translation-task/training-parallel-nc-v12.tgz"] = tgz({
+        "training/news-commentary-v12.zh-en.zh": "黄金会涨到１万美元吗？\n谢谢。\n",
+        "training/news-commentary-v12.zh-en.en": "Will gold rise to $10,000?\nThank you.\n",
+    })  # fmt: skip
+    united_nations = "https://storage.googleapis.com/tfds-data/downloads/uncorpus"
+    internet[f"{united_nations}/UNv1.0.en-zh.tar.gz"] = tgz({
+        "en-zh/UNv1.0.en-zh.zh": "第918(1994)号决议\n",
+        "en-zh/UNv1.0.en-zh.en": "RESOLUTION 918 (1994)\n",
+    })  # fmt: skip
+    # The six parts of CWMT are zip files of one text file or several.
+    cwmt = {
+        "casia2015": [("你好！", "Hello!")],
+        "casict2011": [("“是”，他说。", '"Yes", he said.'), ("猫", "cat")],
+        "casict2015": [("狗", "dog")],
+        "datum2015": [("好的。", "Good.")],
+        "datum2017": [("机器学习", "machine learning"), ("机器翻译", "machine translation")],
+        "neu2017": [("三句话", "three sentences")],
+    }
+    for name, parts in cwmt.items():
+        files = {}
+        for i, (zh, en) in enumerate(parts):
+            files |= {f"{name}/{i}_{'cn' if i else 'ch'}.txt": zh, f"{name}/{i}_en.txt": en}
+        url = f"ftp://cwmt-wmt:cwmt-wmt@nlp.nju.edu.cn/parallel/{name}.zip"
+        internet[url] = zipped(files)
+    internet[f"{statmt}/wmt19/translation-task/dev.tgz"] = tgz({
+        "dev/newsdev2017-zhen-src.zh.sgm": sgm("src", "一场选举。"),
+        "dev/newsdev2017-zhen-ref.en.sgm": sgm("ref", "An election."),
+        "dev/newstest2017-zhen-src.zh.sgm": sgm("src", "两列火车。"),
+        "dev/newstest2017-zhen-ref.en.sgm": sgm("ref", "Two trains."),
+    })  # fmt: skip
+    changes = {
+        "dataset": "wmt17_translate/zh-en",
+        "target_language": "zh",
+        "data_dir": str(tmp_path),
+    }
+    config = DataConfig(**base.get_config().data.to_dict() | changes)
+    pairs = {split: list(open_source(config, split).pairs()) for split in sources.SPLITS}
+    assert sorted(pairs["train"]) == sorted([
+        ("Will gold rise to $10,000?", "黄金会涨到１万美元吗？"),
+        ("Thank you.", "谢谢。"),
+        ("RESOLUTION 918 (1994)", "第918(1994)号决议"),
+        *((en, zh) for parts in cwmt.values() for zh, en in parts),
+    ])  # fmt: skip
+    assert pairs["validation"] == [("An election.", "一场选举。")]
+    assert pairs["test"] == [("Two trains.", "两列火车。")]
+    turned = dataclasses.replace(config, source_language="zh", target_language="en")
+    assert list(open_source(turned, "test").pairs()) == [("两列火车。", "Two trains.")]
+    assert ("tensorflow" in sys.modules) == imported
+
+
 # --- By name ------------------------------------------------------------------------------
 
 
@@ -585,7 +659,7 @@ def test_wmt14_from_download_to_pairs_without_tensorflow(internet, tmp_path):
         ("wmt41_translate/de-en", r"unknown dataset 'wmt41_translate'; did you mean 'wmt1"),
         (
             "zz",
-            r"unknown dataset 'zz'; choose one of algorithmic, babi, grammar_en_de, multi30k, wmt",
+            r"unknown dataset 'zz'; choose one of algorithmic, babi, grammar_en_de, multi30k, tato",
         ),
         ("multi30k/en-ed", r"unknown dataset 'multi30k/en-ed'; did you mean 'multi30k/en-de'"),
         ("wmt14_translate/en-de", r"did you mean 'wmt14_translate/de-en'"),

@@ -27,8 +27,8 @@ try:
 except ModuleNotFoundError:
     sys.modules["importlib_resources"] = importlib.resources
 
-_OURS = ("algorithmic", "babi", "grammar_en_de", "multi30k")
-_READ_RAW_DIR = ("babi", "multi30k")
+_OURS = ("algorithmic", "babi", "grammar_en_de", "multi30k", "tatoeba_zh")
+_FROM_FOLDERS = ("babi", "multi30k", "tatoeba_zh")  # read raw_dir
 # For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
     *(f"wmt{year}_translate" for year in range(13, 20)),
@@ -42,9 +42,9 @@ def get_builder(
     """The builder of a dataset such as "grammar_en_de" or "wmt14_translate/de-en".
 
     Nothing is downloaded or written: see prepare(). raw_dir is a folder with the
-    files of Multi30k or bAbI. Raises UserError for an unknown name or config, for a raw_dir
-    that is wrong or that the dataset does not read, and for data in data_dir whose
-    format needs TensorFlow.
+    files of Multi30k, Tatoeba or bAbI. Raises UserError for an unknown name or config, for a
+    raw_dir that is wrong or that the dataset does not read, and for data in data_dir
+    whose format needs TensorFlow.
     """
     dataset, _, config = name.partition("/")
     cls = _builder_class(dataset)
@@ -55,7 +55,7 @@ def get_builder(
         raise UserError(f"unknown dataset {name!r}; {nearest}")
     if len(configs) > 1 and not config:  # TFDS would take the first, Czech for WMT 2014
         raise UserError(f"dataset {name!r} needs a config; choose one of {', '.join(configs)}")
-    if raw_dir and dataset not in _READ_RAW_DIR:
+    if raw_dir and dataset not in _FROM_FOLDERS:
         raise UserError(f"dataset {name!r} does not read raw_dir ({raw_dir}); leave it unset")
     given = {key: value for key, value in (("config", config), ("raw_dir", raw_dir)) if value}
     try:
@@ -95,7 +95,8 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     import transformer.data.datasets.algorithmic
     import transformer.data.datasets.babi
     import transformer.data.datasets.grammar_en_de
-    import transformer.data.datasets.multi30k  # noqa: F401
+    import transformer.data.datasets.multi30k
+    import transformer.data.datasets.tatoeba_zh  # noqa: F401
 
     try:
         return tfds.builder_cls(dataset)
@@ -115,9 +116,11 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
 
 
 def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
-    # requests comes with TFDS, which downloads with it.
+    from urllib.error import URLError
+
+    # requests comes with TFDS, which downloads with it (and by FTP with urllib).
     from requests import RequestException
-    from tensorflow_datasets.core.download import extractor
+    from tensorflow_datasets.core.download import downloader, extractor
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
     if builder.data_path.exists():
@@ -131,6 +134,11 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
         compat=types.SimpleNamespace(as_text=str),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
     )
+    # What is not HTTP it lets TensorFlow copy first, which cannot for FTP (CWMT, in WMT17).
+    downloader.tf = types.SimpleNamespace(
+        errors=types.SimpleNamespace(UnimplementedError=NotImplementedError),
+        io=types.SimpleNamespace(gfile=types.SimpleNamespace(copy=_cannot_copy)),
+    )
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
         with _quiet():
@@ -140,7 +148,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
             f"a download of {name} was damaged, or has changed: {_first_line(error)} "
             f"delete it from {downloads} and run again"
         ) from error
-    except (RequestException, ConnectionError, tfds.download.DownloadError) as error:
+    except (RequestException, URLError, ConnectionError, tfds.download.DownloadError) as error:
         raise UserError(
             f"{name} could not be downloaded: {_first_line(error)}; run again with a network, "
             f"or copy {downloads} from a machine where it worked"
@@ -156,6 +164,10 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
         if "manually download" not in str(error):
             raise
         raise UserError(f"{name} is not complete: {_first_line(error)}") from error
+
+
+def _cannot_copy(source: str, _) -> None:
+    raise NotImplementedError(source)
 
 
 def _first_line(error: Exception) -> str:

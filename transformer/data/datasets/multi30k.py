@@ -1,12 +1,12 @@
 """Multi30k: 29,000 image captions in English, German, French and Czech."""
 
-import hashlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow_datasets as tfds
 
+from transformer.data.datasets import folders
 from transformer.data.sources import TextPairs
 from transformer.system.errors import UserError
 
@@ -67,10 +67,8 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
         self._raw_files = None
         if raw_dir:
             self._raw_files = _find(Path(raw_dir), self._pair)
-            content = hashlib.sha256()
-            for path in itertools.chain(*self._raw_files.values()):
-                content.update(path.name.encode() + b"\n" + _sha256(path))
-            name = f"{self._pair}-local-{content.hexdigest()[:12]}"
+            content = folders.fingerprint(itertools.chain(*self._raw_files.values()))
+            name = f"{self._pair}-local-{content}"
             config = tfds.core.BuilderConfig(name=name)
         super().__init__(config=config, **kwargs)
 
@@ -122,9 +120,7 @@ def _find(folder: Path, config: str) -> dict[str, list[Path]]:
     """The files in the folder, zipped or not, of each split that is there in both languages."""
     found = {}
     for split, both in files(config).items():
-        plain = [folder / Path(file).name.removesuffix(".gz") for file in both]
-        zipped = [path.with_name(f"{path.name}.gz") for path in plain]
-        paths = [gz if gz.is_file() else path for gz, path in zip(zipped, plain, strict=True)]
+        paths = folders.choose(folder, [Path(file).name.removesuffix(".gz") for file in both])
         missing = [path for path in paths if not path.is_file()]
         if not missing:
             found[split] = paths
@@ -134,8 +130,3 @@ def _find(folder: Path, config: str) -> dict[str, list[Path]]:
                 "them there, or leave raw_dir unset to download Multi30k"
             )
     return found
-
-
-def _sha256(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()

@@ -1,0 +1,134 @@
+"""English and Chinese sentences of Tatoeba, from files that you have."""
+
+import hashlib
+import unicodedata
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import tensorflow_datasets as tfds
+
+from transformer.data.datasets import folders
+from transformer.data.sources import Pair, TextPairs
+from transformer.system.errors import UserError
+
+LANGUAGES = ("en", "zh")
+# The pairs of a split that is cut from the training files, and one in how many at most.
+HELD_OUT, ONE_IN = 1000, 10
+
+_DESCRIPTION = """
+Short everyday sentences, written and translated by volunteers of Tatoeba (CC BY 2.0 FR).
+Simplified and traditional characters are mixed.
+"""
+
+
+class TatoebaZh(tfds.core.GeneratorBasedBuilder):
+    """English and Chinese sentences of Tatoeba.
+
+    raw_dir names a folder with train.en and train.zh, plain or gzipped, line by line. If it has
+    no validation.en and validation.zh, or no test.en and test.zh, that split is cut from the
+    training files: split_pairs says how. Nothing is downloaded.
+
+    The splits depend on the files, so the config, the directory on disk and info.full_name say
+    "local-<hash of the files>".
+
+    Raises UserError for files that are missing, broken, or do not match in length.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def __init__(self, *, raw_dir: str | None = None, **kwargs):
+        if not raw_dir:
+            raise UserError(
+                "tatoeba_zh is not downloaded; set data.raw_dir to a folder that holds "
+                "train.en and train.zh (docs/chinese.md)"
+            )
+        self._files = _find(Path(raw_dir))
+        content = folders.fingerprint(path for both in self._files.values() for path in both)
+        super().__init__(config=tfds.core.BuilderConfig(name=f"local-{content}"), **kwargs)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=_DESCRIPTION,
+            features=tfds.features.Translation(languages=LANGUAGES),
+            supervised_keys=LANGUAGES,
+            homepage="https://tatoeba.org",
+            disable_shuffling=True,  # results are compared line by line
+        )
+
+    def _split_generators(self, dl_manager) -> dict[str, Iterator]:
+        given = {
+            name: list(TextPairs(*map(str, both)).pairs()) for name, both in self._files.items()
+        }
+        return {name: self._generate_examples(pairs) for name, pairs in split_pairs(given).items()}
+
+    def _generate_examples(self, pairs: list[Pair]) -> Iterator[tuple[int, dict[str, str]]]:
+        for i, pair in enumerate(pairs):
+            yield i, dict(zip(LANGUAGES, pair, strict=True))
+
+
+def split_pairs(given: dict[str, list[Pair]]) -> dict[str, list[Pair]]:
+    """Train, validation and test splits that share no sentence with the training pairs.
+
+    given: the pairs of 'train', and perhaps of 'validation' and 'test', which stay as they are.
+    A missing split gets HELD_OUT different English sentences of the training pairs, each with
+    its first translation: those whose SHA-256 is lowest, so that another order of the pairs, or
+    a few pairs more, change little. A training pair is dropped if either of its sentences
+    is in validation or test, apart from case, punctuation, spaces and width of characters.
+    (Traditional and simplified characters count as different.)
+    """
+    splits = {name: pairs for name, pairs in given.items() if name != "train"}
+    train = _apart_from(given["train"], [pair for pairs in splits.values() for pair in pairs])
+    for name in ("test", "validation"):
+        if name not in splits:
+            splits[name] = _cut(train)
+            train = _apart_from(train, splits[name])
+    if not train:
+        raise UserError(
+            "no training pair of tatoeba_zh is left: each shares a sentence with validation or "
+            "test; put other files into data.raw_dir"
+        )
+    return {name: {"train": train, **splits}[name] for name in ("train", "validation", "test")}
+
+
+def sentence_key(text: str) -> str:
+    """What two spellings of one sentence have in common: its letters and digits.
+
+    Of a sentence without any, such as "?!", all of it.
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(filter(str.isalnum, folded)) or folded
+
+
+def _cut(pairs: list[Pair]) -> list[Pair]:
+    first = {}
+    for pair in pairs:
+        first.setdefault(sentence_key(pair[0]), pair)
+    lowest = sorted(first, key=lambda key: hashlib.sha256(key.encode()).digest())
+    size = min(HELD_OUT, -(-len(lowest) // ONE_IN))
+    return [first[key] for key in lowest[:size]]
+
+
+def _apart_from(pairs: list[Pair], held_out: Collection[Pair]) -> list[Pair]:
+    english, chinese = ({sentence_key(pair[side]) for pair in held_out} for side in (0, 1))
+    return [
+        (en, zh)
+        for en, zh in pairs
+        if sentence_key(en) not in english and sentence_key(zh) not in chinese
+    ]
+
+
+def _find(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split that is there in both languages."""
+    found = {}
+    for split in ("train", "validation", "test"):
+        paths = folders.choose(folder, [f"{split}.{language}" for language in LANGUAGES])
+        missing = [path for path in paths if not path.is_file()]
+        if not missing:
+            found[split] = paths
+        elif split == "train" or len(missing) == 1:
+            raise UserError(
+                f"{missing[0]} is missing, and so is {missing[0].name}.gz beside it; put one of "
+                "them there, or point data.raw_dir to a folder that has them"
+            )
+    return found
