@@ -323,22 +323,24 @@ def test_every_parameter_has_a_place_on_a_mesh(name):
 
 @each_variant
 def test_flops_are_those_xla_counts(name, monkeypatch):
-    # XLA counts the body of a loop once.
+    # XLA counts the body of a loop once. Sizes are large, so that products are nearly all there is.
     scan = jax.lax.scan
     monkeypatch.setattr(jax.lax, "scan", lambda *x, reverse=False: scan(*x, None, reverse, True))
-    sizes = {"embedding_size": 61, "hidden_size": 67, "attention_size": 59}
-    sizes["readout_size"] = 61 if name == "conditional" else 53
+    sizes = {"embedding_size": 601, "hidden_size": 607, "attention_size": 613}
+    sizes["readout_size"] = 601 if name == "conditional" else 599
     config = dataclasses.replace(VARIANTS[name][1], **sizes)
-    model, T = build_model(config, sizes_of(211)), 5
+    model, T = build_model(config, sizes_of(1009)), 5
     ones = jnp.ones((T, T), jnp.int32)
     step = jax.jit(lambda params: model.bind(params)(ones, ones))
     counted = step.lower(model.abstract_params()).cost_analysis()["flops"]
-    ours = training_flops(config, sizes_of(211), np.full(T, T), np.full(T, T)).sum() / 3
+    ours = training_flops(config, sizes_of(1009), np.full(T, T), np.full(T, T)).sum() / 3
     # In a packed row, each target position finds its sentence's summary and makes a first state.
     ours += 2 * T * T * T * config.summary_size
     if config.initial_state != "copy":
         ours += 2 * T * (T - 1) * config.summary_size * config.hidden_size
-    assert ours < counted < 1.03 * ours
+    # In the loop of "maxout", nobody reads the last state: newer JAX leaves it out.
+    last = 2 * T * 3 * 607 * (2 * 607 + 607) if name == "bahdanau" else 0
+    assert ours - last < counted < 1.003 * ours
 
 
 @each_preset
@@ -368,10 +370,11 @@ def test_bfloat16_can_be_traced(name):
         ("conditional", {"num_layers": 2}, r"attend is 'between', which needs model\.num_layers"),
         ("conditional", {"attention": "none"}, r"attend is 'between', which needs model\.num_l"),
         ("cho", {"attend": "current"}, r"attention is 'fixed', which needs model\.attend = 'prev"),
+        ("bahdanau", {"attention": "fixed"}, r"attention is 'fixed' and .*: nothing reads the enc"),
         (
             "bahdanau",
-            {"attention": "fixed"},
-            r"attention is 'fixed' and model\.initial_state 'backward'",
+            {"attention": "none", "readout": "state"},
+            r"attention is 'none' and .*: nothing reads the encoder's other direction",
         ),
         (
             "bahdanau",

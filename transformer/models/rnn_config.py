@@ -118,9 +118,9 @@ class RNNConfig:
             "model.attention is 'fixed', which needs model.attend = 'previous'",
         )
         yield (
-            c.attention == "fixed" and c.initial_state == "backward",
-            "model.attention is 'fixed' and model.initial_state 'backward', the last state of one "
-            "direction alone; set model.initial_state to both or mean",
+            not self.attends and c.initial_state == "backward",
+            f"model.attention is {c.attention!r} and model.initial_state 'backward': nothing reads "
+            "the encoder's other direction; set model.initial_state to both or mean",
         )
         yield (
             self.attends and c.attend == "current" and "context" not in READOUTS[c.readout].parts,
