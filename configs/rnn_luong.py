@@ -9,14 +9,13 @@ at 1, halved each epoch after the eighth of 12; here the rate falls linearly.
 
 from ml_collections import ConfigDict
 
-from configs import base, rnn_sutskever
+from configs import rnn_sutskever
 
 
 def get_config() -> ConfigDict:
     config = rnn_sutskever.get_config()
-    config.data = base.get_config().data
-    config.data.max_source_length = 50
-    config.data.max_target_length = 50
+    config.data.dataset = "wmt14_translate/de-en"
+    config.data.target_language = "de"
     config.model.gate_biases = 1
     config.model.attention = "general"
     config.model.attend = "current"

@@ -65,6 +65,9 @@ def test_presets_state_only_what_differs(name):
     if data := re.search(r"config\.data = (\w+)\.get_config\(\)\.data", source):
         before.data = importlib.import_module(f"configs.{data[1]}").get_config().data
     after = importlib.import_module(f"configs.{name}").get_config()
+    if another := re.search(r"config\.model = (\w+)\.get_model\(\)", source):
+        with before.unlocked():  # the model of another family
+            before.model = importlib.import_module(f"configs.{another[1]}").get_model()
     assigned = re.findall(r"^    config\.(\w+)\.(\w+) = ", source, re.M)
     others = re.findall(r"^    config\.(?!data = |model = )\w+.*=", source, re.M)
     assert len(assigned) == len(others)
