@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from transformer.models.numerics import multiply
 
@@ -55,11 +56,15 @@ def recur(
             def product(name, operand):
                 operands[name] = operand
                 found = multiply(specs[name], operand, weights[name], dtype)
-                return found + probe[name] if probe else found
+                return checkpoint_name(found + probe[name] if probe else found, "product")
 
             carry, y = step(product, fixed, carry, x)
             return carry, (y, operands if probe else None)
 
+        # The backward pass computes all but the products again, from these: to keep what is
+        # between takes longer.
+        keep = jax.checkpoint_policies.save_only_these_names("product")
+        body = jax.checkpoint(body, prevent_cse=False, policy=keep)
         carry, (ys, operands) = jax.lax.scan(body, carry, (xs, probes), reverse=reverse)
         return (carry, ys), operands
 
