@@ -11,7 +11,13 @@ from jax import export
 from jax.sharding import AbstractMesh, AxisType
 from small_configs import sizes_of
 
-from configs import base, big
+from configs import (
+    base,
+    big,
+    convs2s_iwslt,
+    rnn_luong,
+    universal_act_base,
+)
 from transformer.data.batches import Batch
 from transformer.decoding.translation import Translator
 from transformer.models.family import build_model
@@ -43,7 +49,7 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     config.model.dtype = dtype
     config = Experiment.from_dict(config.to_dict())
     model = build_model(config.model, sizes_of(37_000))
-    schedule = make_schedule(config.optimizer, config.model.d_model)
+    schedule = make_schedule(config.optimizer, getattr(config.model, "d_model", None))
     adam = make_optimizer(config.optimizer, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     train_step = make_train_step(model, adam, config.training, MESH)
@@ -63,8 +69,11 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
         (small, "bfloat16"),
         (base.get_config, "float32"),
         (big.get_config, "bfloat16"),
+        (rnn_luong.get_config, "bfloat16"),
+        (convs2s_iwslt.get_config, "bfloat16"),
+        (universal_act_base.get_config, "float32"),
     ],
-    ids=["small-float32", "small-bfloat16", "base-float32", "big-bfloat16"],
+    ids=lambda value: getattr(value, "__module__", value).removeprefix("configs."),
 )
 def test_lowers_without_the_device(get_config, dtype, program):
     step, *arguments = programs(get_config, dtype)[program]

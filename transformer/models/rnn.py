@@ -152,7 +152,7 @@ class RNN(nnx.Module):
         """The memory with a summary for each target position."""
 
         def pick(which_BTS, x_BSX):
-            return multiply("BTS,BSX->BTX", which_BTS.astype(x_BSX.dtype), x_BSX, x_BSX.dtype)
+            return multiply("BTS,BSX->BTX", which_BTS.astype(self.dtype), x_BSX, self.dtype)
 
         parts = []
         if memory.at_last_BSX is not None:
@@ -161,7 +161,7 @@ class RNN(nnx.Module):
             parts.append(pick(mask_BTS & _starts(segments_BS)[:, None], memory.at_first_BSX))
         if memory.mean_of_BSX is not None:
             count_BT1 = jnp.maximum(1, jnp.sum(mask_BTS, axis=-1, keepdims=True))
-            parts.append(pick(mask_BTS / count_BT1, memory.mean_of_BSX))
+            parts.append(pick(mask_BTS, memory.mean_of_BSX) / count_BT1)
         summary_BTX = jnp.concatenate(parts, axis=-1)
         return Source(memory.annotations_BSU, memory.keys_BSK, summary_BTX)
 
