@@ -5,7 +5,6 @@ import re
 from collections import namedtuple
 from pathlib import Path
 
-import jax.numpy as jnp
 import pytest
 from small_configs import sizes_of
 
@@ -38,8 +37,6 @@ def restored(workdir, tokenizer="a", params=None, language="de", steps=(1,), **c
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (restored("y", d_ff=11), "model.d_ff of y is 11 and of x 512"),
-        (restored("y", activation="gelu"), "model.activation of y is 'gelu' and of x 'relu'"),
         (restored("y", tokenizer="b", dropout=0.3), "tokenizer_sha256 of y is ['b'] and of x"),
         (restored("y", language="fr"), "data.target_language of y is 'fr' and of x 'de'"),
         (
@@ -54,9 +51,11 @@ def test_what_cannot_be_searched_as_one(other, message):
 
 
 def test_an_ensemble_is_of_all_models():
-    models = [restored(name, params={"w": jnp.array([i])}) for i, name in enumerate("xyz")]
+    """Also of models that differ."""
+    models = [restored(name, params={"w": i}, d_ff=11 + i) for i, name in enumerate("xyz")]
     found = as_one(models)
-    assert found.params["w"].tolist() == [[0], [1], [2]]
+    assert found.params == [{"w": 0}, {"w": 1}, {"w": 2}]
+    assert found.extra == [{}, {}, {}]
     assert found.workdir == Path("x")
     assert [other["workdir"] for other in found.provenance()["ensemble_with"]] == ["y", "z"]
     assert [other.params for other in found.others] == [{}, {}]

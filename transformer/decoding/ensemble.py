@@ -5,54 +5,54 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from transformer.decoding.search import Cache
 from transformer.models.functional import FunctionalModel, Params
 
-# Where the models' own caches are stacked: hypotheses must stay first where the search moves them.
-_CACHE_AXES = {"step": None, "sentence": 0, "hypothesis": 1}
-
-
-def stack(trees: Sequence[Params]) -> Params:
-    """Parameters or extra state of several models of one config, along a first axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
 
 class Ensemble(NamedTuple):
-    """A `FunctionalModel` for a search with K models of one config.
+    """A `FunctionalModel` for a search with several models of one vocabulary, of any families.
 
-    Its parameters and extra state are theirs, stacked: every array begins with the axis K.
+    Its parameters and extra state are lists of theirs.
     """
 
-    model: FunctionalModel
+    models: Sequence[FunctionalModel]
 
-    def bind(self, params: Params, extra: dict[str, Any]) -> "BoundEnsemble":
-        return BoundEnsemble(self.model, (params, extra))
+    def bind(self, params: Sequence[Params], extra: Sequence[dict[str, Any]]) -> "BoundEnsemble":
+        together = zip(self.models, params, extra, strict=True)
+        return BoundEnsemble([model.bind(*variables) for model, *variables in together])
 
 
 class BoundEnsemble(NamedTuple):
     """What a search calls of a sequence-to-sequence model."""
 
-    model: FunctionalModel
-    variables: tuple[Params, dict[str, Any]]
+    models: Sequence[nnx.Module]
 
-    def encode(self, src_BS: jax.Array) -> Any:
-        """The memories; every array begins with the axes [K, B]."""
-        return jax.vmap(lambda v: self.model.bind(*v).encode(src_BS))(self.variables)
+    def encode(self, src_BS: jax.Array) -> list[Any]:
+        """The memory of each model."""
+        return [model.encode(src_BS) for model in self.models]
 
-    def init_cache(self, memory: Any, *arguments: Any) -> Cache:
-        def of_one(variables: Any, memory: Any) -> Cache:
-            return self.model.bind(*variables).init_cache(memory, *arguments)
-
-        return jax.vmap(of_one, out_axes=_CACHE_AXES)(self.variables, memory)
+    def init_cache(self, memories: Sequence[Any], *arguments: Any) -> Cache:
+        pairs = zip(self.models, memories, strict=True)
+        caches = [model.init_cache(memory, *arguments) for model, memory in pairs]
+        return _together(caches)
 
     def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """The logarithms [N, V] of the mean probabilities of the next token."""
+        log_probs_KNV, caches = [], []
+        for model, sentence, hypothesis in zip(
+            self.models, cache["sentence"], cache["hypothesis"], strict=True
+        ):
+            own = {"step": cache["step"], "sentence": sentence, "hypothesis": hypothesis}
+            logits_NV, own = model.decode_step(tokens_N, own)
+            log_probs_KNV.append(jax.nn.log_softmax(logits_NV))
+            caches.append(own)
+        sum_NV = jax.nn.logsumexp(jnp.stack(log_probs_KNV), axis=0)
+        return sum_NV - jnp.log(len(self.models)), _together(caches)
 
-        def of_one(variables: Any, cache: Cache) -> tuple[jax.Array, Cache]:
-            return self.model.bind(*variables).decode_step(tokens_N, cache)
 
-        together = jax.vmap(of_one, in_axes=(0, _CACHE_AXES), out_axes=(0, _CACHE_AXES))
-        logits_KNV, cache = together(self.variables, cache)
-        log_probs_KNV = jax.nn.log_softmax(logits_KNV)
-        return jax.nn.logsumexp(log_probs_KNV, axis=0) - jnp.log(len(logits_KNV)), cache
+def _together(caches: Sequence[Cache]) -> Cache:
+    """One cache. What the search reorders has its hypotheses first in every model."""
+    parts = {name: [cache[name] for cache in caches] for name in ("sentence", "hypothesis")}
+    return {"step": caches[0]["step"], **parts}

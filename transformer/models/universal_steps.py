@@ -21,8 +21,8 @@ from transformer.system.errors import check_choice, check_range, setting
 class UniversalConfig(LayerConfig):
     """See configs/universal_base.py."""
 
-    encoder_steps: int = setting(architecture=False)
-    decoder_steps: int = setting(architecture=False)
+    encoder_steps: int
+    decoder_steps: int
     transition: str
     step_signal: str
     first_position: int = setting(architecture=False)

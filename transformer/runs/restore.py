@@ -8,7 +8,6 @@ from typing import Any, Self
 import jax
 from absl import flags
 
-from transformer.decoding.ensemble import stack
 from transformer.models.functional import Params
 from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
@@ -31,8 +30,8 @@ class TrainedModel:
     checkpoint: str  # which of CHECKPOINTS these are
     last_step: int  # that the run has a checkpoint of
     stopped_early: bool  # by training.patience
-    params: Params  # of an ensemble: ensemble.stack
-    extra: dict[str, Any]  # likewise
+    params: Params | list[Params]  # of an ensemble: those of each model
+    extra: dict[str, Any] | list[dict[str, Any]]  # likewise
     others: Sequence[Self] = ()  # of an ensemble: the other models, without parameters
 
     def provenance(self) -> dict[str, Any]:
@@ -108,8 +107,8 @@ def define_flags() -> Callable[..., TrainedModel]:
 def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
     """The ensemble of several models, with the data and the search of the first.
 
-    Raises UserError if they differ in more than their training, as far as their work directories
-    say: not in the text of files.
+    They may be of different families. Raises UserError if they differ in languages, vocabularies
+    or the choice of checkpoints.
     """
     first, *others = models
     expected = _what_an_ensemble_shares(first)
@@ -123,8 +122,8 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
     return dataclasses.replace(
         first,
         task=find_task(first.config.task.name).ensemble([model.task for model in models]),
-        params=stack([model.params for model in models]),
-        extra=stack([model.extra for model in models]),
+        params=[model.params for model in models],
+        extra=[model.extra for model in models],
         others=[dataclasses.replace(model, params={}, extra={}) for model in others],
     )
 
@@ -132,8 +131,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
 def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
     fields = experiment.flat(model.config)
     languages = "data.source_language", "data.target_language"
-    shared = experiment.architecture(model.config)
-    shared |= {name: fields[name] for name in languages if name in fields}
+    shared = {name: fields[name] for name in languages if name in fields}
     checkpoints = {
         "checkpoint (--checkpoint)": model.checkpoint,
         "number of checkpoints (--average_last)": len(model.steps),

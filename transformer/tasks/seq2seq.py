@@ -273,7 +273,7 @@ def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
     for member in members[1:]:
         if member.tokenizers.sha256 != first.tokenizers.sha256:
             raise UserError("--ensemble: the runs have different tokenizers; give runs that share")
-    model = Ensemble(first.model)
+    model = Ensemble([member.model for member in members])
     return type(first)(first.data, first.tokenizers, model, first.translator.config, data_mesh())
 
 

@@ -97,7 +97,7 @@ class Task(NamedTuple):
     prepare: (config, mesh, workdir, begun_with) reads the data and builds the model. begun_with is
       the TrainedTask of training.init_from, or None. Nothing is written to the work directory.
     restore: (config, workdir) gives the TrainedTask of a work directory.
-    ensemble: several TrainedTasks as one, whose parameters and extra state are stacked.
+    ensemble: several TrainedTasks as one, whose parameters and extra state are lists of theirs.
     content_sha256: (data section, split) gives a hash of a split's examples.
     rescore: (data section, split, hypotheses) gives their scores, as Outputs has them, but for
       those that need the model.
