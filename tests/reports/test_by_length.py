@@ -1,0 +1,60 @@
+"""BLEU by the length of the source."""
+
+import dataclasses
+
+import pytest
+from scripts import assert_refused, run, succeeded
+from test_experiment import base_experiment
+
+from transformer.reports.by_length import bleu_by_length, groups, read
+from transformer.runs import experiment
+from transformer.system.errors import UserError
+
+SOURCES = ["a b", "a b c", "a b c d e", "a b c d e f g h"]
+REFERENCES = ["v w x y", "u v w x y", "v w x y z", "s t u v w x y z"]
+HYPOTHESES = ["v w x y", "u v w x", "v w x y z", "nothing of it"]
+
+
+def written(folder, hypotheses=HYPOTHESES):
+    config = base_experiment()
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, is_tokenized=True))
+    folder.mkdir()
+    experiment.save(folder, config)
+    (folder / "eval/test").mkdir(parents=True)
+    for name, lines in (
+        ("sources", SOURCES),
+        ("references", REFERENCES),
+        ("hypotheses", hypotheses),
+    ):
+        (folder / f"eval/test/{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def test_groups():
+    assert groups(SOURCES, [2, 4, 6]) == {"1-2": [0], "3-4": [1], "5-6": [2], "7+": [3]}
+    assert groups(SOURCES, [3, 5, 20]) == {"1-3": [0, 1], "4-5": [2], "6-20": [3]}
+
+
+def test_bleu_of_each_group(tmp_path):
+    workdir = written(tmp_path / "run")
+    found = bleu_by_length(workdir, read(workdir, "test"), [2, 3, 5])
+    assert found["1-2"] == found["4-5"] == pytest.approx(100)
+    assert 0 < found["3-3"] < 100  # too short
+    assert found["6+"] < 1
+
+
+def test_the_command(tmp_path):
+    for name in ("a", "b"):
+        written(tmp_path / name)
+    command = ["transformer/reports/by_length.py", "--workdirs=a,b", "--out=x.png"]
+    result = succeeded(run(*command, cwd=tmp_path))
+    assert b"sentences" in result.out
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "b/eval/test/references.txt").write_text("w\nx\ny\nz\n")
+    refused = run(*command, cwd=tmp_path)
+    assert_refused(refused, "b and a have translated different sentences")
+
+
+def test_a_run_that_is_not_evaluated(tmp_path):
+    with pytest.raises(UserError, match=r"sources.txt: No such file.* evaluate the run first"):
+        read(tmp_path, "test")
