@@ -105,7 +105,7 @@ def test_bleu_in_training_is_bleu_of_evaluate(learned):
     scores = evaluate(learned, "--split=validation")
     assert scores["bleu"]["score"] == in_training[-1]["eval/validation/bleu"] > 10
     assert scores["checkpoint_steps"] == [240]
-    assert scores["sentences"] == 29 + len(ODD_PAIRS)
+    assert scores["examples"] == 29 + len(ODD_PAIRS)
 
 
 def test_validation_nll_is_of_every_sentence(learned):
@@ -138,7 +138,7 @@ def test_every_sentence_is_scored_whole(learned):
     for name, language in (("sources", "en"), ("references", "de")):
         content = (directory / f"test.{language}").read_bytes().decode()
         assert texts[name] == content.split("\n")[:-1]
-    assert scores["sentences"] == len(texts["hypotheses"]) == 31 + len(ODD_PAIRS)
+    assert scores["examples"] == len(texts["hypotheses"]) == 31 + len(ODD_PAIRS)
     blank = [i for i, text in enumerate(texts["hypotheses"]) if text == ""]
     assert set(blank) >= {31, 36}
     # The numbers are those of the files.

@@ -91,7 +91,7 @@ def test_it_evaluates_and_translates(whole):
     _, workdir = whole
     succeeded(run("evaluate.py", "--workdir=whole", cwd=workdir.parent))
     scores = json.loads((workdir / "eval/test/scores.json").read_text())
-    assert scores["sentences"] == 7
+    assert scores["examples"] == 7
     hypotheses = (workdir / "eval/test/hypotheses.txt").read_bytes()
     source = (workdir.parent / "test.en").read_bytes()
     translated = run("translate.py", "--workdir=whole", cwd=workdir.parent, stdin=source)

@@ -172,6 +172,15 @@ def test_a_config_and_its_dict():
             "tokenizer.source_model and training.init_from are both given, and the latter has a "
             "tokenizer of its own; leave one of them out",
         ),
+        (
+            {
+                "optimizer_schedule": "linear",
+                "optimizer_peak_learning_rate": 1e-3,
+                "optimizer_decay_steps": 99_999,
+            },
+            "training.steps is 100000, but the learning rate is 0 from update "
+            "optimizer.decay_steps = 99999 on",
+        ),
         ({"training_best_metric": "ter"}, "training.best_metric is 'ter', which the task seq2seq"),
         (
             {"training_full_validation_every": 0},

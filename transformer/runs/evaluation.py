@@ -36,7 +36,7 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
     scores = {
         **outputs.scores,
         "split": split,
-        "sentences": count,
+        "examples": count,
         "seconds": round(seconds, 1),
         **model.provenance(),
     }
@@ -46,7 +46,7 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
     for name, score in outputs.scores.items():
         kind = score["signature"] if "signature" in score else score["definition"]
         print(f"{name:40} {score['score']:6.2f}  {kind}")
-    print(f"{count} sentences in {seconds:.1f} s; texts and scores in {directory}")
+    print(f"{count} examples in {seconds:.1f} s; texts and scores in {directory}")
     return outputs
 
 

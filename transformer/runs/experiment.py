@@ -60,6 +60,12 @@ class Experiment:
                 "training.full_validation_every is 0 (never); set training.best_metric to "
                 f"{' or '.join(map(repr, cheap))}"
             )
+        decay_steps = self.optimizer.decay_steps
+        if decay_steps is not None and training.steps > decay_steps:
+            raise UserError(
+                f"training.steps is {training.steps}, but the learning rate is 0 from update "
+                f"optimizer.decay_steps = {decay_steps} on; set the latter to training.steps"
+            )
         if training.init_from and self.tokenizer and self.tokenizer.source_model:
             raise UserError(
                 "tokenizer.source_model and training.init_from are both given, and the latter has "
