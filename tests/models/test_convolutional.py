@@ -138,6 +138,14 @@ def test_gated_linear_unit_by_hand():
     np.testing.assert_allclose(y[0, 0], np.array([0.5, 1.5]) * 0.5**0.5, rtol=1e-6)
 
 
+def test_the_residual_connection_has_no_dropout():
+    config = dataclasses.replace(CONFIG, weight_normalization=False, dropout=0.5)
+    block = ConvolutionalBlock(3, Block(3, 1), config, False, nnx.Rngs(0))
+    block.convolution.direction_XO[...] *= 0
+    x, rngs = jnp.ones((2, 5, 3)), DropoutRngs(jax.random.key(0), jnp.arange(2))
+    np.testing.assert_allclose(block(x, jnp.ones((2, 5), int), rngs), 0.5**0.5, rtol=1e-6)
+
+
 def test_parameters_of_fairseq():
     """fconv_iwslt_de_en with any vocabularies; a notebook's model with an attention for all."""
     iwslt = build_model(IWSLT, sizes_of(101, 203))
@@ -284,13 +292,14 @@ def test_the_gradient_is_that_of_finite_differences(random_params, monkeypatch):
     assert abs(slope) > 0.1
 
 
-def test_the_encoders_gradient_is_scaled(random_params, monkeypatch):
-    """By 1 / (2 times two attentions); the direct way of embeddings into the values is not."""
+@variants
+def test_the_encoders_gradient_is_scaled(changes, random_params, monkeypatch):
+    """By 1 / (2 times two blocks that attend); the embeddings' own way into the values is not."""
     assert jax.grad(lambda x: 3 * scale_gradient(x, 0.25))(1.0) == 0.75
     batch = packed_batch()
 
     def gradient():
-        model = convolutional()
+        model = convolutional(**changes)
         params = random_params(model)
         loss = jax.jit(jax.grad(lambda params: model.bind(params).loss(batch, None, 0.0).loss))
         return loss(params)
