@@ -181,15 +181,17 @@ def test_parameters_of_fairseq():
 
 def test_initial_values():
     """Section 3.5. p is the dropout in front; none is before projections."""
-    config = dataclasses.replace(IWSLT, dropout=0.2)
+    config = dataclasses.replace(IWSLT, dropout=0.2, encoder_blocks="256x3x2 512x3x1")
     params = build_model(config, sizes_of(997)).init(jax.random.key(0))
     assert np.std(params["encoder"]["embedding_VE"]) == pytest.approx(0.1, rel=0.02)
     assert np.std(params["decoder"]["positions_PE"]) == pytest.approx(0.1, rel=0.02)
     for part, expected in (
         (params["encoder"]["input"], (0.8 / 256) ** 0.5),
         (params["encoder"]["blocks"][1]["convolution"], (4 * 0.8 / (3 * 256)) ** 0.5),
-        (params["encoder"]["output"], (1 / 256) ** 0.5),
+        (params["encoder"]["blocks"][2]["residual"], (1 / 256) ** 0.5),
+        (params["encoder"]["output"], (1 / 512) ** 0.5),
         (params["attentions"][0]["query"], (1 / 256) ** 0.5),
+        (params["attentions"][0]["output"], (1 / 256) ** 0.5),
         (params["logits"], (0.8 / 256) ** 0.5),
     ):
         assert np.std(part["direction_XO"]) == pytest.approx(expected, rel=0.02)
@@ -326,6 +328,21 @@ def test_dropout_follows_the_rows(random_params):
     rows, key = jnp.arange(3), jax.random.key(3)
     assert loss(rows, key) == loss(rows, key)
     assert len({float(loss(*x)) for x in ((rows, key), (rows + 1, key))}) == 2
+
+
+def test_places_of_dropout(random_params, monkeypatch):
+    """Embeddings, the input of each block, and what the softmax layer sees."""
+    sizes = []
+
+    def recorded(x, rate, rngs):
+        sizes.append(x.shape[-1])
+        return x
+
+    for module in ("convolutional", "convolutional_blocks"):
+        monkeypatch.setattr(f"transformer.models.{module}.dropout", recorded)
+    model = convolutional()
+    model.bind(random_params(model)).loss(packed_batch(), None, 0.0)
+    assert sizes == [5, 4, 4, 4, 5, 4, 4, 3]
 
 
 # --- Decoding -----------------------------------------------------------------------------
