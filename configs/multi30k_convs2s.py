@@ -14,11 +14,13 @@ def get_config() -> ConfigDict:
     with config.unlocked():
         config.model = convs2s_iwslt.get_model()
     config.model.max_positions = 64
+    config.optimizer.schedule = "cosine"
     config.optimizer.peak_learning_rate = 1e-3
     config.optimizer.warmup_steps = 500
+    config.optimizer.decay_steps = 4000
     config.optimizer.max_grad_norm = 1.0
     config.training.steps = 4000
     config.training.tokens_per_update = 4096
-    config.training.checkpoint_every = 110
-    config.training.full_validation_every = 1100
+    config.training.checkpoint_every = 100
+    config.training.full_validation_every = 1000
     return config

@@ -21,12 +21,15 @@ def get_config() -> ConfigDict:
     config.model.num_heads = 4
     config.model.encoder_steps = 4
     config.model.decoder_steps = 4
+    config.model.dropout = 0.3
     config.model.attention_dropout = 0.0
     config.model.activation_dropout = 0.0
+    config.optimizer.schedule = "cosine"
     config.optimizer.peak_learning_rate = 2e-3
-    config.optimizer.warmup_steps = 1000
+    config.optimizer.warmup_steps = 500
+    config.optimizer.decay_steps = 4000
     config.training.steps = 4000
     config.training.tokens_per_update = 4096
-    config.training.checkpoint_every = 110
-    config.training.full_validation_every = 1100
+    config.training.checkpoint_every = 100
+    config.training.full_validation_every = 1000
     return config

@@ -37,11 +37,12 @@ def get_config() -> ConfigDict:
     config.model.output_dropout = 0.5
     config.model.initialization = "glorot"
     config.optimizer.beta2 = 0.999
+    config.optimizer.schedule = "cosine"
     config.optimizer.peak_learning_rate = 2e-3
     config.optimizer.warmup_steps = 500
+    config.optimizer.decay_steps = 8000
     config.optimizer.max_grad_norm = 5.0
-    config.training.label_smoothing = 0.0
     config.training.tokens_per_update = 2048
-    config.training.checkpoint_every = 220
-    config.training.full_validation_every = 1100
+    config.training.checkpoint_every = 200
+    config.training.full_validation_every = 2000
     return config
