@@ -21,7 +21,6 @@ def get_config() -> ConfigDict:
     config.model.num_heads = 4
     config.model.encoder_steps = 4
     config.model.decoder_steps = 4
-    config.model.dropout = 0.3
     config.model.attention_dropout = 0.0
     config.model.activation_dropout = 0.0
     config.optimizer.schedule = "cosine"
