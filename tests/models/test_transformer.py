@@ -234,9 +234,10 @@ def test_cached_decoding_equals_the_full_forward_pass(norm, positions, random_pa
 
     logits, cache, full = both(random_params(model))
     np.testing.assert_allclose(logits, full, atol=1e-5)
-    assert set(cache) == {"step", "sentence", "hypothesis"}
+    assert set(cache) == {"step", "sentence", "hypothesis", "places"}
     assert cache["step"] == longest
     assert {len(x) for x in jax.tree.leaves(cache["sentence"])} == {2}
+    assert {len(x) for x in jax.tree.leaves(cache["places"])} == {2}
     assert {len(x) for x in jax.tree.leaves(cache["hypothesis"])} == {2 * M}
 
 
@@ -423,12 +424,12 @@ def test_bfloat16(random_params):
         bound = half.bind(params)
         memory = bound.encode(src)
         cache = bound.init_cache(memory, src, 2, 3)
-        return memory, cache["hypothesis"], bound.decode_step(jnp.zeros(10, int), cache)
+        return memory, cache["places"], bound.decode_step(jnp.zeros(10, int), cache)
 
     memory, cached, (logits, cache) = jax.eval_shape(shapes, params)
     assert {x.dtype for x in jax.tree.leaves((memory, cached))} == {jnp.dtype("bfloat16")}
     assert logits.dtype == jnp.float32
-    assert jax.tree.map(jnp.shape, cache["hypothesis"]) == jax.tree.map(jnp.shape, cached)
+    assert jax.tree.map(jnp.shape, cache["places"]) == jax.tree.map(jnp.shape, cached)
 
 
 @pytest.mark.parametrize(

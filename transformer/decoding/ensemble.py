@@ -41,11 +41,9 @@ class BoundEnsemble(NamedTuple):
     def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """The logarithms [N, V] of the mean probabilities of the next token."""
         log_probs_KNV, caches = [], []
-        for model, sentence, hypothesis in zip(
-            self.models, cache["sentence"], cache["hypothesis"], strict=True
-        ):
-            own = {"step": cache["step"], "sentence": sentence, "hypothesis": hypothesis}
-            logits_NV, own = model.decode_step(tokens_N, own)
+        for number, model in enumerate(self.models):
+            own = {name: parts[number] for name, parts in cache.items() if name != "step"}
+            logits_NV, own = model.decode_step(tokens_N, {"step": cache["step"], **own})
             log_probs_KNV.append(jax.nn.log_softmax(logits_NV))
             caches.append(own)
         sum_NV = jax.nn.logsumexp(jnp.stack(log_probs_KNV), axis=0)
@@ -53,6 +51,7 @@ class BoundEnsemble(NamedTuple):
 
 
 def _together(caches: Sequence[Cache]) -> Cache:
-    """One cache. What the search reorders has its hypotheses first in every model."""
-    parts = {name: [cache[name] for cache in caches] for name in ("sentence", "hypothesis")}
+    """One cache, whose parts are lists of theirs."""
+    names = ("sentence", "hypothesis", "places")
+    parts = {name: [cache.get(name) for cache in caches] for name in names}
     return {"step": caches[0]["step"], **parts}

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.data.vocabulary import BOS, EOS, PAD
+from transformer.decoding.top_k import top_k
 
 Cache = dict[str, Any]
 
@@ -82,7 +83,7 @@ def beam_search(
         # 2. The best 2M: at most M of them end in EOS, so at least M go on. A greedy search has
         #    one, and with EOS nothing that goes on.
         candidates = 1 if M == 1 else min(2 * M, M * V)
-        best_BC, index_BC = jax.lax.top_k(total_BMV.reshape(batch_size, M * V), candidates)
+        best_BC, index_BC = top_k(total_BMV.reshape(batch_size, M * V), candidates)
         parent_BC, token_BC = index_BC // V, index_BC % V
         tokens_BCL = jnp.take_along_axis(state.live_tokens_BML, parent_BC[:, :, None], axis=1)
         tokens_BCL = jax.lax.dynamic_update_slice_in_dim(

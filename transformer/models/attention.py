@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer.models.cache import Places, attend
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, at_least_float32, dropout, multiply, row_keys
@@ -179,6 +180,18 @@ class MultiHeadAttention(nnx.Module):
         )
         y_BTX = y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
         return self.output(y_BTX), weights_BHTS
+
+    def places(self, x_BSD: jax.Array) -> Places:
+        """`keys_values`, as a decoding step takes them."""
+        keys_values = self.keys_values(x_BSD)
+        return Places(keys_values.key_BHSK.swapaxes(2, 3), keys_values.value_BHSU)
+
+    def step(
+        self, x_BMD: jax.Array, places: Places, mask_BMX: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Attends from the newest token of each hypothesis. Returns [B, M, D] and the weights."""
+        y_BHMU, weights_BHMX = attend(self._split_heads(self.query(x_BMD)), places, mask_BMX)
+        return self.output(y_BHMU.swapaxes(1, 2).reshape(*x_BMD.shape[:2], -1)), weights_BHMX
 
     def _split_heads(self, x_BTX: jax.Array) -> jax.Array:
         return x_BTX.reshape(*x_BTX.shape[:2], self.num_heads, -1).swapaxes(1, 2)

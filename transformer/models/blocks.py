@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.attention import KeysValues, MultiHeadAttention
+from transformer.models.cache import DecodingStep, Places, write_places
 from transformer.models.layers import (
     ACTIVATIONS,
     NORMALIZATIONS,
@@ -122,23 +123,14 @@ class DecoderLayer(nnx.Module):
         self_mask: Mask,
         memory_mask: Mask,
         rngs: DropoutRngs | None = None,
-        cache: KeysValues | None = None,
-        step: jax.Array | None = None,
         return_weights: bool = False,
-    ) -> tuple[jax.Array, KeysValues, tuple[jax.Array | None, jax.Array | None]]:
-        """Returns the layer's output, the keys and values its self-attention used, and the
-        weights of both attentions (see `attention`).
-
-        With a cache, x is the single token number `step` of each hypothesis: its key and
-        value are written there, and it attends to the whole cache (the mask hides the rest).
-        """
+    ) -> tuple[jax.Array, tuple[jax.Array | None, jax.Array | None]]:
+        """Returns the layer's output and the weights of both attentions (see `attention`)."""
         # 1. and 2. Both attentions.
-        x_BTD, keys_values, weights = self.attend(
-            x_BTD, memory, self_mask, memory_mask, rngs, cache, step, return_weights
-        )
+        x_BTD, weights = self.attend(x_BTD, memory, self_mask, memory_mask, rngs, return_weights)
         # 3. Feed-forward network.
         y_BTD = self.feed_forward(self.feed_forward_norm.before(x_BTD), rngs)
-        return self.feed_forward_norm.after(x_BTD, y_BTD, rngs), keys_values, weights
+        return self.feed_forward_norm.after(x_BTD, y_BTD, rngs), weights
 
     def attend(
         self,
@@ -147,33 +139,47 @@ class DecoderLayer(nnx.Module):
         self_mask: Mask,
         memory_mask: Mask,
         rngs: DropoutRngs | None = None,
-        cache: KeysValues | None = None,
-        step: jax.Array | None = None,
         return_weights: bool = False,
-    ) -> tuple[jax.Array, KeysValues, tuple[jax.Array | None, jax.Array | None]]:
+    ) -> tuple[jax.Array, tuple[jax.Array | None, jax.Array | None]]:
         """The layer without its feed-forward network."""
         # 1. Masked self-attention.
         y_BTD = self.self_attention_norm.before(x_BTD)
         keys_values = self.self_attention.keys_values(y_BTD)
-        if cache is not None:
-            keys_values = jax.tree.map(
-                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, step, axis=2),
-                cache,
-                keys_values,
-            )
         y_BTD, self_weights_BHTT = self.self_attention(
             y_BTD, keys_values, self_mask, rngs, return_weights
         )
         x_BTD = self.self_attention_norm.after(x_BTD, y_BTD, rngs)
-        # 2. Attention over the memory. In a search the M hypotheses of a sentence take the
-        #    place of T, so that they share one copy of its memory.
+        # 2. Attention over the memory.
         y_BTD = self.cross_attention_norm.before(x_BTD)
-        y_BTD = y_BTD.reshape(memory.key_BHSK.shape[0], -1, y_BTD.shape[-1])
         y_BTD, cross_weights_BHTS = self.cross_attention(
             y_BTD, memory, memory_mask, rngs, return_weights
         )
-        x_BTD = self.cross_attention_norm.after(x_BTD, y_BTD.reshape(x_BTD.shape), rngs)
-        return x_BTD, keys_values, (self_weights_BHTT, cross_weights_BHTS)
+        x_BTD = self.cross_attention_norm.after(x_BTD, y_BTD, rngs)
+        return x_BTD, (self_weights_BHTT, cross_weights_BHTS)
+
+    def step(
+        self, x_BMD: jax.Array, memory: Places, earlier: Places, at: DecodingStep
+    ) -> tuple[jax.Array, Places, jax.Array]:
+        """The newest token of each of a sentence's M hypotheses.
+
+        Returns the layer's output, what is earlier to the next token, and the weights
+        [B, H, M, S] of the attention over the memory.
+        """
+        x_BMD, earlier, weights_BHMS = self.attend_step(x_BMD, memory, earlier, at)
+        y_BMD = self.feed_forward(self.feed_forward_norm.before(x_BMD), None)
+        return self.feed_forward_norm.after(x_BMD, y_BMD, None), earlier, weights_BHMS
+
+    def attend_step(
+        self, x_BMD: jax.Array, memory: Places, earlier: Places, at: DecodingStep
+    ) -> tuple[jax.Array, Places, jax.Array]:
+        """`step` without the feed-forward network."""
+        y_BMD = self.self_attention_norm.before(x_BMD)
+        earlier = write_places(earlier, self.self_attention.places(y_BMD), at.step)
+        y_BMD, _ = self.self_attention.step(y_BMD, earlier, at.mask_BMX)
+        x_BMD = self.self_attention_norm.after(x_BMD, y_BMD, None)
+        y_BMD = self.cross_attention_norm.before(x_BMD)
+        y_BMD, weights_BHMS = self.cross_attention.step(y_BMD, memory, at.memory_mask_B1S)
+        return self.cross_attention_norm.after(x_BMD, y_BMD, None), earlier, weights_BHMS
 
 
 def normalization(config: LayerConfig) -> Normalization:

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
 from transformer.models.blocks import DecoderLayer, EncoderLayer, LayerConfig, normalization
+from transformer.models.cache import decoding_step, empty_places, first_ancestors
 from transformer.models.encoder_decoder import (
     SHARE_EMBEDDINGS,
     EncoderDecoder,
@@ -153,7 +154,7 @@ class Transformer(EncoderDecoder):
         weights = AttentionWeights(encoder, [], [])
         for layer in self.decoder_layers:
             memory = layer.cross_attention.keys_values(memory_BSD)
-            y_BTD, _, (self_weights_BHTT, cross_weights_BHTS) = layer(
+            y_BTD, (self_weights_BHTT, cross_weights_BHTS) = layer(
                 y_BTD, memory, self_mask, memory_mask, rngs, return_weights=return_weights
             )
             weights.decoder.append(self_weights_BHTT)
@@ -168,37 +169,29 @@ class Transformer(EncoderDecoder):
         The keys and values of the memory are computed here, once a sentence.
         """
         layers = self.decoder_layers
-        memory = [layer.cross_attention.keys_values(memory_BSD) for layer in layers]
-
-        def empty(x_BHSK: jax.Array) -> jax.Array:
-            rows, heads, _, size = x_BHSK.shape
-            return jnp.zeros((rows * num_hypotheses, heads, max_length, size), x_BHSK.dtype)
-
+        memory = [layer.cross_attention.places(memory_BSD) for layer in layers]
         return {
             "step": jnp.zeros((), jnp.int32),
             "sentence": {"memory": memory, "segments": segments_or_one(src_BS, None)},
-            "hypothesis": jax.tree.map(empty, memory),
+            "hypothesis": first_ancestors(len(src_BS), num_hypotheses, max_length),
+            "places": [empty_places(x, num_hypotheses, max_length) for x in memory],
         }
 
     def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
-        step = cache["step"]
-        max_length = jax.tree.leaves(cache["hypothesis"])[0].shape[2]
-        one_11 = jnp.ones((1, 1), jnp.int32)
-        self_mask = Mask(one_11, jnp.ones((1, max_length), jnp.int32), step[None])
-        memory_mask = Mask(one_11, cache["sentence"]["segments"])
-
-        y_N1D = self._embed_target(tokens_N[:, None], step[None, None], None)
-        hypothesis = []
+        step, sentence = cache["step"], cache["sentence"]
+        at = decoding_step(step, cache["hypothesis"], sentence["segments"])
+        tokens_BM = tokens_N.reshape(len(sentence["segments"]), -1)
+        y_BMD = self._embed_target(tokens_BM, step[None, None], None)
+        places = []
         for layer, memory, earlier in zip(
-            self.decoder_layers, cache["sentence"]["memory"], cache["hypothesis"], strict=True
+            self.decoder_layers, sentence["memory"], cache["places"], strict=True
         ):
-            y_N1D, extended, _ = layer(
-                y_N1D, memory, self_mask, memory_mask, cache=earlier, step=step
-            )
-            hypothesis.append(extended)
-        cache = {**cache, "step": step + 1, "hypothesis": hypothesis}
-        return self._output.logits(self._normalize(y_N1D))[:, 0], cache
+            y_BMD, extended, _ = layer.step(y_BMD, memory, earlier, at)
+            places.append(extended)
+        cache = {**cache, "step": step + 1, "hypothesis": at.ancestors_NL, "places": places}
+        y_N1D = self._normalize(y_BMD).reshape(len(tokens_N), 1, -1)
+        return self._output.logits(y_N1D)[:, 0], cache
 
     def _embed_source(self, src_BS, positions_BS, rngs):
         table = self.source_positions[...] if self.config.positions == "learned" else None
@@ -212,7 +205,7 @@ class Transformer(EncoderDecoder):
         """Embeddings plus positional encodings, then dropout (Sections 3.4, 3.5, 5.4)."""
         if position_table is None:
             length = tokens_BT.shape[1]
-            if length == 1:  # a decoding step: positions are all the same one
+            if positions_BT.shape[1] == 1:  # a decoding step: positions are all the same one
                 encoding_BTD = sinusoidal_encoding(positions_BT[0], self.config.d_model)[None]
             else:  # no position in a row exceeds its length
                 encoding_TD = sinusoidal_encoding(jnp.arange(length), self.config.d_model)

@@ -14,6 +14,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
+from transformer.models.cache import decoding_step, empty_places, first_ancestors
 from transformer.models.encoder_decoder import EncoderDecoder, check_shared, segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.halting import Halting
@@ -132,7 +133,7 @@ class Universal(EncoderDecoder):
         memory_mask = Mask(tgt_segments_BT, src_segments_BS)
 
         def transform(x_BTD, rngs, _):
-            x_BTD, _, weights = layer.attend(
+            x_BTD, weights = layer.attend(
                 x_BTD, memory, self_mask, memory_mask, rngs, return_weights=return_weights
             )
             return self._transition(self.decoder, x_BTD, tgt_segments_BT, rngs)[0], weights
@@ -151,50 +152,52 @@ class Universal(EncoderDecoder):
         A layer is one for all steps, but its keys and values differ from step to step.
         """
         layer = self.decoder.layer
-        memory = layer.cross_attention.keys_values(memory_BSD)
+        memory = layer.cross_attention.places(memory_BSD)
         rows = len(src_BS) * num_hypotheses
-
-        def empty(x_BHSK: jax.Array) -> jax.Array:
-            _, heads, _, size = x_BHSK.shape
-            return jnp.zeros((rows, heads, max_length, size), x_BHSK.dtype)
-
         steps = range(self.config.decoder_steps)
-        transitions = [None for _ in steps]
+        inputs = [None for _ in steps]  # of the convolution
         if self.config.transition == "separable_convolution":
-            transitions = [layer.feed_forward.init_cache(rows) for _ in steps]
+            inputs = [layer.feed_forward.init_cache(rows) for _ in steps]
         return {
             "step": jnp.zeros((), jnp.int32),
             "sentence": {"memory": memory, "segments": segments_or_one(src_BS, None)},
-            "hypothesis": [(jax.tree.map(empty, memory), transitions[step]) for step in steps],
+            "hypothesis": (first_ancestors(len(src_BS), num_hypotheses, max_length), inputs),
+            "places": [empty_places(memory, num_hypotheses, max_length) for _ in steps],
         }
 
     def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
-        place, layer, sentence = cache["step"], self.decoder.layer, cache["sentence"]
-        max_length = jax.tree.leaves(cache["hypothesis"])[0].shape[2]
-        one_11 = jnp.ones((1, 1), jnp.int32)
-        self_mask = Mask(one_11, jnp.ones((1, max_length), jnp.int32), place[None])
-        memory_mask = Mask(one_11, sentence["segments"])
+        position, layer, sentence = cache["step"], self.decoder.layer, cache["sentence"]
+        B, N = len(sentence["segments"]), len(tokens_N)
+        ancestors_NL, inputs = cache["hypothesis"]
+        at = decoding_step(position, ancestors_NL, sentence["segments"])
 
-        def transform(x_N1D, _, earlier):
-            keys_values, inputs = earlier
-            x_N1D, keys_values, _ = layer.attend(
-                x_N1D, sentence["memory"], self_mask, memory_mask, cache=keys_values, step=place
-            )
+        def transform(x_BMD, _, earlier):
+            places, inputs = earlier
+            x_BMD, places, _ = layer.attend_step(x_BMD, sentence["memory"], places, at)
+            # A convolution takes hypotheses for rows, of one token each.
+            x_N1D = x_BMD.reshape(N, 1, -1)
             y_N1D, inputs = self._transition(self.decoder, x_N1D, None, None, inputs)
-            return y_N1D, (keys_values, inputs)
+            return y_N1D.reshape(x_BMD.shape), (places, inputs)
 
-        first = place[None] + self.config.first_position
+        first = position[None] + self.config.first_position
         positions_11D = sinusoidal_encoding(first, self.config.d_model)[None].astype(self.dtype)
-        carry = self.decoder.begin(self.target_embedding.embed(tokens_N[:, None]))
-        hypothesis = []
-        for number, earlier in enumerate(cache["hypothesis"]):
-            carry, extended = self.decoder.step(
+        carry = self.decoder.begin(self.target_embedding.embed(tokens_N.reshape(B, -1)))
+        extended = []
+        for number, places in enumerate(cache["places"]):
+            earlier = places, inputs[number]
+            carry, result = self.decoder.step(
                 jnp.int32(number), carry, positions_11D, transform, None, earlier
             )
-            hypothesis.append(extended)
-        cache = {**cache, "step": place + 1, "hypothesis": hypothesis}
-        return self._output.logits(self.decoder.finish(carry))[:, 0], cache
+            extended.append(result)
+        places, inputs = zip(*extended, strict=True)
+        cache = {
+            "step": position + 1,
+            "sentence": sentence,
+            "hypothesis": (at.ancestors_NL, list(inputs)),
+            "places": list(places),
+        }
+        return self._output.logits(self.decoder.finish(carry).reshape(N, 1, -1))[:, 0], cache
 
     def _transition(self, recurrence, x_BTD, segments_BT, rngs, cache=None):
         """The layer's second half; segments for a whole row, or else the cache."""

@@ -1,0 +1,91 @@
+"""What the decoder of a Transformer keeps of earlier tokens while a search goes on.
+
+A search reorders its hypotheses at every step. To reorder their keys and values with them would
+copy the whole cache each time. So these stay in the place, one of M for each sentence, where they
+were written. Each hypothesis has a list of its ancestors instead: in which place the key of each
+of its tokens stands. The list is short, and it is reordered.
+
+The M queries of a sentence read all places together, and a mask hides what is not their own. That
+is M times as many scores as there need be, and still faster: scores are cheap, and reading is not.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from transformer.models.numerics import multiply
+
+
+class Places(NamedTuple):
+    """Keys and values of a sentence's source tokens; or of its hypotheses' earlier tokens.
+
+    Of the latter, that of token l in place m is number l * M + m of X = L * M. In these layouts
+    a CPU multiplies without transposing first.
+    """
+
+    key_BHKX: jax.Array
+    value_BHXU: jax.Array
+
+
+def empty_places(like: Places, M: int, L: int) -> Places:
+    """For L tokens of M hypotheses of each sentence; `like` has B, H, K and U."""
+    B, H, K, _ = like.key_BHKX.shape
+    U, dtype = like.value_BHXU.shape[3], like.key_BHKX.dtype
+    return Places(jnp.zeros((B, H, K, L * M), dtype), jnp.zeros((B, H, L * M, U), dtype))
+
+
+def write_places(places: Places, new: Places, step: jax.Array) -> Places:
+    """The places with the keys [B, H, K, M] and values [B, H, M, U] of token number `step`."""
+    begin = step * new.key_BHKX.shape[3]
+    write = jax.lax.dynamic_update_slice_in_dim
+    return Places(
+        write(places.key_BHKX, new.key_BHKX, begin, axis=3),
+        write(places.value_BHXU, new.value_BHXU, begin, axis=2),
+    )
+
+
+@jax.named_scope("attention")
+def attend(
+    query_BHMK: jax.Array, places: Places, mask_BMX: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, M, U] and the weights.
+
+    The mask may have size 1 in place of M. The weights, [B, H, M, X], are in at least float32.
+    """
+    dtype = query_BHMK.dtype
+    query_BHMK = query_BHMK * jnp.asarray(query_BHMK.shape[-1] ** -0.5, dtype)
+    scores_BHMX = multiply("BHMK,BHKX->BHMX", query_BHMK, places.key_BHKX, dtype)
+    scores_BHMX = jnp.where(mask_BMX[:, None], scores_BHMX, jnp.finfo(scores_BHMX.dtype).min)
+    weights_BHMX = jax.nn.softmax(scores_BHMX, axis=-1)
+    y_BHMU = multiply("BHMX,BHXU->BHMU", weights_BHMX.astype(dtype), places.value_BHXU, dtype)
+    return y_BHMU.astype(dtype), weights_BHMX
+
+
+def first_ancestors(num_sentences: int, M: int, L: int) -> jax.Array:
+    """The list [N, L] of each hypothesis before the first token, for L tokens at most."""
+    return jnp.zeros((num_sentences * M, L), jnp.int32)
+
+
+class DecodingStep(NamedTuple):
+    """What is the same for all layers of a decoding step."""
+
+    step: jax.Array  # the number of the token
+    ancestors_NL: jax.Array
+    mask_BMX: jax.Array  # of a hypothesis: its own tokens, up to this one
+    memory_mask_B1S: jax.Array  # of its sentence: all but padding
+
+
+def decoding_step(
+    step: jax.Array, ancestors_NL: jax.Array, source_segments_BS: jax.Array
+) -> DecodingStep:
+    """Token number `step`, which each hypothesis has in its own place."""
+    N, L = ancestors_NL.shape
+    B = len(source_segments_BS)
+    M = N // B
+    own_N = jnp.arange(N, dtype=jnp.int32) % M
+    ancestors_NL = jax.lax.dynamic_update_index_in_dim(ancestors_NL, own_N, step, axis=1)
+    own_NLM = ancestors_NL[:, :, None] == jnp.arange(M)[None, None]
+    own_NLM &= (jnp.arange(L) <= step)[None, :, None]
+    mask_B1S = (source_segments_BS > 0)[:, None]
+    return DecodingStep(step, ancestors_NL, own_NLM.reshape(B, M, L * M), mask_B1S)
