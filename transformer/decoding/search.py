@@ -1,5 +1,6 @@
 """Beam search (Section 6.1) over any step function; it never sees a model."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,9 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from transformer.data.vocabulary import BOS, EOS, PAD
-from transformer.decoding.top_k import top_k
+from transformer.decoding.top_k import log_softmax, top_k
+from transformer.models.cache import with_room
 
 Cache = dict[str, Any]
+LARGE_CACHE = 2**25  # bytes of keys and values
 
 
 class Hypotheses(NamedTuple):
@@ -47,7 +50,7 @@ def beam_search(
 ) -> Hypotheses:
     """The best outputs by log-probability / length penalty, alpha >= 0.
 
-    step_fn(tokens_N, cache) -> (logits_NV, cache): see `models/transformer.py for the cache.
+    step_fn(tokens_N, cache) -> (logits_NV, cache): see models/cache.py for the cache.
     max_length_B: the most tokens of each sentence's output, EOS included; at that length the
     search forces EOS (with its own probability). `longest` is a static bound on them.
 
@@ -72,7 +75,7 @@ def beam_search(
         )
         logits_NV, cache = step_fn(newest_BM.reshape(-1), state.cache)
         V = logits_NV.shape[-1]
-        log_probs_BMV = jax.nn.log_softmax(logits_NV).reshape(batch_size, M, V)
+        log_probs_BMV = log_softmax(logits_NV).reshape(batch_size, M, V)
         is_last_B = state.step + 1 >= max_length_B
         forbidden_BV = is_last_B[:, None] & (jnp.arange(V) != EOS)[None]
         # PAD and BOS are never output.
@@ -126,7 +129,25 @@ def beam_search(
         live_log_probs_BM=live_log_probs_BM,
         finished=Hypotheses(jnp.full((batch_size, M, longest), PAD, jnp.int32), none_BM, none_BM),
     )
-    return jax.lax.while_loop(lambda s: jnp.any(unsettled(s)), extend, state).finished
+    for room in _rooms(cache, longest):
+        state = state._replace(cache=with_room(state.cache, M, room))
+        state = jax.lax.while_loop(
+            lambda s, room=room: jnp.any(unsettled(s)) & (s.step < room), extend, state
+        )
+    return state.finished
+
+
+def _rooms(cache: Cache, longest: int) -> list[int]:
+    """For how many tokens there is room, one loop after another.
+
+    Attention reads all places, written or not. So a large cache begins small. A small one does
+    not, because each loop is compiled.
+    """
+    size = sum(x.nbytes for x in jax.tree.leaves(cache.get("places")))
+    if size < LARGE_CACHE:
+        return [longest]
+    powers = (2**i for i in itertools.count(4))
+    return [*itertools.takewhile(lambda room: room < 0.75 * longest, powers), longest]
 
 
 def _take(x_BCx: jax.Array, index_BM: jax.Array) -> jax.Array:

@@ -23,3 +23,12 @@ def top_k(x_BX: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     best_Bk, index_Bk = jax.lax.top_k(values_BkZ.reshape(B, -1), k)
     block_Bk = jnp.take_along_axis(chosen_Bk, index_Bk // BLOCK, axis=1)
     return best_Bk, block_Bk * BLOCK + index_Bk % BLOCK
+
+
+def log_softmax(logits_NV: jax.Array) -> jax.Array:
+    """As `jax.nn.log_softmax`, in two passes over the logits."""
+    # Else XLA on the CPU computes the logits along with their maxima, more slowly.
+    logits_NV = jax.lax.optimization_barrier(logits_NV)
+    max_N = logits_NV.max(axis=-1)
+    sum_N = jnp.sum(jnp.exp(logits_NV - max_N[:, None]), axis=-1)
+    return logits_NV - (max_N + jnp.log(sum_N))[:, None]

@@ -1,4 +1,9 @@
-"""What the decoder of a Transformer keeps of earlier tokens while a search goes on.
+"""What a decoder keeps of earlier tokens while a search goes on.
+
+A cache is a dict. Its "step" is the number of the next token. A search of M hypotheses for each of
+B sentences, N = B * M, reorders the leaves of "hypothesis", whose first dimension is N. It leaves
+alone those of "sentence", and those of "places", which only some models have. The rest of this file
+is about these.
 
 A search reorders its hypotheses at every step. To reorder their keys and values with them would
 copy the whole cache each time. So these stay in the place, one of M for each sentence, where they
@@ -9,7 +14,7 @@ The M queries of a sentence read all places together, and a mask hides what is n
 is M times as many scores as there need be, and still faster: scores are cheap, and reading is not.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +38,26 @@ def empty_places(like: Places, M: int, L: int) -> Places:
     B, H, K, _ = like.key_BHKX.shape
     U, dtype = like.value_BHXU.shape[3], like.key_BHKX.dtype
     return Places(jnp.zeros((B, H, K, L * M), dtype), jnp.zeros((B, H, L * M, U), dtype))
+
+
+def with_room(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
+    """The cache with places for L tokens; a search makes room as it goes, and so reads less."""
+
+    def resize(x: jax.Array, axis: int) -> jax.Array:
+        more = L * M - x.shape[axis]
+        if more <= 0:
+            return jax.lax.slice_in_dim(x, 0, L * M, axis=axis)
+        padding = [(0, 0)] * x.ndim
+        padding[axis] = (0, more)
+        return jnp.pad(x, padding)
+
+    def resize_places(places: Places) -> Places:
+        return Places(resize(places.key_BHKX, 3), resize(places.value_BHXU, 2))
+
+    if "places" not in cache:
+        return cache
+    resized = jax.tree.map(resize_places, cache["places"], is_leaf=lambda x: isinstance(x, Places))
+    return {**cache, "places": resized}
 
 
 def write_places(places: Places, new: Places, step: jax.Array) -> Places:
@@ -77,15 +102,18 @@ class DecodingStep(NamedTuple):
 
 
 def decoding_step(
-    step: jax.Array, ancestors_NL: jax.Array, source_segments_BS: jax.Array
+    step: jax.Array, ancestors_NL: jax.Array, source_segments_BS: jax.Array, places: Places
 ) -> DecodingStep:
-    """Token number `step`, which each hypothesis has in its own place."""
-    N, L = ancestors_NL.shape
-    B = len(source_segments_BS)
+    """Token number `step`, which each hypothesis has in its own place.
+
+    places: those of any layer.
+    """
+    N, B = len(ancestors_NL), len(source_segments_BS)
     M = N // B
+    L = places.key_BHKX.shape[3] // M
     own_N = jnp.arange(N, dtype=jnp.int32) % M
     ancestors_NL = jax.lax.dynamic_update_index_in_dim(ancestors_NL, own_N, step, axis=1)
-    own_NLM = ancestors_NL[:, :, None] == jnp.arange(M)[None, None]
+    own_NLM = ancestors_NL[:, :L, None] == jnp.arange(M)[None, None]
     own_NLM &= (jnp.arange(L) <= step)[None, :, None]
     mask_B1S = (source_segments_BS > 0)[:, None]
     return DecodingStep(step, ancestors_NL, own_NLM.reshape(B, M, L * M), mask_B1S)

@@ -180,7 +180,7 @@ class Transformer(EncoderDecoder):
     def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
         step, sentence = cache["step"], cache["sentence"]
-        at = decoding_step(step, cache["hypothesis"], sentence["segments"])
+        at = decoding_step(step, cache["hypothesis"], sentence["segments"], cache["places"][0])
         tokens_BM = tokens_N.reshape(len(sentence["segments"]), -1)
         y_BMD = self._embed_target(tokens_BM, step[None, None], None)
         places = []

@@ -170,7 +170,7 @@ class Universal(EncoderDecoder):
         position, layer, sentence = cache["step"], self.decoder.layer, cache["sentence"]
         B, N = len(sentence["segments"]), len(tokens_N)
         ancestors_NL, inputs = cache["hypothesis"]
-        at = decoding_step(position, ancestors_NL, sentence["segments"])
+        at = decoding_step(position, ancestors_NL, sentence["segments"], cache["places"][0])
 
         def transform(x_BMD, _, earlier):
             places, inputs = earlier
