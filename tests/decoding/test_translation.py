@@ -9,13 +9,8 @@ from small_configs import sizes_of
 
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
-from transformer.decoding.translation import (
-    TOKENS_AT_ONCE,
-    DecodingConfig,
-    Translator,
-    batches_by_length,
-    rows_for_width,
-)
+from transformer.decoding.batching import CPU_TOKENS, batches, most_rows
+from transformer.decoding.translation import DecodingConfig, Translator
 from transformer.models.family import build_model
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
@@ -43,33 +38,58 @@ def translate(random_params):
 # --- Batches ------------------------------------------------------------------------------
 
 
+def rows_of(width: int) -> int:
+    return max(1, CPU_TOKENS // width)
+
+
 def test_batches_by_hand():
-    rows = TOKENS_AT_ONCE // 16
+    """Shorter sentences fill up the rows that longer ones leave; the last batch may be small."""
     lengths = [3, 0, 16, 17, 40, 1, 33]
-    assert batches_by_length(lengths, 1) == [(64, [4, 6]), (32, [3]), (16, [2, 0, 5])]
-    assert [rows_for_width(width, 1) for width in (16, 64, 2048, 4096)] == [rows, rows // 4, 1, 1]
-    assert rows_for_width(4096, 3) == 3
-    batches = batches_by_length([5] * (rows + 1), 1)
-    assert [(width, len(members)) for width, members in batches] == [(16, rows), (16, 1)]
-    batches = batches_by_length([5] * (rows + 1), 2)
-    assert [(width, len(members)) for width, members in batches] == [(16, rows + 1)]
+    assert batches(lengths, rows_of, 1) == [((8, 64), [4, 6, 3, 2, 0, 5])]
+    assert batches([33] * 31 + [5] * 5, rows_of, 1) == [
+        ((32, 64), list(range(32))),
+        ((8, 16), [32, 33, 34, 35]),
+    ]
+    assert batches([7], rows_of, 1) == [((1, 16), [0])]
+    most = rows_of(16)
+    # No program is compiled for the remainder alone.
+    assert [shape for shape, _ in batches([5] * (most + 1), rows_of, 1)] == [(most, 16)] * 2
+    assert [shape for shape, _ in batches([5] * (most + 1), rows_of, 2)] == [(2 * most, 16)]
+    assert batches([], rows_of, 1) == batches([0, 0], rows_of, 1) == []
 
 
 def test_batches_hold_every_sentence_once():
     lengths = np.random.default_rng(3).integers(0, 700, 997).tolist()
-    batches = batches_by_length(lengths, num_devices=2)
-    members = [i for _, batch in batches for i in batch]
+    found = batches(lengths, rows_of, num_devices=2)
+    members = [i for _, batch in found for i in batch]
     assert sorted(members) == [i for i, length in enumerate(lengths) if length]
-    for width, batch in batches:
+    for (rows, width), batch in found:
         assert all(lengths[i] <= width for i in batch)
-        assert 0 < len(batch) <= rows_for_width(width, 2)
-    widths = [width for width, _ in batches]
+        assert 0 < len(batch) <= rows <= 2 * rows_of(width)
+        assert rows % 2 == 0
+    widths = [width for (_, width), _ in found]
     assert widths == sorted(widths, reverse=True)
-    assert set(widths) == {16, 32, 64, 128, 256, 512, 1024}
+    assert {32, 64, 128, 256, 512, 1024} <= set(widths)
 
 
-def test_no_batches():
-    assert batches_by_length([], 1) == batches_by_length([0, 0], 1) == []
+class FakeDevice:
+    def __init__(self, stats):
+        self.memory_stats = lambda: stats
+
+
+@pytest.mark.parametrize(
+    ("stats", "width", "expected"),
+    [
+        (None, 16, 128),
+        (None, 4096, 1),
+        ({"bytes_limit": 4 * 16 * 1000}, 16, 512),  # 1,000 rows of 16 bytes fit
+        ({"bytes_limit": 4 * 16 * 1000}, 32, 256),
+        ({"bytes_limit": 10**15}, 16, 4096),
+        ({"bytes_limit": 4}, 16, 1),
+    ],
+)
+def test_rows_follow_the_memory_of_an_accelerator(stats, width, expected):
+    assert most_rows(width, lambda width: width, FakeDevice(stats)) == expected
 
 
 # --- Translations -------------------------------------------------------------------------
@@ -96,7 +116,6 @@ def test_a_translation_is_one_line(translate):
 def test_progress(translate):
     done = []
     translate([*SENTENCES, "a" * 40], done.append)
-    # The longest first: one of more than 32 tokens, the one of 27, the other eight.
     assert done[-1] == 9
     assert done == sorted(set(done))
 
@@ -113,7 +132,7 @@ def test_longest_output_is_input_and_max_extra_length():
     translator._run = run
     longest = [len(tokenizers().source.encode(text)) for text in ("abc", "b" * 40)]
     assert translator.translate((None, {}), ["b" * 40, "", "abc"]) == ["", "", ""]
-    assert seen == [((32, 64), [longest[1] + 5]), ((128, 16), [longest[0] + 5])]
+    assert seen == [((2, 64), [longest[1] + 5, longest[0] + 5])]
 
 
 @pytest.mark.parametrize("field", ["beam_size", "length_penalty", "max_extra_length"])

@@ -9,8 +9,9 @@ import numpy as np
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD
+from transformer.decoding.batching import CPU_TOKENS, Shape, batches
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.translation import Variables, batches_by_length, rows_for_width
+from transformer.decoding.translation import Variables
 from transformer.models.functional import FunctionalModel
 from transformer.system.distributed import barrier
 from transformer.system.sharding import distribute, replicated, split_over_all
@@ -48,16 +49,16 @@ class ForcedDecoder:
         self._predict = jax.jit(
             predict, in_shardings=(everywhere, self._rows, self._rows), out_shardings=everywhere
         )
-        self._compiled: dict[int, jax.stages.Compiled] = {}  # by width of both sides
+        self._compiled: dict[Shape, jax.stages.Compiled] = {}
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what the pairs of `source` need, the largest first."""
         variables = self._gather(variables)
-        widths = [width for width, _ in self._batches(*self._encode(*zip(*source.pairs())))]
-        for width in dict.fromkeys(widths):
-            empty = np.full((rows_for_width(width, self.num_devices), width), PAD, np.int32)
-            self._run(variables, empty, empty)
-        return {f"forced decoding, {width} tokens": x for width, x in self._compiled.items()}
+        for shape, _ in self._batches(*self._encode(*zip(*source.pairs()))):
+            if shape not in self._compiled:
+                empty = np.full(shape, PAD, np.int32)
+                self._run(variables, empty, empty)
+        return {f"forced decoding, {r} x {w} tokens": x for (r, w), x in self._compiled.items()}
 
     def hits(
         self, variables: Variables, sources: Sequence[str], references: Sequence[str]
@@ -66,9 +67,8 @@ class ForcedDecoder:
         variables = self._gather(variables)
         sources, targets = self._encode(sources, references)
         found = [np.empty(0, bool)] * len(targets)
-        for width, members in self._batches(sources, targets):
-            rows = rows_for_width(width, self.num_devices)
-            src_BS, tgt_in_BT = (np.full((rows, width), PAD, np.int32) for _ in range(2))
+        for shape, members in self._batches(sources, targets):
+            src_BS, tgt_in_BT = (np.full(shape, PAD, np.int32) for _ in range(2))
             for row, i in enumerate(members):
                 src_BS[row, : len(sources[i])] = sources[i]
                 tgt_in_BT[row, : len(targets[i])] = [BOS, *targets[i][:-1]]
@@ -84,14 +84,14 @@ class ForcedDecoder:
             for tokenizer, lines in zip(self.tokenizers, sides, strict=True)
         ]
 
-    def _batches(self, sources, targets) -> list[tuple[int, list[int]]]:
+    def _batches(self, sources, targets) -> list[tuple[Shape, list[int]]]:
         longer = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
-        return batches_by_length(longer, self.num_devices)
+        return batches(longer, lambda width: max(1, CPU_TOKENS // width), self.num_devices)
 
     def _run(self, variables: Variables, src_BS: np.ndarray, tgt_in_BT: np.ndarray) -> np.ndarray:
         arguments = [distribute(lambda x: x, x, self._rows) for x in (src_BS, tgt_in_BT)]
-        width = src_BS.shape[1]
-        if width not in self._compiled:
-            self._compiled[width] = self._predict.lower(variables, *arguments).compile()
+        shape = Shape(*src_BS.shape)
+        if shape not in self._compiled:
+            self._compiled[shape] = self._predict.lower(variables, *arguments).compile()
             barrier()  # one may have compiled for longer
-        return np.asarray(self._compiled[width](variables, *arguments))
+        return np.asarray(self._compiled[shape](variables, *arguments))

@@ -10,6 +10,7 @@ import numpy as np
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS, PAD
+from transformer.decoding.batching import Shape, batches, most_rows
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.search import Hypotheses, beam_search
 from transformer.models.functional import FunctionalModel
@@ -18,9 +19,6 @@ from transformer.system.errors import check_range
 from transformer.system.sharding import distribute, replicated, split_over_all
 
 Variables = tuple[dict[str, Any], dict[str, Any]]
-# Positions (source tokens, padding included) that are decoded at once on each device.
-TOKENS_AT_ONCE = 2048
-SHORTEST_WIDTH = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +49,8 @@ class Translator:
     ):
         self.tokenizers = tokenizers
         self.config = config
-        self.num_devices = mesh.size
+        self._mesh = mesh
+        self._model = model
 
         def search(variables: Variables, src_BS: jax.Array, max_length_B: jax.Array) -> Hypotheses:
             longest = src_BS.shape[1] + config.max_extra_length
@@ -73,20 +72,20 @@ class Translator:
         self._search = jax.jit(
             search, in_shardings=(everywhere, self._rows, self._rows), out_shardings=everywhere
         )
-        self._compiled: dict[int, jax.stages.Compiled] = {}  # by width of the source
+        self._compiled: dict[Shape, jax.stages.Compiled] = {}
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what the sentences of `source` need, the largest first."""
         texts = [text for text, _ in source.pairs()]
-        widths = {width for width, _ in self._batches(self._encode(texts))}
         extra = self.config.max_extra_length
-        sizes = {w: rows_for_width(w, self.num_devices) * (w + extra) for w in widths}  # of a cache
-        widths = sorted(sizes, key=lambda width: -sizes[width])
+        shapes = {shape for shape, _ in self._batches(variables, self._encode(texts))}
         variables = self._gather(variables)
-        for width in widths:
-            rows = rows_for_width(width, self.num_devices)
-            self._run(variables, np.full((rows, width), PAD, np.int32), np.zeros(rows, np.int32))
-        return {f"search, {width} source tokens": self._compiled[width] for width in widths}
+        programs = {}
+        for shape in sorted(shapes, key=lambda shape: -shape.rows * (shape.width + extra)):
+            rows, width = shape
+            self._run(variables, np.full(shape, PAD, np.int32), np.zeros(rows, np.int32))
+            programs[f"search, {rows} x {width} source tokens"] = self._compiled[shape]
+        return programs
 
     def translate(
         self,
@@ -102,10 +101,9 @@ class Translator:
         sources = self._encode(sentences)
         translations = [""] * len(sentences)
         done = 0
-        for width, members in self._batches(sources):
-            rows = rows_for_width(width, self.num_devices)
-            src_BS = np.full((rows, width), PAD, np.int32)
-            max_length_B = np.zeros(rows, np.int32)  # 0: an empty row, settled at once
+        for shape, members in self._batches(variables, sources):
+            src_BS = np.full(shape, PAD, np.int32)
+            max_length_B = np.zeros(shape.rows, np.int32)  # 0: an empty row, settled at once
             for row, i in enumerate(members):
                 src_BS[row, : len(sources[i])] = sources[i]
                 # Section 6.1: input length + 50, the input counted without its EOS.
@@ -125,39 +123,38 @@ class Translator:
             for tokens, text in zip(encoded, sentences)
         ]
 
-    def _batches(self, sources: Sequence[np.ndarray]) -> list[tuple[int, list[int]]]:
-        return batches_by_length([len(source) for source in sources], self.num_devices)
+    def _batches(
+        self, variables: Variables, sources: Sequence[np.ndarray]
+    ) -> list[tuple[Shape, list[int]]]:
+        def bytes_of_row(width: int) -> int:
+            one = jax.ShapeDtypeStruct((1, width), np.int32)
+            M, longest = self.config.beam_size, width + self.config.max_extra_length
+
+            def step(variables, src_BS):
+                bound = self._model.bind(*variables)
+                cache = bound.init_cache(bound.encode(src_BS), src_BS, M, longest)
+                return bound.decode_step(jax.numpy.zeros(M, np.int32), cache)
+
+            logits_MV, cache = jax.eval_shape(step, variables, one)
+            # The logits, and what becomes of them, are there a few times, in float32.
+            sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)]
+            return sum(sizes) + 16 * logits_MV.size
+
+        devices = self._mesh.devices
+        return batches(
+            [len(source) for source in sources],
+            lambda width: most_rows(width, bytes_of_row, devices.flat[0]),
+            devices.size,
+        )
 
     def _run(
         self, variables: Variables, src_BS: np.ndarray, max_length_B: np.ndarray
     ) -> np.ndarray:
         """The tokens of the best hypothesis of each row, [B, L]."""
         arguments = [distribute(lambda x: x, x, self._rows) for x in (src_BS, max_length_B)]
-        width = src_BS.shape[1]
-        if width not in self._compiled:
-            self._compiled[width] = self._search.lower(variables, *arguments).compile()
+        shape = Shape(*src_BS.shape)
+        if shape not in self._compiled:
+            self._compiled[shape] = self._search.lower(variables, *arguments).compile()
             barrier()  # one may have compiled for longer
-        hypotheses = self._compiled[width](variables, *arguments)
+        hypotheses = self._compiled[shape](variables, *arguments)
         return np.asarray(hypotheses.tokens_BML)[:, 0]
-
-
-def rows_for_width(width: int, num_devices: int) -> int:
-    return num_devices * max(1, TOKENS_AT_ONCE // width)
-
-
-def batches_by_length(lengths: Sequence[int], num_devices: int) -> list[tuple[int, list[int]]]:
-    """(padded width, members) of each batch; sentences of length 0 are in none.
-
-    Widths are 16, 32, 64, ..., so that few shapes are compiled, and each has a fixed number
-    of rows. The longest come first: if memory runs out, it does so at the start.
-    """
-    by_width: dict[int, list[int]] = {}
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if lengths[i]:
-            width = max(SHORTEST_WIDTH, 1 << (lengths[i] - 1).bit_length())
-            by_width.setdefault(width, []).append(i)
-    batches = []
-    for width, members in by_width.items():
-        rows = rows_for_width(width, num_devices)
-        batches += [(width, members[i : i + rows]) for i in range(0, len(members), rows)]
-    return batches

@@ -24,3 +24,8 @@ def peak_flops(device: jax.Device, dtype: str) -> float | None:
     # Devices have longer names, with memory sizes: NVIDIA A100-SXM4-40GB.
     names = [name for name in PEAK_BFLOAT16 if device.device_kind.startswith(name)]
     return PEAK_BFLOAT16[max(names, key=len)] if names else None
+
+
+def memory_limit(device: jax.Device) -> int | None:
+    """Bytes of the device's own memory that JAX may use; None for a CPU, which has none."""
+    return (device.memory_stats() or {}).get("bytes_limit")

@@ -1,0 +1,60 @@
+"""Which sentences are decoded together, and in arrays of which shape."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+
+from transformer.system.hardware import memory_limit
+
+SHORTEST_WIDTH = 16
+# Source tokens that a CPU decodes at once, padding included. More were not faster.
+CPU_TOKENS = 2048
+MOST_ROWS = 4096
+
+
+class Shape(NamedTuple):
+    """Sentences, of how many tokens each, padding included; a program is compiled for each."""
+
+    rows: int
+    width: int
+
+
+def most_rows(width: int, bytes_of_row: Callable[[int], int], device: jax.Device) -> int:
+    """How many sentences of that width the device decodes at once, a power of 2.
+
+    On an accelerator its memory says: a quarter of it is for the search.
+    bytes_of_row: from a width to what a sentence takes in a search.
+    """
+    memory = memory_limit(device)
+    if memory is None:
+        fit = CPU_TOKENS // width
+    else:
+        fit = min(memory // 4 // bytes_of_row(width), MOST_ROWS)
+    return 1 << (max(1, fit).bit_length() - 1)
+
+
+def batches(
+    lengths: Sequence[int], most_rows: Callable[[int], int], num_devices: int
+) -> list[tuple[Shape, list[int]]]:
+    """The shape and the members of each batch; sentences of length 0 are in none.
+
+    most_rows: from a width to the rows of each device.
+
+    Widths are 16, 32, 64, ..., so that few shapes are compiled. The longest come first: if memory
+    runs out, it does so at the start. Shorter ones fill the rows that are left. The last batch has
+    a quarter of the most rows, or a quarter of that, ..., if that is enough and if the larger shape
+    was not needed anyway: one sentence alone is decoded alone.
+    """
+    order = sorted((i for i in range(len(lengths)) if lengths[i]), key=lambda i: -lengths[i])
+    found: list[tuple[Shape, list[int]]] = []
+    while order:
+        width = max(SHORTEST_WIDTH, 1 << (lengths[order[0]] - 1).bit_length())
+        rows = most_rows(width)
+        if not found or found[-1][0] != (rows * num_devices, width):
+            while rows > 1 and len(order) <= max(1, rows // 4) * num_devices:
+                rows = max(1, rows // 4)
+        shape = Shape(rows * num_devices, width)
+        found.append((shape, order[: shape.rows]))
+        order = order[shape.rows :]
+    return found
