@@ -159,8 +159,31 @@ def get_config() -> ConfigDict:
 
     config.decoding = ConfigDict()  # Section 6.1
     config.decoding.beam_size = 4
-    config.decoding.length_penalty = 0.6  # alpha of ((5 + length) / 6)^alpha
-    config.decoding.max_extra_length = 50  # the longest output: source tokens + 50
+    config.decoding.length_penalty = 0.6  # alpha of the form below
+    # Scores are divided by ((5 + length) / 6)^alpha: gnmt; or by length^alpha: power.
+    config.decoding.length_penalty_form = "gnmt"
+    # Beta of Wu et al. 2016: scores fall where source tokens get little attention; 0: they do not.
+    config.decoding.coverage_penalty = 0.0
+    # The longest output: source tokens * max_length_ratio + max_extra_length, or max_length if
+    # that is less (0: no such limit). EOS counts.
+    config.decoding.max_extra_length = 50
+    config.decoding.max_length_ratio = 1.0
+    config.decoding.max_length = 0
+    # The shortest output: the larger one of min_length and source tokens * min_length_ratio.
+    config.decoding.min_length = 0
+    config.decoding.min_length_ratio = 0.0
+    # No output has so many tokens in a row a second time; 0: it may.
+    config.decoding.no_repeat_ngram = 0
+    # Groups that share the beam out, and by how many nats a token is worth less to a group for
+    # each hypothesis of earlier groups that took it at the same time (Vijayakumar et al. 2016).
+    config.decoding.beam_groups = 1
+    config.decoding.diversity = 0.0
+    # Above 0: sample at this temperature instead of searching. From the top_k most probable tokens
+    # (0: all), of them from the fewest with probability top_p in all.
+    config.decoding.temperature = 0.0
+    config.decoding.top_k = 0
+    config.decoding.top_p = 1.0
+    config.decoding.seed = 0  # of samples
 
     config.mesh = ConfigDict()  # docs/scaling.md; one of them may be 0: all devices that are left
     # Devices that differ in the rows they compute, and are alike in all else.

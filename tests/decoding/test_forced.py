@@ -1,78 +1,114 @@
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 from small_configs import MODEL, sizes_of
 
-from configs import rnn_bahdanau
-from transformer.data.sources import PairSource
-from transformer.data.tokenizers import Tokenizers
+from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever
 from transformer.data.vocabulary import BOS, EOS
+from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
+from transformer.models.convolutional_blocks import ConvolutionalConfig
 from transformer.models.family import build_model
 from transformer.models.rnn import RNNConfig
+from transformer.system.errors import UserError
 from transformer.system.sharding import MeshConfig, make_mesh
 
+DEEP = dataclasses.replace(MODEL, num_decoder_layers=3)
 RNN = RNNConfig(**rnn_bahdanau.get_model().to_dict() | {"embedding_size": 6, "hidden_size": 7})
+CONVOLUTIONAL = ConvolutionalConfig(
+    **convs2s_iwslt.get_model().to_dict()
+    | {"embedding_size": 6, "output_size": 6, "encoder_blocks": "8x3x1"}
+    | {"decoder_blocks": "8x3x3", "max_positions": 29}
+)
+MESH = make_mesh(MeshConfig(0, 1, 1))
 V = 11
+# Targets shorter and longer than their sources, some beyond the narrowest batch.
+LENGTHS = [(1, 3), (5, 2), (19, 1), (2, 23), (7, 7), (13, 0)]
 
 
-class Digits:
-    """Numbers for words: token ids as text."""
-
-    def encode_batch(self, texts, num_threads):
-        return [[int(word) for word in text.split()] for text in texts]
+def random_ids(length):
+    return [*np.random.default_rng(length).integers(3, V, length).tolist(), EOS]
 
 
-class Pairs(PairSource):
-    def __init__(self, pairs):
-        self._pairs = pairs
-
-    def __len__(self):
-        return len(self._pairs)
-
-    def chunks(self, size):
-        yield self._pairs
-
-    def describe(self):
-        return "pairs"
+SOURCES = [random_ids(s) for s, _ in LENGTHS]
+TARGETS = [random_ids(t + 31)[31:] for _, t in LENGTHS]
 
 
-def text(rng, length):
-    return " ".join(map(str, rng.integers(3, V, length)))
+def full_forward(model, params):
+    """Log-probabilities [T, V] and attention weights of each pair, by the model's own pass."""
+    found = []
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        tgt_in = np.array([[BOS, *target[:-1]]])
+        logits, weights = model.bind(params)(np.array([source]), tgt_in, return_weights=True)
+        found.append((np.array(jax.nn.log_softmax(logits[0])), weights))
+    return found
 
 
-@pytest.mark.parametrize("config", [MODEL, RNN], ids=["transformer", "rnn"])
-def test_hits_are_those_of_the_full_forward_pass(config, random_params):
+def shown(config, weights):
+    """Of the last layer but one, the mean of the heads, [T, S]."""
+    if config == DEEP:
+        return weights.cross[1][0].mean(axis=0)
+    return weights[1][0] if config == CONVOLUTIONAL else weights[0]
+
+
+@pytest.mark.parametrize(
+    "config", [DEEP, RNN, CONVOLUTIONAL], ids=["transformer", "rnn", "convolutional"]
+)
+def test_it_is_the_full_forward_pass(config, random_params):
     model = build_model(config, sizes_of(V))
     params = random_params(model)
-    rng = np.random.default_rng(0)
-    # Targets shorter and longer than their sources, some beyond the narrowest batch.
-    lengths = [(1, 3), (5, 2), (19, 1), (2, 23), (7, 7), (13, 0)]
-    pairs = [(text(rng, s), text(rng, t)) for s, t in lengths]
-    decoder = ForcedDecoder(model, Tokenizers(Digits(), Digits()), make_mesh(MeshConfig(0, 1, 1)))
-    sources, references = zip(*pairs, strict=True)
+    done = []
+    found = ForcedDecoder(model, MESH).decode(
+        (params, {}), SOURCES, TARGETS, attention=True, progress=done.append
+    )
+    assert done[-1] == 6
+    hits = 0
+    for target, forced, (log_probs_TV, weights) in zip(
+        TARGETS, found, full_forward(model, params), strict=True
+    ):
+        expected_T = log_probs_TV[np.arange(len(target)), target]
+        np.testing.assert_allclose(forced.log_probs_T, expected_T, rtol=2e-4, atol=2e-5)
+        log_probs_TV[:, :EOS] = -np.inf  # PAD and BOS
+        np.testing.assert_array_equal(forced.expected_T, log_probs_TV.argmax(-1))
+        hits += (forced.expected_T == target).sum()
+        np.testing.assert_allclose(forced.attention_TS, shown(config, weights), rtol=1e-3)
+        np.testing.assert_allclose(forced.attention_TS.sum(axis=1), 1, rtol=1e-5)
+    assert 0 < hits < 24
 
-    src_BS, tgt_out_BT = np.zeros((6, 20), int), np.zeros((6, 24), int)
-    for row, (source, reference) in enumerate(pairs):
-        src_BS[row, : lengths[row][0] + 1] = [*map(int, source.split()), EOS]
-        tgt_out_BT[row, : lengths[row][1] + 1] = [*map(int, reference.split()), EOS]
-    tgt_in_BT = np.roll(tgt_out_BT, 1, axis=1) * (tgt_out_BT > 0)
-    tgt_in_BT[:, 0] = BOS
-    logits_BTV = np.array(model.bind(params)(src_BS, tgt_in_BT))
-    logits_BTV[:, :, :EOS] = -np.inf  # PAD and BOS
-    hits_BT = logits_BTV.argmax(-1) == tgt_out_BT
 
-    found = decoder.hits((params, {}), sources, references)
-    assert 0 < sum(hits.sum() for hits in found) < 24
-    for row, hits in enumerate(found):
-        np.testing.assert_array_equal(hits, hits_BT[row, : lengths[row][1] + 1])
+def test_the_attention_of_an_ensemble_is_the_mean(random_params):
+    models = [build_model(config, sizes_of(V)) for config in (DEEP, RNN)]
+    params = [random_params(model) for model in models]
+
+    def weights(model, variables):
+        found = ForcedDecoder(model, MESH).decode(variables, SOURCES, TARGETS, attention=True)
+        return [forced.attention_TS for forced in found]
+
+    apart = [weights(model, (own, {})) for model, own in zip(models, params, strict=True)]
+    together = weights(Ensemble(models), (params, [{}, {}]))
+    for one, other, both in zip(*apart, together, strict=True):
+        np.testing.assert_allclose(both, (one + other) / 2, rtol=1e-5)
+
+
+def test_a_model_without_attention(random_params):
+    small = {"embedding_size": 6, "hidden_size": 7}
+    config = RNNConfig(**rnn_sutskever.get_config().model.to_dict() | small)
+    model = build_model(config, sizes_of(V))
+    decoder, variables = ForcedDecoder(model, MESH), (random_params(model), {})
+    assert decoder.decode(variables, SOURCES, TARGETS)[0].attention_TS is None
+    with pytest.raises(UserError, match="this needs attention, and model.attention is 'none'"):
+        decoder.decode(variables, SOURCES, TARGETS, attention=True)
 
 
 def test_what_is_compiled_in_advance_is_all_that_is_needed(random_params):
     model = build_model(MODEL, sizes_of(V))
-    params = random_params(model)
-    pairs = Pairs([("3 4", "5")] * 40 + [(" ".join("3" * 40), "4"), ("3", " ".join("4" * 40))])
-    decoder = ForcedDecoder(model, Tokenizers(Digits(), Digits()), make_mesh(MeshConfig(0, 1, 1)))
-    programs = decoder.prepare((params, {}), pairs)
+    variables = random_params(model), {}
+    sources = [random_ids(2)] * 40 + [random_ids(40), random_ids(1)]
+    targets = [random_ids(1)] * 41 + [random_ids(40)]
+    decoder = ForcedDecoder(model, MESH)
+    programs = decoder.prepare(variables, sources, targets)
     assert list(programs) == ["forced decoding, 32 x 64 tokens", "forced decoding, 32 x 16 tokens"]
-    decoder.hits((params, {}), *zip(*pairs.pairs(), strict=True))
-    assert len(decoder.prepare((params, {}), pairs)) == 2
+    decoder.decode(variables, sources, targets)
+    assert decoder.prepare(variables, sources, targets) == programs

@@ -193,8 +193,8 @@ def next_state(state, token, step):
     return (31 * state + 7 * token + step + 1) % STATES
 
 
-@functools.partial(jax.jit, static_argnames=("beam_size", "longest"))
-def search(tables_BXV, max_length_B, alpha, *, beam_size, longest):
+@functools.partial(jax.jit, static_argnames=("beam_size", "longest", "nbest"))
+def search(tables_BXV, max_length_B, alpha, *, beam_size, longest, nbest=1):
     def step_fn(tokens_N, cache):
         state_N = next_state(cache["hypothesis"]["state"], tokens_N, cache["step"])
         sentence_N = jnp.arange(len(tokens_N)) // beam_size
@@ -208,7 +208,13 @@ def search(tables_BXV, max_length_B, alpha, *, beam_size, longest):
         "hypothesis": {"state": jnp.zeros(len(tables_BXV) * beam_size, jnp.int32)},
     }
     return beam_search(
-        step_fn, cache, max_length_B, beam_size=beam_size, alpha=alpha, longest=longest
+        step_fn,
+        cache,
+        max_length_B,
+        beam_size=beam_size,
+        alpha=alpha,
+        longest=longest,
+        nbest=nbest,
     )
 
 

@@ -10,7 +10,8 @@ from small_configs import sizes_of
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.batching import CPU_TOKENS, batches, most_rows
-from transformer.decoding.translation import DecodingConfig, Translator
+from transformer.decoding.config import DecodingConfig
+from transformer.decoding.translation import Translator
 from transformer.models.family import build_model
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh

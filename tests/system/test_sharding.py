@@ -24,7 +24,8 @@ from configs import base
 from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
-from transformer.decoding.translation import DecodingConfig, Translator
+from transformer.decoding.config import DecodingConfig
+from transformer.decoding.translation import Translator
 from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.transformer import FAMILY, TransformerConfig

@@ -42,12 +42,16 @@ class BoundEnsemble(NamedTuple):
         """The logarithms [N, V] of the mean probabilities of the next token."""
         log_probs_KNV, caches = [], []
         for number, model in enumerate(self.models):
-            own = {name: parts[number] for name, parts in cache.items() if name != "step"}
-            logits_NV, own = model.decode_step(tokens_N, {"step": cache["step"], **own})
+            shared = {name: cache[name] for name in ("step", "attention") if name in cache}
+            own = {name: parts[number] for name, parts in cache.items() if name not in shared}
+            logits_NV, own = model.decode_step(tokens_N, {**shared, **own})
             log_probs_KNV.append(jax.nn.log_softmax(logits_NV))
             caches.append(own)
         sum_NV = jax.nn.logsumexp(jnp.stack(log_probs_KNV), axis=0)
-        return sum_NV - jnp.log(len(self.models)), _together(caches)
+        together = _together(caches)
+        if "attention" in cache:  # the mean of the models
+            together["attention"] = sum(own["attention"] for own in caches) / len(caches)
+        return sum_NV - jnp.log(len(self.models)), together
 
 
 def _together(caches: Sequence[Cache]) -> Cache:

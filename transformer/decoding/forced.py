@@ -1,20 +1,26 @@
-"""What a model expects next after each prefix of a given target (teacher forcing)."""
+"""What a model thinks of given targets: it decodes with the true prefix (teacher forcing)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.sources import PairSource
-from transformer.data.tokenizers import Tokenizers
-from transformer.data.vocabulary import BOS, EOS, PAD
+from transformer.data.vocabulary import BOS, PAD
 from transformer.decoding.batching import CPU_TOKENS, Shape, batches
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.translation import Variables
+from transformer.decoding.programs import Programs, Variables
+from transformer.decoding.top_k import log_softmax
 from transformer.models.functional import FunctionalModel
-from transformer.system.distributed import barrier
-from transformer.system.sharding import distribute, replicated, split_over_all
+
+
+class Forced(NamedTuple):
+    """What is known of each token of a target, EOS included."""
+
+    log_probs_T: np.ndarray  # natural logarithms
+    expected_T: np.ndarray  # the most probable token in its place
+    attention_TS: np.ndarray | None  # the weights over source tokens when it was predicted
 
 
 class ForcedDecoder:
@@ -23,75 +29,87 @@ class ForcedDecoder:
     It goes token by token, as a search does, so that it works with every model that decodes.
     """
 
-    def __init__(
-        self,
-        model: FunctionalModel | Ensemble,
-        tokenizers: Tokenizers,
-        mesh: jax.sharding.Mesh,
-    ):
-        self.tokenizers = tokenizers
+    def __init__(self, model: FunctionalModel | Ensemble, mesh: jax.sharding.Mesh):
         self.num_devices = mesh.size
 
-        def predict(variables: Variables, src_BS: jax.Array, tgt_in_BT: jax.Array) -> jax.Array:
+        def decode(
+            variables: Variables,
+            src_BS: jax.Array,
+            tgt_in_BT: jax.Array,
+            tgt_out_BT: jax.Array,
+            attention: bool,
+        ) -> Forced:
             bound = model.bind(*variables)
             cache = bound.init_cache(bound.encode(src_BS), src_BS, 1, tgt_in_BT.shape[1])
+            if attention:
+                cache["attention"] = jnp.zeros(src_BS.shape)
 
-            def step(cache, tokens_B):
-                logits_BV, cache = bound.decode_step(tokens_B, cache)
+            def step(cache, tokens):
+                in_B, out_B = tokens
+                logits_BV, cache = bound.decode_step(in_B, cache)
+                log_probs_BV = log_softmax(logits_BV)
+                log_probs_B = jnp.take_along_axis(log_probs_BV, out_B[:, None], axis=1)[:, 0]
                 # Like a search, it never expects PAD or BOS.
-                logits_BV = logits_BV.at[:, jnp.array([PAD, BOS])].set(-jnp.inf)
-                return cache, jnp.argmax(logits_BV, axis=-1)
+                log_probs_BV = log_probs_BV.at[:, jnp.array([PAD, BOS])].set(-jnp.inf)
+                expected_B = jnp.argmax(log_probs_BV, axis=-1)
+                return cache, Forced(log_probs_B, expected_B, cache.get("attention"))
 
-            return jax.lax.scan(step, cache, tgt_in_BT.T)[1].T
+            _, found = jax.lax.scan(step, cache, (tgt_in_BT.T, tgt_out_BT.T))
+            return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
 
-        self._rows, everywhere = split_over_all(mesh), replicated(mesh)
-        self._gather = jax.jit(lambda variables: variables, out_shardings=everywhere)
-        self._predict = jax.jit(
-            predict, in_shardings=(everywhere, self._rows, self._rows), out_shardings=everywhere
-        )
-        self._compiled: dict[Shape, jax.stages.Compiled] = {}
+        self._programs = Programs(decode, mesh, static_argnames="attention")
 
-    def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
-        """Compiles and runs once what the pairs of `source` need, the largest first."""
-        variables = self._gather(variables)
-        for shape, _ in self._batches(*self._encode(*zip(*source.pairs()))):
-            if shape not in self._compiled:
-                empty = np.full(shape, PAD, np.int32)
-                self._run(variables, empty, empty)
-        return {f"forced decoding, {r} x {w} tokens": x for (r, w), x in self._compiled.items()}
+    def prepare(
+        self,
+        variables: Variables,
+        sources: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+    ) -> dict[str, jax.stages.Compiled]:
+        """Compiles and runs once what these pairs of token ids need, the largest first."""
+        variables = self._programs.gather(variables)
+        programs = {}
+        for shape, _ in self._batches(sources, targets):
+            empty = np.full(shape, PAD, np.int32)
+            name = f"forced decoding, {shape.rows} x {shape.width} tokens"
+            programs[name] = self._programs.compiled(
+                variables, empty, empty, empty, attention=False
+            )
+            self._programs(variables, empty, empty, empty, attention=False)
+        return programs
 
-    def hits(
-        self, variables: Variables, sources: Sequence[str], references: Sequence[str]
-    ) -> list[np.ndarray]:
-        """For each reference, at which of its tokens, EOS included, the model is right, [T]."""
-        variables = self._gather(variables)
-        sources, targets = self._encode(sources, references)
-        found = [np.empty(0, bool)] * len(targets)
+    def decode(
+        self,
+        variables: Variables,
+        sources: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        attention: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[Forced]:
+        """For each pair of token ids, both with EOS.
+
+        attention: whether it is wanted; UserError if the model has none.
+        """
+        variables = self._programs.gather(variables)
+        results: list[Forced | None] = [None] * len(targets)
+        done = 0
         for shape, members in self._batches(sources, targets):
-            src_BS, tgt_in_BT = (np.full(shape, PAD, np.int32) for _ in range(2))
+            src_BS, in_BT, out_BT = (np.full(shape, PAD, np.int32) for _ in range(3))
             for row, i in enumerate(members):
                 src_BS[row, : len(sources[i])] = sources[i]
-                tgt_in_BT[row, : len(targets[i])] = [BOS, *targets[i][:-1]]
-            predicted_BT = self._run(variables, src_BS, tgt_in_BT)
+                in_BT[row, : len(targets[i])] = [BOS, *targets[i][:-1]]
+                out_BT[row, : len(targets[i])] = targets[i]
+            found = self._programs(variables, src_BS, in_BT, out_BT, attention=attention)
+            found = jax.tree.map(np.asarray, found)
             for row, i in enumerate(members):
-                found[i] = predicted_BT[row, : len(targets[i])] == targets[i]
-        return found
-
-    def _encode(self, *sides: Sequence[str]) -> list[list[list[int]]]:
-        """The token ids and EOS of all lines of the sources and of the references."""
-        return [
-            [[*tokens, EOS] for tokens in tokenizer.encode_batch(list(lines), num_threads=-1)]
-            for tokenizer, lines in zip(self.tokenizers, sides, strict=True)
-        ]
+                S, T = len(sources[i]), len(targets[i])
+                attention_TS = found.attention_TS[row, :T, :S] if attention else None
+                log_probs_T, expected_T = found.log_probs_T[row, :T], found.expected_T[row, :T]
+                results[i] = Forced(log_probs_T, expected_T, attention_TS)
+            done += len(members)
+            progress(done)
+        return results
 
     def _batches(self, sources, targets) -> list[tuple[Shape, list[int]]]:
         longer = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
         return batches(longer, lambda width: max(1, CPU_TOKENS // width), self.num_devices)
-
-    def _run(self, variables: Variables, src_BS: np.ndarray, tgt_in_BT: np.ndarray) -> np.ndarray:
-        arguments = [distribute(lambda x: x, x, self._rows) for x in (src_BS, tgt_in_BT)]
-        shape = Shape(*src_BS.shape)
-        if shape not in self._compiled:
-            self._compiled[shape] = self._predict.lower(variables, *arguments).compile()
-            barrier()  # one may have compiled for longer
-        return np.asarray(self._compiled[shape](variables, *arguments))

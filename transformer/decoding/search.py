@@ -1,14 +1,21 @@
-"""Beam search (Section 6.1) over any step function; it never sees a model."""
+"""The loop of all searches, over any step function; it never sees a model.
+
+A search is made of parts. A `Choice` says which continuations the hypotheses take: the best ones
+(beam search, Section 6.1), or samples, ... Rules say what an output must be like. See choices.py
+and rules.py.
+"""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from transformer.data.vocabulary import BOS, EOS, PAD
-from transformer.decoding.top_k import log_softmax, top_k
+from transformer.decoding.choices import Beam, Choice
+from transformer.decoding.rules import Moment, Rule
+from transformer.decoding.top_k import log_softmax
 from transformer.models.cache import with_room
 
 Cache = dict[str, Any]
@@ -22,21 +29,32 @@ class Hypotheses(NamedTuple):
     """
 
     tokens_BML: jax.Array
-    scores_BM: jax.Array  # log-probability divided by the length penalty
-    log_probs_BM: jax.Array  # natural logarithm, EOS included
+    token_log_probs_BML: jax.Array  # natural logarithms; 0 for PAD
+    scores_BM: jax.Array  # log-probability divided by the length penalty, and what rules add
+    log_probs_BM: jax.Array  # EOS included
 
 
 class _State(NamedTuple):
     step: jax.Array
     cache: Cache
-    live_tokens_BML: jax.Array
+    live_tokens_BML: jax.Array  # BOS first
+    live_token_log_probs_BML: jax.Array
     live_log_probs_BM: jax.Array
+    wishes: list[Any]  # the state of each rule
     finished: Hypotheses
 
 
 def gnmt_length_penalty(length: jax.Array, alpha: float) -> jax.Array:
     """((5 + length) / 6)^alpha, Wu et al. 2016, Equation 14; the length includes EOS."""
     return ((5 + length) / 6) ** alpha
+
+
+def power_length_penalty(length: jax.Array, alpha: float) -> jax.Array:
+    """length^alpha, EOS included, as in fairseq; alpha 1 gives the mean log-probability."""
+    return jnp.asarray(length, jnp.float32) ** alpha
+
+
+LENGTH_PENALTIES = {"gnmt": gnmt_length_penalty, "power": power_length_penalty}
 
 
 def beam_search(
@@ -47,26 +65,32 @@ def beam_search(
     beam_size: int,
     alpha: float,
     longest: int,
+    length_penalty: Callable[[jax.Array, float], jax.Array] = gnmt_length_penalty,
+    nbest: int = 1,
+    choice: Choice | None = None,
+    rules: Sequence[Rule] = (),
 ) -> Hypotheses:
     """The best outputs by log-probability / length penalty, alpha >= 0.
 
     step_fn(tokens_N, cache) -> (logits_NV, cache): see models/cache.py for the cache.
     max_length_B: the most tokens of each sentence's output, EOS included; at that length the
     search forces EOS (with its own probability). `longest` is a static bound on them.
+    choice: beam search if none.
 
-    The search ends for a sentence when none of its live hypotheses can still beat its best
-    finished one, however they go on, so the first hypothesis is what a search without early
-    termination would give. EOS counts as finished wherever it stands among the best 2M
-    continuations; with beam 1, only where it is the best one, which makes that the greedy search.
+    The search ends for a sentence when none of its live hypotheses can still beat its finished
+    hypothesis number `nbest`, however they go on. So the first `nbest` are what a search without
+    early termination would give; those after them are what was found on the way.
     """
     batch_size, M = max_length_B.shape[0], beam_size
-    max_penalty_B = gnmt_length_penalty(max_length_B, alpha)
+    rules = [*rules, choice or Beam()]  # whose state is the last
+    max_penalty_B = length_penalty(jnp.maximum(max_length_B, 1), alpha)
 
     def unsettled(state: _State) -> jax.Array:
-        """Sentences [B] whose best live hypothesis may still win."""
-        # Log-probabilities only fall, and the penalty of the longest output divides most.
-        bound_B = state.live_log_probs_BM[:, 0] / max_penalty_B
-        return (state.step < max_length_B) & (bound_B > state.finished.scores_BM[:, 0])
+        """Sentences [B] whose live hypotheses may still win."""
+        # Log-probabilities only fall, what rules add is at most 0, and the penalty of the longest
+        # output divides most.
+        bound_B = state.live_log_probs_BM.max(axis=1) / max_penalty_B
+        return (state.step < max_length_B) & (bound_B > state.finished.scores_BM[:, nbest - 1])
 
     def extend(state: _State) -> _State:
         # 1. The probability of every continuation of every live hypothesis.
@@ -76,58 +100,90 @@ def beam_search(
         logits_NV, cache = step_fn(newest_BM.reshape(-1), state.cache)
         V = logits_NV.shape[-1]
         log_probs_BMV = log_softmax(logits_NV).reshape(batch_size, M, V)
-        is_last_B = state.step + 1 >= max_length_B
-        forbidden_BV = is_last_B[:, None] & (jnp.arange(V) != EOS)[None]
-        # PAD and BOS are never output.
-        forbidden_BV |= ((jnp.arange(V) == PAD) | (jnp.arange(V) == BOS))[None]
-        log_probs_BMV = jnp.where(forbidden_BV[:, None], -jnp.inf, log_probs_BMV)
-        total_BMV = state.live_log_probs_BM[:, :, None] + log_probs_BMV
 
-        # 2. The best 2M: at most M of them end in EOS, so at least M go on. A greedy search has
-        #    one, and with EOS nothing that goes on.
-        candidates = 1 if M == 1 else min(2 * M, M * V)
-        best_BC, index_BC = top_k(total_BMV.reshape(batch_size, M * V), candidates)
+        # 2. What may not be: EOS is all that may be at the end, PAD and BOS never, ...
+        is_last_B = state.step + 1 >= max_length_B
+        allowed_BMV = (jnp.arange(V) == EOS)[None] | ~is_last_B[:, None]
+        allowed_BMV &= ((jnp.arange(V) != PAD) & (jnp.arange(V) != BOS))[None]
+        allowed_BMV = allowed_BMV[:, None]
+        moment = Moment(state.step, state.live_tokens_BML, cache.get("attention"), V)
+        wishes = [rule.see(own, moment) for rule, own in zip(rules, state.wishes, strict=True)]
+        for rule, own in zip(rules, wishes, strict=True):
+            if (mask_BMV := rule.allowed(own, moment)) is not None:
+                allowed_BMV &= mask_BMV
+        log_probs_BMV = jnp.where(allowed_BMV, log_probs_BMV, -jnp.inf)
+
+        # 3. The candidates, in the order in which they are to go on.
+        index_BC = rules[-1].candidates(wishes[-1], moment, log_probs_BMV, state.live_log_probs_BM)
         parent_BC, token_BC = index_BC // V, index_BC % V
-        tokens_BCL = jnp.take_along_axis(state.live_tokens_BML, parent_BC[:, :, None], axis=1)
-        tokens_BCL = jax.lax.dynamic_update_slice_in_dim(
-            tokens_BCL, token_BC[:, :, None], state.step + 1, axis=2
-        )
+        newest_BC = jnp.take_along_axis(log_probs_BMV.reshape(batch_size, -1), index_BC, axis=1)
+        total_BC = _take(state.live_log_probs_BM, parent_BC) + newest_BC
+
+        def extended(x_BML: jax.Array, newest_BC: jax.Array) -> jax.Array:
+            x_BCL = _take(x_BML, parent_BC)
+            return jax.lax.dynamic_update_slice_in_dim(
+                x_BCL, newest_BC[:, :, None], state.step + 1, axis=2
+            )
+
+        tokens_BCL = extended(state.live_tokens_BML, token_BC)
+        token_log_probs_BCL = extended(state.live_token_log_probs_BML, newest_BC)
         ends_BC = token_BC == EOS
 
-        # 3. Those that end join the finished ones, of which the best M are kept.
-        penalty = gnmt_length_penalty(state.step + 1, alpha)
+        # 4. Those that end join the finished ones, of which the best M are kept. A sentence that
+        #    is settled keeps what it has, whatever others in its batch still do.
+        added_BM = sum(rule.added(own) for rule, own in zip(rules, wishes, strict=True))
+        scores_BC = total_BC / length_penalty(state.step + 1, alpha)
+        scores_BC += _take(jnp.broadcast_to(added_BM, (batch_size, M)), parent_BC)
+        counts_BC = ends_BC & rules[-1].distinct(tokens_BCL) & unsettled(state)[:, None]
         ended = Hypotheses(
             tokens_BCL[:, :, 1:],
-            jnp.where(ends_BC, best_BC / penalty, -jnp.inf),
-            jnp.where(ends_BC, best_BC, -jnp.inf),
-        )
-        # A sentence that is settled keeps what it has, whatever others in its batch still do.
-        ended = ended._replace(
-            scores_BM=jnp.where(unsettled(state)[:, None], ended.scores_BM, -jnp.inf)
+            token_log_probs_BCL[:, :, 1:],
+            jnp.where(counts_BC, scores_BC, -jnp.inf),
+            jnp.where(counts_BC, total_BC, -jnp.inf),
         )
         both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), state.finished, ended)
         _, keep_BM = jax.lax.top_k(both.scores_BM, M)
         finished = Hypotheses(*(_take(x, keep_BM) for x in both))
 
-        # 4. The best M of the others stay alive, and the cache follows them.
-        live_log_probs_BM, keep_BM = jax.lax.top_k(jnp.where(ends_BC, -jnp.inf, best_BC), M)
+        # 5. The first M of the others stay alive, and what belongs to them follows.
+        _, keep_BM = jax.lax.top_k((~ends_BC).astype(jnp.int32), M)
         parent_BM = _take(parent_BC, keep_BM)
         parent_N = (parent_BM + jnp.arange(batch_size)[:, None] * M).reshape(-1)
         cache = {
             **cache,
             "hypothesis": jax.tree.map(lambda x: x[parent_N], cache["hypothesis"]),
         }
-        live_tokens_BML = _take(tokens_BCL, keep_BM)
-        return _State(state.step + 1, cache, live_tokens_BML, live_log_probs_BM, finished)
+        newest_BM = _take(token_BC, keep_BM)
+        wishes = [
+            rule.follow(jax.tree.map(lambda x: _take(x, parent_BM), own), newest_BM)
+            for rule, own in zip(rules, wishes, strict=True)
+        ]
+        return _State(
+            state.step + 1,
+            cache,
+            _take(tokens_BCL, keep_BM),
+            _take(token_log_probs_BCL, keep_BM),
+            _take(jnp.where(ends_BC, -jnp.inf, total_BC), keep_BM),
+            wishes,
+            finished,
+        )
 
-    live_log_probs_BM = jnp.full((batch_size, M), -jnp.inf).at[:, 0].set(0.0)
     none_BM = jnp.full((batch_size, M), -jnp.inf)
+    tokens_BML = jnp.full((batch_size, M, longest + 1), PAD, jnp.int32).at[:, :, 0].set(BOS)
+    token_log_probs_BML = jnp.zeros(tokens_BML.shape)
     state = _State(
         step=jnp.zeros((), jnp.int32),
         cache=cache,
-        live_tokens_BML=jnp.full((batch_size, M, longest + 1), PAD, jnp.int32).at[:, :, 0].set(BOS),
-        live_log_probs_BM=live_log_probs_BM,
-        finished=Hypotheses(jnp.full((batch_size, M, longest), PAD, jnp.int32), none_BM, none_BM),
+        live_tokens_BML=tokens_BML,
+        live_token_log_probs_BML=token_log_probs_BML,
+        live_log_probs_BM=rules[-1].first_log_probs(batch_size, M),
+        wishes=[rule.start(batch_size, M) for rule in rules],
+        finished=Hypotheses(
+            jnp.full((batch_size, M, longest), PAD, jnp.int32),
+            token_log_probs_BML[:, :, 1:],
+            none_BM,
+            none_BM,
+        ),
     )
     for room in _rooms(cache, longest):
         state = state._replace(cache=with_room(state.cache, M, room))

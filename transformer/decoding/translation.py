@@ -1,44 +1,59 @@
-"""Sentences in, sentences out: tokens, batches of similar length, beam search, text."""
+"""Sentences in, sentences out: tokens, batches of similar length, a search, text."""
 
-import dataclasses
+import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS, PAD
 from transformer.decoding.batching import Shape, batches, most_rows
+from transformer.decoding.choices import Beam, Constrained, DiverseBeam, Sample, phrase_tables
+from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.search import Hypotheses, beam_search
+from transformer.decoding.forced import ForcedDecoder
+from transformer.decoding.programs import Programs, Variables
+from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix
+from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, beam_search
+from transformer.decoding.word_alignment import word_alignment, words_of_tokens
 from transformer.models.functional import FunctionalModel
-from transformer.system.distributed import barrier
-from transformer.system.errors import check_range
-from transformer.system.sharding import distribute, replicated, split_over_all
-
-Variables = tuple[dict[str, Any], dict[str, Any]]
+from transformer.system.errors import UserError
 
 
-@dataclasses.dataclass(frozen=True)
-class DecodingConfig:
-    """See configs/base.py."""
+class Translation(NamedTuple):
+    """An output, and what the model thinks of it. Logarithms are natural."""
 
-    beam_size: int
-    length_penalty: float
-    max_extra_length: int
+    text: str
+    score: float  # what a search compares: log_prob by length penalty, and coverage penalty
+    log_prob: float  # of all tokens
+    tokens: list[int]  # EOS included, if the search found it
+    token_log_probs: list[float]
+    alignment: list[tuple[int, int]] | None = None  # source word and target word, from 0
 
-    def __post_init__(self):
-        check_range(self, "decoding", "beam_size max_extra_length", 1)
-        check_range(self, "decoding", "length_penalty", 0)
+
+class _Wishes(NamedTuple):
+    """What is asked of the output of each row; None: nothing."""
+
+    max_length_B: np.ndarray
+    min_length_B: np.ndarray | None
+    prefix_BP: np.ndarray | None
+    phrase_BPC: np.ndarray | None
+    next_BPCC: np.ndarray | None
+    seed_B: np.ndarray | None
+
+
+class _Sentence(NamedTuple):
+    source: np.ndarray  # token ids and EOS; empty if blank
+    prefix: list[int]
+    phrases: list[tuple[int, ...]]
 
 
 class Translator:
-    """Translates with given variables; compiled searches are kept for the next call.
-
-    Variables are a pair: the parameters of a model, and its extra state ({} for most).
-    """
+    """Translates with given variables; compiled searches are kept for the next call."""
 
     def __init__(
         self,
@@ -49,42 +64,73 @@ class Translator:
     ):
         self.tokenizers = tokenizers
         self.config = config
+        self.forced = ForcedDecoder(model, mesh)
         self._mesh = mesh
         self._model = model
+        self._programs = Programs(self._find, mesh, static_argnames=("beam_size", "nbest"))
 
-        def search(variables: Variables, src_BS: jax.Array, max_length_B: jax.Array) -> Hypotheses:
-            longest = src_BS.shape[1] + config.max_extra_length
-            bound = model.bind(*variables)
-            cache = bound.init_cache(bound.encode(src_BS), src_BS, config.beam_size, longest)
-            return beam_search(
-                bound.decode_step,
-                cache,
-                max_length_B,
-                beam_size=config.beam_size,
-                alpha=config.length_penalty,
-                longest=longest,
-            )
-
-        # Each device decodes its rows with all of the parameters: a step of a search is too
-        # little work to wait for messages. All processes then get all hypotheses.
-        self._rows, everywhere = split_over_all(mesh), replicated(mesh)
-        self._gather = jax.jit(lambda variables: variables, out_shardings=everywhere)
-        self._search = jax.jit(
-            search, in_shardings=(everywhere, self._rows, self._rows), out_shardings=everywhere
+    def _find(
+        self,
+        variables: Variables,
+        src_BS: jax.Array,
+        wishes: _Wishes,
+        *,
+        beam_size: int,
+        nbest: int,
+    ) -> Hypotheses:
+        """The part that is compiled."""
+        c = self.config
+        longest = c.longest(src_BS.shape[1])
+        bound = self._model.bind(*variables)
+        cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
+        rules = []
+        if wishes.min_length_B is not None:
+            rules.append(MinLength(wishes.min_length_B))
+        if wishes.prefix_BP is not None:
+            rules.append(Prefix(wishes.prefix_BP))
+        if c.no_repeat_ngram:
+            rules.append(NoRepeat(c.no_repeat_ngram))
+        if c.coverage_penalty:
+            cache["attention"] = jnp.zeros((len(src_BS) * beam_size, src_BS.shape[1]))
+            rules.append(Coverage(c.coverage_penalty, src_BS != PAD))
+        if wishes.phrase_BPC is not None:
+            choice = Constrained(wishes.phrase_BPC, wishes.next_BPCC)
+        elif wishes.seed_B is not None:
+            keys_B = jax.vmap(jax.random.key)(wishes.seed_B)
+            keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, c.seed)
+            choice = Sample(c.temperature, c.top_k, c.top_p, keys_B)
+        elif c.beam_groups > 1:
+            choice = DiverseBeam(c.beam_groups, c.diversity)
+        else:
+            choice = Beam()
+        found = beam_search(
+            bound.decode_step,
+            cache,
+            wishes.max_length_B,
+            beam_size=beam_size,
+            alpha=c.length_penalty,
+            longest=longest,
+            length_penalty=LENGTH_PENALTIES[c.length_penalty_form],
+            nbest=nbest,
+            choice=choice,
+            rules=rules,
         )
-        self._compiled: dict[Shape, jax.stages.Compiled] = {}
+        return Hypotheses(*(x[:, :nbest] for x in found))
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what the sentences of `source` need, the largest first."""
         texts = [text for text, _ in source.pairs()]
-        extra = self.config.max_extra_length
-        shapes = {shape for shape, _ in self._batches(variables, self._encode(texts))}
-        variables = self._gather(variables)
+        sentences = self._encode(texts, None, None)
+        variables = self._programs.gather(variables)
+        beam_size = self._beam_size(sentences, 1)
+        shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
         programs = {}
-        for shape in sorted(shapes, key=lambda shape: -shape.rows * (shape.width + extra)):
-            rows, width = shape
-            self._run(variables, np.full(shape, PAD, np.int32), np.zeros(rows, np.int32))
-            programs[f"search, {rows} x {width} source tokens"] = self._compiled[shape]
+        for shape in sorted(shapes, key=lambda s: -s.rows * self.config.longest(s.width)):
+            arguments = self._arrays(sentences, shape, [], _sizes_of_wishes(sentences))
+            static = {"beam_size": beam_size, "nbest": 1}
+            name = f"search, {shape.rows} x {shape.width} source tokens"
+            programs[name] = self._programs.compiled(variables, *arguments, **static)
+            self._programs(variables, *arguments, **static)
         return programs
 
     def translate(
@@ -97,43 +143,240 @@ class Translator:
 
         `progress` is called with the number of sentences done so far.
         """
-        variables = self._gather(variables)
-        sources = self._encode(sentences)
-        translations = [""] * len(sentences)
+        found = self.search(variables, sentences, progress=progress)
+        return [translations[0].text if translations else "" for translations in found]
+
+    def search(
+        self,
+        variables: Variables,
+        sentences: Sequence[str],
+        *,
+        nbest: int = 1,
+        prefixes: Sequence[str] | None = None,
+        constraints: Sequence[Sequence[str]] | None = None,
+        alignments: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[list[Translation]]:
+        """The best `nbest` translations of each sentence, best first; none for an empty line.
+
+        prefixes: how the translation of each sentence begins; "" if it may as it likes.
+        constraints: for each sentence the phrases that its translation contains.
+        alignments: whether to find out which words translate each other.
+        progress: is called with the number of sentences done so far.
+        Raises UserError if a sentence has no translation as it is asked for.
+        """
+        self._check(nbest, constraints)
+        variables = self._programs.gather(variables)
+        encoded = self._encode(sentences, prefixes, constraints)
+        for number, sentence in enumerate(encoded, 1):
+            self._check_room(sentence, number, len(encoded))
+        sizes = _sizes_of_wishes(encoded)
+        beam_size = self._beam_size(encoded, nbest)
+        results: list[list[Translation]] = [[] for _ in sentences]
         done = 0
-        for shape, members in self._batches(variables, sources):
-            src_BS = np.full(shape, PAD, np.int32)
-            max_length_B = np.zeros(shape.rows, np.int32)  # 0: an empty row, settled at once
+        for shape, members in self._batches(variables, encoded, beam_size):
+            found = self._programs(
+                variables,
+                *self._arrays(encoded, shape, members, sizes),
+                beam_size=beam_size,
+                nbest=nbest,
+            )
+            found = Hypotheses(*map(np.asarray, found))
             for row, i in enumerate(members):
-                src_BS[row, : len(sources[i])] = sources[i]
-                # Section 6.1: input length + 50, the input counted without its EOS.
-                max_length_B[row] = len(sources[i]) - 1 + self.config.max_extra_length
-            best_BL = self._run(variables, src_BS, max_length_B)
-            for row, i in enumerate(members):
-                translations[i] = self.tokenizers.target.decode(best_BL[row].tolist())
+                results[i] = self._translations(found, row)
+                if not results[i]:
+                    raise UserError(
+                        f"sentence {i + 1} of {len(encoded)} has no translation of at most "
+                        f"{self.config.longest(len(encoded[i].source) - 1)} tokens that fulfils "
+                        "all that is asked of it; ask for less, or allow longer ones"
+                    )
             done += len(members)
             progress(done)
-        return translations
+        if alignments:
+            sources = [sentence.source for sentence in encoded]
+            self._align(variables, sources, results)
+        return results
 
-    def _encode(self, sentences: Sequence[str]) -> list[np.ndarray]:
-        """Token ids and EOS of each sentence; nothing of a blank one."""
+    def score(
+        self,
+        variables: Variables,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        alignments: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[Translation]:
+        """The given targets as translations of the sources, with their probabilities.
+
+        score is that of a search, without what a coverage penalty adds.
+        """
+        variables = self._programs.gather(variables)
+        both = self.token_pairs(sources, targets)
+        forced = self.forced.decode(variables, *both, attention=alignments, progress=progress)
+        penalty = LENGTH_PENALTIES[self.config.length_penalty_form]
+        results = []
+        for text, source, target, found in zip(targets, *both, forced, strict=True):
+            log_prob = float(found.log_probs_T.sum(dtype=np.float64))
+            score = log_prob / float(penalty(len(target), self.config.length_penalty))
+            tokens, log_probs = target.tolist(), found.log_probs_T.tolist()
+            pairs = self._pairs(source, target, found.attention_TS) if alignments else None
+            results.append(Translation(text, score, log_prob, tokens, log_probs, pairs))
+        return results
+
+    def token_pairs(
+        self, sources: Sequence[str], targets: Sequence[str]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The token ids of all sources and of all targets, EOS included."""
+        return tuple(
+            [
+                np.asarray([*tokens, EOS], np.int32)
+                for tokens in tokenizer.encode_batch(list(texts), num_threads=-1)
+            ]
+            for tokenizer, texts in zip(self.tokenizers, (sources, targets), strict=True)
+        )
+
+    def _check(self, nbest: int, constraints: Sequence[Sequence[str]] | None) -> None:
+        c = self.config
+        if not 1 <= nbest <= c.beam_size and not c.temperature:
+            raise UserError(
+                f"{nbest} translations of each sentence are asked for, and decoding.beam_size is "
+                f"{c.beam_size}; ask for at least 1 and at most that many, or raise it"
+            )
+        if any(constraints or ()) and (c.temperature or c.beam_groups > 1):
+            name = "temperature" if c.temperature else "beam_groups"
+            raise UserError(
+                f"constraints are for beam search, and decoding.{name} is "
+                f"{getattr(c, name)}; leave one of them out"
+            )
+
+    def _check_room(self, sentence: _Sentence, number: int, total: int) -> None:
+        longest = self.config.longest(len(sentence.source) - 1)
+        for tokens, what in (
+            (sentence.prefix, "prefix"),
+            ([token for phrase in sentence.phrases for token in phrase], "constraints"),
+        ):
+            if len(sentence.source) and len(tokens) >= longest:
+                raise UserError(
+                    f"the {what} of sentence {number} of {total} has {len(tokens)} tokens, and its "
+                    f"translation at most {longest}, EOS included; shorten it, or raise "
+                    "decoding.max_extra_length or decoding.max_length"
+                )
+
+    def _beam_size(self, sentences: Sequence[_Sentence], nbest: int) -> int:
+        """As many samples as are wanted; one hypothesis at least for each bank of constraints."""
+        if self.config.temperature:
+            return nbest
+        most = max((sum(map(len, sentence.phrases)) for sentence in sentences), default=0)
+        return max(self.config.beam_size, 1 + most if most else 0)
+
+    def _encode(
+        self,
+        sentences: Sequence[str],
+        prefixes: Sequence[str] | None,
+        constraints: Sequence[Sequence[str]] | None,
+    ) -> list[_Sentence]:
+        target = self.tokenizers.target
         encoded = self.tokenizers.source.encode_batch(sentences, num_threads=-1)
-        return [
+        sources = [
             np.append(np.asarray(tokens, np.int32), EOS) if text.strip() else np.empty(0, np.int32)
-            for tokens, text in zip(encoded, sentences)
+            for tokens, text in zip(encoded, sentences, strict=True)
+        ]
+        begins = target.encode_batch(list(prefixes or [""] * len(sources)), num_threads=-1)
+        phrases = [
+            list(dict.fromkeys(map(tuple, target.encode_batch(list(texts), num_threads=1))))
+            for texts in constraints or [()] * len(sources)
+        ]
+        return [
+            _Sentence(source, begin, list(filter(None, wanted)))
+            for source, begin, wanted in zip(sources, begins, phrases, strict=True)
         ]
 
+    def _arrays(
+        self,
+        sentences: Sequence[_Sentence],
+        shape: Shape,
+        members: Sequence[int],
+        sizes: tuple[int, int, int],
+    ) -> tuple[np.ndarray, _Wishes]:
+        """The rows of a batch. Those without a member have length 0 and are settled at once."""
+        c, B = self.config, shape.rows
+        longest_prefix, P, C = sizes
+        src_BS = np.full(shape, PAD, np.int32)
+        wishes = _Wishes(
+            max_length_B=np.zeros(B, np.int32),
+            min_length_B=np.zeros(B, np.int32) if c.min_length or c.min_length_ratio else None,
+            prefix_BP=np.full((B, longest_prefix), PAD, np.int32) if longest_prefix else None,
+            phrase_BPC=np.full((B, P, C), PAD, np.int32) if P else None,
+            next_BPCC=np.zeros((B, P, C, C), np.int32) if P else None,
+            seed_B=np.zeros(B, np.uint32) if c.temperature else None,
+        )
+        for row, i in enumerate(members):
+            source, prefix, phrases = sentences[i]
+            src_BS[row, : len(source)] = source
+            # Section 6.1: input length + 50, the input counted without its EOS.
+            wishes.max_length_B[row] = c.longest(len(source) - 1)
+            if wishes.min_length_B is not None:
+                wishes.min_length_B[row] = c.shortest(len(source) - 1)
+            if longest_prefix:
+                wishes.prefix_BP[row, : len(prefix)] = prefix
+            if P:
+                wishes.phrase_BPC[row], wishes.next_BPCC[row] = phrase_tables(phrases, P, C)
+            if c.temperature:  # of the sentence alone, so that its neighbours do not matter
+                wishes.seed_B[row] = zlib.crc32(source.astype("<i4").tobytes())
+        return src_BS, wishes
+
+    def _translations(self, found: Hypotheses, row: int) -> list[Translation]:
+        translations = []
+        for tokens_L, token_log_probs_L, score, log_prob in zip(*(x[row] for x in found)):
+            if score == -np.inf:
+                break
+            length = int(np.argmax(tokens_L == EOS)) + 1
+            tokens = tokens_L[:length].tolist()
+            text = self.tokenizers.target.decode(tokens)
+            token_log_probs = token_log_probs_L[:length].tolist()
+            translations.append(
+                Translation(text, float(score), float(log_prob), tokens, token_log_probs)
+            )
+        return translations
+
+    def _align(
+        self,
+        variables: Variables,
+        sources: Sequence[np.ndarray],
+        results: list[list[Translation]],
+    ) -> None:
+        """Adds the alignments to the translations."""
+        pairs = [
+            (source, np.asarray(translation.tokens, np.int32))
+            for source, translations in zip(sources, results, strict=True)
+            for translation in translations
+        ]
+        forced = self.forced.decode(variables, *zip(*pairs), attention=True) if pairs else []
+        found = iter(
+            self._pairs(source, target, of_target.attention_TS)
+            for (source, target), of_target in zip(pairs, forced, strict=True)
+        )
+        for translations in results:
+            translations[:] = [x._replace(alignment=next(found)) for x in translations]
+
+    def _pairs(self, source, target, attention_TS) -> list[tuple[int, int]]:
+        words = [
+            words_of_tokens(tokenizer, tokens[:-1].tolist())
+            for tokenizer, tokens in zip(self.tokenizers, (source, target), strict=True)
+        ]
+        return word_alignment(attention_TS, *words)
+
     def _batches(
-        self, variables: Variables, sources: Sequence[np.ndarray]
+        self, variables: Variables, sentences: Sequence[_Sentence], beam_size: int
     ) -> list[tuple[Shape, list[int]]]:
         def bytes_of_row(width: int) -> int:
             one = jax.ShapeDtypeStruct((1, width), np.int32)
-            M, longest = self.config.beam_size, width + self.config.max_extra_length
 
             def step(variables, src_BS):
                 bound = self._model.bind(*variables)
-                cache = bound.init_cache(bound.encode(src_BS), src_BS, M, longest)
-                return bound.decode_step(jax.numpy.zeros(M, np.int32), cache)
+                longest = self.config.longest(width)
+                cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
+                return bound.decode_step(jnp.zeros(beam_size, np.int32), cache)
 
             logits_MV, cache = jax.eval_shape(step, variables, one)
             # The logits, and what becomes of them, are there a few times, in float32.
@@ -142,19 +385,21 @@ class Translator:
 
         devices = self._mesh.devices
         return batches(
-            [len(source) for source in sources],
+            [len(sentence.source) for sentence in sentences],
             lambda width: most_rows(width, bytes_of_row, devices.flat[0]),
             devices.size,
         )
 
-    def _run(
-        self, variables: Variables, src_BS: np.ndarray, max_length_B: np.ndarray
-    ) -> np.ndarray:
-        """The tokens of the best hypothesis of each row, [B, L]."""
-        arguments = [distribute(lambda x: x, x, self._rows) for x in (src_BS, max_length_B)]
-        shape = Shape(*src_BS.shape)
-        if shape not in self._compiled:
-            self._compiled[shape] = self._search.lower(variables, *arguments).compile()
-            barrier()  # one may have compiled for longer
-        hypotheses = self._compiled[shape](variables, *arguments)
-        return np.asarray(hypotheses.tokens_BML)[:, 0]
+
+def _sizes_of_wishes(sentences: Sequence[_Sentence]) -> tuple[int, int, int]:
+    """The most tokens of a prefix, phrases, and tokens of a phrase, as powers of 2, or 0.
+
+    So few programs are compiled.
+    """
+    phrases = [sentence.phrases for sentence in sentences]
+    most = (
+        max((len(sentence.prefix) for sentence in sentences), default=0),
+        max(map(len, phrases), default=0),
+        max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=0),
+    )
+    return tuple(1 << (n - 1).bit_length() if n else 0 for n in most)

@@ -5,6 +5,10 @@ B sentences, N = B * M, reorders the leaves of "hypothesis", whose first dimensi
 alone those of "sentence", and those of "places", which only some models have. The rest of this file
 is about these.
 
+Who wants to see attention puts an array [N, S] as "attention" into the cache. There each step
+leaves its weights over the source tokens: of one layer (the last but one, if there are several),
+the mean of its heads.
+
 A search reorders its hypotheses at every step. To reorder their keys and values with them would
 copy the whole cache each time. So these stay in the place, one of M for each sentence, where they
 were written. Each hypothesis has a list of its ancestors instead: in which place the key of each
@@ -117,3 +121,9 @@ def decoding_step(
     own_NLM &= (jnp.arange(L) <= step)[None, :, None]
     mask_B1S = (source_segments_BS > 0)[:, None]
     return DecodingStep(step, ancestors_NL, own_NLM.reshape(B, M, L * M), mask_B1S)
+
+
+def attention_to_see(weights: list[jax.Array]) -> jax.Array:
+    """What a cache shows of the weights [B, H, M, S] of all layers, [N, S]."""
+    weights_BMS = weights[max(0, len(weights) - 2)].mean(axis=1)
+    return weights_BMS.reshape(-1, weights_BMS.shape[2]).astype(jnp.float32)

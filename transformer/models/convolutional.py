@@ -16,6 +16,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
+from transformer.models.cache import attention_to_see
 from transformer.models.convolutional_blocks import (
     HALF,
     Attention,
@@ -164,17 +165,21 @@ class Convolutional(nnx.Module):
         by_sentence = (len(mask_B1S), -1)  # the M hypotheses of a sentence share its memory
 
         e_N1E = self.decoder.embed(tokens_N[:, None], step[None, None])
-        y_N1C, hypothesis = self.decoder.input(e_N1E), []
+        y_N1C, hypothesis, weights = self.decoder.input(e_N1E), [], []
         blocks = zip(self.decoder.blocks, self._attentions(), strict=True)
         for number, (block, attention) in enumerate(blocks):
 
             def attend(h_N1C, attention=attention):
                 h_BMC, e_BME = (x.reshape(*by_sentence, x.shape[-1]) for x in (h_N1C, e_N1E))
-                return attention(h_BMC, e_BME, memory, mask_B1S)[0].reshape(h_N1C.shape)
+                h_BMC, weights_BMS = attention(h_BMC, e_BME, memory, mask_B1S)
+                weights.append(weights_BMS[:, None])
+                return h_BMC.reshape(h_N1C.shape)
 
             y_N1C, before_NWI = block.step(y_N1C, cache["hypothesis"][number], attend)
             hypothesis.append(before_NWI)
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis}
+        if "attention" in cache:
+            cache["attention"] = attention_to_see(weights)
         return self.logits(self.decoder.output(y_N1C))[:, 0], cache
 
 

@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
+from transformer.models.cache import attention_to_see
 from transformer.models.family import Family, Sizes
 from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
@@ -210,10 +211,17 @@ class RNN(nnx.Module):
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
         y_N1E = self.target_embedding_VE[...][tokens_N][:, None]
         sentence = cache["sentence"]
-        readout_N1R, hypothesis = self.decoder.step(
+        readout_N1R, hypothesis, weights_BMS = self.decoder.step(
             y_N1E, sentence["source"], sentence["mask"], cache["hypothesis"]
         )
         cache = {**cache, "step": cache["step"] + 1, "hypothesis": hypothesis}
+        if "attention" in cache:
+            if not self.config.attends:
+                raise UserError(
+                    f"this needs attention, and model.attention is {self.config.attention!r}; "
+                    "leave out alignments and decoding.coverage_penalty, or take another model"
+                )
+            cache["attention"] = attention_to_see([weights_BMS[:, None]])
         return self._logits(readout_N1R)[:, 0], cache
 
 

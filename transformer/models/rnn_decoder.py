@@ -247,8 +247,9 @@ class Decoder(nnx.Module):
 
     def step(
         self, y_N1E: jax.Array, source: Source, mask_B1S: jax.Array, hypothesis: dict[str, Any]
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """The readout [N, 1, R] after the newest word of each hypothesis, and its new states."""
+    ) -> tuple[jax.Array, dict[str, Any], jax.Array | None]:
+        """After the newest word of each hypothesis: the readout [N, 1, R], its new states, and the
+        weights [B, M, S] of its attention."""
         states, feed_NR = hypothesis["states"], hypothesis["feed"]
         parts = {"previous": states[-1][0], "word": y_N1E[:, 0]}
         x_NG = self.cells[0].inputs(y_N1E)[0]
@@ -259,14 +260,17 @@ class Decoder(nnx.Module):
             x_NG += multiply("NU,UG->NG", parts["context"], self.context_UG[...], self.dtype)
         weights, fixed = self._weights(source)
         product = products(weights, self.dtype)
-        states, context_NU, _, feed_NR = self._step(product, fixed, states, feed_NR, x_NG, mask_B1S)
+        states, context_NU, weights_BMS, feed_NR = self._step(
+            product, fixed, states, feed_NR, x_NG, mask_B1S
+        )
         hypothesis = {"states": states, "feed": feed_NR}
         if feed_NR is not None:
-            return feed_NR[:, None], hypothesis
+            return feed_NR[:, None], hypothesis, weights_BMS
         parts["state"] = states[-1][0]
         if context_NU is not None:
             parts["context"] = context_NU
-        return self._readout({name: x[:, None] for name, x in parts.items()}), hypothesis
+        readout_N1R = self._readout({name: x[:, None] for name, x in parts.items()})
+        return readout_N1R, hypothesis, weights_BMS
 
     def _initial(self, summary_BTX: jax.Array) -> tuple[State, ...]:
         """The decoder's first state, of each layer and each part, [B, T, H]."""

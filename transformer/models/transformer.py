@@ -11,7 +11,12 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
 from transformer.models.blocks import DecoderLayer, EncoderLayer, LayerConfig, normalization
-from transformer.models.cache import decoding_step, empty_places, first_ancestors
+from transformer.models.cache import (
+    attention_to_see,
+    decoding_step,
+    empty_places,
+    first_ancestors,
+)
 from transformer.models.encoder_decoder import (
     SHARE_EMBEDDINGS,
     EncoderDecoder,
@@ -183,13 +188,16 @@ class Transformer(EncoderDecoder):
         at = decoding_step(step, cache["hypothesis"], sentence["segments"], cache["places"][0])
         tokens_BM = tokens_N.reshape(len(sentence["segments"]), -1)
         y_BMD = self._embed_target(tokens_BM, step[None, None], None)
-        places = []
+        places, weights = [], []
         for layer, memory, earlier in zip(
             self.decoder_layers, sentence["memory"], cache["places"], strict=True
         ):
-            y_BMD, extended, _ = layer.step(y_BMD, memory, earlier, at)
+            y_BMD, extended, weights_BHMS = layer.step(y_BMD, memory, earlier, at)
             places.append(extended)
+            weights.append(weights_BHMS)
         cache = {**cache, "step": step + 1, "hypothesis": at.ancestors_NL, "places": places}
+        if "attention" in cache:
+            cache["attention"] = attention_to_see(weights)
         y_N1D = self._normalize(y_BMD).reshape(len(tokens_N), 1, -1)
         return self._output.logits(y_N1D)[:, 0], cache
 

@@ -14,7 +14,12 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
-from transformer.models.cache import decoding_step, empty_places, first_ancestors
+from transformer.models.cache import (
+    attention_to_see,
+    decoding_step,
+    empty_places,
+    first_ancestors,
+)
 from transformer.models.encoder_decoder import EncoderDecoder, check_shared, segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.halting import Halting
@@ -174,11 +179,11 @@ class Universal(EncoderDecoder):
 
         def transform(x_BMD, _, earlier):
             places, inputs = earlier
-            x_BMD, places, _ = layer.attend_step(x_BMD, sentence["memory"], places, at)
+            x_BMD, places, weights_BHMS = layer.attend_step(x_BMD, sentence["memory"], places, at)
             # A convolution takes hypotheses for rows, of one token each.
             x_N1D = x_BMD.reshape(N, 1, -1)
             y_N1D, inputs = self._transition(self.decoder, x_N1D, None, None, inputs)
-            return y_N1D.reshape(x_BMD.shape), (places, inputs)
+            return y_N1D.reshape(x_BMD.shape), (places, inputs, weights_BHMS)
 
         first = position[None] + self.config.first_position
         positions_11D = sinusoidal_encoding(first, self.config.d_model)[None].astype(self.dtype)
@@ -190,13 +195,15 @@ class Universal(EncoderDecoder):
                 jnp.int32(number), carry, positions_11D, transform, None, earlier
             )
             extended.append(result)
-        places, inputs = zip(*extended, strict=True)
+        places, inputs, weights = zip(*extended, strict=True)
         cache = {
+            **cache,
             "step": position + 1,
-            "sentence": sentence,
             "hypothesis": (at.ancestors_NL, list(inputs)),
             "places": list(places),
         }
+        if "attention" in cache:
+            cache["attention"] = attention_to_see(list(weights))
         return self._output.logits(self.decoder.finish(carry).reshape(N, 1, -1))[:, 0], cache
 
     def _transition(self, recurrence, x_BTD, segments_BT, rngs, cache=None):

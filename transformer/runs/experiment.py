@@ -86,9 +86,9 @@ class Experiment:
             if not isinstance(config[name], Mapping):
                 raise UserError(f"config section {name} is {config[name]!r}; it must hold fields")
             _check_keys(config[name], fields, f"{name}.")
-            _check_complete(config[name], fields, f"{name}.")
-            for field, kind in fields.items():
-                _check_type(f"{name}.{field}", config[name][field], kind)
+            _check_complete(config[name], _required(section), f"{name}.")
+            for field, value in config[name].items():
+                _check_type(f"{name}.{field}", value, fields[field])
             sections[name] = section(**config[name])
         return cls(**sections)
 
@@ -253,6 +253,12 @@ def _changes(
 def _is_foreign(path: Path) -> bool:
     """Whether a file is neither the lock nor what a killed run may leave before its config."""
     return path.name != "lock" and not path.name.endswith(".tmp")
+
+
+def _required(section: type) -> list[str]:
+    """The fields of a section; one with a default is newer than some work directories."""
+    fields = dataclasses.fields(section)
+    return [field.name for field in fields if field.default is dataclasses.MISSING]
 
 
 def _check_keys(given: Collection[str], known: Collection[str], prefix: str) -> None:

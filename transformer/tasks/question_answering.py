@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer.data.sources import DataConfig, open_source
-from transformer.decoding.translation import Variables
+from transformer.decoding.programs import Variables
 from transformer.evaluation.accuracy import errors_by_task
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq

@@ -1,5 +1,6 @@
 """Sequence to sequence: pairs of sentences are learned from, translated and scored."""
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,8 +13,10 @@ from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
 from transformer.data.token_cache import token_cache
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
+from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.translation import DecodingConfig, Translator, Variables
+from transformer.decoding.programs import Variables
+from transformer.decoding.translation import Translation, Translator
 from transformer.evaluation import scores
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
@@ -51,11 +54,17 @@ class Seq2Seq:
         self.tokenizers.save(workdir)
 
     def provenance(self) -> dict[str, Any]:
+        """How a search was made; fields that change nothing are left out."""
         decoding = self.translator.config
+        settings = dataclasses.asdict(decoding)
+        for field in dataclasses.fields(decoding):
+            if settings[field.name] == field.default:
+                del settings[field.name]
+        form, alpha = decoding.length_penalty_form, settings.pop("length_penalty")
+        settings.pop("length_penalty_form", None)
         return {
-            "beam_size": decoding.beam_size,
-            "length_penalty": {"name": "gnmt", "alpha": decoding.length_penalty},
-            "max_extra_length": decoding.max_extra_length,
+            **settings,
+            "length_penalty": {"name": form, "alpha": alpha},
             "tokenizer_sha256": self.tokenizers.sha256,
         }
 
@@ -68,6 +77,27 @@ class Seq2Seq:
     ) -> list[str]:
         """The best translation of each sentence, in order."""
         return self.translator.translate((params, extra), sentences, progress)
+
+    def search(
+        self,
+        params: Params,
+        extra: dict,
+        sentences: Sequence[str],
+        **asked: Any,
+    ) -> list[list[Translation]]:
+        """See Translator.search."""
+        return self.translator.search((params, extra), sentences, **asked)
+
+    def score(
+        self,
+        params: Params,
+        extra: dict,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        **asked: Any,
+    ) -> list[Translation]:
+        """See Translator.score."""
+        return self.translator.score((params, extra), sources, targets, **asked)
 
     def evaluate(
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]

@@ -14,8 +14,7 @@ from typing import Any
 import jax
 
 from transformer.data.sources import DataConfig, PairSource, open_source
-from transformer.decoding.forced import ForcedDecoder
-from transformer.decoding.translation import Variables
+from transformer.decoding.programs import Variables
 from transformer.evaluation.accuracy import corpus_accuracies
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Metric
@@ -26,16 +25,14 @@ FORCED_DEFINITION = "{} after the true tokens before it (teacher forcing)"
 class Transduction(seq2seq.Seq2Seq):
     """A model with its vocabularies: it transduces, and counts what is right."""
 
-    def __init__(self, data, tokenizers, model, decoding, mesh):
-        super().__init__(data, tokenizers, model, decoding, mesh)
-        self.forced = ForcedDecoder(model, tokenizers, mesh)
-
     @staticmethod
     def check_data(data: DataConfig) -> None:
         del data  # any text will do
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
-        return super().prepare(variables, source) | self.forced.prepare(variables, source)
+        pairs = self.translator.token_pairs(*zip(*source.pairs(), strict=True))
+        forced = self.translator.forced.prepare(variables, *pairs)
+        return super().prepare(variables, source) | forced
 
     def scores(
         self,
@@ -45,7 +42,9 @@ class Transduction(seq2seq.Seq2Seq):
         references: Sequence[str],
         hypotheses: Sequence[str],
     ) -> dict[str, dict[str, Any]]:
-        hits = self.forced.hits(variables, sources, references)
+        pairs = self.translator.token_pairs(sources, references)
+        forced = self.translator.forced.decode(variables, *pairs)
+        hits = [found.expected_T == target for found, target in zip(forced, pairs[1], strict=True)]
         forced = {
             "forced_accuracy": (
                 sum(int(hit.sum()) for hit in hits) / sum(map(len, hits)),
