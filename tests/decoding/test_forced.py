@@ -98,7 +98,7 @@ def test_a_model_without_attention(random_params):
     model = build_model(config, sizes_of(V))
     decoder, variables = ForcedDecoder(model, MESH), (random_params(model), {})
     assert decoder.decode(variables, SOURCES, TARGETS)[0].attention_TS is None
-    with pytest.raises(UserError, match="this needs attention, and model.attention is 'none'"):
+    with pytest.raises(UserError, match=r"this needs attention, and model\.attention is 'none'"):
         decoder.decode(variables, SOURCES, TARGETS, attention=True)
 
 

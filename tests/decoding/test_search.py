@@ -1,10 +1,20 @@
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_tables import (
+    V,
+    all_outputs,
+    forced_log_prob,
+    log_probs_after,
+    next_state,
+    outputs_of,
+    penalty,
+    random_tables,
+    search,
+)
 from small_configs import MODEL, sizes_of
 
 from transformer.decoding.search import Hypotheses, beam_search, gnmt_length_penalty
@@ -180,74 +190,6 @@ def test_pad_and_bos_are_never_output():
 
 # ---- Random probabilities of every prefix ----
 
-V, STATES = 7, 997
-
-
-def random_tables(batch_size, seed=0):
-    """Logits [B, STATES, V]: a hash of the whole prefix chooses the row."""
-    tables = np.random.default_rng(seed).normal(0, 1.5, (batch_size, STATES, V))
-    return tables.astype(np.float32)
-
-
-def next_state(state, token, step):
-    return (31 * state + 7 * token + step + 1) % STATES
-
-
-@functools.partial(jax.jit, static_argnames=("beam_size", "longest", "nbest"))
-def search(tables_BXV, max_length_B, alpha, *, beam_size, longest, nbest=1):
-    def step_fn(tokens_N, cache):
-        state_N = next_state(cache["hypothesis"]["state"], tokens_N, cache["step"])
-        sentence_N = jnp.arange(len(tokens_N)) // beam_size
-        logits_NV = cache["sentence"][sentence_N, state_N]
-        cache = {**cache, "step": cache["step"] + 1, "hypothesis": {"state": state_N}}
-        return logits_NV, cache
-
-    cache = {
-        "step": jnp.zeros((), jnp.int32),
-        "sentence": tables_BXV,
-        "hypothesis": {"state": jnp.zeros(len(tables_BXV) * beam_size, jnp.int32)},
-    }
-    return beam_search(
-        step_fn,
-        cache,
-        max_length_B,
-        beam_size=beam_size,
-        alpha=alpha,
-        longest=longest,
-        nbest=nbest,
-    )
-
-
-def log_probs_after(table_XV, prefix):
-    state = 0
-    for step, token in enumerate([BOS, *prefix]):
-        state = next_state(state, token, step)
-    logits = table_XV[state].astype(np.float64)
-    return logits - np.log(np.exp(logits).sum())
-
-
-def forced_log_prob(table_XV, tokens):
-    return sum(log_probs_after(table_XV, tokens[:t])[token] for t, token in enumerate(tokens))
-
-
-def penalty(length, alpha):
-    return ((5 + length) / 6) ** alpha
-
-
-def all_outputs(table_XV, max_length):
-    """{output: log-probability} of every sequence that ends in EOS within the length."""
-    outputs, prefixes = {}, {(): 0.0}
-    for length in range(1, max_length + 1):
-        longer = {}
-        for prefix, log_prob in prefixes.items():
-            following = log_probs_after(table_XV, prefix)
-            outputs[*prefix, EOS] = log_prob + following[EOS]
-            if length < max_length:
-                for token in range(EOS + 1, V):
-                    longer[*prefix, token] = log_prob + following[token]
-        prefixes = longer
-    return outputs
-
 
 def whole_beam_search(table_XV, max_length, beam_size, alpha):
     """[(score, output)], best first, of a beam search that goes on to the maximum length."""
@@ -264,46 +206,47 @@ def whole_beam_search(table_XV, max_length, beam_size, alpha):
     return sorted(finished, reverse=True)[:beam_size]
 
 
-def outputs_of(found, b):
-    """The hypotheses of sentence b as tuples without the padding."""
-    return [tuple(int(t) for t in row if t != PAD) for row in np.asarray(found.tokens_BML[b])]
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.5])
-def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_outputs(alpha):
+@pytest.mark.parametrize(
+    ("form", "alpha"), [("gnmt", 0.0), ("gnmt", 0.6), ("gnmt", 3.5), ("power", 1.0)]
+)
+def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_outputs(form, alpha):
     # 4 tokens that go on: 4 * 4 * 4 hypotheses are live when the fourth must be EOS.
     tables, max_length = random_tables(13), 4
     tables[:, :, EOS] -= 1
-    found = search(tables, jnp.full(13, max_length), alpha, beam_size=64, longest=max_length)
+    max_length_B = jnp.full(13, max_length)
+    found = search(
+        tables, max_length_B, alpha, beam_size=64, longest=max_length, nbest=64, form=form
+    )
     lengths = set()
     for b in range(13):
         scores = {
-            output: log_prob / penalty(len(output), alpha)
+            output: log_prob / penalty(len(output), alpha, form)
             for output, log_prob in all_outputs(tables[b], max_length).items()
         }
         assert len(scores) == 1 + 4 + 16 + 64
-        best = max(scores, key=scores.get)
-        assert outputs_of(found, b)[0] == best
-        assert found.scores_BM[b, 0] == pytest.approx(scores[best], rel=1e-5)
-        lengths.add(len(best))
+        best = sorted(scores, key=scores.get, reverse=True)[:64]
+        assert outputs_of(found, b) == best
+        np.testing.assert_allclose(found.scores_BM[b], [scores[x] for x in best], rtol=1e-5)
+        lengths.add(len(best[0]))
     assert len(lengths) > 1
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.5])
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_early_termination_changes_nothing_about_the_best(alpha, beam_size):
+@pytest.mark.parametrize(("beam_size", "nbest"), [(1, 1), (3, 1), (3, 2), (3, 3)])
+def test_early_termination_changes_nothing_about_the_best(alpha, beam_size, nbest):
     tables, longest = random_tables(17, seed=1), 11
     tables[:, :, EOS] += 0.5
     max_length_B = np.arange(17) % longest + 1
-    found = search(tables, max_length_B, alpha, beam_size=beam_size, longest=longest)
+    found = search(tables, max_length_B, alpha, beam_size=beam_size, longest=longest, nbest=nbest)
     fewer = 0
     for b, max_length in enumerate(max_length_B):
         expected = whole_beam_search(tables[b], max_length, beam_size, alpha)
-        score, output = expected[0]
-        assert outputs_of(found, b)[0] == output
-        assert found.scores_BM[b, 0] == pytest.approx(score, rel=1e-5)
-        fewer += outputs_of(found, b) != [output for _, output in expected]
-    if beam_size > 1 and alpha < 1:
+        outputs = outputs_of(found, b)
+        assert list(filter(None, outputs[:nbest])) == [output for _, output in expected[:nbest]]
+        scores = [score for score, _ in expected[:nbest]]
+        np.testing.assert_allclose(found.scores_BM[b, : len(scores)], scores, rtol=1e-5)
+        fewer += outputs != [output for _, output in expected]
+    if beam_size == 3 and nbest == 1 and alpha < 1:
         assert fewer, "no search ended early, so this compared nothing"
 
 
@@ -331,7 +274,13 @@ def test_every_hypothesis_is_what_it_says():
             assert tokens[length - 1] == EOS
             assert (tokens[: length - 1] > EOS).all()
             assert length <= max_length_B[b]
-            log_prob = forced_log_prob(tables[b], tokens[:length].tolist())
+            tokens = tokens.tolist()
+            log_prob = forced_log_prob(tables[b], tokens[:length])
+            of_tokens = [
+                log_probs_after(tables[b], tokens[:t])[tokens[t]] if t < length else 0
+                for t in range(longest)
+            ]
+            np.testing.assert_allclose(found.token_log_probs_BML[b, m], of_tokens, rtol=1e-4)
             assert found.log_probs_BM[b, m] == pytest.approx(log_prob, rel=1e-5)
             assert scores[m] == pytest.approx(log_prob / penalty(length, alpha), rel=1e-5)
     assert places > 17
