@@ -8,7 +8,9 @@ import small_configs
 from small_configs import sizes_of
 
 from transformer.data.sentencepiece import train_sentencepiece
+from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
+from transformer.data.vocabulary import EOS
 from transformer.decoding.batching import CPU_TOKENS, batches, most_rows
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
@@ -19,6 +21,20 @@ from transformer.system.sharding import data_mesh
 DECODING = DecodingConfig(beam_size=3, length_penalty=0.6, max_extra_length=5)
 MODEL = dataclasses.replace(small_configs.MODEL, dropout=0.1)
 SENTENCES = ["abc", "ca", "", "bbbbbb", "abc", " ", "cab" * 9, "b", "c c", "\t", "ä€"]
+
+
+class ListedPairs(PairSource):
+    def __init__(self, pairs):
+        self._pairs = pairs
+
+    def __len__(self):
+        return len(self._pairs)
+
+    def chunks(self, size):
+        yield self._pairs
+
+    def describe(self):
+        return "pairs"
 
 
 @functools.cache
@@ -121,22 +137,150 @@ def test_progress(translate):
     assert done == sorted(set(done))
 
 
-def test_longest_output_is_input_and_max_extra_length():
-    """Section 6.1: the input is counted without EOS, the output with it."""
-    seen = []
+@pytest.mark.parametrize(
+    ("changes", "longest", "shortest"),
+    [
+        ({}, 15, 0),  # Section 6.1: the input is counted without EOS, the output with it
+        ({"max_length": 12}, 12, 0),
+        ({"max_length": 16, "min_length": 3}, 15, 3),
+        ({"max_length_ratio": 2.25, "max_extra_length": 0}, 22, 0),
+        ({"min_length_ratio": 0.75, "min_length": 2}, 15, 8),
+        ({"min_length_ratio": 3.0}, 15, 15),  # what contradicts itself for some lengths alone
+    ],
+)
+def test_lengths(changes, longest, shortest):
+    config = dataclasses.replace(DECODING, **changes)
+    assert (config.longest(10), config.shortest(10)) == (longest, shortest)
 
-    def run(params, src_BS, max_length_B):
-        seen.append((src_BS.shape, max_length_B[max_length_B > 0].tolist()))
-        return np.zeros((len(max_length_B), 1), np.int32)
 
-    translator = Translator(None, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
-    translator._run = run
-    longest = [len(tokenizers().source.encode(text)) for text in ("abc", "b" * 40)]
-    assert translator.translate((None, {}), ["b" * 40, "", "abc"]) == ["", "", ""]
-    assert seen == [((2, 64), [longest[1] + 5, longest[0] + 5])]
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"beam_size": 0}, "beam_size is 0; it must be at least 1"),
+        ({"length_penalty": -1.0}, "length_penalty is -1.0; it must be at least 0"),
+        ({"max_extra_length": -1}, "max_extra_length is -1; it must be at least 0"),
+        ({"max_extra_length": 0, "max_length_ratio": 0.5}, "room for EOS"),
+        ({"length_penalty_form": "wu"}, "length_penalty_form is 'wu'"),
+        ({"min_length": 9, "max_length": 8}, "min_length = 9 is more than decoding.max_length"),
+        ({"beam_groups": 2}, "beam_size = 3 is not divisible by decoding.beam_groups = 2"),
+        ({"top_p": 0.0, "temperature": 1.0}, "top_p is 0.0; it must be in"),
+        ({"top_k": 5}, "top_k is for samples; set decoding.temperature"),
+        ({"seed": 5}, "seed is for samples"),
+        ({"diversity": 0.5}, "diversity is between groups"),
+        ({"temperature": 1.0, "beam_groups": 3}, "leave one of them out"),
+    ],
+)
+def test_settings_that_cannot_be(changes, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(DECODING, **changes)
 
 
-@pytest.mark.parametrize("field", ["beam_size", "length_penalty", "max_extra_length"])
-def test_settings_that_cannot_be(field):
-    with pytest.raises(UserError, match=f"decoding.{field} is -1; it must be at least"):
-        dataclasses.replace(DECODING, **{field: -1})
+# --- What is asked of a translation -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def translator_of(random_params):
+    model = build_model(MODEL, sizes_of(264))
+    params = random_params(model)
+
+    @functools.cache
+    def make(**changes):
+        config = dataclasses.replace(DECODING, **changes)
+        translator = Translator(model, tokenizers(), config, data_mesh(jax.devices()[:1]))
+        return translator, (params, {})
+
+    return make
+
+
+def test_nbest_and_what_score_says_of_it(translator_of):
+    translator, variables = translator_of()
+    found = translator.search(variables, SENTENCES, nbest=3, alignments=True)
+    assert [len(x) for x in found] == [3 if text.strip() else 0 for text in SENTENCES]
+    best = translator.translate(variables, SENTENCES)
+    assert [x[0].text if x else "" for x in found] == best
+    for text, translations in zip(SENTENCES, found, strict=True):
+        assert len({tuple(x.tokens) for x in translations}) == len(translations)
+        for x in translations:
+            assert x.tokens[-1] == EOS
+            assert len(x.token_log_probs) == len(x.tokens)
+            assert sum(x.token_log_probs) == pytest.approx(x.log_prob, rel=1e-4)
+            assert x.score == pytest.approx(x.log_prob / ((5 + len(x.tokens)) / 6) ** 0.6)
+            words = range(len(text.split())), range(len(x.text.split()))
+            assert all(i in words[0] and j in words[1] for i, j in x.alignment)
+
+
+def test_a_target_is_scored_as_it_was_found(translator_of):
+    """What a search had to begin with: texts that have the same tokens again."""
+    translator, variables = translator_of()
+    texts, forced = ["abc", "ca", "bbbbbb"], ["ab ca", "b", "cc a b"]
+    found = translator.search(variables, texts, prefixes=forced)
+    scored = translator.score(variables, texts, forced, alignments=True)
+    for prefix, [expected], x in zip(forced, found, scored, strict=True):
+        length = len(x.tokens) - 1
+        assert x.text == prefix
+        assert x.tokens == [*expected.tokens[:length], EOS]
+        of_prefix = x.token_log_probs[:length], expected.token_log_probs[:length]
+        np.testing.assert_allclose(*of_prefix, rtol=2e-3)
+        assert sum(x.token_log_probs) == pytest.approx(x.log_prob, rel=1e-5)
+        assert x.score == pytest.approx(x.log_prob / ((5 + length + 1) / 6) ** 0.6)
+        assert [j for _, j in x.alignment] == list(range(len(prefix.split())))
+
+
+def test_prefixes_constraints_and_minimum(translator_of):
+    translator, variables = translator_of(min_length=4, max_extra_length=9)
+    texts, prefixes = ["abc", "", "b", "ca"], ["ba", "", "", "c"]
+    constraints = [["cc"], [], ["a", "b", "a"], []]
+    found = translator.search(variables, texts, nbest=2, prefixes=prefixes, constraints=constraints)
+    assert [len(x) for x in found] == [2, 0, 2, 2]
+    for xs, prefix, phrases in zip(found, prefixes, constraints, strict=True):
+        for x in xs:
+            assert x.text.startswith(prefix)
+            assert all(phrase in x.text for phrase in phrases)
+            assert len(x.tokens) >= 4
+    # Those of whom nothing is asked are translated as without the others.
+    alone = translator.search(variables, ["ca"], nbest=2, prefixes=["c"])
+    assert [x.tokens for x in alone[0]] == [x.tokens for x in found[3]]
+
+
+def test_samples(translator_of):
+    translator, variables = translator_of(temperature=1.0)
+    found = translator.search(variables, SENTENCES, nbest=5)
+    assert [len(x) for x in found] == [5 if text.strip() else 0 for text in SENTENCES]
+    assert len({x.text for x in found[0]}) > 1
+    alone = translator.search(variables, SENTENCES[3:4], nbest=5)
+    assert [x.tokens for x in alone[0]] == [x.tokens for x in found[3]]
+    assert [x.tokens for x in found[0]] == [x.tokens for x in found[4]]  # the same sentence
+    other, variables = translator_of(temperature=1.0, seed=1)
+    again = other.search(variables, SENTENCES, nbest=5)
+    assert [x[0].tokens for x in again if x] != [x[0].tokens for x in found if x]
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "message"),
+    [
+        ({}, {"nbest": 4}, "4 translations of each sentence are asked for, and decoding.beam_size"),
+        ({}, {"nbest": 0}, "ask for at least 1"),
+        ({"temperature": 1.0}, {"constraints": [["a"]]}, "constraints are for beam search"),
+        ({"beam_groups": 3}, {"constraints": [["a"]]}, "decoding.beam_groups is 3"),
+        ({}, {"prefixes": ["b" * 40]}, "the prefix of sentence 1 of 1 has"),
+        ({}, {"constraints": [["b" * 40]]}, "the constraints of sentence 1 of 1 has"),
+        (
+            {"no_repeat_ngram": 1},
+            {"prefixes": ["aaa"]},
+            "sentence 1 of 1 has no translation of at most",
+        ),
+    ],
+)
+def test_what_cannot_be_fulfilled(translator_of, changes, asked, message):
+    translator, variables = translator_of(**changes)
+    with pytest.raises(UserError, match=message):
+        translator.search(variables, ["b"], **asked)
+
+
+def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of):
+    translator, variables = translator_of(max_extra_length=3)
+    pairs = ListedPairs([(text, "") for text in ("abc", "b" * 40)])
+    programs = translator.prepare(variables, pairs)
+    assert list(programs) == ["search, 2 x 64 source tokens"]
+    translator.translate(variables, ["abc", "b" * 40])
+    assert translator.prepare(variables, pairs) == programs

@@ -171,14 +171,18 @@ class Constrained(Choice):
         B, M, V = total_BMV.shape
         P, C = self.phrase_BPC.shape[1:]
         total_BX = total_BMV.reshape(B, M * V)
-        # 1. The best, and for each hypothesis the next token of each phrase.
+        # 1. The best; of each hypothesis the best two, else those with many tokens of phrases could
+        #    not go on; and the next token of each phrase.
+        _, own_N2 = top_k(total_BMV.reshape(B * M, V), 2)
+        own_BM2 = own_N2.reshape(B, M, 2) + jnp.arange(M)[None, :, None] * V
         rows = jnp.arange(B)[:, None, None]
         phrases = jnp.arange(P)[None, None]
         needed_BMP = self.phrase_BPC[rows, phrases, jnp.minimum(state, C - 1)]
         is_missing_BMP = state < self._lengths_B1P()
         needed_BMP = jnp.where(is_missing_BMP, needed_BMP + jnp.arange(M)[None, :, None] * V, PAD)
+        best_BC = best_of_beam(total_BX, max(M, 2))
         index_BC = jnp.concatenate(
-            [best_of_beam(total_BX, max(M, 2)), needed_BMP.reshape(B, M * P)], axis=1
+            [best_BC, own_BM2.reshape(B, -1), needed_BMP.reshape(B, -1)], axis=1
         )
         is_again_BC = jnp.tril(index_BC[:, :, None] == index_BC[:, None], -1).any(axis=2)
         index_BC = jnp.where(is_again_BC, PAD, index_BC)

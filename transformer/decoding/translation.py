@@ -263,11 +263,11 @@ class Translator:
                 )
 
     def _beam_size(self, sentences: Sequence[_Sentence], nbest: int) -> int:
-        """As many samples as are wanted; one hypothesis at least for each bank of constraints."""
+        """As many samples as are wanted; as many hypotheses for each bank of constraints."""
         if self.config.temperature:
             return nbest
         most = max((sum(map(len, sentence.phrases)) for sentence in sentences), default=0)
-        return max(self.config.beam_size, 1 + most if most else 0)
+        return max(self.config.beam_size, nbest * (1 + most) if most else 0)
 
     def _encode(
         self,
