@@ -19,7 +19,7 @@ from configs import (
     universal_act_base,
 )
 from transformer.data.batches import Batch
-from transformer.decoding.translation import Translator
+from transformer.decoding.translation import Translator, Wishes
 from transformer.models.family import build_model
 from transformer.runs.experiment import Experiment
 from transformer.training.optimizers import make_optimizer
@@ -53,11 +53,13 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     adam = make_optimizer(config.optimizer, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     train_step = make_train_step(model, adam, config.training, MESH)
-    search = Translator(model, None, config.decoding, MESH)._search
+    translator = Translator(model, None, config.decoding, MESH)
+    search = translator.programs.jitted(beam_size=4, nbest=1)
+    wishes = Wishes(ints(16))
     return {
         "train": (train_step, state, Batch(*[ints(2, 16, 256)] * 5)),
         "nll": (make_nll_step(model, MESH), state.params, state.extra, Batch(*[ints(16, 256)] * 5)),
-        "search": (search, (state.params, state.extra), ints(16, 64), ints(16)),
+        "search": (search, (state.params, state.extra), ints(16, 64), wishes),
     }
 
 

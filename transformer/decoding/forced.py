@@ -47,7 +47,7 @@ class ForcedDecoder:
             def step(cache, tokens):
                 in_B, out_B = tokens
                 logits_BV, cache = bound.decode_step(in_B, cache)
-                log_probs_BV = log_softmax(logits_BV)
+                log_probs_BV = log_softmax(logits_BV).astype(jnp.float32)
                 log_probs_B = jnp.take_along_axis(log_probs_BV, out_B[:, None], axis=1)[:, 0]
                 # Like a search, it never expects PAD or BOS.
                 log_probs_BV = log_probs_BV.at[:, jnp.array([PAD, BOS])].set(-jnp.inf)
@@ -57,7 +57,7 @@ class ForcedDecoder:
             _, found = jax.lax.scan(step, cache, (tgt_in_BT.T, tgt_out_BT.T))
             return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), found)
 
-        self._programs = Programs(decode, mesh, static_argnames="attention")
+        self._programs = Programs(decode, 3, mesh)
 
     def prepare(
         self,

@@ -1,5 +1,6 @@
 """Programs that all devices run, each on rows of its own."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,40 +15,41 @@ Variables = tuple[dict[str, Any], dict[str, Any]]
 
 
 class Programs:
-    """A function of variables and of arrays of rows, compiled for each of their shapes.
+    """A function of variables and of trees of rows, compiled for each of their shapes.
 
     Each device computes its rows with all of the parameters: a step of a search is too little work
     to wait for messages. All processes then get all results.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        mesh: jax.sharding.Mesh,
-        static_argnames: str | tuple[str, ...] = (),
-    ):
-        self._rows, everywhere = split_over_all(mesh), replicated(mesh)
-        self.gather = jax.jit(lambda variables: variables, out_shardings=everywhere)
-        self._function = jax.jit(
-            function, out_shardings=everywhere, static_argnames=static_argnames
-        )
+    def __init__(self, function: Callable[..., Any], num_trees: int, mesh: jax.sharding.Mesh):
+        """function(variables, *trees, **static)."""
+        self._function = function
+        self._rows, self._everywhere = split_over_all(mesh), replicated(mesh)
+        self._in_shardings = (self._everywhere, *[self._rows] * num_trees)
+        self.gather = jax.jit(lambda variables: variables, out_shardings=self._everywhere)
+        self.jitted = functools.cache(self._jitted)
         self._compiled: dict[Any, jax.stages.Compiled] = {}
 
-    def __call__(self, variables: Variables, *arrays: Any, **static: Any) -> Any:
+    def __call__(self, variables: Variables, *trees: Any, **static: Any) -> Any:
         """The results; `variables` as `gather` gives them, NumPy arrays of the same rows."""
-        return self.compiled(variables, *arrays, **static)(variables, *self._distribute(arrays))
+        return self.compiled(variables, *trees, **static)(variables, *self._distribute(trees))
 
-    def compiled(self, variables: Variables, *arrays: Any, **static: Any) -> jax.stages.Compiled:
+    def compiled(self, variables: Variables, *trees: Any, **static: Any) -> jax.stages.Compiled:
         """The program for arrays of these shapes."""
-        leaves, tree = jax.tree.flatten(arrays)
-        key = tree, tuple(x.shape for x in leaves), tuple(sorted(static.items()))
+        leaves, structure = jax.tree.flatten(trees)
+        key = structure, tuple(x.shape for x in leaves), tuple(sorted(static.items()))
         if key not in self._compiled:
-            lowered = self._function.lower(variables, *self._distribute(arrays), **static)
+            lowered = self.jitted(**static).lower(variables, *self._distribute(trees))
             self._compiled[key] = lowered.compile()
             barrier()  # one may have compiled for longer
         return self._compiled[key]
 
-    def _distribute(self, arrays: Any) -> Any:
+    def _jitted(self, **static: Any) -> Callable[..., Any]:
+        """The function with these keyword arguments, not yet compiled."""
+        function = functools.partial(self._function, **static)
+        return jax.jit(function, in_shardings=self._in_shardings, out_shardings=self._everywhere)
+
+    def _distribute(self, trees: Any) -> Any:
         return jax.tree.map(
-            lambda x: distribute(lambda part: part, np.asarray(x), self._rows), arrays
+            lambda x: distribute(lambda part: part, np.asarray(x), self._rows), trees
         )

@@ -99,7 +99,7 @@ def beam_search(
         )
         logits_NV, cache = step_fn(newest_BM.reshape(-1), state.cache)
         V = logits_NV.shape[-1]
-        log_probs_BMV = log_softmax(logits_NV).reshape(batch_size, M, V)
+        log_probs_BMV = log_softmax(logits_NV).astype(jnp.float32).reshape(batch_size, M, V)
 
         # 2. What may not be: EOS is all that may be at the end, PAD and BOS never, ...
         is_last_B = state.step + 1 >= max_length_B

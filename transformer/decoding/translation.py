@@ -35,15 +35,15 @@ class Translation(NamedTuple):
     alignment: list[tuple[int, int]] | None = None  # source word and target word, from 0
 
 
-class _Wishes(NamedTuple):
+class Wishes(NamedTuple):
     """What is asked of the output of each row; None: nothing."""
 
     max_length_B: np.ndarray
-    min_length_B: np.ndarray | None
-    prefix_BP: np.ndarray | None
-    phrase_BPC: np.ndarray | None
-    next_BPCC: np.ndarray | None
-    seed_B: np.ndarray | None
+    min_length_B: np.ndarray | None = None
+    prefix_BP: np.ndarray | None = None
+    phrase_BPC: np.ndarray | None = None
+    next_BPCC: np.ndarray | None = None
+    seed_B: np.ndarray | None = None
 
 
 class _Sentence(NamedTuple):
@@ -67,13 +67,13 @@ class Translator:
         self.forced = ForcedDecoder(model, mesh)
         self._mesh = mesh
         self._model = model
-        self._programs = Programs(self._find, mesh, static_argnames=("beam_size", "nbest"))
+        self.programs = Programs(self._find, 2, mesh)
 
     def _find(
         self,
         variables: Variables,
         src_BS: jax.Array,
-        wishes: _Wishes,
+        wishes: Wishes,
         *,
         beam_size: int,
         nbest: int,
@@ -121,7 +121,7 @@ class Translator:
         """Compiles and runs once what the sentences of `source` need, the largest first."""
         texts = [text for text, _ in source.pairs()]
         sentences = self._encode(texts, None, None)
-        variables = self._programs.gather(variables)
+        variables = self.programs.gather(variables)
         beam_size = self._beam_size(sentences, 1)
         shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
         programs = {}
@@ -129,8 +129,8 @@ class Translator:
             arguments = self._arrays(sentences, shape, [], _sizes_of_wishes(sentences))
             static = {"beam_size": beam_size, "nbest": 1}
             name = f"search, {shape.rows} x {shape.width} source tokens"
-            programs[name] = self._programs.compiled(variables, *arguments, **static)
-            self._programs(variables, *arguments, **static)
+            programs[name] = self.programs.compiled(variables, *arguments, **static)
+            self.programs(variables, *arguments, **static)
         return programs
 
     def translate(
@@ -166,7 +166,7 @@ class Translator:
         Raises UserError if a sentence has no translation as it is asked for.
         """
         self._check(nbest, constraints)
-        variables = self._programs.gather(variables)
+        variables = self.programs.gather(variables)
         encoded = self._encode(sentences, prefixes, constraints)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
@@ -175,7 +175,7 @@ class Translator:
         results: list[list[Translation]] = [[] for _ in sentences]
         done = 0
         for shape, members in self._batches(variables, encoded, beam_size):
-            found = self._programs(
+            found = self.programs(
                 variables,
                 *self._arrays(encoded, shape, members, sizes),
                 beam_size=beam_size,
@@ -210,7 +210,7 @@ class Translator:
 
         score is that of a search, without what a coverage penalty adds.
         """
-        variables = self._programs.gather(variables)
+        variables = self.programs.gather(variables)
         both = self.token_pairs(sources, targets)
         forced = self.forced.decode(variables, *both, attention=alignments, progress=progress)
         penalty = LENGTH_PENALTIES[self.config.length_penalty_form]
@@ -297,12 +297,12 @@ class Translator:
         shape: Shape,
         members: Sequence[int],
         sizes: tuple[int, int, int],
-    ) -> tuple[np.ndarray, _Wishes]:
+    ) -> tuple[np.ndarray, Wishes]:
         """The rows of a batch. Those without a member have length 0 and are settled at once."""
         c, B = self.config, shape.rows
         longest_prefix, P, C = sizes
         src_BS = np.full(shape, PAD, np.int32)
-        wishes = _Wishes(
+        wishes = Wishes(
             max_length_B=np.zeros(B, np.int32),
             min_length_B=np.zeros(B, np.int32) if c.min_length or c.min_length_ratio else None,
             prefix_BP=np.full((B, longest_prefix), PAD, np.int32) if longest_prefix else None,

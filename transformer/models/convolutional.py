@@ -100,7 +100,8 @@ class Convolutional(nnx.Module):
         With `return_weights`, also those of each block's attention, [B, T, S].
         """
         y_BTO, weights = self._decode(src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs)
-        return (self.logits(y_BTO), weights) if return_weights else self.logits(y_BTO)
+        logits_BTV = self.logits.unrounded(y_BTO)
+        return (logits_BTV, weights) if return_weights else logits_BTV
 
     def encode(
         self,
@@ -180,7 +181,7 @@ class Convolutional(nnx.Module):
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis}
         if "attention" in cache:
             cache["attention"] = attention_to_see(weights)
-        return self.logits(self.decoder.output(y_N1C))[:, 0], cache
+        return self.logits.unrounded(self.decoder.output(y_N1C))[:, 0], cache
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -91,8 +91,12 @@ class NormalizedLinear(nnx.Module):
         return v_XO * (self.length_O[...] / jnp.linalg.norm(v_XO, axis=0))[None]
 
     def __call__(self, x_BTX: jax.Array) -> jax.Array:
+        return self.unrounded(x_BTX).astype(self.dtype)
+
+    def unrounded(self, x_BTX: jax.Array) -> jax.Array:
+        """The result in at least float32."""
         y_BTO = multiply("BTX,XO->BTO", x_BTX, self.kernel(), self.dtype)
-        return (y_BTO + self.bias_O[...][None, None]).astype(self.dtype)
+        return y_BTO + self.bias_O[...][None, None]
 
 
 class Memory(NamedTuple):
