@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import itertools
 import os
+import select
 import zlib
 from collections.abc import Iterator
 from typing import IO
@@ -20,6 +21,8 @@ from transformer.system.errors import UserError
 
 MAX_LINE_BYTES = 1 << 24  # so that a file without line feeds is not read whole
 _BLOCK = 10_000  # lines
+_CHUNK = 1 << 16  # bytes: what a pipe holds
+_PATIENCE = 0.01  # seconds: whoever writes line after line is not slower
 
 
 def open_text(path: str | os.PathLike) -> IO[bytes]:
@@ -42,6 +45,55 @@ def blocks_of_lines(file: IO[bytes], name: str | os.PathLike, size: int) -> Iter
         if number == len(lines):
             lines[0] = lines[0].removeprefix("\ufeff")
         yield lines
+
+
+def lines_as_they_come(
+    file: IO[bytes], name: str | os.PathLike
+) -> Iterator[str | UserError | None]:
+    """The lines of an open file, such as a pipe into which somebody types.
+
+    A line that is not text is given as a UserError, not raised: the lines after it can be read.
+    None is given where the next line has to be waited for.
+    """
+
+    def line_of(content: bytes) -> str | UserError:
+        try:
+            line = _text(content, name, number)
+        except UserError as error:
+            return error
+        return line.removeprefix("\ufeff") if number == 1 else line
+
+    number, is_told = 1, False  # of the line that is read; whether it is known to be too long
+    begun = bytearray()
+    while True:
+        if not _has_more(file):
+            yield None
+        with _read_errors(name):
+            chunk = file.read1(_CHUNK)
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            if not is_told:
+                yield line_of(begun + end)
+            number, is_told = number + 1, False
+            begun.clear()
+        begun += rest
+        if len(begun) > MAX_LINE_BYTES:
+            if not is_told:
+                yield line_of(begun)
+            is_told = True
+            begun.clear()
+        if not chunk:
+            if begun and not is_told:
+                yield line_of(begun)
+            return
+
+
+def _has_more(file: IO[bytes]) -> bool:
+    """Whether reading would not wait, or not for long; a file's buffer has to be empty."""
+    try:
+        return bool(select.select([file], [], [], _PATIENCE)[0])
+    except (OSError, ValueError):  # no descriptor
+        return True
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[str]:

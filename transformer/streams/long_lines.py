@@ -1,0 +1,115 @@
+"""Lines that are longer than a model's sentences: cut into pieces, whose translations are joined."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+POLICIES = ("split", "cut", "refuse", "whole")
+
+# Where a text may be cut, the best places first. Patterns look back a fixed number of characters, so
+# that the time is proportional to the text, whatever it holds.
+_SENTENCES = re.compile(
+    r"(?<=[.!?…])\s+|(?<=[.!?…][\"'”’»)\]])\s+|(?<=[。！？｡])(?![”’」』）])|(?<=[。！？｡][”’」』）])"
+)
+_CLAUSES = re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])")
+_WORDS = re.compile(r"\s+")
+_LEVELS = (_SENTENCES, _CLAUSES, _WORDS)
+
+# Languages that put no space between sentences.
+_WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
+
+
+class Cutter:
+    """Cuts text into pieces of at most `limit` tokens.
+
+    count(texts): the number of tokens of each text.
+    """
+
+    def __init__(self, count: Callable[[Sequence[str]], list[int]], limit: int):
+        self._count = count
+        self.limit = limit
+        # Tokens that long are rare, and some tokenizers take quadratic time for a word.
+        self._long_word = re.compile(rf"\S{{{4 * limit + 1}}}")
+
+    def is_long(self, text: str) -> bool:
+        if len(text) <= self.limit and len(text.encode(errors="replace")) < self.limit:
+            return False  # no tokenizer makes more tokens than bytes, and one for the beginning
+        return bool(self._long_word.search(text)) or self._count([text])[0] > self.limit
+
+    def first(self, text: str) -> str:
+        """The beginning, as many words as fit."""
+        return self._pieces(text, len(_LEVELS) - 1)[0]
+
+    def pieces(self, text: str) -> list[str]:
+        """All of it, cut at the ends of sentences, else of clauses, words or characters.
+
+        Each piece has as many whole sentences, clauses, words or characters as fit.
+        """
+        return self._pieces(text, 0)
+
+    def _pieces(self, text: str, level: int) -> list[str]:
+        if not self.is_long(text):
+            return [text]
+        if level == len(_LEVELS):
+            middle = len(text) // 2
+            if not middle:
+                return [text]
+            halves = text[:middle], text[middle:]
+            return [piece for half in halves for piece in self._pieces(half, level)]
+        # 1. The parts and, of each, the tokens with the space before it.
+        ends = [match.span() for match in _LEVELS[level].finditer(text)]
+        starts = [0, *(end for _, end in ends)]
+        stops = [*(start for start, _ in ends), len(text)]
+        parts = [text[i:j] for i, j in zip(starts, stops, strict=True)]
+        lengths = self._lengths(parts)
+        spaces = [0, *(max(0, j - i - 1) for i, j in ends)]
+        # 2. As many of them together as fit. One that does not fit is cut further.
+        groups, begun, tokens = [], 0, 0.0
+        for i, length in enumerate(lengths):
+            if i > begun and tokens + spaces[i] + length > self.limit:
+                groups.append(text[starts[begun] : stops[i - 1]].strip())
+                begun, tokens = i, 0.0
+            tokens += spaces[i] * (i > begun) + length
+        groups.append(text[starts[begun] :].strip())
+        return [piece for group in groups if group for piece in self._pieces(group, level + 1)]
+
+    def _lengths(self, parts: Sequence[str]) -> list[float]:
+        is_short = [not self._long_word.search(part) for part in parts]
+        counts = iter(self._count([part for part, short in zip(parts, is_short) if short]))
+        return [next(counts) if short else math.inf for short in is_short]
+
+
+def join(pieces: Sequence[Sequence[Any]], sources: Sequence[str], language: str) -> list[Any]:
+    """The n-best list of a line from those of its pieces: the first of each, the second, and so on.
+
+    pieces: a list of Translations for each piece; one that is shorter than others lends its last.
+    sources: the pieces. language: the target language's code, which tells what joins sentences.
+    Scores and log-probabilities are sums over the pieces.
+    """
+    joint = "" if language in _WITHOUT_SPACES else " "
+    joined = []
+    for rank in range(max(map(len, pieces), default=0)):
+        chosen = [piece[min(rank, len(piece) - 1)] for piece in pieces if piece]
+        joined.append(
+            chosen[0]._replace(
+                text=joint.join(x.text for x in chosen),
+                score=sum(x.score for x in chosen),
+                log_prob=sum(x.log_prob for x in chosen),
+                tokens=[token for x in chosen for token in x.tokens],
+                token_log_probs=[value for x in chosen for value in x.token_log_probs],
+                alignment=_joined_alignment(chosen, sources),
+            )
+        )
+    return joined
+
+
+def _joined_alignment(chosen: Sequence[Any], sources: Sequence[str]) -> list | None:
+    if chosen[0].alignment is None:
+        return None
+    joined, before, after = [], 0, 0
+    for translation, source in zip(chosen, sources, strict=True):
+        joined += [(i + before, j + after) for i, j in translation.alignment]
+        before += len(source.split())
+        after += len(translation.text.split())
+    return joined

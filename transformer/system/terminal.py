@@ -1,0 +1,31 @@
+"""What people read while a program runs: messages on standard error, text in a terminal."""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable
+
+# Controls; line and paragraph separators; marks that turn the direction of writing, which can make
+# a terminal show something else than what is there. Joiners, which many scripts need, stay.
+_HARMFUL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text of others, safe to show in a terminal: control characters are written as \\x1b."""
+    return _HARMFUL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def say(message: str) -> None:
+    """Prints one line on standard error; nothing where that is closed, full or without reader."""
+    if sys.stderr is not None:  # closed; print would take standard output instead
+        with contextlib.suppress(OSError):
+            print(printable(message), file=sys.stderr, flush=True)
+
+
+def is_terminal(descriptor: Callable[[], int]) -> bool:
+    """Whether a file, given as its `fileno`, is a terminal."""
+    try:
+        return os.isatty(descriptor())
+    except (OSError, ValueError):
+        return False
