@@ -22,13 +22,13 @@ from absl import flags
 
 from transformer.exports import workdir as workdir_export
 from transformer.reports import ledger, recipes
-from transformer.runs import cli
+from transformer.runs import cli, restore
 from transformer.runs.evaluation import evaluate
-from transformer.runs.restore import define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError
 
-restore_model = define_flags()
+restore_model = restore.define_flags()
+flags.adopt_module_key_flags(restore)  # for --help
 SPLIT = flags.DEFINE_list(
     "split", "test", "train, validation, test, or another split of the run's data set; or several."
 )
@@ -62,8 +62,8 @@ def main() -> None:
     # What each of them decides by itself cannot be given.
     refuse_flags("explain", EXPLAIN, "is for one run", "ensemble")
     refuse_flags("export", EXPORT, "is for one run", "ensemble")
-    refuse_flags("export", EXPORT, "evaluates nothing", "split", "beam_size", "length_penalty")
-    of_result = "checkpoint", "average_last", "beam_size", "length_penalty"
+    refuse_flags("export", EXPORT, "evaluates nothing", "split", *restore.DECODING_FLAGS)
+    of_result = "checkpoint", "average_last", *restore.DECODING_FLAGS
     refuse_flags("verify", VERIFY, "takes that from the result", "split", *of_result)
 
     if EXPLAIN.value is not None:
@@ -74,8 +74,8 @@ def main() -> None:
     elif VERIFY.value is not None:
         if values.ensemble and not values.workdir:
             raise UserError("--ensemble is given without --workdir; give both, or neither")
-        restore = restore_model if values.workdir else None
-        if not ledger.verify(Path(VERIFY.value), restore, values.data_dir, values.raw_dir):
+        restoring = restore_model if values.workdir else None
+        if not ledger.verify(Path(VERIFY.value), restoring, values.data_dir, values.raw_dir):
             distributed.end(1, "")
     elif RECORD.value is not None:
         path = Path(RECORD.value)

@@ -1,66 +1,120 @@
 """Translates text, line for line, with a trained model.
 
-From standard input to standard output, or from file to file:
+From standard input to standard output, from file to file, or at a prompt:
 
     python translate.py --workdir=runs/demo < input.txt > output.txt
-    python translate.py --workdir=runs/demo --input=input.txt --output=output.txt
+    python translate.py --workdir=runs/demo --input=input.txt.gz --output=output.txt
+    python translate.py --workdir=runs/demo
+    paste input.txt output.txt | python translate.py --workdir=runs/demo --score
 """
 
 if __name__ == "__main__":
-    from transformer.system.startup import use_huge_pages
+    from transformer.system.startup import be_quiet_when_interrupted, use_huge_pages
 
+    be_quiet_when_interrupted()
     use_huge_pages()  # before JAX is imported
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO
 
 from absl import flags
 
-from transformer.data.text_files import blocks_of_lines, open_text
-from transformer.runs import cli
-from transformer.runs.restore import define_flags
+from transformer.data.text_files import count_lines, lines_as_they_come, open_text
+from transformer.runs import cli, restore
+from transformer.runs.progress import Progress
+from transformer.streams.engine import Engine, Options
+from transformer.streams.formats import FORMATS
+from transformer.streams.long_lines import POLICIES
+from transformer.streams.model import Model, identity
+from transformer.streams.output import check_output, open_output
+from transformer.streams.prompt import typed_lines
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.terminal import is_terminal, say
 
-restore_model = define_flags()
+restore_model = restore.define_flags()
+flags.adopt_module_key_flags(restore)  # for --help
 INPUT = flags.DEFINE_string(
-    "input", None, "UTF-8 text, one sentence a line; standard input if none."
+    "input", None, "UTF-8 text, or .gz, one sentence a line; standard input if none."
 )
-OUTPUT = flags.DEFINE_string("output", None, "Where to write; standard output if none.")
-
-LINES_AT_ONCE = 2000  # read, sorted by length and written together
+OUTPUT = flags.DEFINE_string(
+    "output",
+    None,
+    "Where to write; standard output if none. A file grows; the same command after a kill "
+    "continues it.",
+)
+FORMAT = flags.DEFINE_enum(
+    "format", "text", FORMATS, "How to write: text; columns between tabs; or JSON lines."
+)
+NBEST = flags.DEFINE_integer(
+    "nbest", 1, "Translations of each line, as many as the beam has at most.", lower_bound=1
+)
+SCORE = flags.DEFINE_bool(
+    "score", False, "Score instead: each line is a source, a tab and its translation."
+)
+ALIGNMENTS = flags.DEFINE_bool(
+    "alignments", False, "Also write which words translate each other, as 0-0 1-2."
+)
+PREFIXES = flags.DEFINE_bool(
+    "prefixes", False, "After a tab, each line says how its translation must begin."
+)
+CONSTRAINTS = flags.DEFINE_bool(
+    "constraints", False, "After tabs, each line has phrases that its translation must contain."
+)
+LONG_LINES = flags.DEFINE_enum(
+    "long_lines", None, POLICIES, "What to do with a line of more than --max_tokens. Default: split."
+)
+MAX_TOKENS = flags.DEFINE_integer(
+    "max_tokens", None, "Tokens translated at once. Default: the longest source of training."
+)
+SKIP_BAD_LINES = flags.DEFINE_bool(
+    "skip_bad_lines", False, "Answer a line that cannot be used with an empty one, and go on."
+)
+LINES_WITHOUT_PROGRESS = 2000
 
 
 def main() -> None:
     if distributed.job() is not None:
         raise UserError("translate.py works in one process; start it once, without srun or mpirun")
-    output = OUTPUT.value and Path(OUTPUT.value).expanduser()
+    if SCORE.value and (PREFIXES.value or CONSTRAINTS.value or NBEST.value > 1):
+        raise UserError("--score goes without --nbest, --prefixes and --constraints; leave them out")
+    if INPUT.value is None and sys.stdin is None:  # closed by the shell
+        raise UserError("standard input is closed; give the text there, or --input")
+    is_prompt = INPUT.value is None and is_terminal(sys.stdin.fileno)
+    file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
+    name = INPUT.value or "standard input"
     # Better to know before hours of translating.
-    if output and (output.is_dir() or not folder_allows(output)):
-        raise UserError(f"--output={output} cannot be written; name a file in another place")
-    model = restore_model()
+    check_output(OUTPUT.value, sys.stdout, file)
 
-    def translated(file: IO[bytes], name: str) -> Iterator[str]:
-        for lines in blocks_of_lines(file, name, LINES_AT_ONCE):
-            translations = model.task.translate(model.params, model.extra, lines)
-            yield "".join(f"{line}\n" for line in translations)
-
-    if INPUT.value is None:
-        if sys.stdin is None:  # closed by the shell
-            raise UserError("standard input is closed; give the text there, or --input")
-        texts = translated(sys.stdin.buffer, "standard input")
-    else:
-        texts = translated(open_text(os.path.expanduser(INPUT.value)), INPUT.value)
-    if output is None:
-        for text in texts:
-            sys.stdout.buffer.write(text.encode())
-            sys.stdout.buffer.flush()
-    else:
-        write_atomically(output, "".join(texts))
+    model = Model(restore_model(), LONG_LINES.value, MAX_TOKENS.value)
+    options = Options(
+        format=FORMAT.value,
+        nbest=NBEST.value,
+        score=SCORE.value,
+        alignments=ALIGNMENTS.value,
+        prefixes=PREFIXES.value,
+        constraints=CONSTRAINTS.value,
+        long_lines=model.long_lines,
+        skip_bad_lines=SKIP_BAD_LINES.value or is_prompt,
+    )
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(
+            open_output(OUTPUT.value, sys.stdout, lambda: identity(model, options))
+        )
+        engine = Engine(model, options, output, name)
+        if is_prompt:
+            say("compiling ...")
+            engine.warm_up()
+            say("ready: one sentence a line; Ctrl-D ends")
+        else:
+            total = count_lines(file)
+            if total > LINES_WITHOUT_PROGRESS and not output.is_terminal:
+                progress = Progress(total, initial=output.done.lines)
+                engine.progress = stack.enter_context(progress).update
+        engine.run(typed_lines() if is_prompt else lines_as_they_come(file, name))
+        if SCORE.value:
+            say(engine.summary())
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ this list; tests/test_rooms.py checks that. Its docstring says what lives there.
     evaluation  scores of outputs
     tasks       what is learned from what
     runs        a run's life: config, loop, checkpoints, logs
+    streams     a trained model as a tool: lines in, lines out
     reports     what people read: ledger, results, curves, recipes
     exports     models that leave home
 
@@ -33,3 +34,21 @@ from its config file to a BLEU score, read train.py, runs/train.py, tasks/seq2se
 models/transformer.py, training/step.py, runs/loop.py, decoding/search.py and
 evaluation/scores.py, in this order.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer.streams.model import Model
+
+
+def load(workdir: str, **options: Any) -> "Model":
+    """The trained model of a work directory, to translate and to score with.
+
+    options: `checkpoint` ("best", "last" or "average"), `average_last` and `ensemble` (more work
+      directories), as the flags of translate.py; `long_lines` and `max_tokens`, see
+      streams/model.py; and fields of the decoding section, such as `beam_size`.
+    Raises UserError (transformer.system.errors) for what cannot be used.
+    """
+    from transformer.streams import model  # and JAX, which takes seconds
+
+    return model.load(workdir, **options)

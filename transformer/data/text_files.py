@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import os
 import select
+import stat
 import zlib
 from collections.abc import Iterator
 from typing import IO
@@ -86,6 +87,19 @@ def lines_as_they_come(
             if begun and not is_told:
                 yield line_of(begun)
             return
+
+
+def count_lines(file: IO[bytes]) -> int:
+    """About how many lines there are still to read; 0 where reading would take them away."""
+    try:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return 0
+        start = file.tell()
+        count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+        file.seek(start)
+    except (OSError, ValueError, EOFError, zlib.error):  # which reading will tell
+        return 0
+    return count
 
 
 def _has_more(file: IO[bytes]) -> bool:

@@ -23,6 +23,7 @@ from transformer.runs.experiment import check_field
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
+from transformer.system.startup import listen_to_interrupts
 
 
 def run(main: Callable[[], None], default_config: Path | None = None) -> None:
@@ -76,6 +77,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         del argv
         try:
             with one_line_errors():
+                listen_to_interrupts()
                 use_cache()
                 main()
                 distributed.leave()
@@ -95,7 +97,8 @@ def one_line_errors() -> Iterator[None]:
     except UserError as error:
         message = str(error)
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:  # so that Python's last flush succeeds
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         distributed.end(0, "")
     except KeyboardInterrupt:
         distributed.end(130, "")

@@ -1,24 +1,28 @@
 """A trained model, restored from its work directory and ready for use."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import jax
 from absl import flags
 
+from transformer.decoding.translation import DecodingConfig
 from transformer.models.functional import Params
 from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import read_signed
+from transformer.runs.provenance import ROOT
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import TrainedTask, find_task
 
 CHECKPOINTS = ("last", "best", "average")
+DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +80,7 @@ def define_flags() -> Callable[..., TrainedModel]:
         lower_bound=1,
     )
     overrides = {
-        "decoding.beam_size": integer("beam_size", None, "Beam size; overrides the config."),
-        "decoding.length_penalty": flags.DEFINE_float(
-            "length_penalty", None, "Length-penalty exponent; overrides the config."
-        ),
+        **{f"decoding.{name}": flag for name, flag in _decoding_flags().items()},
         "data.data_dir": string("data_dir", None, "Overrides the run's data.data_dir."),
         "data.raw_dir": string("raw_dir", None, "Overrides the run's data.raw_dir."),
     }
@@ -102,6 +103,35 @@ def define_flags() -> Callable[..., TrainedModel]:
         return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen
+
+
+def _decoding_flags() -> dict[str, flags.FlagHolder]:
+    """A flag for each field of the decoding section, explained as in configs/base.py."""
+    kinds = {
+        bool: flags.DEFINE_bool,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+    }
+    comments = _comments((ROOT / "configs" / "base.py").read_text(encoding="utf-8"))
+    defined = {}
+    for field in dataclasses.fields(DecodingConfig):
+        kind = next(kind for kind in kinds if kind in (field.type, *get_args(field.type)))
+        comment = comments[f"decoding.{field.name}"]
+        defined[field.name] = kinds[kind](field.name, None, f"{comment}. Overrides the config.")
+    return defined
+
+
+def _comments(source: str) -> dict[str, str]:
+    """What a config file says of each field, as decoding.beam_size, above it and beside it."""
+    found, above = {}, []
+    for line in source.splitlines():
+        if match := re.fullmatch(r" *config\.(\w+\.\w+) = [^#]*(?:# (.*))?", line):
+            words = " ".join([*above, match[2] or ""]).strip().removesuffix(".")
+            found[match[1]] = words[:1].upper() + words[1:]
+        comment = re.fullmatch(r" *# (.*)", line)
+        above = [*above, comment[1]] if comment else []
+    return found
 
 
 def as_one(models: Sequence[TrainedModel]) -> TrainedModel:

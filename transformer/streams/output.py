@@ -10,7 +10,7 @@ import re
 import select
 import signal
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -83,6 +83,7 @@ class FileOutput(Output):
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]):
+        self._is_new = not path.exists()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -96,18 +97,22 @@ class FileOutput(Output):
         except OSError:  # a file system without locks
             pass
         self._identity = json.loads(json.dumps(identity))
-        self._note = note_of(path)
+        self._note = path.with_name(f".{path.name}.unfinished")
         self._can_note = True
-        self.done = self._earlier()
-        self._content = self._sha256_of(self.done.size)
-        if self.done.sha256 not in ("", self._content.hexdigest()):
-            raise UserError(
-                f"{path} was changed since it was left unfinished; move it away to begin anew"
-            )
-        # The note first: a kill in between must not leave a note about what is cut off.
-        self._write_note()
-        os.ftruncate(descriptor, self.done.size)
-        os.lseek(descriptor, self.done.size, os.SEEK_SET)
+        try:
+            self.done = self._earlier()
+            self._content = self._sha256_of(self.done.size)
+            if self.done.sha256 not in ("", self._content.hexdigest()):
+                raise UserError(
+                    f"{path} was changed since it was left unfinished; move it away to begin anew"
+                )
+            # The note first: a kill in between must not leave a note about what is cut off.
+            self._write_note()
+            os.ftruncate(descriptor, self.done.size)
+            os.lseek(descriptor, self.done.size, os.SEEK_SET)
+        except BaseException:
+            self.close()
+            raise
 
     def write(self, text: str, lines: int, input_sha256: str) -> None:
         data = text.encode(errors="replace")
@@ -121,8 +126,12 @@ class FileOutput(Output):
 
     def __exit__(self, kind: type | None, *_) -> None:
         super().__exit__(kind)
-        if kind is None:  # complete
+        if kind is None or not self.done.lines:
             self._note.unlink(missing_ok=True)
+        if kind is not None and self._is_new and not self.done.lines:
+            Path(self.name).unlink(missing_ok=True)
+        elif kind is KeyboardInterrupt:
+            say(f"{self.name} has {self.done.lines} lines; the same command continues it")
 
     def _earlier(self) -> Done:
         """How far an earlier start came, if there was one that did not end."""
@@ -172,12 +181,9 @@ class FileOutput(Output):
             say(f"warning: {error}. If this is stopped, it cannot be continued")
 
 
-def note_of(path: Path) -> Path:
-    """The hidden file that says how far an output is."""
-    return path.with_name(f".{path.name}.unfinished")
-
-
-def open_output(path: str | None, stdout: Any, identity: Mapping[str, Any]) -> Output:
+def open_output(
+    path: str | None, stdout: Any, identity: Callable[[], Mapping[str, Any]]
+) -> Output:
     """Opens what --output names; standard output if None.
 
     A link is followed, a pipe or device is written to, a file is kept and its content replaced.
@@ -196,7 +202,7 @@ def open_output(path: str | None, stdout: Any, identity: Mapping[str, Any]) -> O
             return Output(os.open(target, os.O_WRONLY | os.O_CLOEXEC), path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another file") from error
-    return FileOutput(_followed(target), identity)
+    return FileOutput(_followed(target), identity())
 
 
 def _followed(path: Path) -> Path:

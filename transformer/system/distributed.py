@@ -17,6 +17,7 @@ from absl import flags
 from jax._src.distributed import global_state  # the coordinator's store has no public name
 
 from transformer.system.errors import UserError
+from transformer.system.terminal import say
 
 COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "host:port of process 0, for a job of several processes."
@@ -278,5 +279,4 @@ _watcher = threading.Thread(target=_watch, daemon=True)
 
 def _say(message: str) -> None:
     if message:
-        with contextlib.suppress(OSError):  # the log may lie on the full disk
-            print(message, file=sys.stderr, flush=True)
+        say(message)

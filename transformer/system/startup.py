@@ -1,6 +1,7 @@
 """What must happen before JAX is imported."""
 
 import os
+import signal
 import sys
 
 
@@ -14,3 +15,15 @@ def use_huge_pages() -> None:
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def be_quiet_when_interrupted() -> None:
+    """Ctrl-C ends the process without a traceback, until `listen_to_interrupts`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not to be ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def listen_to_interrupts() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, as usual in Python."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,10 +17,11 @@ def printable(text: str) -> str:
 
 
 def say(message: str) -> None:
-    """Prints one line on standard error; nothing where that is closed, full or without reader."""
+    """Prints lines on standard error; nothing where that is closed, full or without reader."""
     if sys.stderr is not None:  # closed; print would take standard output instead
         with contextlib.suppress(OSError):
-            print(printable(message), file=sys.stderr, flush=True)
+            lines = map(printable, message.split("\n"))
+            print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def is_terminal(descriptor: Callable[[], int]) -> bool:
