@@ -60,7 +60,7 @@ def environment() -> dict[str, str]:
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
     }
 
 

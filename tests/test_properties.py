@@ -414,24 +414,19 @@ def test_odd_lines_go_through_the_file_door(tmp_path):
 # translate.py with a model whose translation is what its tokenizer makes of the sentence.
 ECHO = """
 import pathlib
-import sys
-from types import SimpleNamespace
 
+import echo_model
 import translate
+from transformer.data.tokenizers import Tokenizers
 from transformer.runs import cli
-from transformer.data.tokenizers import load
+from transformer.streams import engine
 
-def restore_model():
-    tokenizer = load(pathlib.Path("run", "tokenizer.model"))
+def echo(tokenizer, line):
+    return tokenizer.decode(tokenizer.encode(line))
 
-    def echo(params, extra, lines):
-        assert len(lines) <= 3
-        return [tokenizer.decode(tokenizer.encode(line)) for line in lines]
-
-    return SimpleNamespace(params=None, extra={}, task=SimpleNamespace(translate=echo))
-
-translate.restore_model = restore_model
-translate.LINES_AT_ONCE = 3
+engine.LINES_AT_ONCE = 3
+tokenizers = Tokenizers.load(pathlib.Path("run"))
+translate.restore_model = lambda: echo_model.trained(tokenizers, echo, max_length=1 << 30)
 cli.run(translate.main)
 """
 
@@ -452,7 +447,8 @@ def echo(tmp_path):
 
 
 def test_translate_answers_each_line_with_one_line(echo, tmp_path):
-    expected = "".join(f"{decoded(line)}\n" for line in ODD_LINES).encode()
+    expected = [decoded(line) if line.strip() else "" for line in ODD_LINES]
+    expected = "".join(f"{line}\n" for line in expected).encode()
     assert echo(stdin=ODD_BYTES) == (0, expected, "")
     write(f"{tmp_path}/in", ODD_BYTES, compress=True)
     assert echo("--input=in.gz", "--output=out") == (0, b"", "")
@@ -467,6 +463,8 @@ def test_translate_names_the_line_that_is_no_text(echo, tmp_path):
     assert_refused(echo(stdin=surrogate), "standard input is not UTF-8: line 4, byte 1 ")
     write(f"{tmp_path}/in", surrogate, compress=True)
     assert_refused(echo("--input=in.gz", "--output=out"), "in.gz is not UTF-8: line 4, byte 1 ")
+    assert (tmp_path / "out").read_bytes() == surrogate[:-4]  # what is before line 4
+    (tmp_path / "out").unlink()
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"a\n" * 99)[:-9])
     assert_refused(echo("--input=in.gz", "--output=out"), "in.gz is damaged")
     assert not (tmp_path / "out").exists()

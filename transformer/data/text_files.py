@@ -92,14 +92,19 @@ def lines_as_they_come(
 def count_lines(file: IO[bytes]) -> int:
     """About how many lines there are still to read; 0 where reading would take them away."""
     try:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        descriptor = file.fileno()
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return 0
-        start = file.tell()
-        count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
-        file.seek(start)
-    except (OSError, ValueError, EOFError, zlib.error):  # which reading will tell
+        if isinstance(file, gzip.GzipFile):
+            count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+            file.rewind()
+            return count
+        count, place = 0, os.lseek(descriptor, 0, os.SEEK_CUR)
+        while chunk := os.pread(descriptor, _CHUNK, place):
+            count, place = count + chunk.count(b"\n"), place + len(chunk)
+        return count
+    except (OSError, EOFError, zlib.error):  # which reading will tell
         return 0
-    return count
 
 
 def _has_more(file: IO[bytes]) -> bool:

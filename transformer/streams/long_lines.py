@@ -16,6 +16,7 @@ _CLAUSES = re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])")
 _WORDS = re.compile(r"\s+")
 _LEVELS = (_SENTENCES, _CLAUSES, _WORDS)
 
+_LONGEST_WORD = 1 << 20  # characters
 # Languages that put no space between sentences.
 _WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
 
@@ -30,7 +31,7 @@ class Cutter:
         self._count = count
         self.limit = limit
         # Tokens that long are rare, and some tokenizers take quadratic time for a word.
-        self._long_word = re.compile(rf"\S{{{4 * limit + 1}}}")
+        self._long_word = re.compile(rf"\S{{{min(4 * limit, _LONGEST_WORD) + 1}}}")
 
     def is_long(self, text: str) -> bool:
         if len(text) <= self.limit and len(text.encode(errors="replace")) < self.limit:

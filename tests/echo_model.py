@@ -1,0 +1,48 @@
+"""A trained model that is none, for tests of what is around it."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from transformer.data.tokenizers import Tokenizers
+from transformer.data.vocabulary import Tokenizer
+
+
+class Translation(NamedTuple):
+    text: str
+    score: float = 0.0
+    log_prob: float = 0.0
+    tokens: list = ()
+    token_log_probs: list = ()
+    alignment: list | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    beam_size: int = 4
+
+
+def trained(
+    tokenizers: Tokenizers,
+    translate: Callable[[Tokenizer, str], str],
+    max_length: int = 1000,
+    seconds: float = 0.0,
+) -> SimpleNamespace:
+    """As runs/restore.py gives it. seconds: how long each line takes."""
+
+    def search(params, extra, sentences, *, nbest, prefixes, constraints, alignments, progress):
+        del params, extra, prefixes, constraints, alignments, progress
+        time.sleep(seconds * len(sentences))
+        texts = [translate(tokenizers.source, sentence) for sentence in sentences]
+        return [[Translation(text)] * nbest if text else [] for text in texts]
+
+    task = SimpleNamespace(
+        data=SimpleNamespace(max_source_length=max_length, max_target_length=max_length),
+        tokenizers=tokenizers,
+        translator=SimpleNamespace(config=Decoding()),
+        search=search,
+    )
+    config = SimpleNamespace(task=SimpleNamespace(name="seq2seq"))
+    return SimpleNamespace(params={}, extra={}, task=task, config=config)
