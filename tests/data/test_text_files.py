@@ -5,7 +5,14 @@ import os
 import pytest
 
 from transformer.data import text_files
-from transformer.data.text_files import blocks_of_lines, count_and_hash, open_text, read_lines
+from transformer.data.text_files import (
+    blocks_of_lines,
+    count_and_hash,
+    count_lines,
+    lines_as_they_come,
+    open_text,
+    read_lines,
+)
 from transformer.system.errors import UserError
 
 
@@ -115,3 +122,39 @@ def test_files_that_cannot_be_read(write, tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.open", refuse)  # not by its mode: root may read everything
     with pytest.raises(UserError, match=rf"^cannot read {path}: Permission denied$"):
         open_text(path)
+
+
+# --- Lines as they come -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a", "a.gz"])
+def test_lines_as_they_come(write, name):
+    path = write(f"\ufeffone\r\n\n{INSIDE}\n".encode() + b"\xff\ntwo", name)
+    with open_text(path) as file:
+        assert count_lines(file) == 4
+        *lines, bad, last = lines_as_they_come(file, "a")
+    assert lines == ["one", "", INSIDE]
+    assert str(bad).startswith("a is not UTF-8: line 4, byte 1 is 0xff")
+    assert last == "two"
+
+
+def test_a_pipe_is_read_as_far_as_there_is_something():
+    receiver, sender = os.pipe()
+    with open(receiver, "rb") as file:
+        assert count_lines(file) == 0
+        lines = lines_as_they_come(file, "pipe")
+        assert next(lines) is None
+        os.write(sender, b"one\ntwo\nth")
+        assert [next(lines) for _ in range(3)] == ["one", "two", None]
+        os.write(sender, b"ree")
+        os.close(sender)
+        assert list(lines) == ["three"]
+
+
+def test_a_line_without_end_is_passed_over(monkeypatch):
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 100_000)
+    content = b"one\n" + b"x" * 1_000_000 + b"\ntwo\n" + b"y" * 1_000_000
+    one, long, two, last = lines_as_they_come(io.BytesIO(content), "a")
+    assert (one, two) == ("one", "two")
+    assert str(long).startswith("a, line 2 is longer than 100000 bytes")
+    assert str(last).startswith("a, line 4 is longer than 100000 bytes")

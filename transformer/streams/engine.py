@@ -74,17 +74,21 @@ class Engine:
             items, failure = [], None
             for line in block:
                 item = self._item(number + len(items) + 1, line)
-                if isinstance(item, UserError) and not self.options.skip_bad_lines:
-                    failure = item
-                    break
+                if isinstance(item, UserError):
+                    if not self.options.skip_bad_lines:
+                        failure = item
+                        break
+                    _warn_of(item)
                 items.append(item)
             answers = self._answers([x for x in items if isinstance(x, Item)])
             texts = []
             for item, line in zip(items, block):
                 answer = item if isinstance(item, UserError) else next(answers)
-                if isinstance(answer, UserError) and not self.options.skip_bad_lines:
-                    failure = answer
-                    break
+                if isinstance(answer, UserError) and answer is not item:
+                    if not self.options.skip_bad_lines:
+                        failure = answer
+                        break
+                    _warn_of(answer)
                 number += 1
                 texts.append(self._formatted(number, item, answer))
                 _update(content, line)
@@ -103,8 +107,8 @@ class Engine:
     def summary(self) -> str:
         """What was scored, for people."""
         return (
-            f"{self.pairs} pairs scored: log-probability {self.log_prob:.2f}, {self.tokens} tokens, "
-            f"perplexity {perplexity(self.log_prob, self.tokens):.4g}"
+            f"{self.pairs} pairs scored: log-probability {self.log_prob:.2f}, "
+            f"{self.tokens} tokens, perplexity {perplexity(self.log_prob, self.tokens):.4g}"
         )
 
     def _read_done(self, lines: Iterator[str | UserError | None]) -> Any:
@@ -120,14 +124,12 @@ class Engine:
                 left -= 1
         if done.lines and (left or content.hexdigest() != done.input_sha256):
             raise UserError(
-                f"{self.output.name} is unfinished, and its {done.lines} lines were made from other "
-                f"text than {self.name}; give the same input, or remove it to begin anew"
+                f"{self.output.name} is unfinished, and its {done.lines} lines were made from "
+                f"other text than {self.name}; give the same input, or remove it to begin anew"
             )
         return content
 
-    def _blocks(
-        self, lines: Iterator[str | UserError | None]
-    ) -> Iterator[list[str | UserError]]:
+    def _blocks(self, lines: Iterator[str | UserError | None]) -> Iterator[list[str | UserError]]:
         block, characters = [], 0
         try:
             for line in lines:
@@ -224,7 +226,6 @@ class Engine:
         error = ""
         if isinstance(answer, UserError):
             error, answer = str(answer), []
-            say(f"warning: passed over: {error}")
         options, asked = self.options, {"alignments": self.options.alignments, "error": error}
         if not options.score:
             return translation_lines(
@@ -239,6 +240,10 @@ class Engine:
 
 
 _END = object()
+
+
+def _warn_of(error: UserError) -> None:
+    say(f"warning: passed over: {error}")
 
 
 def _update(content: Any, line: str | UserError) -> None:

@@ -1,4 +1,4 @@
-"""Lines that are longer than a model's sentences: cut into pieces, whose translations are joined."""
+"""Lines longer than a model's sentences: cut into pieces, whose translations are joined."""
 
 import math
 import re
@@ -7,8 +7,8 @@ from typing import Any
 
 POLICIES = ("split", "cut", "refuse", "whole")
 
-# Where a text may be cut, the best places first. Patterns look back a fixed number of characters, so
-# that the time is proportional to the text, whatever it holds.
+# Where a text may be cut, the best places first. Patterns look back a fixed number of characters,
+# so that the time is proportional to the text, whatever it holds.
 _SENTENCES = re.compile(
     r"(?<=[.!?…])\s+|(?<=[.!?…][\"'”’»)\]])\s+|(?<=[。！？｡])(?![”’」』）])|(?<=[。！？｡][”’」』）])"
 )

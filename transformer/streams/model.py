@@ -176,11 +176,15 @@ def identity(model: Model, options: Any) -> dict[str, Any]:
     parameters = digest((restored.params, restored.extra))[:16]
     tokenizers = restored.task.tokenizers.sha256
     asked = {name: x for name, x in options._asdict().items() if name != "skip_bad_lines"}
-    return decoding | asked | {
-        "max_tokens": list(model.limits),
-        "tokenizer": [sha256[:16] for sha256 in tokenizers],
-        "parameters": parameters,
-    }
+    return (
+        decoding
+        | asked
+        | {
+            "max_tokens": list(model.limits),
+            "tokenizer": [sha256[:16] for sha256 in tokenizers],
+            "parameters": parameters,
+        }
+    )
 
 
 def _cutter(tokenizer: Tokenizer, limit: int) -> Cutter:

@@ -181,9 +181,7 @@ class FileOutput(Output):
             say(f"warning: {error}. If this is stopped, it cannot be continued")
 
 
-def open_output(
-    path: str | None, stdout: Any, identity: Callable[[], Mapping[str, Any]]
-) -> Output:
+def open_output(path: str | None, stdout: Any, identity: Callable[[], Mapping[str, Any]]) -> Output:
     """Opens what --output names; standard output if None.
 
     A link is followed, a pipe or device is written to, a file is kept and its content replaced.

@@ -1,0 +1,90 @@
+"""Long lines, counted in words or in characters, cut at the best places."""
+
+import time
+from typing import NamedTuple
+
+import pytest
+
+from transformer.streams.long_lines import Cutter, join
+
+WORDS = Cutter(lambda texts: [len(text.split()) for text in texts], 7)
+CHARACTERS = Cutter(lambda texts: list(map(len, texts)), 7)
+LINE = (
+    "One two three. Four (five?) Six seven eight nine ten, eleven 3.14 thirteen; fourteen. "
+    "a b c d e f g h i j k l. Z."
+)
+
+
+def test_a_line_is_cut_at_sentences_else_clauses_else_words():
+    assert WORDS.pieces(LINE) == [
+        "One two three. Four (five?)",
+        "Six seven eight nine ten,",
+        "eleven 3.14 thirteen; fourteen.",
+        "a b c d e f g",
+        "h i j k l.",
+        "Z.",
+    ]
+    assert WORDS.first(LINE) == "One two three. Four (five?) Six seven"
+    assert WORDS.pieces("a b c d e f g") == ["a b c d e f g"]
+    assert WORDS.pieces("") == [""]
+
+
+def test_text_without_spaces():
+    assert CHARACTERS.pieces("你好。“你好！”我很好，谢谢你。") == [
+        "你好。",
+        "“你好！”",
+        "我很好，",
+        "谢谢你。",
+    ]
+    pieces = CHARACTERS.pieces("x" * 30 + " yy")
+    assert "".join(pieces) == "x" * 30 + "yy"
+    assert max(map(len, pieces)) <= 7
+    assert CHARACTERS.first("x" * 30) == "xxx"
+
+
+@pytest.mark.parametrize("text", ["a", ".", " .", "word, ", '!" ', "。", "\u0301", "\u2028 "])
+def test_time_is_proportional_to_the_text(text):
+    cutter = Cutter(lambda texts: [1 + len(text) // 4 for text in texts], 255)
+    start = time.process_time()
+    pieces = cutter.pieces("x" + text * 200_000)
+    assert time.process_time() - start < 20  # quadratic time would be hours
+    assert not any(map(cutter.is_long, pieces))
+    together = "".join(pieces)
+    assert together.replace(" ", "") == "x" + text.replace(" ", "").replace("\u2028", "") * 200_000
+
+
+def test_a_long_word_is_not_counted():
+    """Some tokenizers take quadratic time for it."""
+
+    def count(texts):
+        assert max(map(len, texts), default=0) <= 28
+        return list(map(len, texts))
+
+    cutter = Cutter(count, 7)
+    assert cutter.is_long("x" * 29)
+    assert max(map(len, cutter.pieces("x" * 999))) <= 7
+
+
+class Translation(NamedTuple):
+    text: str
+    score: float
+    log_prob: float
+    tokens: list[str]
+    token_log_probs: list[float]
+    alignment: list[tuple[int, int]] | None
+
+
+def test_translations_of_pieces_are_joined():
+    a = Translation("A a.", -1.0, -2.0, ["A", "a."], [-0.5, -1.5], [(0, 1), (1, 0)])
+    b = Translation("B.", -3.0, -4.0, ["B."], [-4.0], [(0, 0)])
+    worse = b._replace(text="C.", score=-5.0, log_prob=-6.0, token_log_probs=[-6.0])
+    best, second = join([[a], [b, worse]], ["a a.", "b."], "en")
+    assert best == Translation(
+        "A a. B.", -4.0, -6.0, ["A", "a.", "B."], [-0.5, -1.5, -4.0], [(0, 1), (1, 0), (2, 2)]
+    )
+    assert second.text == "A a. C."
+    assert second.score == -6.0
+    (chinese,) = join([[a], [b]], ["a a.", "b."], "zh")
+    assert chinese.text == "A a.B."
+    none = a._replace(alignment=None)
+    assert join([[none], [none]], ["a", "b"], "en")[0].alignment is None

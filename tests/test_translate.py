@@ -1,0 +1,271 @@
+"""translate.py as a process: pipes, files, signals and terminals. Its model writes capitals."""
+
+import contextlib
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripts import Result, assert_refused, environment, run, succeeded
+
+SHIM = """
+import os
+
+import echo_model
+import translate
+from transformer.runs import cli
+from transformer.streams import engine
+
+engine.LINES_AT_ONCE = 8
+seconds = float(os.environ.get("SECONDS_A_LINE", 0))
+model = echo_model.trained(echo_model.WORDS, lambda _, line: line.upper(), 8, seconds)
+translate.restore_model = lambda: model
+cli.run(translate.main)
+"""
+LINES = [f"line {i}" for i in range(40)]
+TEXT = "".join(f"{line}\n" for line in LINES)
+
+
+@pytest.fixture
+def script(tmp_path) -> Path:
+    (tmp_path / "in").write_text(TEXT)
+    (tmp_path / "shim.py").write_text(SHIM)
+    return tmp_path / "shim.py"
+
+
+@pytest.fixture
+def translate(script):
+    """translate(*arguments, stdin=b"") -> the result."""
+
+    def translate_here(*arguments: str, stdin: bytes = b"") -> Result:
+        return run(str(script), *arguments, cwd=script.parent, stdin=stdin)
+
+    return translate_here
+
+
+@contextlib.contextmanager
+def process(script: Path, *arguments: str, seconds: float = 0, **streams) -> Iterator:
+    """A process of its own, which is killed at the end."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **streams}
+    with subprocess.Popen(
+        [sys.executable, script, *arguments],
+        cwd=script.parent,
+        env=os.environ | environment() | {"SECONDS_A_LINE": str(seconds)},
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        **streams,
+    ) as popen:
+        try:
+            yield popen
+        finally:
+            popen.kill()
+
+
+def wait_until(condition, popen) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert popen.poll() is None, popen.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- Pipes and signals --------------------------------------------------------------------
+
+
+def test_a_line_in_an_open_pipe_is_answered(script):
+    with process(script) as popen:
+        for line in (b"one\n", b"two\nthree\n"):
+            popen.stdin.write(line)
+            assert popen.stdout.read(len(line)) == line.upper()
+        popen.stdin.write(b"no end")
+        popen.stdin.close()
+        assert popen.stdout.read() == b"NO END\n"
+        assert popen.wait() == 0
+        assert popen.stderr.read() == b""
+
+
+def test_ctrl_c_keeps_what_is_translated(script):
+    output = script.parent / "out"
+    with process(script, "--input=in", "--output=out", seconds=0.05) as popen:
+        wait_until(lambda: output.exists() and output.stat().st_size, popen)
+        popen.send_signal(signal.SIGINT)
+        assert popen.wait() == 130
+        message = popen.stderr.read().decode()
+    lines = output.read_text().splitlines()
+    assert lines == [line.upper() for line in LINES[: len(lines)]]
+    assert re.fullmatch(
+        rf"{re.escape(str(output))} has {len(lines)} lines; the same command continues it\n",
+        message,
+    )
+    assert len(lines) < len(LINES)
+
+
+def test_a_killed_process_is_continued(script, translate):
+    output, note = script.parent / "out", script.parent / ".out.unfinished"
+    arguments = ["--input=in", "--output=out"]
+    with process(script, *arguments, seconds=0.05) as popen:
+        wait_until(lambda: output.exists() and output.stat().st_size, popen)
+        assert_refused(translate(*arguments), "out is being written by another process")
+        popen.kill()
+        popen.wait()
+    kept = output.read_text()
+    assert 0 < len(kept) < len(TEXT)
+    assert note.exists()
+    assert_refused(
+        translate(*arguments, "--nbest=2"), "out is unfinished", "(nbest was 1 and is 2)"
+    )
+    with output.open("r+") as file:  # whether it goes on from there, or begins anew
+        file.write("LINE")
+    marked = output.stat().st_ino
+    assert succeeded(translate(*arguments)).err == ""
+    assert output.read_text() == TEXT.upper()
+    assert output.stat().st_ino == marked
+    assert not note.exists()
+
+
+def test_standard_output_that_fails(script):
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} --input=in"
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen(
+                    ["sh", "-c", f"{command} {redirection}"],
+                    cwd=script.parent,
+                    env=os.environ | environment(),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for redirection in (">/dev/full", ">&-", "| head -1; echo $?", "2>&- >&-")
+        ]
+        full, closed, head, both = [(*popen.communicate(), popen.returncode) for popen in started]
+    message = "cannot write standard output: No space left on device"
+    assert full == ("", f"error: {message}; mend that, then start again\n", 2)
+    message = "standard output is closed; leave it open, or give --output"
+    assert closed == ("", f"error: {message}\n", 2)
+    assert head == ("LINE 0\n0\n", "", 0)
+    assert both == ("", "", 2)
+
+
+# --- What --output names ------------------------------------------------------------------
+
+
+def test_pipes_and_devices_are_written_to(script, translate):
+    os.mkfifo(script.parent / "pipe")
+    received = []
+    reader = threading.Thread(
+        target=lambda: received.append((script.parent / "pipe").read_text()), daemon=True
+    )
+    reader.start()
+    succeeded(translate("--input=in", "--output=pipe"))
+    reader.join(60)
+    assert received == [TEXT.upper()]
+    assert (script.parent / "pipe").is_fifo()
+    succeeded(translate("--input=in", "--output=/dev/null"))
+    assert not Path("/dev/null").is_file()
+    assert_refused(
+        translate("--input=in", "--output=/dev/full"), "cannot write /dev/full: No space left"
+    )
+    for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+        assert translate("--input=in", f"--output={name}") == (0, TEXT.upper().encode(), "")
+    assert sorted(path.name for path in script.parent.iterdir()) == ["in", "pipe", "shim.py"]
+
+
+def test_links_are_followed_and_permissions_kept(script, translate):
+    folder = script.parent
+    (folder / "there").mkdir()
+    (folder / "there" / "file").write_text("old and longer than what is new" * 99)
+    (folder / "there" / "file").chmod(0o640)
+    (folder / "hard").hardlink_to(folder / "there" / "file")
+    (folder / "link").symlink_to("there/file")
+    succeeded(translate("--input=in", "--output=link"))
+    assert (folder / "link").is_symlink()
+    assert (folder / "hard").read_text() == TEXT.upper()
+    assert (folder / "hard").stat().st_mode & 0o777 == 0o640
+    (folder / "to nothing").symlink_to("there/new")
+    succeeded(translate("--input=in", "--output=to nothing"))
+    assert (folder / "there" / "new").read_text() == TEXT.upper()
+    assert sorted(path.name for path in (folder / "there").iterdir()) == ["file", "new"]
+
+
+def test_outputs_that_are_refused(script, translate):
+    folder = script.parent
+    (folder / "same").symlink_to("in")
+    (folder / "loop").symlink_to("loop")
+    (folder / "read-only").write_text("mine")
+    (folder / "read-only").chmod(0o400)
+    for output in ("in", "same", "./in"):
+        assert_refused(translate("--input=in", f"--output={output}"), "the output is the input fi")
+    refused = ["loop", ".", "in/new", "/proc/new"]
+    if os.geteuid():  # root may write all
+        refused.append("read-only")
+    for output in refused:
+        assert_refused(translate("--input=in", f"--output={output}"), "cannot", output)
+    assert (folder / "in").read_text() == TEXT
+    assert (folder / "read-only").read_text() == "mine"
+    names = ["in", "loop", "read-only", "same", "shim.py"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+
+
+# --- Lines --------------------------------------------------------------------------------
+
+
+def test_bad_and_long_lines(translate):
+    stdin = b"one\n\xff\n" + b"one two three. " * 100_000 + b"\ntwo\n"
+    result = translate(stdin=stdin)
+    assert_refused(result, "standard input is not UTF-8: line 2, byte 1 is 0xff")
+    assert result.out == b"ONE\n"
+    result = succeeded(translate("--skip_bad_lines", stdin=stdin))
+    assert result.out.split(b"\n") == [
+        b"ONE",
+        b"",
+        b"ONE TWO THREE. " * 99_999 + b"ONE TWO THREE.",
+        b"TWO",
+        b"",
+    ]
+    skipped, long = result.err.splitlines()
+    assert skipped.startswith("warning: passed over: standard input is not UTF-8: line 2")
+    assert long == (
+        "warning: standard input, line 3 is longer than 7 tokens; it is translated in pieces"
+    )
+    cut = succeeded(translate("--skip_bad_lines", "--long_lines=cut", stdin=stdin))
+    assert cut.out.split(b"\n")[2] == b"ONE TWO THREE. ONE TWO THREE. ONE"
+    refused = translate("--long_lines=refuse", "--skip_bad_lines", stdin=stdin)
+    assert refused.out == b"ONE\n\n\nTWO\n"
+
+
+# --- Terminals ----------------------------------------------------------------------------
+
+
+def test_the_prompt(script):
+    """Of a terminal: a line, a blank one, an escape, the end."""
+    ours, theirs = pty.openpty()
+    with process(script, stdin=theirs, stdout=theirs, start_new_session=True) as popen:
+        os.close(theirs)
+        shown = b""
+
+        def read_until(text: bytes) -> None:
+            nonlocal shown
+            while text not in shown:
+                shown += os.read(ours, 1000)
+            shown = shown.partition(text)[2]
+
+        read_until(b"> ")
+        os.write(ours, b"one two\n")
+        read_until(b"ONE TWO\r\n> ")
+        os.write(ours, "a\u202eb\n".encode())
+        read_until(b"A\\u202eB\r\n> ")
+        os.write(ours, b"\x04")
+        assert popen.wait() == 0
+        messages = popen.stderr.read().decode()
+        assert messages == "compiling ...\nready: one sentence a line; Ctrl-D ends\n\n"
+    os.close(ours)
