@@ -66,7 +66,7 @@ LONG_LINES = flags.DEFINE_enum(
     "long_lines",
     None,
     POLICIES,
-    "What to do with a line of more than --max_tokens. Default: split.",
+    "What to do with a line of more tokens. Default: split.",
 )
 MAX_TOKENS = flags.DEFINE_integer(
     "max_tokens", None, "Tokens translated at once. Default: the longest source of training."
@@ -81,9 +81,7 @@ def main() -> None:
     if distributed.job() is not None:
         raise UserError("translate.py works in one process; start it once, without srun or mpirun")
     if SCORE.value and (PREFIXES.value or CONSTRAINTS.value or NBEST.value > 1):
-        raise UserError(
-            "--score goes without --nbest, --prefixes and --constraints; leave them out"
-        )
+        raise UserError("--score is given; leave --nbest, --prefixes and --constraints out")
     if INPUT.value is None and sys.stdin is None:  # closed by the shell
         raise UserError("standard input is closed; give the text there, or --input")
     is_prompt = INPUT.value is None and is_terminal(sys.stdin.fileno)

@@ -194,8 +194,8 @@ def test_a_file_that_is_damaged_in_the_middle():
     for skip in (False, True):
         content.seek(0)
         output = Memory()
-        lines = lines_as_they_come(gzip.open(content), "in.gz")
-        with pytest.raises(UserError, match=r"in\.gz is damaged"):
+        with gzip.open(content) as file, pytest.raises(UserError, match=r"in\.gz is damaged"):
+            lines = lines_as_they_come(file, "in.gz")
             Engine(Reverse(), Options(skip_bad_lines=skip), output, "in.gz").run(lines)
         assert set("".join(output.writes).splitlines()) == {"ba"}
 

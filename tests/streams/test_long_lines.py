@@ -39,7 +39,7 @@ def test_text_without_spaces():
     pieces = CHARACTERS.pieces("x" * 30 + " yy")
     assert "".join(pieces) == "x" * 30 + "yy"
     assert max(map(len, pieces)) <= 7
-    assert CHARACTERS.first("x" * 30) == "xxx"
+    assert CHARACTERS.first("x" * 30) == "x" * 7
 
 
 @pytest.mark.parametrize("text", ["a", ".", " .", "word, ", '!" ', "。", "\u0301", "\u2028 "])
