@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,9 +43,18 @@ def test_a_room_says_what_lives_there(room):
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_imports_run_one_way(path):
-    rooms = ROOMS[: ROOMS.index(path.parts[0]) + 1] if len(path.parts) > 1 else []
+    rooms = ROOMS[: ROOMS.index(path.parts[0]) + 1] if len(path.parts) > 1 else ROOMS
     for name in imported((PACKAGE / path).read_text(encoding="utf-8")):
         assert name.split(".")[1] in rooms, f"{path} imports {name}"
+
+
+def test_importing_the_package_takes_no_time():
+    """Nobody waits for JAX who only asks for a docstring."""
+    code = "import sys, transformer; print(*{'jax', 'flax', 'numpy'} & sys.modules.keys())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, check=True
+    )
+    assert done.stdout == b"\n"
 
 
 def test_the_check_sees_an_import_that_runs_the_other_way():

@@ -48,6 +48,17 @@ def load(workdir: str, **options: Any) -> "Model":
       directories), as the flags of translate.py; `long_lines` and `max_tokens`, see
       streams/model.py; and fields of the decoding section, such as `beam_size`.
     Raises UserError (transformer.system.errors) for what cannot be used.
+
+    >>> model = load("runs/demo", beam_size=3)
+    >>> best, blank = model.translate(["one two", ""])
+    >>> blank
+    ''
+    >>> first, second = model.search(["one two"], nbest=2)[0]
+    >>> first.text == best, first.score >= second.score
+    (True, True)
+    >>> (scored,) = model.score([("one two", best)])
+    >>> len(scored.tokens) == len(scored.token_log_probs)
+    True
     """
     from transformer.streams import model  # and JAX, which takes seconds
 

@@ -194,9 +194,9 @@ def test_a_file_that_is_damaged_in_the_middle():
     for skip in (False, True):
         content.seek(0)
         output = Memory()
+        stream = Engine(Reverse(), Options(skip_bad_lines=skip), output, "in.gz")
         with gzip.open(content) as file, pytest.raises(UserError, match=r"in\.gz is damaged"):
-            lines = lines_as_they_come(file, "in.gz")
-            Engine(Reverse(), Options(skip_bad_lines=skip), output, "in.gz").run(lines)
+            stream.run(lines_as_they_come(file, "in.gz"))
         assert set("".join(output.writes).splitlines()) == {"ba"}
 
 
