@@ -9,8 +9,10 @@ POLICIES = ("split", "cut", "refuse", "whole")
 
 # Where a text may be cut, the best places first. Patterns look back a fixed number of characters,
 # so that the time is proportional to the text, whatever it holds.
+_TITLES = "".join(rf"(?<!\b{word}\.)" for word in "Mr Mrs Ms Dr Prof St [A-Z]".split())
 _SENTENCES = re.compile(
-    r"(?<=[.!?…])\s+|(?<=[.!?…][\"'”’»)\]])\s+|(?<=[。！？｡])(?![”’」』）])|(?<=[。！？｡][”’」』）])"
+    rf"(?<=[.!?…]){_TITLES}\s++(?![a-zß-ÿа-я])|(?<=[.!?…][\"'”’»)\]])\s++(?![a-zß-ÿа-я])"
+    r"|(?<=[。！？｡])(?![”’」』）])|(?<=[。！？｡][”’」』）])"
 )
 _CLAUSES = re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])")
 _WORDS = re.compile(r"\s+")
@@ -45,7 +47,8 @@ class Cutter:
     def pieces(self, text: str) -> list[str]:
         """All of it, cut at the ends of sentences, else of clauses, words or characters.
 
-        Each piece has as many whole sentences, clauses, words or characters as fit.
+        A piece is one sentence, since that is what models learn from; or as many clauses or words
+        of one as fit.
         """
         return self._pieces(text, 0)
 
@@ -65,10 +68,11 @@ class Cutter:
         parts = [text[i:j] for i, j in zip(starts, stops, strict=True)]
         lengths = self._lengths(parts)
         spaces = [0, *(max(0, j - i - 1) for i, j in ends)]
-        # 2. As many of them together as fit. One that does not fit is cut further.
+        # 2. As many of them together as fit, but for sentences. What does not fit is cut further.
         groups, begun, tokens = [], 0, 0.0
         for i, length in enumerate(lengths):
-            if i > begun and tokens + spaces[i] + length > self.limit:
+            is_full = level == 0 or tokens + spaces[i] + length > self.limit
+            if i > begun and is_full:
                 groups.append(text[starts[begun] : stops[i - 1]].strip())
                 begun, tokens = i, 0.0
             tokens += spaces[i] * (i > begun) + length
