@@ -159,29 +159,26 @@ def get_config() -> ConfigDict:
 
     config.decoding = ConfigDict()  # Section 6.1
     config.decoding.beam_size = 4
-    config.decoding.length_penalty = 0.6  # alpha of the form below
+    config.decoding.length_penalty = 0.6  # alpha; 0: long outputs get no help
     # Scores are divided by ((5 + length) / 6)^alpha: gnmt; or by length^alpha: power.
     config.decoding.length_penalty_form = "gnmt"
-    # Beta of Wu et al. 2016: scores fall where source tokens get little attention; 0: they do not.
+    # How much scores fall where source tokens get little attention (beta of Wu et al. 2016).
     config.decoding.coverage_penalty = 0.0
-    # The longest output: source tokens * max_length_ratio + max_extra_length, or max_length if
-    # that is less (0: no such limit). EOS counts.
+    # The longest output: source tokens * max_length_ratio + max_extra_length, EOS included.
     config.decoding.max_extra_length = 50
-    config.decoding.max_length_ratio = 1.0
-    config.decoding.max_length = 0
-    # The shortest output: the larger one of min_length and source tokens * min_length_ratio.
-    config.decoding.min_length = 0
-    config.decoding.min_length_ratio = 0.0
+    config.decoding.max_length_ratio = 1.0  # see max_extra_length
+    config.decoding.max_length = 0  # the most tokens of any output; 0: as many as the source allows
+    config.decoding.min_length = 0  # the fewest tokens of any output, EOS included
+    config.decoding.min_length_ratio = 0.0  # the fewest tokens for each source token
     # No output has so many tokens in a row a second time; 0: it may.
     config.decoding.no_repeat_ngram = 0
-    # Groups that share the beam out, and by how many nats a token is worth less to a group for
-    # each hypothesis of earlier groups that took it at the same time (Vijayakumar et al. 2016).
-    config.decoding.beam_groups = 1
+    config.decoding.beam_groups = 1  # groups that share the beam (Vijayakumar et al. 2016)
+    # By how many nats a token is worth less to a group for each hypothesis of earlier groups that
+    # took it at the same time.
     config.decoding.diversity = 0.0
-    # Above 0: sample at this temperature instead of searching. From the top_k most probable tokens
-    # (0: all), of them from the fewest with probability top_p in all.
-    config.decoding.temperature = 0.0
-    config.decoding.top_k = 0
+    config.decoding.temperature = 0.0  # above 0: sample at this temperature, do not search
+    config.decoding.top_k = 0  # sample from so many tokens, the most probable ones; 0: from all
+    # Sample from the fewest tokens that have this probability together.
     config.decoding.top_p = 1.0
     config.decoding.seed = 0  # of samples
 
