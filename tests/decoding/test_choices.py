@@ -153,8 +153,9 @@ def test_samples_do_not_depend_on_the_batch():
 # --- Constraints ---
 
 
-def constrained(arrays):
-    return {"choice": Constrained(*arrays)}
+CONSTRAINED = {
+    size: lambda arrays, size=size: {"choice": Constrained(size, *arrays)} for size in (1, 2, 64)
+}
 
 
 def tables_of(phrases, P, C):
@@ -188,14 +189,14 @@ PHRASES = [
 def test_the_best_that_contain_all_phrases():
     B, L = len(PHRASES), 5
     tables = random_tables(B, seed=10)
-    # As wide as the tree: 256 hypotheses are live at the end.
+    # 256 hypotheses are live at the end. Without phrases, 64 of them.
     found = search(
         tables,
         jnp.full(B, L),
         ALPHA,
-        beam_size=256,
+        beam_size=64 * 5,
         longest=L,
-        parts=constrained,
+        parts=CONSTRAINED[64],
         arrays=tables_of(PHRASES, 4, 4),
     )
     for b, phrases in enumerate(PHRASES):
@@ -209,24 +210,32 @@ def test_the_best_that_contain_all_phrases():
         assert found.scores_BM[b, 0] == pytest.approx(scores[best], rel=1e-5)
 
 
-def test_a_narrow_beam_contains_all_phrases_and_without_them_it_is_beam_search():
-    B, longest, M = len(PHRASES), 9, 7  # no sentence has more than 6 tokens of phrases
-    for seed in range(5):
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_a_narrow_beam_contains_all_phrases(beam_size):
+    """Without phrases it is beam search, and no sentence depends on those beside it."""
+    B, longest, P, C = len(PHRASES), 9, 4, 4
+    for seed in range(3):
         tables = random_tables(B, seed=seed + 11)
-        options = dict(beam_size=M, longest=longest, nbest=3)
-        found = search(
-            tables,
-            jnp.full(B, longest),
+        options = dict(longest=longest, nbest=beam_size)
+        lengths_B, arrays = jnp.full(B, longest), tables_of(PHRASES, P, C)
+        parts = CONSTRAINED[beam_size]
+        M = beam_size * 5  # no sentence has more than 4 tokens of phrases
+        found = search(tables, lengths_B, ALPHA, **options, beam_size=M, parts=parts, arrays=arrays)
+        plain = search(tables[:1], lengths_B[:1], ALPHA, **options, beam_size=beam_size)
+        assert outputs_of(found, 0)[:beam_size] == outputs_of(plain, 0)[:beam_size]
+        one = search(
+            tables[1:2],
+            lengths_B[:1],
             ALPHA,
             **options,
-            parts=constrained,
-            arrays=tables_of(PHRASES, 4, 4),
+            beam_size=beam_size * 2,
+            parts=parts,
+            arrays=tables_of(PHRASES[1:2], P, C),
         )
-        plain = search(tables, jnp.full(B, longest), ALPHA, **options)
-        assert outputs_of(found, 0)[:3] == outputs_of(plain, 0)[:3]
+        assert outputs_of(found, 1)[:beam_size] == outputs_of(one, 0)[:beam_size]
         for b, phrases in enumerate(PHRASES):
-            outputs = list(filter(None, outputs_of(found, b)))
-            assert outputs
+            outputs = outputs_of(found, b)[:beam_size]
+            assert all(outputs)
             assert len(set(outputs)) == len(outputs)
             for output, log_prob in zip(outputs, found.log_probs_BM[b]):
                 assert all(contains(output, phrase) for phrase in phrases)
@@ -243,7 +252,7 @@ def test_phrases_are_found_in_the_least_room():
         ALPHA,
         beam_size=4,
         longest=4,
-        parts=constrained,
+        parts=CONSTRAINED[1],
         arrays=tables_of([[(3,), (5,), (4,)]], 4, 1),
     )
     assert sorted(outputs_of(found, 0)[0]) == [EOS, 3, 4, 5]

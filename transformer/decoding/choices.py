@@ -138,11 +138,13 @@ class Sample(Choice):
 class Constrained(Choice):
     """Beam search for outputs that contain all phrases of a sentence, in any order.
 
-    Hypotheses that have as many constraint tokens form a bank, and each bank has its share of the
-    beam (dynamic beam allocation, Post & Vilar 2018). So those that have more tokens of phrases
-    are not lost to likelier ones. EOS is allowed when all phrases are there.
+    Hypotheses that have as many tokens of phrases form a bank. `beam_size` of each bank go on, and
+    more where other banks have fewer (after Post & Vilar 2018). So those with many tokens of
+    phrases are not lost to likelier ones. EOS is allowed when all phrases are there. A search needs
+    M = beam_size * (1 + the most tokens of a sentence's phrases); other sentences use fewer.
     """
 
+    beam_size: int
     phrase_BPC: jax.Array  # tokens, then PAD; P phrases, the last ones empty
     # How much of a phrase an output ends with, after so much of it and then its token number c.
     next_BPCC: jax.Array
@@ -171,6 +173,7 @@ class Constrained(Choice):
         B, M, V = total_BMV.shape
         P, C = self.phrase_BPC.shape[1:]
         total_BX = total_BMV.reshape(B, M * V)
+        size_B1 = self.beam_size * (1 + self._lengths_B1P().sum(axis=2))  # of the sentence's beam
         # 1. The best; of each hypothesis the best two, else those with many tokens of phrases could
         #    not go on; and the next token of each phrase.
         _, own_N2 = top_k(total_BMV.reshape(B * M, V), 2)
@@ -180,10 +183,12 @@ class Constrained(Choice):
         needed_BMP = self.phrase_BPC[rows, phrases, jnp.minimum(state, C - 1)]
         is_missing_BMP = state < self._lengths_B1P()
         needed_BMP = jnp.where(is_missing_BMP, needed_BMP + jnp.arange(M)[None, :, None] * V, PAD)
-        best_BC = best_of_beam(total_BX, max(M, 2))
-        index_BC = jnp.concatenate(
-            [best_BC, own_BM2.reshape(B, -1), needed_BMP.reshape(B, -1)], axis=1
-        )
+        best_BC = best_of_beam(total_BX, M)
+        num_best_B1 = jnp.where(size_B1 == 1, 1, 2 * size_B1)
+        best_BC = jnp.where(jnp.arange(best_BC.shape[1])[None] < num_best_B1, best_BC, PAD)
+        others_BC = jnp.concatenate([own_BM2.reshape(B, -1), needed_BMP.reshape(B, -1)], axis=1)
+        others_BC = jnp.where(size_B1 > self.beam_size, others_BC, PAD)
+        index_BC = jnp.concatenate([best_BC, others_BC], axis=1)
         is_again_BC = jnp.tril(index_BC[:, :, None] == index_BC[:, None], -1).any(axis=2)
         index_BC = jnp.where(is_again_BC, PAD, index_BC)
         score_BC = jnp.take_along_axis(total_BX, index_BC, axis=1)
@@ -199,10 +204,12 @@ class Constrained(Choice):
         )[None]
         is_rival_BCC = (bank_BC[:, None] == bank_BC[:, :, None]) & goes_on_BC[:, None]
         rank_BC = jnp.sum(is_better_BCC & is_rival_BCC, axis=2)
-        share_B1 = jnp.maximum(1, M // (1 + self._lengths_B1P().sum(axis=2)))
-        group_BC = jnp.where(goes_on_BC, jnp.where(rank_BC < share_B1, 0, 1), 2)
+        group_BC = jnp.where(goes_on_BC, jnp.where(rank_BC < self.beam_size, 0, 1), 2)
         order_BC = jnp.lexsort((-score_BC, group_BC), axis=1)
-        return jnp.take_along_axis(index_BC, order_BC, axis=1)
+        index_BC = jnp.take_along_axis(index_BC, order_BC, axis=1)
+        goes_on_BC = jnp.take_along_axis(goes_on_BC, order_BC, axis=1)
+        is_beyond_BC = goes_on_BC & (jnp.arange(index_BC.shape[1])[None] >= size_B1)
+        return jnp.where(is_beyond_BC, PAD, index_BC)
 
     def _lengths_B1P(self) -> jax.Array:
         return (self.phrase_BPC != PAD).sum(axis=-1)[:, None]

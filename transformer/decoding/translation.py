@@ -94,7 +94,7 @@ class Translator:
             cache["attention"] = jnp.zeros((len(src_BS) * beam_size, src_BS.shape[1]))
             rules.append(Coverage(c.coverage_penalty, src_BS != PAD))
         if wishes.phrase_BPC is not None:
-            choice = Constrained(wishes.phrase_BPC, wishes.next_BPCC)
+            choice = Constrained(c.beam_size, wishes.phrase_BPC, wishes.next_BPCC)
         elif wishes.seed_B is not None:
             keys_B = jax.vmap(jax.random.key)(wishes.seed_B)
             keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, c.seed)
@@ -263,11 +263,11 @@ class Translator:
                 )
 
     def _beam_size(self, sentences: Sequence[_Sentence], nbest: int) -> int:
-        """As many samples as are wanted; as many hypotheses for each bank of constraints."""
+        """As many samples as are wanted; a beam for each bank of constraints."""
         if self.config.temperature:
             return nbest
         most = max((sum(map(len, sentence.phrases)) for sentence in sentences), default=0)
-        return max(self.config.beam_size, nbest * (1 + most) if most else 0)
+        return self.config.beam_size * (1 + most)
 
     def _encode(
         self,
