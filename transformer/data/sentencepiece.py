@@ -71,6 +71,10 @@ class SentencePieceTokenizer(Tokenizer):
         self._byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
         self._has_bytes = all(map(processor.is_byte, self._byte_ids))
 
+    @property
+    def pieces(self) -> list[str]:
+        return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
+
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         texts = [without_surrogates(text) for text in texts]
         batch = self._processor.encode(texts, num_threads=num_threads)

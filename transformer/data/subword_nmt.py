@@ -60,6 +60,10 @@ class SubwordNmtTokenizer(Tokenizer):
         self.model_bytes = model_bytes
         self.vocab_size = len(self._symbols)
 
+    @property
+    def pieces(self) -> list[str]:
+        return ["<pad>", "<s>", "</s>", *self._symbols[UNK:]]
+
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         del num_threads  # subword-nmt is Python, with a cache of words
         return [[self._ids.get(symbol, UNK) for symbol in _split(self._bpe, t)] for t in texts]

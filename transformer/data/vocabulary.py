@@ -23,6 +23,11 @@ class Tokenizer(abc.ABC):
     def sha256(self) -> str:
         return hashlib.sha256(self.model_bytes).hexdigest()
 
+    @property
+    @abc.abstractmethod
+    def pieces(self) -> list[str]:
+        """The name of each id, as other systems write tokens."""
+
     @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         """Token ids of lines of text, without BOS and EOS, on `num_threads` threads.

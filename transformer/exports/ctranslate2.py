@@ -1,0 +1,132 @@
+"""A trained Transformer as a model of CTranslate2, the engine that many translators deploy.
+
+CTranslate2's own specification is filled in; its converter writes the files. docs/exporting.md has
+what to do with them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer.data.vocabulary import BOS, EOS, UNK
+from transformer.exports.folder import optional_module, unique_pieces
+from transformer.models.functional import Params
+from transformer.models.positions import sinusoidal_encoding
+from transformer.models.transformer import TransformerConfig
+from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+
+QUANTIZATIONS = ("float32", "float16", "int8")
+# Of the table of positions. CTranslate2 cuts sources at 1,024 tokens unless it is told otherwise.
+NUM_POSITIONS = 2048
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "swish": "SWISH"}
+
+
+def check(config: TransformerConfig) -> None:
+    """Raises UserError for what CTranslate2 cannot compute."""
+    if config.activation not in _ACTIVATIONS:
+        raise UserError(
+            f"model.activation is {config.activation!r}, which CTranslate2 does not have; it has "
+            f"{', '.join(_ACTIVATIONS)}"
+        )
+    size = config.d_model // config.num_heads
+    if config.d_model % config.num_heads or {config.key_size, config.value_size} != {size}:
+        raise UserError(
+            f"model.d_k is {config.key_size} and model.d_v {config.value_size}; CTranslate2 has "
+            f"only heads of d_model / num_heads = {config.d_model / config.num_heads:g}"
+        )
+
+
+def write(model: TrainedModel, folder: Path, quantization: str) -> None:
+    """Writes CTranslate2's files for `model` into `folder`, which is there.
+
+    Raises UserError for a model that CTranslate2 cannot run, and without the package.
+    """
+    specs = optional_module("ctranslate2").specs
+    config = model.config.model
+    check(config)
+    tokenizers = model.task.tokenizers
+    source, target = (unique_pieces(tokenizer) for tokenizer in tokenizers)
+
+    spec = specs.TransformerSpec.from_config(
+        (config.num_encoder_layers, config.num_decoder_layers),
+        config.num_heads,
+        pre_norm=config.norm == "pre",
+        activation=getattr(specs.Activation, _ACTIVATIONS[config.activation]),
+        rms_norm=config.normalization == "rms_norm",
+    )
+    _fill(spec, model.params, config)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    spec.config.bos_token = spec.config.decoder_start_token = target[BOS]
+    spec.config.eos_token = target[EOS]
+    spec.config.unk_token = target[UNK]
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    spec.save(str(folder))
+    tokenizers.save(folder)
+
+
+def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
+    target_VD = params["target_embedding"]["table_VD"]
+    source_VD = params.get("source_embedding", params["target_embedding"])["table_VD"]
+    output_VD = params.get("output_embedding", params["target_embedding"])["table_VD"]
+    spec.encoder.embeddings[0].weight = _array(source_VD)
+    spec.decoder.embeddings.weight = _array(target_VD)
+    spec.decoder.projection.weight = _array(output_VD)
+    for name, side in (("source", spec.encoder), ("target", spec.decoder)):
+        side.scale_embeddings = config.scale_embeddings
+        side.position_encodings.encodings = _positions(params.get(f"{name}_positions"), config)
+    if config.norm == "pre":
+        _norm(spec.encoder.layer_norm, params["encoder_norm"])
+        _norm(spec.decoder.layer_norm, params["decoder_norm"])
+
+    for number, layer in enumerate(spec.encoder.layer):
+        ours = params["encoder_layers"][number]
+        _attention(layer.self_attention, ours, "self_attention", ["query key value", "output"])
+        _feed_forward(layer.ffn, ours)
+    for number, layer in enumerate(spec.decoder.layer):
+        ours = params["decoder_layers"][number]
+        _attention(layer.self_attention, ours, "self_attention", ["query key value", "output"])
+        _attention(layer.attention, ours, "cross_attention", ["query", "key value", "output"])
+        _feed_forward(layer.ffn, ours)
+
+
+def _positions(table_PD: Any, config: TransformerConfig) -> np.ndarray:
+    """The encodings of NUM_POSITIONS positions: CTranslate2 has other sinusoids of its own."""
+    positions = np.arange(NUM_POSITIONS)
+    if table_PD is None:
+        return _array(sinusoidal_encoding(positions, config.d_model))
+    return _array(table_PD)[np.minimum(positions, config.max_positions - 1)]
+
+
+def _attention(spec: Any, layer: Params, name: str, groups: list[str]) -> None:
+    """One linear layer of `spec` for each group of ours, which it fuses."""
+    for linear, group in zip(spec.linear, groups, strict=True):
+        _linear(linear, *(layer[name][part] for part in group.split()))
+    _norm(spec.layer_norm, layer[f"{name}_norm"]["norm"])
+
+
+def _feed_forward(spec: Any, layer: Params) -> None:
+    _linear(spec.linear_0, layer["feed_forward"]["hidden"])
+    _linear(spec.linear_1, layer["feed_forward"]["output"])
+    _norm(spec.layer_norm, layer["feed_forward_norm"]["norm"])
+
+
+def _linear(spec: Any, *parts: Params) -> None:
+    spec.weight = np.concatenate([_array(part["kernel"]).T for part in parts])
+    if "bias" in parts[0]:
+        spec.bias = np.concatenate([_array(part["bias"]) for part in parts])
+
+
+def _norm(spec: Any, norm: Params) -> None:
+    spec.gamma = _array(norm["scale"])
+    if "bias" in norm:
+        spec.beta = _array(norm["bias"])
+
+
+def _array(x: Any) -> np.ndarray:
+    return np.array(x, np.float32, order="C")  # a copy: quantising overwrites it
