@@ -1,0 +1,110 @@
+"""CTranslate2 computes what our models compute."""
+
+import json
+
+import numpy as np
+import pytest
+from small_models import LINES, log_probs, trained, trained_model
+
+from transformer.data.vocabulary import BOS, EOS
+from transformer.exports import ctranslate2 as exporting
+from transformer.exports.folder import new_folder
+from transformer.system.errors import UserError
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="requirements-exports.txt")
+
+
+def translator_of(model, folder, quantization="float32", **options):
+    with new_folder(folder) as temporary:
+        exporting.write(model, temporary, quantization)
+    return ctranslate2.Translator(str(folder), **options)
+
+
+def pieces_of(tokenizer, lines):
+    return [[tokenizer.pieces[i] for i in tokenizer.encode(line)] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("vocab_sizes", "changes"),
+    [
+        ((271,), {}),
+        ((271,), {"norm": "pre", "activation": "swish", "scale_embeddings": False}),
+        ((271,), {"attention_bias": True, "num_encoder_layers": 2, "norm_epsilon": 0.03}),
+        ((271,), {"share_embeddings": "decoder", "activation": "gelu"}),
+        ((271, 269), {"share_embeddings": "none", "positions": "learned", "max_positions": 3}),
+        ((271, 269), {"share_embeddings": "decoder", "norm": "pre", "normalization": "rms_norm"}),
+        ((271,), {"num_decoder_layers": 2, "d_k": 7, "d_v": 7}),
+    ],
+)
+def test_each_token_is_as_probable(random_params, tmp_path, vocab_sizes, changes):
+    model = trained_model(random_params, vocab_sizes, **changes)
+    translator = translator_of(model, tmp_path / "exported")
+    source, target = model.task.tokenizers
+    scored = translator.score_batch(pieces_of(source, LINES), pieces_of(target, LINES[::-1]))
+    for line, other, found in zip(LINES, LINES[::-1], scored, strict=True):
+        expected = log_probs(model, source.encode(line), [*target.encode(other), EOS])
+        assert found.tokens[-1] == "</s>"
+        np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
+
+
+def test_the_search_finds_the_same(random_params, tmp_path):
+    model = trained(trained_model(random_params, num_decoder_layers=2))
+    translator = translator_of(model, tmp_path / "exported")
+    source, target = model.task.tokenizers
+    lines = [*LINES, "two one", "one three three"]
+    ours = model.task.translate(model.params, {}, lines)
+    assert len(set(ours)) > 4
+    ids = {piece: i for i, piece in enumerate(target.pieces)}
+    results = translator.translate_batch(
+        pieces_of(source, lines),
+        beam_size=4,
+        length_penalty=0,
+        min_decoding_length=0,  # 1, the default, takes the probability of EOS from step 1
+        return_scores=True,
+    )
+    for line, expected, found in zip(lines, ours, results, strict=True):
+        tokens = [ids[piece] for piece in found.hypotheses[0]]
+        assert target.decode(tokens) == expected
+        score = log_probs(model, source.encode(line), [*tokens, EOS]).sum()
+        np.testing.assert_allclose(found.scores[0], score, atol=1e-4)
+
+
+@pytest.mark.parametrize("quantization", ["float16", "int8"])
+def test_quantised_models_are_smaller_and_run(random_params, tmp_path, quantization):
+    model = trained(trained_model(random_params, d_model=64, d_ff=96))
+    translator_of(model, tmp_path / "float32")
+    translator = translator_of(model, tmp_path / quantization, quantization)
+    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("float32", quantization)]
+    assert sizes[1] < 0.75 * sizes[0]
+    source, target = model.task.tokenizers
+    (found,) = translator.score_batch(pieces_of(source, LINES[:1]), pieces_of(target, LINES[2:3]))
+    expected = log_probs(model, source.encode(LINES[0]), [*target.encode(LINES[2]), EOS])
+    np.testing.assert_allclose(found.log_probs, expected, rtol=0.1, atol=0.3)
+
+
+def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
+    model = trained_model(random_params, (271, 269), share_embeddings="none")
+    translator_of(model, tmp_path / "exported")
+    config = json.loads((tmp_path / "exported/config.json").read_text())
+    assert config["decoder_start_token"] == model.task.tokenizers.target.pieces[BOS] == "<s>"
+    assert config["add_source_eos"]
+    assert config["layer_norm_epsilon"] == 1e-6
+    names = {path.name for path in (tmp_path / "exported").iterdir()}
+    assert names == {
+        "config.json", "model.bin", "source_vocabulary.json", "target_vocabulary.json",
+        "tokenizer.source.model", "tokenizer.target.model",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation": "elu"}, "model.activation is 'elu', which CTranslate2 does not have"),
+        ({"d_v": 5}, "model.d_v 5; CTranslate2 has only heads of d_model / num_heads = 7"),
+    ],
+)
+def test_what_it_cannot_run(random_params, tmp_path, changes, message):
+    model = trained_model(random_params, **changes)
+    with pytest.raises(UserError, match=message):
+        translator_of(model, tmp_path / "exported")
+    assert not list(tmp_path.iterdir())
