@@ -103,6 +103,7 @@ def get_config() -> ConfigDict:
     # all; decoder (the latter two); none.
     config.model.share_embeddings = "all"
     config.model.scale_embeddings = True  # times sqrt(d_model), Section 3.4
+    config.model.output_bias = False  # of the output layer; models of Marian have one
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
     # normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"

@@ -24,6 +24,7 @@ def get_model() -> ConfigDict:
         # Encoder and decoder have one layer each, and positions have no table.
         for name in ("num_encoder_layers", "num_decoder_layers", "positions", "max_positions"):
             del model[name]
+        del model.output_bias
         model.family = "universal"
         # How often a layer is applied; with halting, at most how often.
         model.encoder_steps = 6

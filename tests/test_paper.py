@@ -62,7 +62,7 @@ class Paper:
             y = self.sublayer(y, norm, self.feed_forward, weights)
         if self.norm == "pre":
             y = self.normalize(y, p["decoder_norm"])
-        return y @ output_table.T
+        return y @ output_table.T + p.get("output_bias_V", 0)
 
     def embed(self, tokens, table, learned_positions):
         """Sections 3.4 and 3.5."""
@@ -142,7 +142,7 @@ def draw(rng, vocabulary, row):
     [
         dict(),
         dict(norm="pre", activation="swish", attention_bias=True),
-        dict(positions="learned", share_embeddings="decoder", activation="gelu"),
+        dict(positions="learned", share_embeddings="decoder", activation="gelu", output_bias=True),
         dict(norm="pre", positions="learned", share_embeddings="all", activation="elu"),
         dict(norm="pre", normalization="rms_norm", attention_bias=True, scale_embeddings=False),
     ],

@@ -30,7 +30,7 @@ def pieces_of(tokenizer, lines):
         ((271,), {}),
         ((271,), {"norm": "pre", "activation": "swish", "scale_embeddings": False}),
         ((271,), {"attention_bias": True, "num_encoder_layers": 2, "norm_epsilon": 0.03}),
-        ((271,), {"share_embeddings": "decoder", "activation": "gelu"}),
+        ((271,), {"share_embeddings": "decoder", "activation": "gelu", "output_bias": True}),
         ((271, 269), {"share_embeddings": "none", "positions": "learned", "max_positions": 3}),
         ((271, 269), {"share_embeddings": "decoder", "norm": "pre", "normalization": "rms_norm"}),
         ((271,), {"num_decoder_layers": 2, "d_k": 7, "d_v": 7}),

@@ -129,6 +129,7 @@ def test_every_parameter_has_one_rule_and_every_rule_a_parameter():
         "positions": ("sinusoidal", "learned"),
         "share_embeddings": ("all", "decoder", "none"),
         "attention_bias": (False, True),
+        "output_bias": (False, True),
         "normalization": ("layer_norm", "rms_norm"),
     }
     for chosen in itertools.product(*choices.values()):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from absl import logging
 
-from transformer.data import sentencepiece
+from transformer.data import marian, sentencepiece
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.sources import PairSource
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
@@ -70,6 +70,8 @@ class TokenizerConfig:
 
 def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer model") -> Tokenizer:
     """The tokenizer with these `model_bytes`; raises UserError if there is none."""
+    if model_bytes.startswith(marian.BEGINNING):
+        return marian.MarianTokenizer(model_bytes, name)
     kind = SubwordNmtTokenizer if model_bytes.startswith(b"{") else SentencePieceTokenizer
     return kind(model_bytes, name)
 
@@ -83,14 +85,15 @@ def load(path: str | os.PathLike) -> Tokenizer:
 
 
 class Tokenizers(NamedTuple):
-    """The vocabularies of both languages; the same object twice when joint."""
+    """The tokenizers of both languages; the same object twice if they are one."""
 
     source: Tokenizer
     target: Tokenizer
 
     @property
     def joint(self) -> bool:
-        return self.source is self.target
+        """Whether ids mean the same on both sides. Marian's segment text differently even so."""
+        return self.source is self.target or self.source.pieces == self.target.pieces
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
@@ -103,7 +106,7 @@ class Tokenizers(NamedTuple):
 
     def save(self, workdir: str | os.PathLike) -> None:
         """Writes tokenizer.model, or tokenizer.source.model and tokenizer.target.model."""
-        names = (_JOINT,) if self.joint else _SEPARATE
+        names = (_JOINT,) if self.source is self.target else _SEPARATE
         for name, tokenizer in zip(names, self, strict=False):
             write_atomically(pathlib.Path(workdir) / name, tokenizer.model_bytes)
 

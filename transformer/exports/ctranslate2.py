@@ -77,6 +77,8 @@ def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
     spec.encoder.embeddings[0].weight = _array(source_VD)
     spec.decoder.embeddings.weight = _array(target_VD)
     spec.decoder.projection.weight = _array(output_VD)
+    if config.output_bias:
+        spec.decoder.projection.bias = _array(params["output_bias_V"])
     for name, side in (("source", spec.encoder), ("target", spec.decoder)):
         side.scale_embeddings = config.scale_embeddings
         side.position_encodings.encodings = _positions(params.get(f"{name}_positions"), config)

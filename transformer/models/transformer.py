@@ -43,6 +43,7 @@ class TransformerConfig(LayerConfig):
     max_positions: int
     share_embeddings: str
     scale_embeddings: bool
+    output_bias: bool = False  # which work directories of earlier commits lack
 
     def __post_init__(self):
         super().__post_init__()
@@ -87,6 +88,8 @@ class Transformer(EncoderDecoder):
             shape = (config.max_positions, d_model)
             self.source_positions = nnx.Param(init(rngs.params(), shape, jnp.float32))
             self.target_positions = nnx.Param(init(rngs.params(), shape, jnp.float32))
+        if config.output_bias:
+            self.output_bias_V = nnx.Param(jnp.zeros(sizes.target_vocab, jnp.float32))
 
         encoder_layers = range(config.num_encoder_layers)
         decoder_layers = range(config.num_decoder_layers)
@@ -102,8 +105,9 @@ class Transformer(EncoderDecoder):
             batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
         )
         real_BT = batch.tgt_segments_BT > 0
-        table_VD = self._output.table_VD[...]
-        return output_loss(y_BTD, table_VD, batch.tgt_out_BT, real_BT, label_smoothing, self.dtype)
+        labels_BT, table_VD = batch.tgt_out_BT, self._output.table_VD[...]
+        bias_V = self.output_bias_V[...] if self.config.output_bias else None
+        return output_loss(y_BTD, table_VD, labels_BT, real_BT, label_smoothing, self.dtype, bias_V)
 
     def __call__(
         self,
@@ -123,7 +127,7 @@ class Transformer(EncoderDecoder):
         """
         inputs = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
         y_BTD, weights = self._decode(*inputs, rngs, return_weights)
-        logits_BTV = self._output.logits(y_BTD)
+        logits_BTV = self._logits(y_BTD)
         return (logits_BTV, weights) if return_weights else logits_BTV
 
     def encode(
@@ -199,7 +203,7 @@ class Transformer(EncoderDecoder):
         if "attention" in cache:
             cache["attention"] = attention_to_see(weights)
         y_N1D = self._normalize(y_BMD).reshape(len(tokens_N), 1, -1)
-        return self._output.logits(y_N1D)[:, 0], cache
+        return self._logits(y_N1D)[:, 0], cache
 
     def _embed_source(self, src_BS, positions_BS, rngs):
         table = self.source_positions[...] if self.config.positions == "learned" else None
@@ -224,6 +228,12 @@ class Transformer(EncoderDecoder):
             encoding_BTD = position_table[jnp.minimum(positions_BT, len(position_table) - 1)]
         x_BTD = embedding.embed(tokens_BT) + encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)
+
+    def _logits(self, y_BTD: jax.Array) -> jax.Array:
+        logits_BTV = self._output.logits(y_BTD)
+        if self.config.output_bias:
+            logits_BTV += self.output_bias_V[...][None, None]
+        return logits_BTV
 
     def _normalize(self, y_BTD: jax.Array) -> jax.Array:
         """Pre-LN has a last normalisation of its own."""
@@ -279,6 +289,7 @@ FAMILY = Family(
     sharding=(
         (r"(source|target|output)_embedding/table_VD", P(VOCABULARY, D_MODEL)),
         (r"(source|target)_positions", P(None, D_MODEL)),
+        (r"output_bias_V", P(VOCABULARY)),
         (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
         (r".+/(self|cross)_attention/(query|key|value)/bias", P(HEADS)),
         (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),

@@ -1,0 +1,225 @@
+"""A trained Transformer as a Marian model of Hugging Face's Transformers library, and the names
+and layouts of its weights there.
+
+Weights there are [out, in]. Positional encodings are all sines and then all cosines, where ours
+alternate. So the channels of everything of size d_model are in another order.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer.data.marian import MarianTokenizer
+from transformer.data.sentencepiece import SentencePieceTokenizer
+from transformer.data.tokenizers import Tokenizers
+from transformer.data.vocabulary import BOS, EOS, PAD, UNK
+from transformer.exports.folder import optional_module, unique_pieces
+from transformer.models.functional import Params
+from transformer.models.transformer import TransformerConfig
+from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+
+# Ours: theirs. Their gelu is the exact one.
+ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_new"}
+EPSILON = 1e-5  # of normalisation, the only one there is
+MAX_POSITIONS = 1024  # of the table that they compute; longer sentences are an error there
+_ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+
+
+class Module(NamedTuple):
+    """A linear layer or a normalisation: its name there, its place in our parameters."""
+
+    name: str
+    path: tuple[str | int, ...]
+    reads: bool = False  # its input has size d_model
+    writes: bool = True  # its output has
+
+
+def modules(config: TransformerConfig) -> Iterator[Module]:
+    """Everything but the embeddings and the bias of the output layer."""
+    for side, layers in (
+        ("encoder", config.num_encoder_layers),
+        ("decoder", config.num_decoder_layers),
+    ):
+        attentions = {"self_attention": "self_attn"}
+        if side == "decoder":
+            attentions["cross_attention"] = "encoder_attn"
+        for i in range(layers):
+            layer, ours = f"model.{side}.layers.{i}", (f"{side}_layers", i)
+            for attention, name in attentions.items():
+                for part, projection in _ATTENTION.items():
+                    is_output = part == "output"
+                    path = *ours, attention, part
+                    yield Module(f"{layer}.{name}.{projection}", path, not is_output, is_output)
+                yield Module(f"{layer}.{name}_layer_norm", (*ours, f"{attention}_norm", "norm"))
+            feed_forward = *ours, "feed_forward"
+            yield Module(f"{layer}.fc1", (*feed_forward, "hidden"), reads=True, writes=False)
+            yield Module(f"{layer}.fc2", (*feed_forward, "output"))
+            yield Module(f"{layer}.final_layer_norm", (*ours, "feed_forward_norm", "norm"))
+
+
+def our_channels(d_model: int) -> np.ndarray:
+    """For each of their channels, the number of ours."""
+    return np.concatenate([np.arange(0, d_model, 2), np.arange(1, d_model, 2)])
+
+
+def tables(config: TransformerConfig) -> dict[str, str]:
+    """Our names of the embeddings and of the output layer, by theirs."""
+    names = {
+        "all": {"model.shared.weight": "target"},
+        "decoder": {
+            "model.encoder.embed_tokens.weight": "source",
+            "model.decoder.embed_tokens.weight": "target",
+        },
+    }
+    names["none"] = names["decoder"] | {"lm_head.weight": "output"}
+    return {name: f"{side}_embedding" for name, side in names[config.share_embeddings].items()}
+
+
+def check(config: TransformerConfig, tokenizers: Tokenizers) -> None:
+    """Raises UserError for a model that Hugging Face's Marian cannot be."""
+    size = config.d_model // config.num_heads
+    expected = {
+        "norm": ("post",),
+        "normalization": ("layer_norm",),
+        "positions": ("sinusoidal",),
+        "activation": tuple(ACTIVATIONS),
+        "d_k": (0, size),
+        "d_v": (0, size),
+    }
+    for field, values in expected.items():
+        if (found := getattr(config, field)) not in values:
+            raise UserError(
+                f"model.{field} is {found!r}, and Marian models of Hugging Face have "
+                f"{' or '.join(map(repr, values))} alone; use --format=ctranslate2 or stablehlo"
+            )
+    if not all(isinstance(x, SentencePieceTokenizer | MarianTokenizer) for x in tokenizers):
+        raise UserError(
+            "Marian models of Hugging Face need a SentencePiece vocabulary (tokenizer.model_type "
+            "bpe or unigram); use --format=ctranslate2 or stablehlo"
+        )
+
+
+def write(model: TrainedModel, folder: Path) -> None:
+    """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
+
+    Raises UserError for a model that Hugging Face's Marian cannot be, and without safetensors.
+    """
+    safetensors = optional_module("safetensors.numpy")
+    config, tokenizers = model.config.model, model.task.tokenizers
+    check(config, tokenizers)
+    _write_tokenizers(tokenizers, model.config.data, folder)
+    safetensors.save_file(
+        weights(model.params, config), folder / "model.safetensors", {"format": "pt"}
+    )
+    source_vocab, target_vocab = tokenizers.vocab_sizes
+    _write_json(
+        folder / "config.json",
+        {
+            "model_type": "marian",
+            "architectures": ["MarianMTModel"],
+            "is_encoder_decoder": True,
+            "dtype": "float32",
+            "vocab_size": source_vocab,
+            "decoder_vocab_size": target_vocab,
+            "d_model": config.d_model,
+            **{f"{side}_attention_heads": config.num_heads for side in ("encoder", "decoder")},
+            **{f"{side}_ffn_dim": config.d_ff for side in ("encoder", "decoder")},
+            "encoder_layers": config.num_encoder_layers,
+            "decoder_layers": config.num_decoder_layers,
+            "activation_function": ACTIVATIONS[config.activation],
+            "dropout": config.dropout,
+            "attention_dropout": config.attention_dropout,
+            "activation_dropout": config.activation_dropout,
+            "scale_embedding": config.scale_embeddings,
+            "static_position_embeddings": True,
+            "max_position_embeddings": MAX_POSITIONS,
+            "share_encoder_decoder_embeddings": config.share_embeddings == "all",
+            "tie_word_embeddings": config.share_embeddings != "none",
+            "pad_token_id": PAD,
+            "bos_token_id": BOS,
+            "eos_token_id": EOS,
+            "decoder_start_token_id": BOS,
+            "forced_eos_token_id": EOS,
+        },
+    )
+    decoding = model.config.decoding
+    _write_json(
+        folder / "generation_config.json",
+        {
+            "pad_token_id": PAD,
+            "bos_token_id": BOS,
+            "eos_token_id": EOS,
+            "decoder_start_token_id": BOS,
+            "forced_eos_token_id": EOS,
+            "bad_words_ids": [[PAD], [BOS]],
+            "num_beams": decoding.beam_size,
+            "max_length": 512,
+        },
+    )
+
+
+def weights(params: Params, config: TransformerConfig) -> dict[str, np.ndarray]:
+    """Their weights, float32, by name."""
+    channels = our_channels(config.d_model)
+    found = {}
+    for name, ours in tables(config).items():
+        found[name] = _array(params[ours]["table_VD"])[:, channels]
+    vocab_size = len(params["target_embedding"]["table_VD"])
+    bias_V = params["output_bias_V"] if config.output_bias else np.zeros(vocab_size)
+    found["final_logits_bias"] = _array(bias_V)[None]
+    for module in modules(config):
+        ours = at(params, module.path)
+        if "kernel" in ours:
+            weight_OI = _array(ours["kernel"]).T
+            weight_OI = weight_OI[:, channels] if module.reads else weight_OI
+            found[f"{module.name}.weight"] = weight_OI[channels] if module.writes else weight_OI
+            bias_O = _array(ours["bias"]) if "bias" in ours else np.zeros(len(weight_OI), "f")
+        else:
+            found[f"{module.name}.weight"] = _array(ours["scale"])[channels]
+            bias_O = _array(ours["bias"])
+        found[f"{module.name}.bias"] = bias_O[channels] if module.writes else bias_O
+    return {name: np.ascontiguousarray(weight) for name, weight in found.items()}
+
+
+def at(params: Params, path: tuple[str | int, ...]) -> Params:
+    for key in path:
+        params = params[key]
+    return params
+
+
+def _write_tokenizers(tokenizers: Tokenizers, data: Any, folder: Path) -> None:
+    names = "source", "target"
+    for name, tokenizer in zip(names, tokenizers, strict=True):
+        is_marian = isinstance(tokenizer, MarianTokenizer)
+        proto = tokenizer.sentencepiece_model if is_marian else tokenizer.model_bytes
+        (folder / f"{name}.spm").write_bytes(proto)
+    files = ["vocab.json"] if tokenizers.joint else ["vocab.json", "target_vocab.json"]
+    for file, tokenizer in zip(files, tokenizers, strict=False):
+        ids = {piece: i for i, piece in enumerate(unique_pieces(tokenizer))}
+        _write_json(folder / file, ids)
+    pad, eos, unk = (tokenizers.source.pieces[i] for i in (PAD, EOS, UNK))
+    _write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "MarianTokenizer",
+            "source_lang": data.source_language,
+            "target_lang": data.target_language,
+            "separate_vocabs": not tokenizers.joint,
+            "pad_token": pad,
+            "eos_token": eos,
+            "unk_token": unk,
+            "model_max_length": MAX_POSITIONS,
+        },
+    )
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _array(x: Any) -> np.ndarray:
+    return np.asarray(x, np.float32)
