@@ -156,8 +156,8 @@ def _vocabularies(theirs: Mapping[str, Any], folder: Path) -> tuple[Tokenizers, 
             if piece not in ids:
                 raise UserError(f"{folder / file} has no piece {piece}")
         pieces = sorted(ids, key=ids.__getitem__)
-        # A source has no start; a vocabulary of its own fills the place with its padding.
-        bos = ids["<pad>"] if side == "source" and has_two else start
+        # A source has no start. A vocabulary of its own fills the place with <s>, or its padding.
+        bos = ids.get("<s>", ids["<pad>"]) if side == "source" and has_two else start
         special = [ids["<pad>"], bos, ids["</s>"], ids["<unk>"]]
         order = [*special, *(i for i in range(size) if i not in special)]
         names = [pieces[i] for i in order]
