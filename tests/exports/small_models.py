@@ -27,14 +27,21 @@ def tokenizer(vocab_size: int):
     return train_sentencepiece(["one two three"], vocab_size=vocab_size, model_type="bpe")
 
 
-def trained_model(random_params, vocab_sizes=(271,), beam_size=4, seed=0, **changes):
-    """A TrainedModel with the given fields of the model section."""
+def trained_model(
+    random_params, vocab_sizes=(271,), beam_size=4, seed=0, base=MODEL, search=None, **changes
+):
+    """A TrainedModel with the given fields of the model section.
+
+    search: further fields of the decoding section.
+    """
     tokenizers = [tokenizer(size) for size in vocab_sizes]
     tokenizers = Tokenizers(tokenizers[0], tokenizers[-1])
-    decoding = dataclasses.replace(PAPER.decoding, beam_size=beam_size, length_penalty=0.0)
+    decoding = dataclasses.replace(
+        PAPER.decoding, **{"beam_size": beam_size, "length_penalty": 0.0} | (search or {})
+    )
     config = dataclasses.replace(
         PAPER,
-        model=dataclasses.replace(MODEL, **changes),
+        model=dataclasses.replace(base, **changes),
         tokenizer=dataclasses.replace(PAPER.tokenizer, joint=tokenizers.joint),
         decoding=decoding,
     )

@@ -1,7 +1,8 @@
 """The decoding section of a config."""
 
 import dataclasses
-import math
+
+import numpy as np
 
 from transformer.decoding.search import LENGTH_PENALTIES
 from transformer.system.errors import UserError, check_choice, check_range
@@ -72,10 +73,20 @@ class DecodingConfig:
 
     def longest(self, source_tokens: int) -> int:
         """The most tokens of an output, EOS included, for a source of so many, without EOS."""
-        length = math.floor(source_tokens * self.max_length_ratio) + self.max_extra_length
-        return min(length, self.max_length) if self.max_length else length
+        return int(self.longest_of(np.asarray(source_tokens)))
 
     def shortest(self, source_tokens: int) -> int:
         """The fewest tokens of an output; both counted as for `longest`."""
-        length = max(self.min_length, math.ceil(source_tokens * self.min_length_ratio))
-        return min(length, self.longest(source_tokens))
+        return int(self.shortest_of(np.asarray(source_tokens)))
+
+    def longest_of(self, source_tokens):
+        """`longest` of an array."""
+        limit = (source_tokens * self.max_length_ratio + self.max_extra_length).astype("int32")
+        return limit.clip(None, self.max_length) if self.max_length else limit
+
+    def shortest_of(self, source_tokens):
+        """`shortest` of an array."""
+        rounded_up = -(source_tokens * -self.min_length_ratio // 1)
+        limit = rounded_up.astype("int32")
+        longest = self.longest_of(source_tokens)
+        return limit.clip(self.min_length, None).clip(None, longest)

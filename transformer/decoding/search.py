@@ -199,8 +199,11 @@ def _rooms(cache: Cache, longest: int) -> list[int]:
     Attention reads all places, written or not. So a large cache begins small. A small one does
     not, because each loop is compiled.
     """
-    size = sum(x.nbytes for x in jax.tree.leaves(cache.get("places")))
-    if size < LARGE_CACHE:
+    leaves = jax.tree.leaves(cache.get("places"))
+    # The number of sentences is not known in an export.
+    if any(not isinstance(x.shape[0], int) for x in leaves) or (
+        sum(x.nbytes for x in leaves) < LARGE_CACHE
+    ):
         return [longest]
     powers = (2**i for i in itertools.count(4))
     return [*itertools.takewhile(lambda room: room < 0.75 * longest, powers), longest]

@@ -67,9 +67,9 @@ class Translator:
         self.forced = ForcedDecoder(model, mesh)
         self._mesh = mesh
         self._model = model
-        self.programs = Programs(self._find, 2, mesh)
+        self.programs = Programs(self.find, 2, mesh)
 
-    def _find(
+    def find(
         self,
         variables: Variables,
         src_BS: jax.Array,

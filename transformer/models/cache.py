@@ -112,7 +112,7 @@ def decoding_step(
 
     places: those of any layer.
     """
-    N, B = len(ancestors_NL), len(source_segments_BS)
+    N, B = ancestors_NL.shape[0], source_segments_BS.shape[0]
     M = N // B
     L = places.key_BHKX.shape[3] // M
     own_N = jnp.arange(N, dtype=jnp.int32) % M

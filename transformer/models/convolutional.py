@@ -148,7 +148,7 @@ class Convolutional(nnx.Module):
         self, memory: Memory, src_BS: jax.Array, num_hypotheses: int, max_length: int
     ) -> Cache:
         """The cache of `num_hypotheses` (M) per sentence: the last W - 1 inputs of each block."""
-        rows, blocks = len(src_BS) * num_hypotheses, self.config.decoder
+        rows, blocks = src_BS.shape[0] * num_hypotheses, self.config.decoder
         inputs = [blocks[0].channels, *[block.channels for block in blocks[:-1]]]
         return {
             "step": jnp.zeros((), jnp.int32),
@@ -163,7 +163,7 @@ class Convolutional(nnx.Module):
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
         memory, step = cache["sentence"]["memory"], cache["step"]
         mask_B1S = (cache["sentence"]["segments"] > 0)[:, None]
-        by_sentence = (len(mask_B1S), -1)  # the M hypotheses of a sentence share its memory
+        by_sentence = (mask_B1S.shape[0], -1)  # the M hypotheses of a sentence share its memory
 
         e_N1E = self.decoder.embed(tokens_N[:, None], step[None, None])
         y_N1C, hypothesis, weights = self.decoder.input(e_N1E), [], []

@@ -194,9 +194,9 @@ class Decoder(nnx.Module):
             return self.cells[i](of_cell, fixed[f"cell {i}"], state, x_NG)
 
         def attend(s_NH):
-            s_BMH = s_NH.reshape(len(mask_BMS), -1, s_NH.shape[-1])
+            s_BMH = s_NH.reshape(mask_BMS.shape[0], -1, s_NH.shape[-1])
             context, weights = self.alignment(product, fixed["alignment"], s_BMH, mask_BMS)
-            return context.reshape(len(s_NH), -1), weights
+            return context.reshape(s_NH.shape[0], -1), weights
 
         if c.input_feeding:
             x_NG += product("feed", feed_NR)
@@ -242,7 +242,7 @@ class Decoder(nnx.Module):
         if not self.config.input_feeding:
             return {"states": states, "feed": None}
         top_NH = states[-1][0]
-        feed_NR = jnp.zeros((len(top_NH), self.config.readout_size), top_NH.dtype)
+        feed_NR = jnp.zeros((top_NH.shape[0], self.config.readout_size), top_NH.dtype)
         return {"states": states, "feed": feed_NR}
 
     def step(
@@ -255,7 +255,7 @@ class Decoder(nnx.Module):
         x_NG = self.cells[0].inputs(y_N1E)[0]
         if self.config.attention == "fixed":
             context_B1U = self._fixed_context(source.summary_BTX)
-            repeats = len(y_N1E) // len(context_B1U)
+            repeats = y_N1E.shape[0] // context_B1U.shape[0]
             parts["context"] = jnp.repeat(context_B1U[:, 0], repeats, axis=0)
             x_NG += multiply("NU,UG->NG", parts["context"], self.context_UG[...], self.dtype)
         weights, fixed = self._weights(source)

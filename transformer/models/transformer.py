@@ -182,7 +182,7 @@ class Transformer(EncoderDecoder):
         return {
             "step": jnp.zeros((), jnp.int32),
             "sentence": {"memory": memory, "segments": segments_or_one(src_BS, None)},
-            "hypothesis": first_ancestors(len(src_BS), num_hypotheses, max_length),
+            "hypothesis": first_ancestors(src_BS.shape[0], num_hypotheses, max_length),
             "places": [empty_places(x, num_hypotheses, max_length) for x in memory],
         }
 
@@ -190,7 +190,7 @@ class Transformer(EncoderDecoder):
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
         step, sentence = cache["step"], cache["sentence"]
         at = decoding_step(step, cache["hypothesis"], sentence["segments"], cache["places"][0])
-        tokens_BM = tokens_N.reshape(len(sentence["segments"]), -1)
+        tokens_BM = tokens_N.reshape(sentence["segments"].shape[0], -1)
         y_BMD = self._embed_target(tokens_BM, step[None, None], None)
         places, weights = [], []
         for layer, memory, earlier in zip(
@@ -202,7 +202,7 @@ class Transformer(EncoderDecoder):
         cache = {**cache, "step": step + 1, "hypothesis": at.ancestors_NL, "places": places}
         if "attention" in cache:
             cache["attention"] = attention_to_see(weights)
-        y_N1D = self._normalize(y_BMD).reshape(len(tokens_N), 1, -1)
+        y_N1D = self._normalize(y_BMD).reshape(tokens_N.shape[0], 1, -1)
         return self._logits(y_N1D)[:, 0], cache
 
     def _embed_source(self, src_BS, positions_BS, rngs):

@@ -158,7 +158,7 @@ class Universal(EncoderDecoder):
         """
         layer = self.decoder.layer
         memory = layer.cross_attention.places(memory_BSD)
-        rows = len(src_BS) * num_hypotheses
+        rows = src_BS.shape[0] * num_hypotheses
         steps = range(self.config.decoder_steps)
         inputs = [None for _ in steps]  # of the convolution
         if self.config.transition == "separable_convolution":
@@ -166,14 +166,14 @@ class Universal(EncoderDecoder):
         return {
             "step": jnp.zeros((), jnp.int32),
             "sentence": {"memory": memory, "segments": segments_or_one(src_BS, None)},
-            "hypothesis": (first_ancestors(len(src_BS), num_hypotheses, max_length), inputs),
+            "hypothesis": (first_ancestors(src_BS.shape[0], num_hypotheses, max_length), inputs),
             "places": [empty_places(memory, num_hypotheses, max_length) for _ in steps],
         }
 
     def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
         position, layer, sentence = cache["step"], self.decoder.layer, cache["sentence"]
-        B, N = len(sentence["segments"]), len(tokens_N)
+        B, N = sentence["segments"].shape[0], tokens_N.shape[0]
         ancestors_NL, inputs = cache["hypothesis"]
         at = decoding_step(position, ancestors_NL, sentence["segments"], cache["places"][0])
 

@@ -1,0 +1,54 @@
+"""The exported programs run in a process that has nothing of this project."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_configs import MODEL
+from small_models import LINES, trained_model
+
+from configs import rnn_bahdanau
+from transformer.data.vocabulary import EOS, PAD
+from transformer.exports import stablehlo
+from transformer.exports.folder import new_folder
+from transformer.models.rnn import RNNConfig
+
+pytest.importorskip("flatbuffers", reason="requirements-exports.txt")
+PAGE = Path(__file__).parents[2] / "docs" / "exporting.md"
+RNN = RNNConfig(**rnn_bahdanau.get_model().to_dict() | {"embedding_size": 6, "hidden_size": 7})
+
+
+@pytest.mark.parametrize("base", [MODEL, RNN], ids=["transformer", "rnn"])
+def test_the_program_of_the_page_translates_as_we_do(random_params, tmp_path, base):
+    asked = {"min_length_ratio": 0.5, "length_penalty": 0.6, "max_extra_length": 7}
+    model = trained_model(random_params, beam_size=3, base=base, search=asked)
+    with new_folder(tmp_path / "exported") as folder:
+        stablehlo.write(model, folder, [16])
+    assert {path.name for path in (tmp_path / "exported").iterdir()} == {
+        *("greedy-16.bin", "beam-16.bin", "parameters.npz", "about.json", "tokenizer.model")
+    }
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "alone.py").write_text(next(x for x in blocks if "deserialize" in x))
+    encode = model.task.tokenizers.source.encode
+    lines = [line for line in LINES if len(encode(line)) < 16]
+    for count in (1, len(lines)):  # any number of sentences
+        text = "".join(" ".join(map(str, [*encode(x), EOS])) + "\n" for x in lines[:count])
+        result = subprocess.run(
+            [sys.executable, "-I", "alone.py", "exported"],
+            cwd=tmp_path,
+            input=text,
+            text=True,
+            capture_output=True,
+            env={"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu"},
+            timeout=300,
+        )
+        assert result.returncode == 0, result.stderr
+        found = [[int(token) for token in line.split()] for line in result.stdout.splitlines()]
+        expected = model.task.search(model.params, model.extra, lines[:count])
+        assert found == [translation.tokens for (translation,) in expected]
+    assert PAD not in np.concatenate(found)
+    assert len({tuple(tokens) for tokens in found}) > 1

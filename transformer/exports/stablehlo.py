@@ -1,0 +1,65 @@
+"""Searches as programs of JAX alone (`jax.export`, StableHLO), with the parameters beside them.
+
+docs/exporting.md has the ten lines that run them. They need none of our code.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from transformer.data.vocabulary import BOS, EOS, PAD
+from transformer.decoding.translation import Wishes
+from transformer.exports.folder import optional_module
+from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+WIDTHS = (16, 32, 64)
+
+
+def write(model: TrainedModel, folder: Path, widths: Sequence[int] = WIDTHS) -> None:
+    """Writes greedy-<width>.bin and beam-<width>.bin, parameters.npz, about.json, the tokenizer.
+
+    A program takes the parameters, by name, and source tokens [B, width], int32: each row with EOS
+    and then PAD. It returns the best output's tokens [B, L], with EOS and then PAD, and its score
+    [B]. B is any number. The lengths of outputs are those of the decoding section.
+    """
+    optional_module("flatbuffers")  # which jax.export needs
+    decoding, translator = model.config.decoding, model.task.translator
+    if decoding.temperature:
+        raise UserError("decoding.temperature asks for samples; export a search instead")
+    leaves, structure = jax.tree.flatten_with_path((model.params, model.extra))
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    arrays = {name: np.asarray(x) for name, (_, x) in zip(names, leaves, strict=True)}
+
+    def translate(arrays, src_BS, *, beam_size):
+        variables = jax.tree.unflatten(structure, [arrays[name] for name in names])
+        length_B = jnp.sum(src_BS != PAD, axis=1) - 1
+        wishes = Wishes(decoding.longest_of(length_B), decoding.shortest_of(length_B))
+        found = translator.find(variables, src_BS, wishes, beam_size=beam_size, nbest=1)
+        return found.tokens_BML[:, 0], found.scores_BM[:, 0]
+
+    (batch,) = export.symbolic_shape("batch")
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
+    for name, beam_size in {"greedy": 1, "beam": decoding.beam_size}.items():
+        for width in widths:
+            jitted = jax.jit(lambda a, src_BS, M=beam_size: translate(a, src_BS, beam_size=M))
+            src_BS = jax.ShapeDtypeStruct((batch, width), jnp.int32)
+            program = export.export(jitted, platforms=PLATFORMS)(abstract, src_BS)
+            (folder / f"{name}-{width}.bin").write_bytes(program.serialize())
+    np.savez(folder / "parameters.npz", **arrays)
+    about = {
+        "beam_size": decoding.beam_size,
+        "widths": list(widths),
+        "pad": PAD,
+        "bos": BOS,
+        "eos": EOS,
+        "jax": jax.__version__,
+    }
+    (folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+    model.task.tokenizers.save(folder)
