@@ -92,7 +92,8 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.1  # of sublayer outputs and of embeddings, Section 5.4
     config.model.attention_dropout = 0.0
     config.model.activation_dropout = 0.0
-    config.model.activation = "relu"  # or gelu, elu, swish
+    # Or gelu (its tanh form), gelu_exact (by the error function), elu, swish.
+    config.model.activation = "relu"
     config.model.norm = "post"  # LayerNorm(x + Sublayer(x)); or pre
     config.model.normalization = "layer_norm"  # or rms_norm
     config.model.norm_epsilon = 1e-6  # added to the variance
