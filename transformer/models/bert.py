@@ -130,7 +130,7 @@ class Bert(nnx.Module):
         """Logits [B, C, 2]: 0, sentence B follows A; 1, it is from elsewhere."""
         return self.next_sentence(pooled_BCD).astype(at_least_float32(self.dtype))
 
-    def classify(self, batch: Labelled | Masked, rngs: DropoutRngs | None = None) -> jax.Array:
+    def classify(self, batch: Labelled, rngs: DropoutRngs | None = None) -> jax.Array:
         """Logits [B, C, number of classes] of each sequence; of a regression, [B, C, 1]."""
         x_BSD, _ = self.encode(batch.tokens_BS, batch.types_BS, batch.segments_BS, rngs)
         pooled_BCD = dropout(self.pool(x_BSD, batch.firsts_BC), self.config.dropout, rngs)

@@ -1,7 +1,8 @@
 """The registry of model families. A family is one file of this folder, or begins in one.
 
-To add one: write the file, with a `FAMILY` at its end, and add its name to FAMILIES. A module has
-a `loss`; every sequence-to-sequence family (all but bert) has one with these methods (`Transformer` is the example):
+To add one: write the file, with a `FAMILY` at its end, and add its name to FAMILIES. Every
+sequence-to-sequence family has a module with these methods (`Transformer` is the example). An
+encoder alone, as bert, has `loss`, and what its tasks ask for.
 
     loss(batch, rngs, label_smoothing) -> Loss      training; rngs=None turns dropout off
     encode(src_BS) -> memory                        decoding: once a sentence,
