@@ -111,8 +111,9 @@ def get_config() -> ConfigDict:
 
     config.optimizer = ConfigDict()  # Section 5.3
     # adam, adamw, bert_adam, lamb, sgd or adafactor. bert_adam is adamw without the correction of
-    # the moments' bias; lamb scales the update of each matrix by its norm. Adafactor multiplies the rate by the size (root mean square)
-    # of each parameter. A field that an optimizer or a schedule does not use must stay as it is.
+    # the moments' bias; lamb scales the update of each matrix by its norm. Adafactor multiplies the
+    # rate by the size (root mean square) of each parameter. A field that an optimizer or a schedule
+    # does not use must stay as it is.
     config.optimizer.name = "adam"
     config.optimizer.beta1 = 0.9  # of Adam and its relatives; the momentum of sgd
     config.optimizer.beta2 = 0.98  # of Adam and its relatives

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019): documents are learned from, with tokens hidden."""
+"""Masked language modelling (Devlin et al. 2019): hidden tokens of documents are predicted."""
 
 import dataclasses
 import hashlib

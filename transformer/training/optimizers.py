@@ -14,10 +14,10 @@ from transformer.system.errors import UserError, check_choice, check_range
 OPTIMIZERS = {
     "adam": {"weight_decay": 0},
     "adamw": {},
-    "bert_adam": {},
-    "lamb": {},
     "adafactor": {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9},
     "sgd": {"beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0},
+    "bert_adam": {},
+    "lamb": {},
 }
 # By schedule: which of peak_learning_rate and decay_steps it needs; the others must be None.
 SCHEDULES = {

@@ -1,0 +1,22 @@
+"""A small BERT, and text for it."""
+
+import dataclasses
+
+from configs import bert_tiny
+from transformer.data.wordpiece import SPECIAL, WordPiece
+from transformer.runs.experiment import Experiment
+
+TINY = Experiment.from_dict(bert_tiny.get_config().to_dict())
+CONFIG = dataclasses.replace(
+    TINY,
+    model=dataclasses.replace(TINY.model, d_model=14, d_ff=11, num_heads=2, max_positions=13),
+    data=dataclasses.replace(TINY.data, max_length=13, max_predictions=3),
+)
+PIECES = (*SPECIAL, *"abcdefghijklmnopqrstuvwxyz,-[]", *(f"##{c}" for c in "abcdenrtw"))
+WORDS = "one", "two", "three", "four", "##teen", "un", "##kno"
+
+
+def write_vocabulary(folder) -> WordPiece:
+    tokenizer = WordPiece([*PIECES, *WORDS], lowercase=True)
+    tokenizer.save(folder)
+    return tokenizer

@@ -1,0 +1,70 @@
+"""What the exports to other systems share: a folder that is whole or absent, optional packages."""
+
+import contextlib
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from transformer.data.vocabulary import Tokenizer
+from transformer.system.errors import UserError
+from transformer.system.files import folder_allows
+
+
+def optional_module(name: str) -> ModuleType:
+    """A package of requirements-exports.txt; raises UserError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"this needs the package {name}; run: pip install -r requirements-exports.txt"
+        ) from error
+
+
+def check_is_new(folder: Path) -> None:
+    """Raises UserError unless `folder` is new, in a place that can be written to."""
+    if os.path.lexists(folder):
+        raise UserError(f"--output={folder} is there already; name a new folder")
+    if not folder_allows(folder):
+        raise UserError(f"--output={folder} cannot be made; name a folder in another place")
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside `folder`, which gets its name when the body ends without error.
+
+    Raises UserError if `folder` is there already or cannot be written.
+    """
+    check_is_new(folder)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.export")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process of the same number
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        temporary.rename(folder)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {folder}: {error.strerror}; make room for it, or name another place"
+        ) from error
+    except UserError as error:  # it names what nobody has asked for
+        raise UserError(str(error).replace(str(temporary), str(folder))) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def unique_pieces(tokenizer: Tokenizer) -> list[str]:
+    """The pieces of a vocabulary, which other systems look up by name.
+
+    Raises UserError if two have one name.
+    """
+    seen = set()
+    for piece in tokenizer.pieces:
+        if piece in seen:
+            raise UserError(
+                f"the vocabulary holds {piece!r} twice, as text and as a special token; an export "
+                "could not tell them apart"
+            )
+        seen.add(piece)
+    return tokenizer.pieces
