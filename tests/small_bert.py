@@ -2,7 +2,10 @@
 
 import dataclasses
 
+import numpy as np
+
 from configs import bert_tiny
+from transformer.data.documents import Documents
 from transformer.data.wordpiece import SPECIAL, WordPiece
 from transformer.runs.experiment import Experiment
 
@@ -20,3 +23,15 @@ def write_vocabulary(folder) -> WordPiece:
     tokenizer = WordPiece([*PIECES, *WORDS], lowercase=True)
     tokenizer.save(folder)
     return tokenizer
+
+
+def documents(*lengths) -> Documents:
+    """Documents with lines of these lengths; token i is i."""
+    lines = [n for document in lengths for n in document]
+    starts = np.cumsum([0, *map(len, lengths)])
+    return Documents(np.arange(sum(lines)), np.cumsum([0, *lines]), starts)
+
+
+def many(seed=0, count=300) -> Documents:
+    rng = np.random.default_rng(seed)
+    return documents(*[rng.integers(1, 30, rng.integers(1, 20)).tolist() for _ in range(count)])

@@ -4,12 +4,12 @@ One sentence a line, an empty line between documents, as in the original code. A
 [CLS] A [SEP] or [CLS] A [SEP] B [SEP], where A and B are some lines each.
 """
 
+import dataclasses
 import glob
 import hashlib
 import os
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -55,7 +55,8 @@ def text_sha256(files: list[str]) -> str:
     return content.hexdigest()
 
 
-class Documents(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Documents:
     """Token ids of all lines, one after the other. Line i is tokens[offsets[i] : offsets[i + 1]];
     document d has the lines from starts[d] to starts[d + 1].
     """
@@ -101,7 +102,8 @@ def tokenize(files: list[str], tokenizer: WordPiece) -> Documents:
     return Documents(np.concatenate(parts), np.cumsum(np.concatenate(lengths)), np.array(starts))
 
 
-class Sequences(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Sequences:
     """What is cut from documents: where A and B begin and end in `tokens`; B may be empty."""
 
     documents: Documents
