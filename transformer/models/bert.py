@@ -149,7 +149,7 @@ class Bert(nnx.Module):
     ) -> Loss:
         """Of masked tokens, with next sentences; or of classes; `rngs=None`: no dropout."""
         if self.config.head == "classification":
-            return self._class_loss(batch, rngs, label_smoothing)
+            return self.class_loss(self.classify(batch, rngs), batch, label_smoothing)
         x_BSD, _ = self.encode(batch.tokens_BS, batch.types_BS, batch.segments_BS, rngs)
         loss = output_loss(
             self.masked_lm(_gather(x_BSD, batch.masked_BP)),
@@ -171,8 +171,8 @@ class Bert(nnx.Module):
         term = next_sentence.loss * jnp.max(batch.weight_B)
         return loss._replace(loss=loss.loss + term, terms={"next_sentence": term})
 
-    def _class_loss(self, batch: Labelled, rngs, label_smoothing: float) -> Loss:
-        logits_BCX = self.classify(batch, rngs)
+    def class_loss(self, logits_BCX: jax.Array, batch: Labelled, label_smoothing: float) -> Loss:
+        """Cross-entropy of classes; of a regression, squares of what is missing."""
         is_real_BC = batch.is_real_BC > 0
         if logits_BCX.shape[-1] > 1:
             labels_BC = batch.labels_BC.astype(jnp.int32)
