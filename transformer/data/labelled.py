@@ -8,7 +8,7 @@ from transformer.data.sequences import Labelled, PackedSequences
 from transformer.data.wordpiece import WordPiece
 
 # The most sequences of a row, as a share of its tokens: a batch has room for so many results.
-_TOKENS_EACH = 8
+_TOKENS_EACH = 4
 
 
 class LabelledRows(PackedSequences):

@@ -29,7 +29,7 @@ except ModuleNotFoundError:
 
 _OURS = ("algorithmic", "babi", "grammar_en_de", "multi30k", "tatoeba_zh")
 _FROM_FOLDERS = ("babi", "multi30k", "tatoeba_zh")  # read raw_dir
-_LABELLED = ("glue", "super_glue", "imdb_reviews")  # texts with classes
+_LABELLED = ("glue", "super_glue")  # texts with classes
 # For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
     *(f"wmt{year}_translate" for year in range(13, 20)),
@@ -94,7 +94,7 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     import tensorflow_datasets.translate
 
     if dataset in _LABELLED:
-        import tensorflow_datasets.text
+        import tensorflow_datasets.text  # noqa: F401
     import transformer.data.datasets.algorithmic
     import transformer.data.datasets.babi
     import transformer.data.datasets.grammar_en_de
