@@ -43,6 +43,11 @@ def main() -> None:
     if output and (output.is_dir() or not folder_allows(output)):
         raise UserError(f"--output={output} cannot be written; name a file in another place")
     model = restore_model()
+    if model.config.decoding is None:
+        raise UserError(
+            f"{model.workdir} is a run of the task {model.config.task.name}, which does not "
+            "translate; give another --workdir, or see classify.py"
+        )
 
     def translated(file: IO[bytes], name: str) -> Iterator[str]:
         for lines in blocks_of_lines(file, name, LINES_AT_ONCE):

@@ -93,7 +93,7 @@ def whole(request, tmp_path_factory) -> tuple[str, Path]:
         lines = (directory / f"{split}.en").read_text().splitlines()
         parts = ["\n".join(lines[i : i + 4]) for i in range(0, len(lines), 4)]
         (directory / f"{split}.txt").write_text("\n\n".join(parts))
-        rows = [f"{line}\t{int('one' in line)}\n" for line in lines]
+        rows = [f"{line}\t{int(line.startswith('one'))}\n" for line in lines]
         (directory / f"{split}.tsv").write_text("".join(rows))
     succeeded(run("train.py", *flags(request.param), "--workdir=whole", cwd=directory))
     return request.param, directory / "whole"

@@ -1,12 +1,11 @@
 import json
 
 import pytest
+import tokenizers
 from small_bert import PIECES, WORDS, write_vocabulary
 
 from transformer.data.wordpiece import SPECIAL, WordPiece, WordPieceConfig, train_wordpiece
 from transformer.system.errors import UserError
-
-tokenizers = pytest.importorskip("tokenizers", reason="requirements-bert.txt")
 
 LINES = ["The quick brown fox, the slow one.", "Über alles: the quickest foxes!", "un known"] * 3
 

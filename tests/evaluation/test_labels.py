@@ -4,8 +4,6 @@ import pytest
 
 from transformer.evaluation.labels import class_scores, number_scores
 
-pytest.importorskip("sklearn", reason="requirements-bert.txt")
-
 
 def scores(function, hypotheses, references):
     found = function(hypotheses.split(), references.split())

@@ -21,8 +21,6 @@ from transformer.system.sharding import data_mesh
 from transformer.tasks import classification
 from transformer.training.step import initial_params
 
-pytest.importorskip("tokenizers", reason="requirements-bert.txt")
-
 WORDS = "one", "two", "three", "four", "fourteen"
 
 

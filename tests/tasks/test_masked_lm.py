@@ -16,8 +16,6 @@ from transformer.system.preemption import StopRequest
 from transformer.system.sharding import data_mesh
 from transformer.tasks import masked_lm
 
-pytest.importorskip("tokenizers", reason="requirements-bert.txt")
-
 SENTENCES = [
     "the cat sits on the mat",
     "a dog runs in the park",
