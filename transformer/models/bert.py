@@ -198,7 +198,7 @@ def _initialize(module: nnx.Module, rngs: nnx.Rngs) -> None:
 
 def build(config: BertConfig, sizes: Sizes, rngs: nnx.Rngs) -> Bert:
     """The module; raises UserError where the config does not fit the data."""
-    longest = max(sizes.max_source_length, 1)
+    longest = sizes.max_source_length
     if longest > config.max_positions:
         raise UserError(
             f"data.max_length is {longest}, but model.max_positions is {config.max_positions}; "

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.data.batches import TrainingBatches, layout
+from transformer.data.batches import TrainingBatches
 from transformer.data.labelled import LabelledRows
 from transformer.data.labelled_text import (
     Example,
@@ -32,19 +32,17 @@ from transformer.system.files import write_json
 from transformer.system.sharding import (
     data_mesh,
     distribute,
-    gather_fsdp,
-    replicated,
     row_shards,
     split_rows,
-    state_sharding,
 )
-from transformer.tasks.masked_lm import (
-    EVALUATION_ROWS,
+from transformer.tasks.encoders import (
     check_model,
+    evaluation_step,
     get_tokenizer,
     no_ensemble,
+    rows_to_evaluate,
+    training_batches,
 )
-from transformer.tasks.seq2seq import CPU_TOKENS
 from transformer.tasks.task import Metric, Outputs, Task, examples, mean_nll
 from transformer.training.step import TrainState, make_train_step
 
@@ -100,18 +98,11 @@ class Classification:
     def measure(self) -> Any:
         """The jitted (params, extra, batch) -> Loss and logits [B, C, classes]."""
 
-        def measure(params: Params, extra: dict, batch: Labelled) -> tuple[Loss, jax.Array]:
-            bound = self.model.bind(gather_fsdp(self.mesh, params, self.model.sharding), extra)
+        def measure(bound: Any, batch: Labelled) -> tuple[Loss, jax.Array]:
             logits_BCX = bound.classify(batch)
             return bound.class_loss(logits_BCX, batch, 0.0), logits_BCX
 
-        shapes = TrainState((), self.model.abstract_params(), (), self.model.abstract_extra())
-        state = state_sharding(self.mesh, shapes, self.model.sharding)
-        return jax.jit(
-            measure,
-            in_shardings=(state.params, state.extra, split_rows(self.mesh, axis=0)),
-            out_shardings=replicated(self.mesh),
-        )
+        return evaluation_step(measure, self.model, self.mesh)
 
     def run(
         self,
@@ -148,7 +139,9 @@ class Classification:
     ) -> list[dict[str, Any]]:
         """Of each text or pair `label` and `probabilities`; of a regression `number`."""
         packed = self.rows_of(texts, [0.0] * len(texts))
-        _, found_NX = self.run(self.measure, (params, extra), packed, self._rows(packed))
+        _, found_NX = self.run(
+            self.measure, (params, extra), packed, rows_to_evaluate(packed, self.mesh)
+        )
         if self.is_regression:
             return [{"number": float(x)} for x in found_NX[:, 0]]
         return [
@@ -166,7 +159,9 @@ class Classification:
         def told(done: int) -> None:
             progress(done, len(given))
 
-        _, found_NX = self.run(self.measure, (params, extra), packed, self._rows(packed), told)
+        _, found_NX = self.run(
+            self.measure, (params, extra), packed, rows_to_evaluate(packed, self.mesh), told
+        )
         texts = {
             "sources": [" ||| ".join(x for x in e[:2] if x is not None) for e in given],
             "references": [example.label for example in given],
@@ -175,10 +170,6 @@ class Classification:
         }
         scores = scores_of(self.data, texts["hypotheses"], texts["references"])
         return Outputs(texts, scores, examples(texts))
-
-    def _rows(self, packed: LabelledRows) -> np.ndarray:
-        shards = row_shards(self.mesh)
-        return evaluation_rows(packed, EVALUATION_ROWS * shards, shards)
 
 
 def scores_of(data: LabelledData, hypotheses: list[str], references: list[str]) -> dict[str, dict]:
@@ -286,20 +277,10 @@ def prepare(
     task = Classification(config, tokenizer, classes, model, mesh)
     packed = task.rows("train", given["train"], seed)
 
-    at_once = config.training.max_tokens_per_device
-    if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
-        at_once = CPU_TOKENS
-    width = data.max_length
-    rows = layout(config.training.tokens_per_update, at_once, width, width, row_shards(mesh))
-    training = TrainingBatches(packed, rows, seed)
+    training = training_batches(config, packed, mesh)
     print(
         f"data     {len(given['train'])} examples, {packed.num_cut} of them cut to "
-        f"{width} tokens; {'numbers' if classes is None else f'{len(classes)} classes'}"
-    )
-    print(
-        f"batches  {rows.rows} rows of {width} tokens, {packed.fill:.1%} full, about "
-        f"{len(given['train']) / training.updates_per_epoch:.0f} examples; "
-        f"{training.updates_per_epoch:.1f} updates an epoch"
+        f"{data.max_length} tokens; {'numbers' if classes is None else f'{len(classes)} classes'}"
     )
     hashes = [examples_sha256(part) for part in given.values()]
     hashes += [tokenizer.sha256, training.fingerprint]

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.batches import TrainingBatches, layout
+from transformer.data.batches import TrainingBatches
 from transformer.data.documents import cut, read_documents, text_files, text_sha256, tokenize
 from transformer.data.masking import MaskedRows
 from transformer.data.sequences import Masked, evaluation_rows
 from transformer.data.sources import SPLITS
-from transformer.data.wordpiece import WordPiece, WordPieceConfig, train_wordpiece
+from transformer.data.wordpiece import WordPiece, WordPieceConfig
+from transformer.evaluation.masked_baselines import masked_baselines
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.loss import cross_entropy
@@ -24,19 +25,21 @@ from transformer.system.errors import UserError, check_choice, check_range, sett
 from transformer.system.sharding import (
     data_mesh,
     distribute,
-    gather_fsdp,
-    replicated,
     row_shards,
     split_rows,
-    state_sharding,
 )
-from transformer.tasks.seq2seq import CPU_TOKENS
+from transformer.tasks.encoders import (
+    check_model,
+    evaluation_step,
+    get_tokenizer,
+    no_ensemble,
+    rows_to_evaluate,
+    training_batches,
+)
 from transformer.tasks.task import Metric, Outputs, Task, examples
 from transformer.training.step import TrainState, make_train_step
 
 HEADS = ("masked_lm", "pre_training")
-# Rows of a batch of evaluate.py on each device, which has no other size to go by.
-EVALUATION_ROWS = 16
 
 
 def _place():
@@ -130,8 +133,7 @@ class MaskedLM:
     def make_measure(self) -> Any:
         """The jitted (params, extra, batch) -> Measured."""
 
-        def measure(params: Params, extra: dict, batch: Masked) -> Measured:
-            bound = self.model.bind(gather_fsdp(self.mesh, params, self.model.sharding), extra)
+        def measure(bound: Any, batch: Masked) -> Measured:
             logits_BPV, logits_BC2 = bound.predict(batch)
             is_masked_BP = batch.labels_BP > 0
             loss = cross_entropy(logits_BPV, batch.labels_BP, is_masked_BP, 0.0)
@@ -145,13 +147,7 @@ class MaskedLM:
             correct, sequences, next_correct = (jnp.sum(x, dtype=jnp.int32) for x in counts)
             return Measured(loss.nll, loss.tokens, correct, sequences, next_correct, predicted_BP)
 
-        shapes = TrainState((), self.model.abstract_params(), (), self.model.abstract_extra())
-        state = state_sharding(self.mesh, shapes, self.model.sharding)
-        return jax.jit(
-            measure,
-            in_shardings=(state.params, state.extra, split_rows(self.mesh, axis=0)),
-            out_shardings=replicated(self.mesh),
-        )
+        return evaluation_step(measure, self.model, self.mesh)
 
     def metrics(self, measured: Sequence[Measured]) -> dict[str, float]:
         """The task's metrics of all batches of a split."""
@@ -167,9 +163,7 @@ class MaskedLM:
     ) -> Outputs:
         with distributed.first_alone():
             packed = self.held_out(split)
-        rows = evaluation_rows(
-            packed, EVALUATION_ROWS * row_shards(self.mesh), row_shards(self.mesh)
-        )
+        rows = rows_to_evaluate(packed, self.mesh)
         measure, found = self.make_measure(), []
         columns: dict[str, list[str]] = {"sources": [], "references": [], "hypotheses": []}
         for number, batch in enumerate(batches(packed, rows, self.mesh)):
@@ -205,6 +199,11 @@ def batches(packed: MaskedRows, rows: np.ndarray, mesh: jax.sharding.Mesh) -> It
             return packed.masked(part, 1.0)
 
         yield distribute(make, numbers, split_rows(mesh, axis=0))
+
+
+def _all_rows(packed: MaskedRows) -> Iterator[Masked]:
+    """Row by row, here."""
+    return (packed.masked(np.array([row]), 1.0) for row in range(len(packed)))
 
 
 class MaskedLMTraining:
@@ -282,31 +281,6 @@ def sizes_of(config: Any, tokenizer: WordPiece) -> Sizes:
     return Sizes(size, size, True, config.data.max_length, config.data.max_length)
 
 
-def check_model(config: Any, heads: tuple[str, ...]) -> None:
-    """Raises UserError unless the model is one that a task of BERT's can train."""
-    if config.model.family != "bert":
-        raise UserError(
-            f"task.name is {config.task.name!r}, which needs model.family 'bert'; it is "
-            f"{config.model.family!r}"
-        )
-    if config.model.head not in heads:
-        raise UserError(
-            f"model.head is {config.model.head!r}, and task.name is {config.task.name!r}; set "
-            f"model.head to {' or '.join(map(repr, heads))}"
-        )
-
-
-def get_tokenizer(config: Any, workdir: Path, begun_with: Any, lines: Callable) -> WordPiece:
-    """The vocabulary of a run: that of the work directory, or of init_from, or given, or new."""
-    if (workdir / "vocab.txt").exists():
-        return WordPiece.load(workdir)
-    if begun_with is not None:
-        return begun_with.tokenizer
-    if config.tokenizer.source_model:
-        return WordPiece.read(Path(config.tokenizer.source_model).expanduser())
-    return train_wordpiece(lines(), config.tokenizer)
-
-
 def prepare(
     config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Any
 ) -> MaskedLMTraining:
@@ -329,21 +303,16 @@ def prepare(
         validation = task.held_out("validation")
 
     # 2. Rows and batches.
-    at_once = config.training.max_tokens_per_device
-    if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
-        at_once = CPU_TOKENS
-    width = data.max_length
-    rows = layout(config.training.tokens_per_update, at_once, width, width, row_shards(mesh))
-    training = TrainingBatches(packed, rows, seed)
+    training = training_batches(config, packed, mesh)
     documents = packed.sequences.documents
     print(
         f"data     {len(documents)} documents of {len(documents.tokens)} tokens, "
         f"{len(packed.sequences)} sequences"
     )
+    shares = masked_baselines(documents, _all_rows(validation))
     print(
-        f"batches  {rows.rows} rows of {width} tokens, {packed.fill:.1%} full, "
-        f"{training.updates_per_epoch:.1f} updates an epoch; {rows.accumulation} x "
-        f"{rows.rows_per_step} rows"
+        f"baseline the most frequent token is {shares['unigram']:.1%} of the masked tokens of "
+        f"validation, that after the token before {shares['bigram']:.1%}"
     )
     hashes = [text_sha256(paths) for paths in files.values()]
     hashes += [tokenizer.sha256, training.fingerprint]
@@ -356,11 +325,6 @@ def restore(config: Any, workdir: Path) -> MaskedLM:
     tokenizer = WordPiece.load(workdir)
     model = build_model(config.model, sizes_of(config, tokenizer))
     return MaskedLM(config, tokenizer, model, data_mesh())
-
-
-def no_ensemble(members: Sequence[Any]) -> Any:
-    """See Task."""
-    raise UserError("--ensemble is for translation; leave it out")
 
 
 def content_sha256(data: MaskedLMData, split: str) -> str:
