@@ -43,7 +43,7 @@ def main() -> None:
     if output and (output.is_dir() or not folder_allows(output)):
         raise UserError(f"--output={output} cannot be written; name a file in another place")
     model = restore_model()
-    if model.config.decoding is None:
+    if not hasattr(model.task, "translate"):
         raise UserError(
             f"{model.workdir} is a run of the task {model.config.task.name}, which does not "
             "translate; give another --workdir, or see classify.py"

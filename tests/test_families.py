@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from processes import run_together
+from processes import run_together, slurm_variables
 from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded, write_toy
 
 TRAINING = {
@@ -144,6 +144,16 @@ def test_eight_devices_are_one(whole):
     succeeded(result)
     for one, eight in zip(metrics(workdir), metrics(workdir.parent / "eight"), strict=True):
         assert one == pytest.approx(eight, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(whole):
+    family, workdir = whole
+    command = [ROOT / "train.py", *flags(family, mesh_fsdp=2), "--workdir=two"]
+    for process in run_together(2 * [command], workdir.parent, slurm_variables(2)):
+        succeeded(process)
+    for one, two in zip(metrics(workdir), metrics(workdir.parent / "two"), strict=True):
+        assert one == pytest.approx(two, rel=1e-3)
 
 
 def test_a_field_of_another_family_is_refused(tmp_path):
