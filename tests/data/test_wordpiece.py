@@ -76,7 +76,7 @@ def test_the_library_reads_our_tokenizer_json(tokenizer, tmp_path):
 def test_the_same_text_gives_the_same_vocabulary():
     """The library alone breaks ties in another way each time."""
     config = WordPieceConfig(vocab_size=75, lowercase=True, source_model=None)
-    found = [train_wordpiece(LINES, config) for _ in range(5)]
+    found = [train_wordpiece(lambda: LINES, config) for _ in range(5)]
     assert len({x.sha256 for x in found}) == 1
     first = found[0]
     assert first.vocab_size == 75
@@ -90,7 +90,7 @@ def test_sizes_that_the_text_does_not_allow():
     for size, message in ((20, "of the text are 49"), (5000, r"gives only \d+ pieces")):
         config = WordPieceConfig(vocab_size=size, lowercase=True, source_model=None)
         with pytest.raises(UserError, match=rf"tokenizer\.vocab_size is {size}, but .*{message}"):
-            train_wordpiece(LINES, config)
+            train_wordpiece(lambda: LINES, config)
 
 
 def test_vocabularies_that_are_not_of_bert(tmp_path):

@@ -4,9 +4,8 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -138,16 +137,15 @@ class WordPiece:
         return _library(self.pieces, self.lowercase)
 
 
-def train_wordpiece(lines: Iterable[str], config: WordPieceConfig) -> WordPiece:
-    """A new vocabulary of the words in these lines; the same lines give the same one.
+def train_wordpiece(lines: Callable[[], Iterable[str]], config: WordPieceConfig) -> WordPiece:
+    """A new vocabulary of the words in some lines; the same lines give the same one.
 
-    Raises UserError if they have too few words for its size.
+    lines: gives them, twice. Raises UserError if they have too few words for its size.
     """
     trainers = optional_module("tokenizers.trainers", "requirements-bert.txt")
     tokenizer = _library(SPECIAL, config.lowercase)
-    counting, training = itertools.tee(lines)
     counts: collections.Counter = collections.Counter()
-    for line in counting:
+    for line in lines():
         counts.update(tokenizer.normalizer.normalize_str(line))
     counts = collections.Counter({c: n for c, n in counts.items() if not c.isspace()})
     characters = sorted(sorted(counts, key=lambda c: (-counts[c], c))[:MAX_CHARACTERS])
@@ -162,7 +160,7 @@ def train_wordpiece(lines: Iterable[str], config: WordPieceConfig) -> WordPiece:
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size, special_tokens=first, show_progress=False
     )
-    tokenizer.train_from_iterator(training, trainer)
+    tokenizer.train_from_iterator(lines(), trainer)
     ids = tokenizer.get_vocab()
     if len(ids) < config.vocab_size:
         raise UserError(
@@ -198,8 +196,9 @@ def _from_json(content: Any, path: Path) -> tuple[list[str], bool]:
     if kinds != ("WordPiece", "BertNormalizer") or prefix != CONTINUES:
         raise UserError(f"{path} is no tokenizer of BERT's; expected WordPiece with {CONTINUES}")
     if strips not in (None, lowercase):
-        raise UserError(f"{path} has strip_accents {strips} and lowercase {lowercase}; ours go "
-                        "together")  # fmt: skip
+        raise UserError(
+            f"{path} has strip_accents {strips} and lowercase {lowercase}; ours go together"
+        )
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError(f"{path} has ids other than 0 to {len(ids) - 1}")
     return sorted(ids, key=ids.__getitem__), lowercase

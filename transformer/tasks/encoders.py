@@ -48,7 +48,7 @@ def get_tokenizer(config: Any, workdir: Path, begun_with: Any, lines: Callable) 
         return begun_with.tokenizer
     if config.tokenizer.source_model:
         return WordPiece.read(Path(config.tokenizer.source_model).expanduser())
-    return train_wordpiece(lines(), config.tokenizer)
+    return train_wordpiece(lines, config.tokenizer)
 
 
 def no_ensemble(members: Sequence[Any]) -> Any:

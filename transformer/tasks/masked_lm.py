@@ -315,7 +315,8 @@ def prepare(
         f"validation, that after the token before {shares['bigram']:.1%}"
     )
     hashes = [text_sha256(paths) for paths in files.values()]
-    hashes += [tokenizer.sha256, training.fingerprint]
+    spans = packed.sequences.spans.astype("<i8")
+    hashes += [hashlib.sha256(spans.data).hexdigest(), tokenizer.sha256, training.fingerprint]
     data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
     return MaskedLMTraining(config, mesh, task, training, validation, data_id)
 
