@@ -90,7 +90,13 @@ def main() -> None:
     # Better to know before hours of translating.
     check_output(OUTPUT.value, sys.stdout, file)
 
-    model = Model(restore_model(), LONG_LINES.value, MAX_TOKENS.value)
+    restored = restore_model()
+    if not hasattr(restored.task, "translate"):
+        raise UserError(
+            f"{restored.workdir} is a run of the task {restored.config.task.name}, which does not "
+            "translate; give another --workdir, or see classify.py"
+        )
+    model = Model(restored, LONG_LINES.value, MAX_TOKENS.value)
     options = Options(
         format=FORMAT.value,
         nbest=NBEST.value,

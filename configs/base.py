@@ -17,7 +17,8 @@ def get_config() -> ConfigDict:
 
     config.task = ConfigDict()
     # What is learned from what: seq2seq, sentences from sentences; transduction, symbols from
-    # symbols; question_answering, for bAbI (docs/algorithmic.md has these two).
+    # symbols; question_answering, for bAbI (docs/algorithmic.md has these two); masked_lm and
+    # classification, for BERT (docs/bert.md).
     config.task.name = "seq2seq"
 
     config.data = ConfigDict()
@@ -92,7 +93,8 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.1  # of sublayer outputs and of embeddings, Section 5.4
     config.model.attention_dropout = 0.0
     config.model.activation_dropout = 0.0
-    config.model.activation = "relu"  # or gelu, elu, swish
+    # Or gelu (its tanh form), gelu_exact (by the error function), elu, swish.
+    config.model.activation = "relu"
     config.model.norm = "post"  # LayerNorm(x + Sublayer(x)); or pre
     config.model.normalization = "layer_norm"  # or rms_norm
     config.model.norm_epsilon = 1e-6  # added to the variance
@@ -109,13 +111,15 @@ def get_config() -> ConfigDict:
     config.model.dtype = "float32"
 
     config.optimizer = ConfigDict()  # Section 5.3
-    # adam, adamw, sgd or adafactor. Adafactor multiplies the rate by the size (root mean square)
-    # of each parameter. A field that an optimizer or a schedule does not use must stay as it is.
+    # adam, adamw, bert_adam, lamb, sgd or adafactor. bert_adam is adamw without the correction of
+    # the moments' bias; lamb scales the update of each matrix by its norm. Adafactor multiplies the
+    # rate by the size (root mean square) of each parameter. A field that an optimizer or a schedule
+    # does not use must stay as it is.
     config.optimizer.name = "adam"
-    config.optimizer.beta1 = 0.9  # of adam and adamw; the momentum of sgd
-    config.optimizer.beta2 = 0.98  # of adam and adamw
-    config.optimizer.epsilon = 1e-9  # of adam and adamw
-    # For adamw and adafactor: an update takes rate * weight_decay of each parameter with two or
+    config.optimizer.beta1 = 0.9  # of Adam and its relatives; the momentum of sgd
+    config.optimizer.beta2 = 0.98  # of Adam and its relatives
+    config.optimizer.epsilon = 1e-9  # likewise
+    # For all but adam and sgd: an update takes rate * weight_decay of each parameter with two or
     # more dimensions (so of no bias and no scale).
     config.optimizer.weight_decay = 0.0
     config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none

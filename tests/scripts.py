@@ -17,7 +17,7 @@ import numpy as np
 from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
 from transformer.system.sharding import data_mesh, replicated
-from transformer.tasks import seq2seq
+from transformer.tasks.task import find_task
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, init_state
@@ -164,7 +164,7 @@ def metrics(workdir: Path) -> list[dict[str, float]]:
 
 def final_state(workdir: Path) -> TrainState:
     config = experiment.load(workdir)
-    model = seq2seq.restore(config, workdir).model
+    model = find_task(config.task.name).restore(config, workdir).model
     width = getattr(config.model, "d_model", None)
     adam = make_optimizer(config.optimizer, make_schedule(config.optimizer, width))
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))

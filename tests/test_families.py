@@ -7,16 +7,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from processes import run_together
+from processes import run_together, slurm_variables
 from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded, write_toy
 
-DATA = {
-    **{f"data.{split}_source": f"{split}.en" for split in ("train", "validation", "test")},
-    **{f"data.{split}_target": f"{split}.de" for split in ("train", "validation", "test")},
-    "data.data_dir": "data",
-    "data.max_source_length": 31,
-    "data.max_target_length": 31,
-    "tokenizer.vocab_size": 300,
+TRAINING = {
     "optimizer.warmup_steps": 5,
     "training.tokens_per_update": 5 * 31,
     "training.max_tokens_per_device": 3 * 31,
@@ -25,8 +19,31 @@ DATA = {
     "training.checkpoint_every": 3,
     "training.full_validation_every": 0,
     "training.best_metric": "nll",
+}
+DATA = TRAINING | {
+    **{f"data.{split}_source": f"{split}.en" for split in ("train", "validation", "test")},
+    **{f"data.{split}_target": f"{split}.de" for split in ("train", "validation", "test")},
+    "data.data_dir": "data",
+    "data.max_source_length": 31,
+    "data.max_target_length": 31,
+    "tokenizer.vocab_size": 300,
     "decoding.max_extra_length": 3,
 }
+DOCUMENTS = TRAINING | {
+    **{f"data.{split}_text": f"{split}.txt" for split in ("train", "validation", "test")},
+    "data.max_length": 31,
+    "data.max_predictions": 5,
+    "data.masking": "dynamic",
+    "tokenizer.vocab_size": 50,
+}
+LABELLED = TRAINING | {
+    **{f"data.{split}_file": f"{split}.tsv" for split in ("train", "validation", "test")},
+    "data.max_length": 31,
+    "tokenizer.vocab_size": 50,
+}
+for fields in (DOCUMENTS, LABELLED):
+    fields["optimizer.peak_learning_rate"] = 0.01
+BERT = {"d_model": 14, "d_ff": 11, "num_heads": 2, "num_layers": 1}
 # By family: its demo's config, and small sizes.
 FAMILIES = {
     "transformer": ("demo", {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}),
@@ -53,12 +70,15 @@ FAMILIES = {
         },
     ),
     "universal": ("demo_universal", {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}),
+    "bert": ("bert_tiny", BERT),
+    "bert, classes": ("classification", BERT),
 }
+OTHER_DATA = {"bert": DOCUMENTS, "bert, classes": LABELLED}
 
 
 def flags(family: str, **changes) -> list[str]:
     config, sizes = FAMILIES[family]
-    fields = DATA | {f"model.{name}": size for name, size in sizes.items()}
+    fields = OTHER_DATA.get(family, DATA) | {f"model.{name}": size for name, size in sizes.items()}
     fields |= {name.replace("_", ".", 1): value for name, value in changes.items()}
     path = f"--config={ROOT / 'configs' / config}.py"
     return [path, *(f"--config.{name}={value}" for name, value in fields.items())]
@@ -69,6 +89,12 @@ def whole(request, tmp_path_factory) -> tuple[str, Path]:
     """A family, and the work directory of a run of six updates with dropout."""
     directory = tmp_path_factory.mktemp(request.param)
     write_toy(directory, train=97, validation=5, test=7)
+    for split in ("train", "validation", "test"):
+        lines = (directory / f"{split}.en").read_text().splitlines()
+        parts = ["\n".join(lines[i : i + 4]) for i in range(0, len(lines), 4)]
+        (directory / f"{split}.txt").write_text("\n\n".join(parts))
+        rows = [f"{line}\t{int(line.startswith('one'))}\n" for line in lines]
+        (directory / f"{split}.tsv").write_text("".join(rows))
     succeeded(run("train.py", *flags(request.param), "--workdir=whole", cwd=directory))
     return request.param, directory / "whole"
 
@@ -88,10 +114,12 @@ def test_it_resumes_bit_for_bit(whole):
 
 
 def test_it_evaluates_and_translates(whole):
-    _, workdir = whole
+    family, workdir = whole
     succeeded(run("evaluate.py", "--workdir=whole", cwd=workdir.parent))
     scores = json.loads((workdir / "eval/test/scores.json").read_text())
-    assert scores["examples"] == 7
+    assert scores["examples"] == (3 if family == "bert" else 7)
+    if family in OTHER_DATA:
+        return
     hypotheses = (workdir / "eval/test/hypotheses.txt").read_bytes()
     source = (workdir.parent / "test.en").read_bytes()
     translated = run("translate.py", "--workdir=whole", cwd=workdir.parent, stdin=source)
@@ -116,6 +144,16 @@ def test_eight_devices_are_one(whole):
     succeeded(result)
     for one, eight in zip(metrics(workdir), metrics(workdir.parent / "eight"), strict=True):
         assert one == pytest.approx(eight, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(whole):
+    family, workdir = whole
+    command = [ROOT / "train.py", *flags(family, mesh_fsdp=2), "--workdir=two"]
+    for process in run_together(2 * [command], workdir.parent, slurm_variables(2)):
+        succeeded(process)
+    for one, two in zip(metrics(workdir), metrics(workdir.parent / "two"), strict=True):
+        assert one == pytest.approx(two, rel=1e-3)
 
 
 def test_a_field_of_another_family_is_refused(tmp_path):

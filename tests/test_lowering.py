@@ -13,12 +13,15 @@ from small_configs import sizes_of
 
 from configs import (
     base,
+    bert_base,
     big,
+    classification,
     convs2s_iwslt,
     rnn_luong,
     universal_act_base,
 )
 from transformer.data.batches import Batch
+from transformer.data.sequences import Labelled, Masked
 from transformer.decoding.translation import Translator, Wishes
 from transformer.models.family import build_model
 from transformer.runs.experiment import Experiment
@@ -42,17 +45,38 @@ def ints(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
+def masked(*rows: int) -> Masked:
+    sizes = 128, 128, 128, 20, 20, 1, 1
+    weight = jax.ShapeDtypeStruct(rows, jnp.float32)
+    return Masked(*(ints(*rows, size) for size in sizes), weight)
+
+
+def labelled(*rows: int) -> Labelled:
+    labels = jax.ShapeDtypeStruct((*rows, 32), jnp.float32)
+    return Labelled(*[ints(*rows, 128)] * 3, ints(*rows, 32), labels, ints(*rows, 32))
+
+
 @functools.cache
 def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     """The jitted steps of a config, each with abstract arguments."""
     config = get_config()
     config.model.dtype = dtype
     config = Experiment.from_dict(config.to_dict())
-    model = build_model(config.model, sizes_of(37_000))
+    sizes = sizes_of(37_000)
+    if config.model.family == "bert":
+        sizes = sizes._replace(max_source_length=config.data.max_length)
+    model = build_model(config.model, sizes)
     schedule = make_schedule(config.optimizer, getattr(config.model, "d_model", None))
     adam = make_optimizer(config.optimizer, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     train_step = make_train_step(model, adam, config.training, MESH)
+    if config.model.family == "bert":
+        batch = {"masked_lm": masked, "classification": labelled}[config.task.name]
+        nll_step = make_nll_step(model, MESH)
+        return {
+            "train": (train_step, state, batch(2, 16)),
+            "nll": (nll_step, state.params, state.extra, batch(16)),
+        }
     translator = Translator(model, None, config.decoding, MESH)
     search = translator.programs.jitted(beam_size=4, nbest=1)
     wishes = Wishes(ints(16))
@@ -63,17 +87,27 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     }
 
 
-@pytest.mark.parametrize("program", ["train", "nll", "search"])
+CONFIGS = [
+    (small, "float32"),
+    (small, "bfloat16"),
+    (base.get_config, "float32"),
+    (big.get_config, "bfloat16"),
+    (rnn_luong.get_config, "bfloat16"),
+    (convs2s_iwslt.get_config, "bfloat16"),
+    (universal_act_base.get_config, "float32"),
+    (bert_base.get_config, "bfloat16"),
+    (classification.get_config, "float32"),
+]
+ENCODERS = bert_base, classification  # which search nothing
+
+
 @pytest.mark.parametrize(
-    ("get_config", "dtype"),
+    ("get_config", "dtype", "program"),
     [
-        (small, "float32"),
-        (small, "bfloat16"),
-        (base.get_config, "float32"),
-        (big.get_config, "bfloat16"),
-        (rnn_luong.get_config, "bfloat16"),
-        (convs2s_iwslt.get_config, "bfloat16"),
-        (universal_act_base.get_config, "float32"),
+        (*config, program)
+        for program in ("train", "nll", "search")
+        for config in CONFIGS
+        if program != "search" or config[0] not in [x.get_config for x in ENCODERS]
     ],
     ids=lambda value: getattr(value, "__module__", value).removeprefix("configs."),
 )

@@ -19,6 +19,8 @@ PAPER = OptimizerConfig(**base.get_config().optimizer)
 CONFIGS = {
     "adam": {"warmup_steps": 2},
     "adamw": {"warmup_steps": 2, "weight_decay": 0.3},
+    "bert_adam": {"warmup_steps": 2, "weight_decay": 0.3},
+    "lamb": {"warmup_steps": 2, "weight_decay": 0.3},
     "adafactor": {"warmup_steps": 2, "weight_decay": 0.3},
     "sgd": {"warmup_steps": 2},
 }
@@ -111,6 +113,46 @@ def test_adamw_decays_matrices():
     np.testing.assert_allclose(found["bias"], [-0.5, 0.0], rtol=1e-5)
 
 
+BERT = {"beta2": 0.999, "epsilon": 1e-6, **CONSTANT}
+
+
+def test_the_first_step_of_bert_is_three_times_as_long_as_that_of_adam():
+    """0.1 g / sqrt(0.001 g^2) is the root of 10; Adam's is 1."""
+    gradient = jnp.array([3.0, -0.7])
+    for name, length in (("bert_adam", 3.16228), ("adam", 1.0)):
+        (step,) = update(optimizer(name=name, **BERT), [gradient])
+        np.testing.assert_allclose(step / 0.5, [-length, length], rtol=1e-4)
+
+
+def test_bert_adam_by_hand():
+    """Three updates; embeddings decay, biases and scales do not."""
+    params = {"table_VD": jnp.array([[2.0, -4.0]]), "bias": jnp.array([2.0, -4.0])}
+    gradients = [np.float32(g) for g in ([0.5, -2], [-0.25, -1], [3, 0])]
+    trees = [{"table_VD": jnp.asarray(g[None]), "bias": jnp.asarray(g)} for g in gradients]
+    found = update(optimizer(name="bert_adam", weight_decay=0.01, **BERT), trees, params)
+    m, v = np.zeros(2), np.zeros(2)
+    for g, step in zip(gradients, found, strict=True):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * np.float64(g) ** 2
+        expected = -0.5 * m / (np.sqrt(v) + 1e-6)
+        np.testing.assert_allclose(step["bias"], expected, rtol=1e-5)
+        decayed = expected - 0.5 * 0.01 * np.array([2.0, -4.0])
+        np.testing.assert_allclose(step["table_VD"][0], decayed, rtol=1e-5)
+
+
+def test_lamb_by_hand():
+    """The first update is rate * |w| / |r| * r, where r = sign(g) + decay * w."""
+    params = {"kernel": jnp.array([[3.0, -4.0]]), "new": jnp.zeros((1, 2)), "bias": jnp.ones(2)}
+    gradients = {"kernel": jnp.array([[2.0, 7.0]]), "new": jnp.array([[2.0, -7.0]])}
+    lamb = optimizer(name="lamb", weight_decay=0.1, **BERT)
+    (found,) = update(lamb, [gradients | {"bias": jnp.array([-2.0, 7.0])}], params)
+    direction = np.array([1 + 0.3, 1 - 0.4])
+    ratio = 5 / np.linalg.norm(direction)
+    np.testing.assert_allclose(found["kernel"][0], -0.5 * ratio * direction, rtol=1e-5)
+    # No ratio where a norm is 0, nor for a bias, which does not decay.
+    np.testing.assert_allclose(found["new"][0], [-0.5, 0.5], rtol=1e-5)
+    np.testing.assert_allclose(found["bias"], [0.5, -0.5], rtol=1e-5)
+
+
 def test_sgd_by_hand():
     gradients = [jnp.array([2.0, -4.0]), jnp.array([6.0, 0.0])]
     # -0.5 * (6 + 0.9 * 2), -0.5 * (0 + 0.9 * -4)
@@ -187,7 +229,7 @@ def test_state_is_sharded_like_parameters(name):
     if name == "adafactor":
         assert {(134,), (142,), (146, 2), (2, 158)} <= set(shapes)  # copied
     else:
-        moments = {"adam": 2, "adamw": 2, "sgd": 1}[name]
+        moments = 1 if name == "sgd" else 2
         assert shapes.count((67, 71)) == shapes.count((73, 2, 79)) == moments
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.data.packing import pack
+from transformer.data.sequences import PackedSequences
 from transformer.data.token_cache import TokenizedPairs
 from transformer.data.vocabulary import BOS
 
@@ -148,7 +149,7 @@ def layout(
 class TrainingBatches:
     """`batches[k]` is the batch of the update that follows k updates, with axes [A, B, ...]."""
 
-    def __init__(self, packed: PackedPairs, layout: Layout, seed: int):
+    def __init__(self, packed: PackedPairs | PackedSequences, layout: Layout, seed: int):
         self.packed = packed
         self.layout = layout
         self.seed = seed
@@ -168,6 +169,12 @@ class TrainingBatches:
         padded = np.full(shape[0] * shape[1], -1)
         padded[: len(rows)] = row_numbers
         return padded.reshape(shape)
+
+    def epochs(self, step: int) -> np.ndarray:
+        """For each of these rows how often it has come before, [A, B]."""
+        shape = (self.layout.accumulation, self.layout.rows_per_step)
+        number = np.arange(shape[0] * shape[1]).reshape(shape)
+        return (step * self.layout.rows + number) // len(self.packed)
 
     @property
     def fingerprint(self) -> str:

@@ -5,8 +5,9 @@
         --output=models/demo-int8
     python -m transformer.exports --workdir=runs/opus --format=huggingface --output=models/opus-hf
     python -m transformer.exports --workdir=runs/demo --format=stablehlo --output=models/demo-jax
+    python -m transformer.exports --workdir=runs/bert_tiny --format=bert --output=models/bert-tiny
 
-docs/exporting.md says how the other systems use it. `evaluate.py --export` writes a work directory,
+docs/exporting.md and docs/bert.md say how. `evaluate.py --export` writes a work directory,
 for this project.
 """
 
@@ -15,11 +16,10 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer.exports import ctranslate2, marian, stablehlo
+from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
 from transformer.exports.folder import check_is_new, new_folder
-from transformer.models.transformer import TransformerConfig
 from transformer.runs import cli
-from transformer.runs.restore import define_flags
+from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError
 
@@ -27,7 +27,7 @@ restore_model = define_flags()
 FORMAT = flags.DEFINE_enum(
     "format",
     None,
-    ("ctranslate2", "huggingface", "stablehlo"),
+    ("ctranslate2", "huggingface", "stablehlo", "bert"),
     "The system that is to run the model.",
 )
 OUTPUT = flags.DEFINE_string("output", None, "The folder to make.")
@@ -56,24 +56,34 @@ def main() -> None:
     model = restore_model()
     if model.others:
         raise UserError("--ensemble cannot be exported; export one model")
-    if model.config.task.name != "seq2seq":
-        raise UserError(
-            f"task.name is {model.config.task.name!r}; models of sentences (seq2seq) are exported"
-        )
-    is_transformer = isinstance(model.config.model, TransformerConfig)
-    if FORMAT.value != "stablehlo" and not is_transformer:
-        raise UserError(
-            f"{FORMAT.value} has Transformers, and model.family is "
-            f"{model.config.model.family!r}; use --format=stablehlo"
-        )
+    _check(model)
     with new_folder(output) as folder:
-        if FORMAT.value == "ctranslate2":
+        if FORMAT.value == "bert":
+            bert_folder.write(model, folder)
+        elif FORMAT.value == "ctranslate2":
             ctranslate2.write(model, folder, QUANTIZATION.value or "float32")
         elif FORMAT.value == "huggingface":
             marian.write(model, folder)
         else:
             stablehlo.write(model, folder, sorted(set(map(int, widths))))
     print(f"written  {output}, the {model.checkpoint} of {model.workdir}")
+
+
+def _check(model: TrainedModel) -> None:
+    """Raises UserError if the format does not hold such models."""
+    family, task = model.config.model.family, model.config.task.name
+    if FORMAT.value == "bert":
+        return  # which says so itself
+    if task != "seq2seq":
+        raise UserError(
+            f"task.name is {task!r}, and --format={FORMAT.value} is for models of seq2seq; "
+            "--format=bert is for BERT"
+        )
+    if FORMAT.value != "stablehlo" and family != "transformer":
+        raise UserError(
+            f"model.family is {family!r}, and {FORMAT.value} has Transformers alone; use "
+            "--format=stablehlo"
+        )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What the exports to other systems share: a folder that is whole or absent, optional packages."""
 
 import contextlib
-import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,18 +8,14 @@ from pathlib import Path
 from types import ModuleType
 
 from transformer.data.vocabulary import Tokenizer
+from transformer.system import packages
 from transformer.system.errors import UserError
 from transformer.system.files import folder_allows
 
 
 def optional_module(name: str) -> ModuleType:
     """A package of requirements-exports.txt; raises UserError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(
-            f"this needs the package {name}; run: pip install -r requirements-exports.txt"
-        ) from error
+    return packages.optional_module(name, "requirements-exports.txt")
 
 
 def check_is_new(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """The registry of model families. A family is one file of this folder, or begins in one.
 
 To add one: write the file, with a `FAMILY` at its end, and add its name to FAMILIES. Every
-sequence-to-sequence family has a module with these methods (`Transformer` is the example):
+sequence-to-sequence family has a module with these methods (`Transformer` is the example). An
+encoder alone, as bert, has `loss`, and what its tasks ask for.
 
     loss(batch, rngs, label_smoothing) -> Loss      training; rngs=None turns dropout off
     encode(src_BS) -> memory                        decoding: once a sentence,
@@ -27,7 +28,7 @@ from transformer.system.errors import UserError
 from transformer.system.sharding import ShardingRules
 
 # Modules of transformer.models; each is imported when it is asked for.
-FAMILIES = ("transformer", "rnn", "convolutional", "universal")
+FAMILIES = ("transformer", "rnn", "convolutional", "universal", "bert")
 
 
 class Sizes(NamedTuple):
@@ -54,6 +55,9 @@ class Family(NamedTuple):
     flops: Callable[[Any, Sizes, np.ndarray, np.ndarray], np.ndarray]
     # Whether the model honours segment ids. If not, every row holds one pair.
     packs: bool
+    # Parameters, by their first name, that a run with another head than that of
+    # training.init_from does not take from there.
+    heads: tuple[str, ...] = ()
 
 
 def find_family(name: str) -> Family:

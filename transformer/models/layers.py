@@ -1,5 +1,6 @@
 """The small parts: linear layer, embedding, feed-forward network, add & norm."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -16,7 +17,8 @@ from transformer.models.numerics import (
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
-    "gelu": jax.nn.gelu,
+    "gelu": jax.nn.gelu,  # its tanh form, as of BERT's code
+    "gelu_exact": functools.partial(jax.nn.gelu, approximate=False),  # by the error function
     "elu": jax.nn.elu,
     "swish": jax.nn.swish,
 }

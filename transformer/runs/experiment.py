@@ -123,6 +123,11 @@ def with_fields(config: Experiment, values: Mapping[str, Any]) -> Experiment:
     for path, value in values.items():
         section, _, field = path.partition(".")
         if value is not None:
+            if path not in flat(config):
+                raise UserError(
+                    f"--{field} is given, and the task {config.task.name} has no {path}; leave it "
+                    "out"
+                )
             changes.setdefault(section, {})[field] = value
     sections = {
         name: dataclasses.replace(config.sections[name], **fields)

@@ -44,7 +44,7 @@ def recorded_fields(config: Experiment) -> dict[str, Any]:
     """The fields of a config that say what was computed, by name."""
     recorded = experiment.fields_marked(config, "recorded", True)
     fields = {name: value for name, value in experiment.flat(config).items() if recorded[name]}
-    if config.data and config.data.uses_text_files:
+    if getattr(config.data, "uses_text_files", False):
         fields["data.dataset"] = None
     return fields
 

@@ -5,13 +5,17 @@ whatever has become of the other one.
 """
 
 import contextlib
+import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from transformer.models.family import find_family
 from transformer.models.functional import Params
-from transformer.runs import experiment, history, provenance
+from transformer.runs import experiment, history, hub, provenance
 from transformer.runs import restore as restoring
 from transformer.runs.checkpoint_store import CHECKPOINTS, Damaged, Store, steps_in
 from transformer.runs.experiment import Experiment
@@ -20,6 +24,8 @@ from transformer.runs.restore import TrainedModel
 from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.tasks.task import TrainedTask
+from transformer.training.step import initial_params
 
 
 def is_kept(workdir: Path) -> bool:
@@ -30,26 +36,55 @@ def is_kept(workdir: Path) -> bool:
 def load(config: Experiment) -> TrainedModel:
     """The model that training.init_from names; of a work directory its best checkpoint.
 
-    Raises UserError if there is none, or if its parameters do not fit the run. Dropout and the
-    type of activations may differ.
+    It may also be a folder of Hugging Face's hub. Raises UserError if there is none, or if its
+    parameters do not fit the run. Dropout, the type of activations and heads may differ.
     """
     directory = Path(config.training.init_from).expanduser()
     try:
-        model = restoring.restore(directory)
+        is_hub_folder = from_first(lambda: hub.is_hub_folder(directory))
+        model = hub.read(directory, config) if is_hub_folder else restoring.restore(directory)
     except UserError as error:
         hint = ""
         if "--checkpoint" in str(error):
             hint = ", of evaluate.py --export, which makes a model to begin with"
         raise UserError(f"training.init_from: {error}{hint}") from error
     found, expected = _what_is_shared(model.config), _what_is_shared(config)
-    for name, value in expected.items():
-        if name not in found or found[name] != value:
-            other = repr(found[name]) if name in found else "missing"
-            raise UserError(
-                f"training.init_from: {name} is {other} in {directory} and {value!r} in the run to "
-                "begin; give both the same"
-            )
+    differ = [name for name, x in expected.items() if name not in found or found[name] != x]
+    if differ:
+        name = differ[0]
+        other = repr(found[name]) if name in found else "missing"
+        flags = [f"--config.{name}={found[name]}" for name in differ if name in found]
+        raise UserError(
+            f"training.init_from: {name} is {other} in {directory} and {expected[name]!r} in the "
+            f"run to begin; give both the same{': ' if flags else ''}{' '.join(flags)}"
+        )
     return model
+
+
+def with_heads(model: TrainedModel, task: TrainedTask, config: Experiment) -> TrainedModel:
+    """The parameters of `load` for the model of `task`, whose heads they need not have.
+
+    Heads that they lack, or have in another size, begin as in a run without training.init_from.
+    """
+    given, shapes = model.params, task.model.abstract_params()
+    if _shapes(given) == _shapes(shapes):
+        return model
+    family = find_family(config.model.family)
+    fresh = initial_params(task.model, config.training.seed)
+    params = {}
+    for name in shapes:
+        fits = name in given and _shapes(given[name]) == _shapes(shapes[name])
+        if not fits and name not in family.heads:
+            raise UserError(
+                f"training.init_from: {name} of {model.workdir} has another shape than in the run "
+                "to begin; give a model of the same sizes and with the same vocabulary"
+            )
+        params[name] = given[name] if fits else fresh[name]
+    return dataclasses.replace(model, params=params)
+
+
+def _shapes(params: Params) -> Any:
+    return jax.tree.map(lambda x: tuple(x.shape), params)
 
 
 def keep(workdir: Path, model: TrainedModel) -> None:
@@ -105,6 +140,7 @@ def _what_is_shared(config: Experiment) -> dict[str, Any]:
     shared, fields = experiment.architecture(config), experiment.flat(config)
     del shared["model.dtype"]
     names = ["tokenizer.joint", "tokenizer.model_type", "tokenizer.vocab_size", "data.is_tokenized"]
-    if config.tokenizer and not config.tokenizer.joint:  # its vocabularies must keep their places
+    names.append("tokenizer.lowercase")
+    if not fields.get("tokenizer.joint", True):  # its vocabularies must keep their places
         names += ["data.source_language", "data.target_language"]
     return shared | {name: fields[name] for name in names if name in fields}

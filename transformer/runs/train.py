@@ -91,7 +91,7 @@ def train(
             experiment.save(workdir, config)
             task.task.save(workdir)
         if origin:
-            init_from.keep(workdir, origin)
+            init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
         metric = kind.metrics[training.best_metric]
         checkpoints = stack.enter_context(
             contextlib.closing(

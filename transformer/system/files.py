@@ -1,7 +1,9 @@
 """Writing files that are either whole or absent."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from transformer.system.errors import UserError
 
@@ -33,3 +35,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise UserError(
             f"cannot write {path}: {error.strerror}; make room for it, or name another place"
         ) from error
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """`write_atomically` of an indented JSON object."""
+    write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -16,6 +16,8 @@ OPTIMIZERS = {
     "adamw": {},
     "adafactor": {"beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9},
     "sgd": {"beta2": 0.98, "epsilon": 1e-9, "weight_decay": 0},
+    "bert_adam": {},
+    "lamb": {},
 }
 # By schedule: which of peak_learning_rate and decay_steps it needs; the others must be None.
 SCHEDULES = {
@@ -113,15 +115,45 @@ def _from_optax(
 
     if config.name == "sgd":
         return optax.sgd(rate, momentum=config.beta1 or None)
+    betas, decayed = (config.beta1, config.beta2), config.weight_decay
     if config.name == "adamw":
-        betas = config.beta1, config.beta2
-        return optax.adamw(
-            rate, *betas, config.epsilon, weight_decay=config.weight_decay, mask=_is_matrix
+        return optax.adamw(rate, *betas, config.epsilon, weight_decay=decayed, mask=_is_matrix)
+    if config.name == "bert_adam":  # as in the code of Devlin et al. 2019
+        return optax.chain(
+            _scale_by_uncorrected_adam(config),
+            optax.add_decayed_weights(decayed, mask=_is_matrix),
+            optax.scale_by_learning_rate(rate),
+        )
+    if config.name == "lamb":  # You et al. 2020, arXiv 1904.00962
+        return optax.chain(
+            optax.scale_by_adam(*betas, config.epsilon),
+            optax.add_decayed_weights(decayed, mask=_is_matrix),
+            # A ratio of 1 for biases and scales, and where a norm is 0.
+            optax.masked(optax.scale_by_trust_ratio(), _is_matrix),
+            optax.scale_by_learning_rate(rate),
         )
     # Left to itself Adafactor would decay by the same fraction at any rate, even at 0.
     return optax.adafactor(
         rate, weight_decay_rate=decay if config.weight_decay else None, weight_decay_mask=_is_matrix
     )
+
+
+def _scale_by_uncorrected_adam(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Adam's moments as they are, 0 at first: the first steps are 3 times as long as Adam's."""
+
+    def init(params: Any) -> optax.ScaleByAdamState:
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), mu, nu)
+
+    def update(grads, state, params=None):
+        del params
+        beta1, beta2 = config.beta1, config.beta2
+        mu = jax.tree.map(lambda g, m: beta1 * m + (1 - beta1) * g, grads, state.mu)
+        nu = jax.tree.map(lambda g, v: beta2 * v + (1 - beta2) * g * g, grads, state.nu)
+        steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + config.epsilon), mu, nu)
+        return steps, optax.ScaleByAdamState(state.count + 1, mu, nu)
+
+    return optax.GradientTransformation(init, update)
 
 
 def _is_matrix(params: Any) -> Any:

@@ -72,10 +72,17 @@ def init_state(
     model: FunctionalModel, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
     """The state before the first update."""
-    init_key, _ = jax.random.split(jax.random.key(seed))
-    params = model.init(init_key)
-    extra = model.init_extra(init_key)
+    params, extra = initial_params(model, seed), model.init_extra(_init_key(seed))
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)
+
+
+def initial_params(model: FunctionalModel, seed: int) -> Params:
+    """The parameters before the first update."""
+    return model.init(_init_key(seed))
+
+
+def _init_key(seed: int) -> jax.Array:
+    return jax.random.split(jax.random.key(seed))[0]
 
 
 def abstract_state(model: FunctionalModel, optimizer: optax.GradientTransformation) -> TrainState:

@@ -29,6 +29,7 @@ except ModuleNotFoundError:
 
 _OURS = ("algorithmic", "babi", "grammar_en_de", "multi30k", "tatoeba_zh")
 _FROM_FOLDERS = ("babi", "multi30k", "tatoeba_zh")  # read raw_dir
+_LABELLED = ("glue", "super_glue")  # texts with classes
 # For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
     *(f"wmt{year}_translate" for year in range(13, 20)),
@@ -90,8 +91,10 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
 
 def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     # Importing a builder registers it; late, to keep the import of this package cheap.
-    import tensorflow_datasets.translate  # noqa: F401
+    import tensorflow_datasets.translate
 
+    if dataset in _LABELLED:
+        import tensorflow_datasets.text  # noqa: F401
     import transformer.data.datasets.algorithmic
     import transformer.data.datasets.babi
     import transformer.data.datasets.grammar_en_de

@@ -1,0 +1,18 @@
+"""BERT, large size (Devlin et al. 2019): 335 million parameters.
+
+    python train.py --config=configs/bert_large.py --workdir=runs/bert_large \
+        --config.data.train_text='books/*.txt.gz' --config.data.validation_text=held_out.txt
+"""
+
+from ml_collections import ConfigDict
+
+from configs import bert_base
+
+
+def get_config() -> ConfigDict:
+    config = bert_base.get_config()
+    config.model.num_layers = 24
+    config.model.d_model = 1024
+    config.model.d_ff = 4096
+    config.model.num_heads = 16
+    return config

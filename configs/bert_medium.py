@@ -1,0 +1,18 @@
+"""BERT, medium size (Turc et al. 2019): 41 million parameters.
+
+    python train.py --config=configs/bert_medium.py --workdir=runs/bert_medium \
+        --config.data.train_text='books/*.txt.gz' --config.data.validation_text=held_out.txt
+"""
+
+from ml_collections import ConfigDict
+
+from configs import bert_base
+
+
+def get_config() -> ConfigDict:
+    config = bert_base.get_config()
+    config.model.num_layers = 8
+    config.model.d_model = 512
+    config.model.d_ff = 2048
+    config.model.num_heads = 8
+    return config

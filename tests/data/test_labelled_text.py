@@ -1,0 +1,147 @@
+import dataclasses
+import gzip
+import io
+import json
+import zipfile
+
+import pytest
+from small_bert import CLASSIFICATION
+from test_datasets import internet  # noqa: F401
+
+from transformer.data.labelled_text import (
+    Example,
+    classes_of,
+    examples_sha256,
+    numbers_of,
+    read_examples,
+)
+from transformer.system.errors import UserError
+
+DATA = CLASSIFICATION.data
+
+
+def read(path, split="train", **changes):
+    return read_examples(
+        dataclasses.replace(DATA, **{f"{split}_file": str(path)}, **changes), split
+    )
+
+
+def test_tsv_with_and_without_a_header(tmp_path):
+    """As SST-2, CoLA and MRPC have it; a quotation mark is a sign like others."""
+    (tmp_path / "sst2.tsv").write_text('a "film\t0\nfunny\t1\n')
+    assert read(tmp_path / "sst2.tsv") == [Example('a "film', None, "0"), ("funny", None, "1")]
+    (tmp_path / "cola.tsv.gz").write_bytes(gzip.compress(b"gj04\t1\t\tThe sailors rode.\r\n"))
+    columns = {"text_column": "3", "label_column": "1"}
+    assert read(tmp_path / "cola.tsv.gz", **columns) == [("The sailors rode.", None, "1")]
+    (tmp_path / "mrpc.tsv").write_text("Quality\t#1 String\t#2 String\n1\tone\ttwo\n")
+    columns = {"text_column": "#1 String", "second_column": "#2 String", "label_column": "Quality"}
+    assert read(tmp_path / "mrpc.tsv", has_header=True, **columns) == [("one", "two", "1")]
+
+
+def test_json_lines(tmp_path):
+    rows = [{"a": "one", "l": 1}, {"a": "two", "l": "x", "more": None}, {"a": "", "l": 2.5}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+    found = read(tmp_path / "x.jsonl", text_column="a", label_column="l")
+    assert found == [("one", None, "1"), ("two", None, "x"), ("", None, "2.5")]
+
+
+def test_the_hash_is_that_of_the_examples():
+    first = [Example("a", "b", "1")]
+    assert examples_sha256(first) == examples_sha256([Example("a", "b", "1")])
+    for other in (Example("a", None, "1"), Example("a", "b", "2"), Example("ab", "", "1")):
+        assert examples_sha256(first) != examples_sha256([other])
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [("2 10 2", ["2", "10"]), ("b a", ["a", "b"]), ("1 x 10", ["1", "10", "x"])],
+)
+def test_classes_are_in_order(labels, classes):
+    assert classes_of([Example("", None, label) for label in labels.split()], "x") == classes
+
+
+def test_numbers_of_labels():
+    given = [Example("", None, "1"), Example("", None, "0.5")]
+    assert numbers_of(given, None, "x") == [1.0, 0.5]
+    assert numbers_of(given, ["0.5", "1"], "x") == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "message"),
+    [
+        ("", {}, r"x\.tsv has no examples; give a file with one a line"),
+        ("a\t0\nb\n", {}, r"line 2 has 1 columns, and line 1 has 2; put one tab"),
+        ("a\t0\n", {"label_column": "2"}, r"line 1 has no column '2'; there are: 0, 1: see data"),
+        ("a\t0\n", {"second_column": "x"}, r"line 1 has no column 'x'"),
+        ("a\t0\nb\t \n", {}, r"line 2 has no label in column '1'; remove the line"),
+        ("a\ta\nb\tb\n", {"has_header": True}, r"line 1: two columns have one name"),
+    ],
+)
+def test_files_that_cannot_be_read_as_tsv(content, changes, message, tmp_path):
+    (tmp_path / "x.tsv").write_text(content)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "x.tsv", **changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"0": "a", "1"', r"line 1 is not JSON \(.*\); correct it"),
+        ("\n[1]", r"line 2: expected an object such as"),
+        ('{"0": "a"}', r"line 1 has no column '1'; there are: 0: see"),
+        ('{"0": "a", "1": null}', r"line 1 has no label in column '1'"),
+        ('{"0": 3, "1": "x"}', r"line 1: 3 is no text"),
+    ],
+)
+def test_files_that_cannot_be_read_as_json(content, message, tmp_path):
+    (tmp_path / "x.jsonl").write_text(content)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "x.jsonl")
+
+
+def test_labels_that_cannot_be_learned():
+    given = [Example("a", None, "x"), Example("b", None, "y")]
+    with pytest.raises(UserError, match="dev, example 2: unknown label 'y'; the training data ha"):
+        numbers_of(given, ["w", "x"], "dev")
+    for label in ("x", "nan", "inf"):
+        with pytest.raises(UserError, match=f"dev, example 1: the label is '{label}', and data.re"):
+            numbers_of([Example("a", None, label)], None, "dev")
+    with pytest.raises(UserError, match="dev has one label alone, 'x'; two at least are needed"):
+        classes_of(given[:1], "dev")
+
+
+def test_splits_without_a_file():
+    with pytest.raises(UserError, match=r"no file for the test split; give data\.test_file"):
+        read_examples(DATA, "test")
+    with pytest.raises(UserError, match="there is no split 'dev'; there are: train, validation"):
+        read_examples(DATA, "dev")
+
+
+def zipped(folder: str, **files: str) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(f"{folder}/{name}.tsv", text)
+    return content.getvalue()
+
+
+def test_glue_from_download_to_examples(internet, tmp_path):  # noqa: F811
+    """SST-2 and MRPC by name, as TFDS reads the files that GLUE has."""
+    internet["https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"] = zipped(
+        "SST-2",
+        train="sentence\tlabel\none ö\t1\ntwo\t0\n",
+        dev="sentence\tlabel\nthree\t0\n",
+        test="index\tsentence\n0\tfour\n",
+    )
+    columns = {"text_column": "sentence", "label_column": "label"}
+    data = dataclasses.replace(DATA, dataset="glue/sst2", data_dir=str(tmp_path), **columns)
+    found = read_examples(data, "train")
+    assert sorted(found) == [("one ö", None, "positive"), ("two", None, "negative")]
+    assert read_examples(data, "validation") == [("three", None, "negative")]
+    assert len(read_examples(data, "train[:1]")) == 1
+    with pytest.raises(UserError, match=r"test, example 1 has no label in column 'label'"):
+        read_examples(data, "test")  # GLUE keeps them
+    with pytest.raises(UserError, match=r"glue/sst2 has no column 'x'; it has: .*label"):
+        read_examples(dataclasses.replace(data, text_column="x"), "train")
+    with pytest.raises(UserError, match=r"glue/sst2 has no split 'dev'; it has: .*train"):
+        read_examples(data, "dev")

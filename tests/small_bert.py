@@ -1,0 +1,38 @@
+"""A small BERT, and text for it."""
+
+import dataclasses
+
+import numpy as np
+
+from configs import bert_tiny, classification
+from transformer.data.documents import Documents
+from transformer.data.wordpiece import SPECIAL, WordPiece
+from transformer.runs.experiment import Experiment
+
+TINY = Experiment.from_dict(bert_tiny.get_config().to_dict())
+CLASSIFICATION = Experiment.from_dict(classification.get_config().to_dict())
+CONFIG = dataclasses.replace(
+    TINY,
+    model=dataclasses.replace(TINY.model, d_model=14, d_ff=11, num_heads=2, max_positions=13),
+    data=dataclasses.replace(TINY.data, max_length=13, max_predictions=3),
+)
+PIECES = (*SPECIAL, *"abcdefghijklmnopqrstuvwxyz,-[]", *(f"##{c}" for c in "abcdenrtw"))
+WORDS = "one", "two", "three", "four", "##teen", "un", "##kno"
+
+
+def write_vocabulary(folder) -> WordPiece:
+    tokenizer = WordPiece([*PIECES, *WORDS], lowercase=True)
+    tokenizer.save(folder)
+    return tokenizer
+
+
+def documents(*lengths) -> Documents:
+    """Documents with lines of these lengths; token i is i."""
+    lines = [n for document in lengths for n in document]
+    starts = np.cumsum([0, *map(len, lengths)])
+    return Documents(np.arange(sum(lines)), np.cumsum([0, *lines]), starts)
+
+
+def many(seed=0, count=300) -> Documents:
+    rng = np.random.default_rng(seed)
+    return documents(*[rng.integers(1, 30, rng.integers(1, 20)).tolist() for _ in range(count)])

@@ -1,0 +1,152 @@
+"""classify.py, exports and the ledger on a run of BERT's; and mistakes of its users."""
+
+import json
+
+import pytest
+from scripts import ROOT, assert_refused, run, succeeded
+from small_bert import write_vocabulary
+
+FIELDS = {
+    "data.train_file": "train.tsv",
+    "data.validation_file": "dev.tsv",
+    "data.max_length": 13,
+    "tokenizer.source_model": "vocab.txt",
+    "model.num_layers": 1,
+    "model.d_model": 14,
+    "model.d_ff": 11,
+    "training.tokens_per_update": 13 * 5,
+    "training.steps": 4,
+    "training.checkpoint_every": 2,
+    "optimizer.warmup_steps": 1,
+}
+PRE_TRAINING = {
+    "data.train_text": "train.txt",
+    "data.validation_text": "train.txt",
+    "data.max_length": 13,
+    "data.duplicates": 1,
+    "tokenizer.source_model": "vocab.txt",
+    "model.num_layers": 1,
+    "model.d_model": 14,
+    "model.d_ff": 11,
+    "training.tokens_per_update": 13 * 5,
+    "training.steps": 2,
+}
+
+
+def flags(config="classification", fields=FIELDS, **changes) -> list[str]:
+    """Changes of fields: data_max_length=7."""
+    fields = fields | {name.replace("_", ".", 1): value for name, value in changes.items()}
+    given = [f"--config.{name}={value}" for name, value in fields.items() if value is not None]
+    return [f"--config={ROOT / 'configs' / config}.py", *given]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classify")
+    write_vocabulary(folder)
+    (folder / "train.tsv").write_text("one two\t0\nthree\t1\nfour one\t1\n" * 7)
+    (folder / "dev.tsv").write_text("one two\t0\nthree\t1\n")
+    (folder / "unlabelled.tsv").write_text("one\t1\ntwo\t\n")
+    (folder / "other.tsv").write_text("one\t1\ntwo\tmaybe\n")
+    (folder / "train.txt").write_text("one two\nthree\n\nfour one\nthree\n")
+    (folder / "empty.txt").write_text("\n")
+    (folder / "hub").mkdir()
+    write_vocabulary(folder / "hub")
+    (folder / "hub/config.json").write_text(json.dumps({"model_type": "bert"}))
+    (folder / "hub/pytorch_model.bin").write_bytes(b"x")
+    (folder / "input.txt").write_text("one two three\n\nfourteen\n")
+    succeeded(run("train.py", *flags(), "--workdir=run", cwd=folder))
+    return folder
+
+
+def test_a_line_of_json_for_each_line(folder):
+    text = (folder / "input.txt").read_bytes()
+    found = succeeded(run("classify.py", "--workdir=run", cwd=folder, stdin=text)).out
+    lines = [json.loads(line) for line in found.decode().splitlines()]
+    assert len(lines) == 3
+    for line in lines:
+        assert sorted(line["probabilities"]) == ["0", "1"]
+        assert line["label"] == max(line["probabilities"], key=line["probabilities"].get)
+        assert sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-6)
+    to_file = ["--workdir=run", "--input=input.txt", "--output=out.jsonl"]
+    succeeded(run("classify.py", *to_file, cwd=folder))
+    assert (folder / "out.jsonl").read_bytes() == found
+
+
+def test_what_is_exported_says_the_same(folder):
+    succeeded(run("evaluate.py", "--workdir=run", "--export=small", cwd=folder))
+    text = (folder / "input.txt").read_bytes()
+    both = [
+        succeeded(run("classify.py", f"--workdir={name}", cwd=folder, stdin=text)).out
+        for name in ("run", "small")
+    ]
+    assert both[0] == both[1]
+
+
+def test_a_result_is_recorded_and_verified(folder):
+    arguments = ["--workdir=run", "--split=validation", "--record=results/x.json"]
+    succeeded(run("evaluate.py", *arguments, cwd=folder))
+    entry = json.loads((folder / "results/x.json").read_text())
+    scores = entry["splits"]["validation"]["scores"]
+    assert sorted(scores) == ["accuracy", "f1", "matthews"]
+    verified = run("evaluate.py", "--verify=results/x.json", "--workdir=run", cwd=folder)
+    assert b"scores agree" in succeeded(verified).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (flags(data_validation_file="other.tsv"), "example 2: unknown label 'maybe'; the training"),
+        (flags(data_train_file="unlabelled.tsv"), "unlabelled.tsv, line 2 has no label in column"),
+        (flags(data_label_column="2"), "train.tsv, line 1 has no column '2'; there are: 0, 1"),
+        (flags(data_second_column="5"), "train.tsv, line 1 has no column '5'"),
+        (flags(data_train_file="none.tsv"), "cannot read none.tsv"),
+        (flags(data_max_length=600), "data.max_length is 600, but model.max_positions is 512"),
+        (flags(training_best_metric="bleu"), "which the task classification does not measure"),
+        (flags(model_family="rnn"), "Unknown config field config.model."),
+        (flags(tokenizer_source_model="input.txt"), "input.txt has no [PAD]"),
+        (
+            flags(tokenizer_source_model=None, training_init_from="hub"),
+            "hub has no model.safetensors; pytorch_model.bin can run code",
+        ),
+        (
+            flags(tokenizer_source_model=None, training_init_from="run", model_d_model=16),
+            "model.d_model is 14 in run and 16 in the run to begin",
+        ),
+        (flags("bert_tiny", PRE_TRAINING, data_train_text="empty.txt"), "hold no documents; give"),
+        (flags("bert_tiny", PRE_TRAINING, data_train_text=None), "give data.train_text"),
+        (flags("bert_tiny", PRE_TRAINING, data_max_length=513), "model.max_positions is 512"),
+        (flags("bert_tiny", PRE_TRAINING, model_head="x"), "model.head is 'x'; it must be one of"),
+    ],
+)
+def test_mistakes_before_training(arguments, part, folder):
+    before = sorted(path.name for path in folder.iterdir())
+    assert_refused(run("train.py", *arguments, "--workdir=new", cwd=folder), part)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "part"),
+    [
+        ("classify.py", [], "--workdir is missing"),
+        ("classify.py", ["--workdir=run", "--input=train.tsv"], "line 1 has 2 columns; expected 1"),
+        ("classify.py", ["--workdir=run", "--output=hub"], "hub cannot be written"),
+        (
+            "classify.py",
+            ["--workdir=run", "--beam_size=2"],
+            "--beam_size is given, and the task classification has no decoding.beam_size; leave",
+        ),
+        ("classify.py", ["--workdir=run", "--ensemble=run"], "--ensemble is for translation"),
+        ("translate.py", ["--workdir=run", "--input=input.txt"], "which does not translate; give"),
+        ("evaluate.py", ["--workdir=run", "--split=test"], "no file for the test split; give data"),
+        ("evaluate.py", ["--workdir=run", "--split=dev"], "there is no split 'dev'; there are: tr"),
+    ],
+)
+def test_mistakes_with_a_trained_model(script, arguments, part, folder):
+    assert_refused(run(script, *arguments, cwd=folder), part)
+
+
+def test_a_run_of_pre_training_classifies_nothing(folder):
+    succeeded(run("train.py", *flags("bert_tiny", PRE_TRAINING), "--workdir=pre", cwd=folder))
+    refused = run("classify.py", "--workdir=pre", "--input=input.txt", cwd=folder)
+    assert_refused(refused, "pre is a run of the task masked_lm; give the --workdir of one of cla")

@@ -1,0 +1,229 @@
+"""Documents of text files as token ids, and the sequences that BERT's pre-training cuts from them.
+
+One sentence a line, an empty line between documents, as in the original code. A sequence is
+[CLS] A [SEP] or [CLS] A [SEP] B [SEP], where A and B are some lines each.
+"""
+
+import dataclasses
+import glob
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+
+import numpy as np
+
+from transformer.data.text_files import read_lines
+from transformer.data.wordpiece import WordPiece
+from transformer.system.errors import UserError
+
+_BLOCK = 10_000  # lines that are tokenised at once
+_TRIES = 10  # to find another document than one's own
+
+
+def text_files(patterns: str, field: str) -> list[str]:
+    """The files that a field such as data.train_text names; UserError if there are none."""
+    found = []
+    for pattern in patterns.split(","):
+        pattern = os.path.expanduser(pattern.strip())
+        matches = sorted(glob.glob(pattern))
+        if not matches:
+            raise UserError(f"{field}: there is no file {pattern}; name text files, or a pattern")
+        found += matches
+    return found
+
+
+def read_documents(files: list[str]) -> Iterator[list[str]]:
+    """The lines of each document. The end of a file ends a document, too."""
+    for file in files:
+        document: list[str] = []
+        for line in read_lines(file):
+            if line := line.strip():
+                document.append(line)
+            elif document:
+                yield document
+                document = []
+        if document:
+            yield document
+
+
+def text_sha256(files: list[str]) -> str:
+    """A hash of the documents."""
+    content = hashlib.sha256()
+    for document in read_documents(files):
+        content.update(("\n".join(document) + "\n\n").encode(errors="surrogatepass"))
+    return content.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Documents:
+    """Token ids of all lines, one after the other. Line i is tokens[offsets[i] : offsets[i + 1]];
+    document d has the lines from starts[d] to starts[d + 1].
+    """
+
+    tokens: np.ndarray  # int32
+    offsets: np.ndarray
+    starts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+def tokenize(files: list[str], tokenizer: WordPiece) -> Documents:
+    """The documents of text files. Raises UserError if they hold none."""
+    parts, lengths, starts = [], [np.zeros(1, np.int64)], [0]
+    lines: list[str] = []
+    counts: list[int] = []  # lines of each document of a block
+
+    def flush() -> None:
+        encoded = tokenizer.encode_batch(lines)
+        parts.extend(np.array(ids, np.int32) for ids in encoded if ids)
+        first = 0
+        for count in counts:
+            own = [len(ids) for ids in encoded[first : first + count] if ids]
+            lengths.append(np.array(own, np.int64))
+            if own:  # all signs of the others were control characters
+                starts.append(starts[-1] + len(own))
+            first += count
+        lines.clear()
+        counts.clear()
+
+    for document in read_documents(files):
+        lines += document
+        counts.append(len(document))
+        if len(lines) >= _BLOCK:
+            flush()
+    flush()
+    if len(starts) == 1:
+        raise UserError(
+            f"{', '.join(files)} hold no documents; give text with one sentence a line and an "
+            "empty line between documents"
+        )
+    return Documents(np.concatenate(parts), np.cumsum(np.concatenate(lengths)), np.array(starts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+    """What is cut from documents: where A and B begin and end in `tokens`; B may be empty."""
+
+    documents: Documents
+    spans: np.ndarray  # [N, 4]
+    is_random: np.ndarray  # whether B is from elsewhere; -1: there is no B
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sequence, with its special ones."""
+        a, b = (self.spans[:, i + 1] - self.spans[:, i] for i in (0, 2))
+        return a + b + np.where(self.is_random < 0, 2, 3)
+
+
+def cut(
+    documents: Documents,
+    max_length: int,
+    short_rate: float,
+    duplicates: int,
+    has_pairs: bool,
+    seed: int,
+) -> Sequences:
+    """Cuts each document into sequences, `duplicates` times; a function of its arguments.
+
+    Pairs are made as in the original code: documents are filled up to `max_length` line by line,
+    a share `short_rate` of them only to a random length. A is the first part of that, up to a
+    random line. With even chance, or if there is one line alone, B is not the rest but of another
+    document, and the rest is used again. So more than half of B are random.
+
+    Without pairs, sequences hold as many lines as there is room for.
+    """
+    if has_pairs and len(documents) < 2:
+        raise UserError(
+            "the training text is one document, and next-sentence pairs need two; put empty lines "
+            "between documents, or set model.head to masked_lm"
+        )
+    draw = random.Random(seed).random  # of which Python promises that it stays the same
+    spans: list[tuple[int, int, int, int]] = []
+    is_random: list[int] = []
+    for _ in range(duplicates):
+        for number in range(len(documents)):
+            if has_pairs:
+                pairs = _pairs(documents, number, max_length - 3, short_rate, draw)
+                for span, label in pairs:
+                    spans.append(span)
+                    is_random.append(label)
+            else:
+                spans.extend(_singles(documents, number, max_length - 2, short_rate, draw))
+    labels = is_random if has_pairs else [-1] * len(spans)
+    return Sequences(documents, np.array(spans, np.int64), np.array(labels, np.int8))
+
+
+def _target(room: int, short_rate: float, draw) -> int:
+    """The length that the sequences of a document get."""
+    return 2 + int(draw() * (room - 1)) if draw() < short_rate else room
+
+
+def _pairs(documents, number, room, short_rate, draw):
+    """Spans and labels of one document."""
+    offsets, starts = documents.offsets, documents.starts
+    first, end = int(starts[number]), int(starts[number + 1])
+    target = _target(room, short_rate, draw)
+    line = begin = first
+    while line < end:
+        length = offsets[line + 1] - offsets[begin]
+        if line < end - 1 and length < target:
+            line += 1
+            continue
+        count = line + 1 - begin
+        middle = begin + 1 + (int(draw() * (count - 1)) if count >= 2 else 0)
+        a = int(offsets[begin]), int(offsets[middle])
+        if count == 1 or draw() < 0.5:
+            for _ in range(_TRIES):
+                other = int(draw() * len(documents))
+                if other != number:
+                    break
+            other_end = int(starts[other + 1])
+            b_line = int(starts[other]) + int(draw() * (other_end - starts[other]))
+            b_end = b_line + 1
+            wanted = target - (a[1] - a[0])
+            while b_end < other_end and offsets[b_end] - offsets[b_line] < wanted:
+                b_end += 1
+            b = int(offsets[b_line]), int(offsets[b_end])
+            label, line = 1, middle - 1
+        else:
+            b = a[1], int(offsets[line + 1])
+            label = 0
+        yield _truncate(a, b, room, draw), label
+        line += 1
+        begin = line
+
+
+def _truncate(a, b, room, draw) -> tuple[int, int, int, int]:
+    """Takes tokens off the longer one, each from its front or its back, until both fit."""
+    a, b = list(a), list(b)
+    while (excess := a[1] - a[0] + b[1] - b[0] - room) > 0:
+        longer = a if a[1] - a[0] > b[1] - b[0] else b
+        for _ in range(min(excess, max(1, abs(a[1] - a[0] - b[1] + b[0])))):
+            if draw() < 0.5:
+                longer[0] += 1
+            else:
+                longer[1] -= 1
+    return a[0], a[1], b[0], b[1]
+
+
+def _singles(documents, number, room, short_rate, draw):
+    """Spans of one document, without B. A line that is longer than a sequence is cut off."""
+    offsets, starts = documents.offsets, documents.starts
+    target = _target(room, short_rate, draw)
+    begin = int(starts[number])
+    for line in range(begin, int(starts[number + 1])):
+        if offsets[line + 1] - offsets[begin] > target and line > begin:
+            yield _single(offsets, begin, line, room)
+            begin = line
+    yield _single(offsets, begin, int(starts[number + 1]), room)
+
+
+def _single(offsets, begin, end, room) -> tuple[int, int, int, int]:
+    first = int(offsets[begin])
+    last = min(int(offsets[end]), first + room)
+    return first, last, last, last

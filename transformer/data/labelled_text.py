@@ -1,0 +1,207 @@
+"""Texts, or pairs of texts, each with a class or a number: TSV files, JSON lines, or TFDS."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from transformer.data.sources import SPLITS
+from transformer.data.text_files import read_lines
+from transformer.system.errors import UserError, check_range, setting
+
+
+def _place():
+    """A field that says where data lie. They may move: what they hold is known by its hash."""
+    return setting(may_change=True, recorded=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledData:
+    """The data section; see configs/classification.py."""
+
+    dataset: str | None
+    data_dir: str = _place()
+    train_split: str
+    validation_split: str
+    test_split: str
+    train_file: str | None = _place()
+    validation_file: str | None = _place()
+    test_file: str | None = _place()
+    has_header: bool
+    text_column: str
+    second_column: str | None
+    label_column: str
+    regression: bool
+    max_length: int
+    packing: bool
+
+    def __post_init__(self):
+        check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], a token each
+
+    @property
+    def uses_text_files(self) -> bool:
+        return self.dataset is None
+
+    @property
+    def columns(self) -> list[str]:
+        names = [self.text_column, self.second_column, self.label_column]
+        return [name for name in names if name is not None]
+
+
+class Example(NamedTuple):
+    text: str
+    second: str | None
+    label: str
+
+
+def read_examples(config: LabelledData, split: str) -> list[Example]:
+    """The examples of a split; raises UserError for all that is wrong with them."""
+    if config.dataset:
+        return _of_dataset(config, split)
+    if split not in SPLITS:
+        raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
+    path = getattr(config, f"{split}_file")
+    if not path:
+        raise UserError(f"no file for the {split} split; give data.{split}_file, or data.dataset")
+    path = os.path.expanduser(path)
+    is_json = path.removesuffix(".gz").endswith((".jsonl", ".json"))
+    rows = _json_rows(path) if is_json else _tsv_rows(path, config.has_header)
+    examples = [_example(config, row, f"{path}, line {number}") for number, row in rows]
+    if not examples:
+        raise UserError(f"{path} has no examples; give a file with one a line")
+    return examples
+
+
+def examples_sha256(examples: list[Example]) -> str:
+    content = hashlib.sha256()
+    for example in examples:
+        content.update((json.dumps(example) + "\n").encode())
+    return content.hexdigest()
+
+
+def classes_of(examples: list[Example], name: str) -> list[str]:
+    """The labels, sorted; whole numbers by their size. UserError if there are less than two."""
+    labels = {example.label for example in examples}
+    if len(labels) < 2:
+        raise UserError(
+            f"{name} has one label alone, {labels.pop()!r}; two at least are needed: check "
+            "data.label_column, or set data.regression"
+        )
+    are_numbers = all(label.lstrip("-").isdecimal() for label in labels)
+    return sorted(labels, key=lambda label: (int(label) if are_numbers else 0, label))
+
+
+def numbers_of(examples: list[Example], classes: list[str] | None, name: str) -> list[float]:
+    """What is to be learned: the number of each label in `classes`; without them, the label."""
+    found = []
+    for i, example in enumerate(examples, start=1):
+        if classes is None:
+            try:
+                number = float(example.label)
+                if not math.isfinite(number):
+                    raise ValueError
+            except ValueError:
+                raise UserError(
+                    f"{name}, example {i}: the label is {example.label!r}, and data.regression "
+                    "needs numbers; set it to False for classes"
+                ) from None
+        else:
+            if example.label not in classes:
+                raise UserError(
+                    f"{name}, example {i}: unknown label {example.label!r}; the training data "
+                    f"have {', '.join(classes[:10])}"
+                )
+            number = float(classes.index(example.label))
+        found.append(number)
+    return found
+
+
+def _example(config: LabelledData, row: Mapping[str, Any], place: str) -> Example:
+    for column in config.columns:
+        if column not in row:
+            raise UserError(
+                f"{place} has no column {column!r}; there are: {', '.join(row)}: see "
+                "data.text_column, data.second_column, data.label_column and data.has_header"
+            )
+    label = row[config.label_column]
+    if label is None or (isinstance(label, str) and not label.strip()):
+        raise UserError(f"{place} has no label in column {config.label_column!r}; remove the line")
+    text, second = row[config.text_column], config.second_column and row[config.second_column]
+    for value in (text, "" if second is None else second):
+        if not isinstance(value, str):
+            raise UserError(f"{place}: {value!r} is no text")
+    return Example(text, second, str(label).strip())
+
+
+def _tsv_rows(path: str, has_header: bool) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of a file with tabs between columns, and no quoting. Without a header, columns are
+    called 0, 1, ..."""
+    names: list[str] | None = None
+    for number, line in enumerate(read_lines(path), start=1):
+        values = line.split("\t")
+        if names is None:
+            names = values if has_header else [str(i) for i in range(len(values))]
+            if len(set(names)) < len(names):
+                raise UserError(f"{path}, line 1: two columns have one name; rename one")
+            if has_header:
+                continue
+        if len(values) != len(names):
+            raise UserError(
+                f"{path}, line {number} has {len(values)} columns, and line 1 has {len(names)}; "
+                "put one tab between columns and none into text"
+            )
+        yield number, dict(zip(names, values, strict=True))
+
+
+def _json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number} is not JSON ({error}); correct it") from error
+        if not isinstance(row, dict):
+            raise UserError(f'{path}, line {number}: expected an object such as {{"text": "x"}}')
+        yield number, row
+
+
+def _of_dataset(config: LabelledData, split: str) -> list[Example]:
+    import tensorflow_datasets as tfds
+
+    from transformer.data import datasets
+
+    split = getattr(config, f"{split}_split") if split in SPLITS else split
+    builder = datasets.get_builder(config.dataset, data_dir=os.path.expanduser(config.data_dir))
+    datasets.prepare(builder)
+    features = builder.info.features
+    for column in config.columns:
+        if column not in features:
+            raise UserError(
+                f"{config.dataset} has no column {column!r}; it has: {', '.join(features)}"
+            )
+    try:
+        records = builder.as_data_source(split)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"{config.dataset} has no split {split!r}; it has: {', '.join(builder.info.splits)}"
+        ) from error
+    feature = features[config.label_column]
+    examples = []
+    for i in range(len(records)):
+        record = dict(records[i])
+        label = record[config.label_column]
+        if isinstance(feature, tfds.features.ClassLabel):
+            # GLUE's test splits have -1 for labels that are not public.
+            label = feature.int2str(int(label)) if label >= 0 else None
+        texts = {
+            name: record[name].decode(errors="replace")
+            for name in config.columns
+            if isinstance(record[name], bytes)
+        }
+        row = record | texts | {config.label_column: label}
+        examples.append(_example(config, row, f"{config.dataset} {split}, example {i + 1}"))
+    return examples

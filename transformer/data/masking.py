@@ -1,0 +1,133 @@
+"""Which tokens BERT's pre-training masks, and batches of masked sequences."""
+
+import numpy as np
+
+from transformer.data.documents import Sequences
+from transformer.data.sequences import Masked, PackedSequences
+from transformer.data.wordpiece import WordPiece
+
+
+def num_predictions(lengths: np.ndarray, rate: float, most: int) -> np.ndarray:
+    """How many tokens of sequences are predicted: max(1, round(rate * length)), at most `most`.
+
+    Lengths count special tokens, and a half is rounded to the even number, as in the original code.
+    """
+    return np.clip(np.round(rate * lengths).astype(np.int64), 1, most)
+
+
+def mask(
+    tokens_S: np.ndarray,
+    count: int,
+    tokenizer: WordPiece,
+    rng: np.random.Generator,
+    whole_words: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Chooses `count` tokens of a sequence, [CLS] and [SEP] excluded, and hides them.
+
+    80 % become [MASK], 10 % stay, 10 % become any token of the vocabulary, special ones included.
+    whole_words: all pieces of a word are chosen, or none; where the next word is too long, fewer.
+
+    Returns their positions in order, and the tokens with these changes.
+    """
+    is_word = (tokens_S != tokenizer.cls) & (tokens_S != tokenizer.sep)
+    candidates = np.flatnonzero(is_word)
+    if whole_words:
+        # A word begins with each piece that does not continue one; or after a special token.
+        begins = ~tokenizer.is_continuation_V[tokens_S[candidates]]
+        begins[0] = True
+        begins[1:] |= np.diff(candidates) > 1
+        words = np.split(candidates, np.flatnonzero(begins)[1:])
+        picked: list[int] = []
+        for i in rng.permutation(len(words)):
+            if len(picked) + len(words[i]) <= count:
+                picked += words[i].tolist()
+        chosen = np.sort(np.array(picked, np.int64))
+    else:
+        chosen = np.sort(rng.permutation(candidates)[:count])
+    fate = rng.random(len(chosen))
+    others = rng.integers(0, tokenizer.vocab_size, len(chosen))
+    hidden_S = tokens_S.copy()
+    hidden_S[chosen] = np.where(
+        fate < 0.8, tokenizer.mask, np.where(fate < 0.9, tokens_S[chosen], others)
+    )
+    return chosen, hidden_S
+
+
+class MaskedRows(PackedSequences):
+    """Sequences of documents in rows of `width` tokens and at most `most` predictions."""
+
+    def __init__(
+        self,
+        sequences: Sequences,
+        tokenizer: WordPiece,
+        width: int,
+        most: int,
+        *,
+        rate: float,
+        whole_words: bool,
+        seed: int,
+        packing: bool,
+    ):
+        self.predictions = num_predictions(sequences.lengths, rate, most)
+        super().__init__(sequences.lengths, self.predictions, width, most, seed, packing)
+        self.sequences = sequences
+        self.tokenizer = tokenizer
+        self.whole_words = whole_words
+        self.seed = seed
+
+    def tokens_of(self, number: int) -> tuple[np.ndarray, int]:
+        """The tokens of a sequence, and how many of them belong to sentence A."""
+        a, a_end, b, b_end = self.sequences.spans[number]
+        tokens = self.sequences.documents.tokens
+        cls, sep = [self.tokenizer.cls], [self.tokenizer.sep]
+        parts = [cls, tokens[a:a_end], sep]
+        if self.sequences.is_random[number] >= 0:
+            parts += [tokens[b:b_end], sep]
+        return np.concatenate(parts).astype(np.int32), a_end - a + 2
+
+    def weight(self, rows: np.ndarray) -> float:
+        """Masked tokens per sequence in these rows: see `Masked`.
+
+        With whole words a few tokens fewer may be masked.
+        """
+        numbers = self.pairs_of(rows.ravel())
+        return float(self.predictions[numbers].mean())
+
+    def masked(self, rows: np.ndarray, weight: float) -> Masked:
+        """The batch of these rows, in the shape of `rows`; row -1 is empty.
+
+        A row's number may be higher by a multiple of all rows: then other tokens are masked.
+        """
+        shape = rows.shape
+        visits, rows = np.divmod(rows.ravel(), len(self))
+        rows = np.where(visits < 0, -1, rows)
+        laid = self.lay_out(rows)
+        masked_BP = np.zeros((len(rows), self.target_width), np.int32)
+        labels_BP = np.zeros_like(masked_BP)
+        is_random_BC = np.where(
+            laid.numbers_BC < 0, -1, self.sequences.is_random[laid.numbers_BC]
+        ).astype(np.int32)
+        filled = np.zeros(len(rows), np.int64)
+        for row, column in zip(*np.nonzero(laid.numbers_BC >= 0)):
+            number, first = laid.numbers_BC[row, column], laid.firsts_BC[row, column]
+            rng = np.random.default_rng((self.seed, 2, int(number), int(visits[row])))
+            part = slice(first, first + self.sequences.lengths[number])
+            tokens_S = laid.tokens_BS[row, part].copy()
+            count = self.predictions[number]
+            places, laid.tokens_BS[row, part] = mask(
+                tokens_S, count, self.tokenizer, rng, self.whole_words
+            )
+            at = slice(filled[row], filled[row] + len(places))
+            masked_BP[row, at], labels_BP[row, at] = first + places, tokens_S[places]
+            filled[row] += len(places)
+        batch = Masked(
+            laid.tokens_BS,
+            laid.types_BS,
+            laid.segments_BS,
+            masked_BP,
+            labels_BP,
+            laid.firsts_BC,
+            is_random_BC,
+            np.full(len(rows), weight, np.float32),
+        )
+        return Masked(*(x.reshape(*shape, *x.shape[1:]) for x in batch))

@@ -1,0 +1,126 @@
+"""Batches of an encoder alone: sequences packed into rows, and what is to be predicted."""
+
+import abc
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer.data.packing import pack
+
+
+class Masked(NamedTuple):
+    """Packed sequences with masked tokens. C is the most sequences of a row, P its predictions.
+
+    The loss is the mean over masked tokens plus the mean over sequences, each of a whole update.
+    A sum over masked tokens, divided once by their number, is that if the second part is weighted
+    with masked tokens per sequence: `weight_B`, one number for all rows of an update.
+    """
+
+    tokens_BS: np.ndarray  # 0 is padding
+    types_BS: np.ndarray  # 0: sentence A, 1: sentence B
+    segments_BS: np.ndarray  # which sequence of the row: 1, 2, ...; 0 is padding
+    masked_BP: np.ndarray  # positions whose token is to be predicted
+    labels_BP: np.ndarray  # these tokens; 0: nothing is to be predicted
+    firsts_BC: np.ndarray  # where each sequence begins
+    is_random_BC: np.ndarray  # 0: sentence B follows A, 1: it does not; -1: no sequence
+    weight_B: np.ndarray
+
+
+class Labelled(NamedTuple):
+    """Packed sequences, each with a class or, of a regression, a number."""
+
+    tokens_BS: np.ndarray
+    types_BS: np.ndarray
+    segments_BS: np.ndarray
+    firsts_BC: np.ndarray
+    labels_BC: np.ndarray  # float32
+    is_real_BC: np.ndarray  # 1: a sequence, 0: none
+
+
+class LaidOut(NamedTuple):
+    """Rows of sequences."""
+
+    tokens_BS: np.ndarray
+    types_BS: np.ndarray
+    segments_BS: np.ndarray
+    firsts_BC: np.ndarray
+    numbers_BC: np.ndarray  # of the sequences; -1 for none
+
+
+class PackedSequences(abc.ABC):
+    """Sequences in rows of `source_width` tokens; TrainingBatches orders the rows.
+
+    lengths, counts: of each sequence, its tokens and something else (predictions, say) of which a
+      row has at most `target_width`.
+    packing: several sequences may share a row.
+    """
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        counts: np.ndarray,
+        source_width: int,
+        target_width: int,
+        seed: int,
+        packing: bool,
+    ):
+        row_of = np.arange(len(lengths))
+        if packing:
+            row_of = pack(lengths, counts, source_width, target_width, seed)
+        self.lengths = lengths
+        self.source_width, self.target_width = source_width, target_width
+        self.pairs_by_row = np.argsort(row_of, kind="stable")
+        in_row = np.bincount(row_of)
+        self.row_offsets = np.concatenate([[0], np.cumsum(in_row)])
+        self.most_in_row = int(in_row.max())
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.row_offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.lengths.sum())
+
+    @property
+    def fill(self) -> float:
+        """The share of positions that hold tokens."""
+        return self.num_tokens / (len(self) * self.source_width)
+
+    def pairs_of(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of the sequences in these rows; row -1 is empty."""
+        rows = rows[rows >= 0]
+        parts = [self.pairs_by_row[self.row_offsets[r] : self.row_offsets[r + 1]] for r in rows]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def num_tokens_of(self, rows: np.ndarray) -> int:
+        return int(self.lengths[self.pairs_of(rows.ravel())].sum())
+
+    @abc.abstractmethod
+    def tokens_of(self, number: int) -> tuple[np.ndarray, int]:
+        """The tokens of a sequence, and how many of them belong to sentence A."""
+
+    def lay_out(self, rows: np.ndarray) -> LaidOut:
+        """These rows, [B]; row -1 is empty."""
+        shape = len(rows), self.source_width
+        tokens_BS, types_BS, segments_BS = (np.zeros(shape, np.int32) for _ in range(3))
+        firsts_BC = np.zeros((len(rows), self.most_in_row), np.int32)
+        numbers_BC = np.full((len(rows), self.most_in_row), -1)
+        for b, row in enumerate(rows):
+            first = 0
+            for column, number in enumerate(self.pairs_of(np.array([row]))):
+                tokens, num_a = self.tokens_of(number)
+                end = first + len(tokens)
+                tokens_BS[b, first:end] = tokens
+                types_BS[b, first + num_a : end] = 1
+                segments_BS[b, first:end] = column + 1
+                firsts_BC[b, column], numbers_BC[b, column] = first, number
+                first = end
+        return LaidOut(tokens_BS, types_BS, segments_BS, firsts_BC, numbers_BC)
+
+
+def evaluation_rows(packed: PackedSequences, rows: int, num_shards: int) -> np.ndarray:
+    """All rows, [batches, B], in about `rows` rows a batch; the last are filled up with -1."""
+    rows = num_shards * max(1, rows // num_shards)
+    numbers = np.arange(-(-len(packed) // rows) * rows).reshape(-1, rows)
+    return np.where(numbers < len(packed), numbers, -1)

@@ -1,0 +1,81 @@
+"""A BERT model as a folder of Hugging Face's Transformers library: config.json, model.safetensors,
+vocab.txt and tokenizer.json."""
+
+from pathlib import Path
+from typing import Any
+
+from transformer.models import bert_weights
+from transformer.models.bert import INITIAL_STDDEV, BertConfig
+from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+from transformer.system.files import write_json
+from transformer.system.packages import optional_module
+
+ARCHITECTURES = {
+    "none": "BertModel",
+    "masked_lm": "BertForMaskedLM",
+    "pre_training": "BertForPreTraining",
+    "classification": "BertForSequenceClassification",
+}
+
+
+def check(config: BertConfig) -> None:
+    """Raises UserError for a model that Hugging Face's BERT cannot be."""
+    if config.family != "bert":
+        raise UserError(f"model.family is {config.family!r}; --format=bert is for 'bert'")
+    size = config.d_model // config.num_heads
+    expected = {
+        "norm": ("post",),
+        "normalization": ("layer_norm",),
+        "attention_bias": (True,),
+        "activation": tuple(bert_weights.ACTIVATIONS),
+        "d_k": (0, size),
+        "d_v": (0, size),
+    }
+    for field, values in expected.items():
+        if (found := getattr(config, field)) not in values:
+            raise UserError(
+                f"model.{field} is {found!r}, and BERT models of Hugging Face have "
+                f"{' or '.join(map(repr, values))} alone"
+            )
+
+
+def write(model: TrainedModel, folder: Path) -> None:
+    """Writes the files. Raises UserError for a model that Hugging Face's BERT cannot be."""
+    config: BertConfig = model.config.model
+    check(config)
+    safetensors = optional_module("safetensors.numpy", "requirements-bert.txt")
+    weights = bert_weights.to_theirs(model.params, config)
+    model.task.tokenizer.save(folder)
+    safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    write_json(folder / "config.json", _config(model, config))
+
+
+def _config(model: TrainedModel, config: BertConfig) -> dict[str, Any]:
+    content = {
+        "model_type": "bert",
+        "architectures": [ARCHITECTURES[config.head]],
+        "dtype": "float32",
+        "vocab_size": model.task.tokenizer.vocab_size,
+        "hidden_size": config.d_model,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.d_ff,
+        "hidden_act": bert_weights.ACTIVATIONS[config.activation],
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "max_position_embeddings": config.max_positions,
+        "type_vocab_size": config.num_token_types,
+        "initializer_range": INITIAL_STDDEV,
+        "layer_norm_eps": config.norm_epsilon,
+        "pad_token_id": 0,
+    }
+    if config.head == "classification":
+        labels = model.task.labels
+        content |= {
+            "id2label": {str(i): label for i, label in enumerate(labels)},
+            "label2id": {label: i for i, label in enumerate(labels)},
+        }
+        if model.task.is_regression:
+            content["problem_type"] = "regression"
+    return content

@@ -1,0 +1,16 @@
+"""Packages that only a part of the project needs."""
+
+import importlib
+from types import ModuleType
+
+from transformer.system.errors import UserError
+
+
+def optional_module(name: str, requirements: str) -> ModuleType:
+    """A module of a package in the file `requirements`; raises UserError if it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"this needs the package {name.partition('.')[0]}; run: pip install -r {requirements}"
+        ) from error

@@ -1,0 +1,97 @@
+"""What the tasks of an encoder alone share: vocabulary, rows, and steps of evaluation."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.data.batches import TrainingBatches, layout
+from transformer.data.sequences import PackedSequences, evaluation_rows
+from transformer.data.wordpiece import WordPiece, train_wordpiece
+from transformer.models.functional import FunctionalModel, Params
+from transformer.system.errors import UserError
+from transformer.system.sharding import (
+    gather_fsdp,
+    replicated,
+    row_shards,
+    split_rows,
+    state_sharding,
+)
+from transformer.tasks.seq2seq import CPU_TOKENS
+from transformer.training.step import TrainState
+
+# Rows of a batch of evaluate.py on each device, which has no other size to go by.
+EVALUATION_ROWS = 16
+
+
+def check_model(config: Any, heads: tuple[str, ...]) -> None:
+    """Raises UserError unless the model is one that a task of BERT's can train."""
+    if config.model.family != "bert":
+        raise UserError(
+            f"task.name is {config.task.name!r}, which needs model.family 'bert'; it is "
+            f"{config.model.family!r}"
+        )
+    if config.model.head not in heads:
+        raise UserError(
+            f"model.head is {config.model.head!r}, and task.name is {config.task.name!r}; set "
+            f"model.head to {' or '.join(map(repr, heads))}"
+        )
+
+
+def get_tokenizer(config: Any, workdir: Path, begun_with: Any, lines: Callable) -> WordPiece:
+    """The vocabulary of a run: that of the work directory, or of init_from, or given, or new."""
+    if (workdir / "vocab.txt").exists():
+        return WordPiece.load(workdir)
+    if begun_with is not None:
+        return begun_with.tokenizer
+    if config.tokenizer.source_model:
+        return WordPiece.read(Path(config.tokenizer.source_model).expanduser())
+    return train_wordpiece(lines, config.tokenizer)
+
+
+def no_ensemble(members: Sequence[Any]) -> Any:
+    """See Task."""
+    raise UserError("--ensemble is for translation; leave it out")
+
+
+def training_batches(
+    config: Any, packed: PackedSequences, mesh: jax.sharding.Mesh
+) -> TrainingBatches:
+    """The order of the rows, and how an update is split; says so."""
+    training, width = config.training, packed.source_width
+    at_once = training.max_tokens_per_device
+    if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
+        at_once = CPU_TOKENS
+    rows = layout(training.tokens_per_update, at_once, width, width, row_shards(mesh))
+    batches = TrainingBatches(packed, rows, training.seed)
+    sequences = len(packed.lengths) / batches.updates_per_epoch
+    print(
+        f"batches  {rows.rows} rows of {width} tokens, {packed.fill:.1%} full, about "
+        f"{sequences:.0f} sequences; {batches.updates_per_epoch:.1f} updates an epoch; "
+        f"{rows.accumulation} x {rows.rows_per_step} rows"
+    )
+    return batches
+
+
+def rows_to_evaluate(packed: PackedSequences, mesh: jax.sharding.Mesh) -> np.ndarray:
+    """All rows, as `evaluation_rows` has them."""
+    return evaluation_rows(packed, EVALUATION_ROWS * row_shards(mesh), row_shards(mesh))
+
+
+def evaluation_step(
+    function: Callable[[Any, Any], Any], model: FunctionalModel, mesh: jax.sharding.Mesh
+) -> Any:
+    """The jitted (params, extra, batch) -> function(module, batch), on all devices."""
+
+    def step(params: Params, extra: dict, batch: Any) -> Any:
+        return function(model.bind(gather_fsdp(mesh, params, model.sharding), extra), batch)
+
+    shapes = TrainState((), model.abstract_params(), (), model.abstract_extra())
+    state = state_sharding(mesh, shapes, model.sharding)
+    return jax.jit(
+        step,
+        in_shardings=(state.params, state.extra, split_rows(mesh, axis=0)),
+        out_shardings=replicated(mesh),
+    )
