@@ -84,6 +84,7 @@ def get_model() -> ConfigDict:
             "positions",
             "share_embeddings",
             "scale_embeddings",
+            "output_bias",
         ):
             del model[name]
         model.family = "bert"

@@ -21,10 +21,15 @@ def get_config() -> ConfigDict:
 def get_model() -> ConfigDict:
     model = base.get_config().model.copy_and_resolve_references()
     with model.unlocked():
-        # Encoder and decoder have one layer each, and positions have no table.
-        for name in ("num_encoder_layers", "num_decoder_layers", "positions", "max_positions"):
+        # Encoder and decoder have one layer each, positions no table, and logits no bias.
+        for name in (
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "positions",
+            "max_positions",
+            "output_bias",
+        ):
             del model[name]
-        del model.output_bias
         model.family = "universal"
         # How often a layer is applied; with halting, at most how often.
         model.encoder_steps = 6

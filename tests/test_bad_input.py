@@ -243,11 +243,13 @@ def test_text_to_translate(trained):
     before = tree(directory)
     assert_refused(translate("--input=no.en"), "cannot read no.en: No such file")
     assert_refused(translate("--input=folder"), "folder")
-    assert_refused(translate("--input=latin1.en", "--output=new.de"), "latin1.en", "line 2")
     assert_refused(translate(stdin=b"one\ntwo\n\xff\n"), "standard input", "line 3")
     assert_refused(translate("--input=validation.en", "--output=folder"), "folder")
     assert_refused(translate("--input=validation.en", "--output=notes.txt/x"), "notes.txt/x")
     assert tree(directory) == before
+    # What comes before a bad line is kept.
+    assert_refused(translate("--input=latin1.en", "--output=new.de"), "latin1.en", "line 2")
+    assert (directory / "new.de").read_text().count("\n") == 1
 
 
 # --- The disk is full ---------------------------------------------------------------------

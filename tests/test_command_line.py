@@ -165,6 +165,7 @@ def test_two_processes_evaluate_as_one(learned):
     command = [ROOT / "evaluate.py", "--workdir=run", *checkpoint]
     jobs = [[*command, *job] for job in flags_of_a_job(2)]
     first, second = run_together(jobs, learned.parent)
+    succeeded(first), succeeded(second)
     assert texts_and_scores() == expected
     *report, _ = succeeded(alone).out.splitlines(keepends=True)  # the last says how long it took
     assert succeeded(first).out.splitlines(keepends=True)[:-1] == report
@@ -328,8 +329,9 @@ def test_translate_is_evaluate(learned):
     evaluate(learned)
     source = (learned.parent / "test.en").read_bytes()
     hypotheses = (learned / "eval" / "test" / "hypotheses.txt").read_bytes()
-    assert translate(learned, stdin=source) == hypotheses
-    assert translate(learned, "--input=test.en", "--output=new/test.out") == b""
+    whole = "--long_lines=whole"
+    assert translate(learned, whole, stdin=source) == hypotheses
+    assert translate(learned, whole, "--input=test.en", "--output=new/test.out") == b""
     assert (learned.parent / "new" / "test.out").read_bytes() == hypotheses
     assert [path.name for path in (learned.parent / "new").iterdir()] == ["test.out"]
     shutil.rmtree(learned.parent / "new")

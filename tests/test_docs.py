@@ -1,5 +1,6 @@
 """README.md and docs/: commands can be parsed, links lead somewhere, code and fields exist."""
 
+import dataclasses
 import importlib.util
 import re
 import shutil
@@ -14,6 +15,7 @@ import yaml
 from small_configs import config_of
 
 from transformer.data.batches import Batch
+from transformer.decoding.config import DecodingConfig
 from transformer.models.family import Sizes
 from transformer.models.functional import FunctionalModel
 from transformer.runs.experiment import check_field
@@ -77,8 +79,9 @@ def test_flags_are_known(script, words, monkeypatch):
     defined = "|".join(path.read_text() for path in sources)
     define = r"(?:DEFINE_\w+|add_argument|string|integer)"
     known = set(re.findall(rf"{define}\(\s*\"(?:--)?(\w+)\"", defined))
+    known |= {"config", "help"} | {field.name for field in dataclasses.fields(DecodingConfig)}
     given = [word for word in words if word.startswith("--") and word != "--"]
-    assert not [w for w in given if re.match(r"--(\w+)", w)[1] not in known | {"config"}]
+    assert not [w for w in given if re.match(r"--(\w+)", w)[1] not in known]
 
     fields = [word for word in given if word.startswith("--config.")]
     files = [word for word in words if re.fullmatch(r"(--config=)?configs/\w+\.py", word)]

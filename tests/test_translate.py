@@ -94,7 +94,7 @@ def test_a_line_in_an_open_pipe_is_answered(script):
 
 def test_ctrl_c_keeps_what_is_translated(script):
     output = script.parent / "out"
-    with process(script, "--input=in", "--output=out", seconds=0.05) as popen:
+    with process(script, "--input=in", "--output=out", seconds=0.2) as popen:
         wait_until(lambda: output.exists() and output.stat().st_size, popen)
         popen.send_signal(signal.SIGINT)
         assert popen.wait() == 130

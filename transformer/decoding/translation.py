@@ -1,6 +1,5 @@
 """Sentences in, sentences out: tokens, batches of similar length, a search, text."""
 
-import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,15 +9,21 @@ import numpy as np
 
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
-from transformer.data.vocabulary import EOS, PAD
+from transformer.data.vocabulary import EOS
 from transformer.decoding.batching import Shape, batches, most_rows
-from transformer.decoding.choices import Beam, Constrained, DiverseBeam, Sample, phrase_tables
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
 from transformer.decoding.programs import Programs, Variables
-from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix
+from transformer.decoding.rules import Coverage
 from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, beam_search
+from transformer.decoding.wishes import (
+    Sentence,
+    Wishes,
+    arrays_of,
+    parts_of_search,
+    sizes_of_wishes,
+)
 from transformer.decoding.word_alignment import word_alignment, words_of_tokens
 from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
@@ -33,23 +38,6 @@ class Translation(NamedTuple):
     tokens: list[int]  # EOS included, if the search found it
     token_log_probs: list[float]
     alignment: list[tuple[int, int]] | None = None  # source word and target word, from 0
-
-
-class Wishes(NamedTuple):
-    """What is asked of the output of each row; None: nothing."""
-
-    max_length_B: np.ndarray
-    min_length_B: np.ndarray | None = None
-    prefix_BP: np.ndarray | None = None
-    phrase_BPC: np.ndarray | None = None
-    next_BPCC: np.ndarray | None = None
-    seed_B: np.ndarray | None = None
-
-
-class _Sentence(NamedTuple):
-    source: np.ndarray  # token ids and EOS; empty if blank
-    prefix: list[int]
-    phrases: list[tuple[int, ...]]
 
 
 class Translator:
@@ -83,26 +71,9 @@ class Translator:
         longest = c.longest(src_BS.shape[1])
         bound = self._model.bind(*variables)
         cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
-        rules = []
-        if wishes.min_length_B is not None:
-            rules.append(MinLength(wishes.min_length_B))
-        if wishes.prefix_BP is not None:
-            rules.append(Prefix(wishes.prefix_BP))
-        if c.no_repeat_ngram:
-            rules.append(NoRepeat(c.no_repeat_ngram))
-        if c.coverage_penalty:
-            cache["attention"] = jnp.zeros((len(src_BS) * beam_size, src_BS.shape[1]))
-            rules.append(Coverage(c.coverage_penalty, src_BS != PAD))
-        if wishes.phrase_BPC is not None:
-            choice = Constrained(c.beam_size, wishes.phrase_BPC, wishes.next_BPCC)
-        elif wishes.seed_B is not None:
-            keys_B = jax.vmap(jax.random.key)(wishes.seed_B)
-            keys_B = jax.vmap(jax.random.fold_in, (0, None))(keys_B, c.seed)
-            choice = Sample(c.temperature, c.top_k, c.top_p, keys_B)
-        elif c.beam_groups > 1:
-            choice = DiverseBeam(c.beam_groups, c.diversity)
-        else:
-            choice = Beam()
+        choice, rules = parts_of_search(c, wishes, src_BS)
+        if any(isinstance(rule, Coverage) for rule in rules):
+            cache["attention"] = jnp.zeros((src_BS.shape[0] * beam_size, src_BS.shape[1]))
         found = beam_search(
             bound.decode_step,
             cache,
@@ -126,7 +97,7 @@ class Translator:
         shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
         programs = {}
         for shape in sorted(shapes, key=lambda s: -s.rows * self.config.longest(s.width)):
-            arguments = self._arrays(sentences, shape, [], _sizes_of_wishes(sentences))
+            arguments = arrays_of(self.config, sentences, shape, [], sizes_of_wishes(sentences))
             static = {"beam_size": beam_size, "nbest": 1}
             name = f"search, {shape.rows} x {shape.width} source tokens"
             programs[name] = self.programs.compiled(variables, *arguments, **static)
@@ -170,14 +141,14 @@ class Translator:
         encoded = self._encode(sentences, prefixes, constraints)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
-        sizes = _sizes_of_wishes(encoded)
+        sizes = sizes_of_wishes(encoded)
         beam_size = self._beam_size(encoded, nbest)
         results: list[list[Translation]] = [[] for _ in sentences]
         done = 0
         for shape, members in self._batches(variables, encoded, beam_size):
             found = self.programs(
                 variables,
-                *self._arrays(encoded, shape, members, sizes),
+                *arrays_of(self.config, encoded, shape, members, sizes),
                 beam_size=beam_size,
                 nbest=nbest,
             )
@@ -249,7 +220,7 @@ class Translator:
                 f"{getattr(c, name)}; leave one of them out"
             )
 
-    def _check_room(self, sentence: _Sentence, number: int, total: int) -> None:
+    def _check_room(self, sentence: Sentence, number: int, total: int) -> None:
         longest = self.config.longest(len(sentence.source) - 1)
         for tokens, what in (
             (sentence.prefix, "prefix"),
@@ -262,7 +233,7 @@ class Translator:
                     "decoding.max_extra_length or decoding.max_length"
                 )
 
-    def _beam_size(self, sentences: Sequence[_Sentence], nbest: int) -> int:
+    def _beam_size(self, sentences: Sequence[Sentence], nbest: int) -> int:
         """As many samples as are wanted; a beam for each bank of constraints."""
         if self.config.temperature:
             return nbest
@@ -274,7 +245,7 @@ class Translator:
         sentences: Sequence[str],
         prefixes: Sequence[str] | None,
         constraints: Sequence[Sequence[str]] | None,
-    ) -> list[_Sentence]:
+    ) -> list[Sentence]:
         target = self.tokenizers.target
         encoded = self.tokenizers.source.encode_batch(sentences, num_threads=-1)
         sources = [
@@ -287,43 +258,9 @@ class Translator:
             for texts in constraints or [()] * len(sources)
         ]
         return [
-            _Sentence(source, begin, list(filter(None, wanted)))
+            Sentence(source, begin, list(filter(None, wanted)))
             for source, begin, wanted in zip(sources, begins, phrases, strict=True)
         ]
-
-    def _arrays(
-        self,
-        sentences: Sequence[_Sentence],
-        shape: Shape,
-        members: Sequence[int],
-        sizes: tuple[int, int, int],
-    ) -> tuple[np.ndarray, Wishes]:
-        """The rows of a batch. Those without a member have length 0 and are settled at once."""
-        c, B = self.config, shape.rows
-        longest_prefix, P, C = sizes
-        src_BS = np.full(shape, PAD, np.int32)
-        wishes = Wishes(
-            max_length_B=np.zeros(B, np.int32),
-            min_length_B=np.zeros(B, np.int32) if c.min_length or c.min_length_ratio else None,
-            prefix_BP=np.full((B, longest_prefix), PAD, np.int32) if longest_prefix else None,
-            phrase_BPC=np.full((B, P, C), PAD, np.int32) if P else None,
-            next_BPCC=np.zeros((B, P, C, C), np.int32) if P else None,
-            seed_B=np.zeros(B, np.uint32) if c.temperature else None,
-        )
-        for row, i in enumerate(members):
-            source, prefix, phrases = sentences[i]
-            src_BS[row, : len(source)] = source
-            # Section 6.1: input length + 50, the input counted without its EOS.
-            wishes.max_length_B[row] = c.longest(len(source) - 1)
-            if wishes.min_length_B is not None:
-                wishes.min_length_B[row] = c.shortest(len(source) - 1)
-            if longest_prefix:
-                wishes.prefix_BP[row, : len(prefix)] = prefix
-            if P:
-                wishes.phrase_BPC[row], wishes.next_BPCC[row] = phrase_tables(phrases, P, C)
-            if c.temperature:  # of the sentence alone, so that its neighbours do not matter
-                wishes.seed_B[row] = zlib.crc32(source.astype("<i4").tobytes())
-        return src_BS, wishes
 
     def _translations(self, found: Hypotheses, row: int) -> list[Translation]:
         translations = []
@@ -367,7 +304,7 @@ class Translator:
         return word_alignment(attention_TS, *words)
 
     def _batches(
-        self, variables: Variables, sentences: Sequence[_Sentence], beam_size: int
+        self, variables: Variables, sentences: Sequence[Sentence], beam_size: int
     ) -> list[tuple[Shape, list[int]]]:
         def bytes_of_row(width: int) -> int:
             one = jax.ShapeDtypeStruct((1, width), np.int32)
@@ -383,23 +320,9 @@ class Translator:
             sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)]
             return sum(sizes) + 16 * logits_MV.size
 
-        devices = self._mesh.devices
+        device = self._mesh.local_devices[0]  # as large as those of other processes
         return batches(
             [len(sentence.source) for sentence in sentences],
-            lambda width: most_rows(width, bytes_of_row, devices.flat[0]),
-            devices.size,
+            lambda width: most_rows(width, bytes_of_row, device),
+            self._mesh.size,
         )
-
-
-def _sizes_of_wishes(sentences: Sequence[_Sentence]) -> tuple[int, int, int]:
-    """The most tokens of a prefix, phrases, and tokens of a phrase, as powers of 2, or 0.
-
-    So few programs are compiled.
-    """
-    phrases = [sentence.phrases for sentence in sentences]
-    most = (
-        max((len(sentence.prefix) for sentence in sentences), default=0),
-        max(map(len, phrases), default=0),
-        max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=0),
-    )
-    return tuple(1 << (n - 1).bit_length() if n else 0 for n in most)
