@@ -27,7 +27,7 @@ from transformer.streams.engine import Engine, Options
 from transformer.streams.formats import FORMATS
 from transformer.streams.long_lines import POLICIES
 from transformer.streams.model import Model, identity
-from transformer.streams.output import check_output, open_output
+from transformer.streams.output import open_output
 from transformer.streams.prompt import typed_lines
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -87,40 +87,29 @@ def main() -> None:
     is_prompt = INPUT.value is None and is_terminal(sys.stdin.fileno)
     file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
     name = INPUT.value or "standard input"
-    # Better to know before hours of translating.
-    check_output(OUTPUT.value, sys.stdout, file)
-
-    restored = restore_model()
-    if not hasattr(restored.task, "translate"):
-        raise UserError(
-            f"{restored.workdir} is a run of the task {restored.config.task.name}, which does not "
-            "translate; give another --workdir, or see classify.py"
-        )
-    model = Model(restored, LONG_LINES.value, MAX_TOKENS.value)
-    options = Options(
-        format=FORMAT.value,
-        nbest=NBEST.value,
-        score=SCORE.value,
-        alignments=ALIGNMENTS.value,
-        prefixes=PREFIXES.value,
-        constraints=CONSTRAINTS.value,
-        long_lines=model.long_lines,
-        skip_bad_lines=SKIP_BAD_LINES.value or is_prompt,
-    )
     with contextlib.ExitStack() as stack:
-        output = stack.enter_context(
-            open_output(OUTPUT.value, sys.stdout, lambda: identity(model, options))
+        # First: a file that cannot be written is better known before the model is there.
+        output = stack.enter_context(open_output(OUTPUT.value, sys.stdout, file))
+        model = Model(restore_model(), LONG_LINES.value, MAX_TOKENS.value)
+        options = Options(
+            format=FORMAT.value,
+            nbest=NBEST.value,
+            score=SCORE.value,
+            alignments=ALIGNMENTS.value,
+            prefixes=PREFIXES.value,
+            constraints=CONSTRAINTS.value,
+            long_lines=model.long_lines,
+            skip_bad_lines=SKIP_BAD_LINES.value or is_prompt,
         )
         engine = Engine(model, options, output, name)
+        output.begin(lambda: identity(model, options))
         if is_prompt:
             say("compiling ...")
             engine.warm_up()
             say("ready: one sentence a line; Ctrl-D ends")
-        else:
-            total = count_lines(file)
-            if total > LINES_WITHOUT_PROGRESS and not output.is_terminal:
-                progress = Progress(total, initial=output.done.lines)
-                engine.progress = stack.enter_context(progress).update
+        elif (total := count_lines(file)) > LINES_WITHOUT_PROGRESS and not output.is_terminal:
+            progress = stack.enter_context(Progress(total, initial=output.done.lines))
+            engine.progress = progress.update
         engine.run(typed_lines() if is_prompt else lines_as_they_come(file, name))
         if SCORE.value:
             say(engine.summary())

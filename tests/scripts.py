@@ -27,7 +27,7 @@ TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu
 
 # Importing JAX takes seconds. So one process does it, and runs each command in a fork.
 SERVER = """
-import json, os, runpy, sys
+import atexit, json, os, runpy, sys, threading, traceback
 import train  # which imports all that the scripts need, and starts no backend of JAX
 from absl import flags
 for name in list(flags.FLAGS):
@@ -42,8 +42,21 @@ for line in sys.stdin:
             os.dup2(os.open(name, mode), fd)
         os.chdir(job["cwd"])
         sys.argv = job["argv"]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        sys.exit(0)
+        code = 0
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as error:
+            code = error.code or 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        # What follows in Python's own end: libraries that wait two seconds for threads which a
+        # fork does not have.
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 

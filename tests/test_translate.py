@@ -129,28 +129,21 @@ def test_a_killed_process_is_continued(script, translate):
 
 
 def test_standard_output_that_fails(script):
-    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} --input=in"
-    with contextlib.ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                subprocess.Popen(
-                    ["sh", "-c", f"{command} {redirection}"],
-                    cwd=script.parent,
-                    env=os.environ | environment(),
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for redirection in (">/dev/full", ">&-", "| head -1; echo $?", "2>&- >&-")
-        ]
-        full, closed, head, both = [(*popen.communicate(), popen.returncode) for popen in started]
-    message = "cannot write standard output: No space left on device"
-    assert full == ("", f"error: {message}; mend that, then start again\n", 2)
-    message = "standard output is closed; leave it open, or give --output"
-    assert closed == ("", f"error: {message}\n", 2)
-    assert head == ("LINE 0\n0\n", "", 0)
-    assert both == ("", "", 2)
+    """Full, closed, and with a reader who has seen enough."""
+    command = f"{shlex.quote(sys.executable)} shim.py --input=in"
+    shell = f"{command} >/dev/full; echo $?; {command} >&-; echo $?; {command} | head -1; echo $?"
+    done = subprocess.run(
+        ["sh", "-c", shell],
+        cwd=script.parent,
+        env=os.environ | environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "2\n2\nLINE 0\n0\n"
+    assert done.stderr.splitlines() == [
+        "error: cannot write standard output: No space left on device; mend that, then start again",
+        "error: standard output is closed; leave it open, or give --output",
+    ]
 
 
 # --- What --output names ------------------------------------------------------------------
@@ -217,7 +210,7 @@ def test_outputs_that_are_refused(script, translate):
 
 
 def test_bad_and_long_lines(translate):
-    stdin = b"one\n\xff\n" + b"one two three. " * 100_000 + b"\ntwo\n"
+    stdin = b"one\n\xff\n" + b"one two three. " * 20_000 + b"\ntwo\n"
     result = translate(stdin=stdin)
     assert_refused(result, "standard input is not UTF-8: line 2, byte 1 is 0xff")
     assert result.out == b"ONE\n"
@@ -225,11 +218,11 @@ def test_bad_and_long_lines(translate):
     assert result.out.split(b"\n") == [
         b"ONE",
         b"",
-        b"ONE TWO THREE. " * 99_999 + b"ONE TWO THREE.",
+        b"ONE TWO THREE. " * 19_999 + b"ONE TWO THREE.",
         b"TWO",
         b"",
     ]
-    skipped, long = result.err.splitlines()
+    skipped, long = sorted(result.err.splitlines())
     assert skipped.startswith("warning: passed over: standard input is not UTF-8: line 2")
     assert long == (
         "warning: standard input, line 3 is longer than 7 tokens; it is translated in pieces"

@@ -59,6 +59,8 @@ class Engine:
         self.progress = progress
         self.pairs, self.tokens, self.log_prob = 0, 0, 0.0  # that were scored
         self._size = min(_LINES_AT_FIRST, LINES_AT_ONCE)
+        # So that what no line can have is not blamed on the first.
+        self._of_model([Item(0, "", constraints=("a",) if options.constraints else ())])
 
     def run(self, lines: Iterable[str | UserError | None]) -> None:
         """All lines; None among them means that no more will come soon.
@@ -70,25 +72,16 @@ class Engine:
         content = self._read_done(lines)
         number = self.output.done.lines
         for block in self._blocks(lines):
-            start = monotonic()
-            items, failure = [], None
-            for line in block:
-                item = self._item(number + len(items) + 1, line)
-                if isinstance(item, UserError):
-                    if not self.options.skip_bad_lines:
-                        failure = item
-                        break
-                    _warn_of(item)
-                items.append(item)
-            answers = self._answers([x for x in items if isinstance(x, Item)])
-            texts = []
+            start, texts, failure = monotonic(), [], None
+            items = self._items(number, block)
+            answers = iter(self._answers([item for item in items if isinstance(item, Item)]))
             for item, line in zip(items, block):
                 answer = item if isinstance(item, UserError) else next(answers)
-                if isinstance(answer, UserError) and answer is not item:
+                if isinstance(answer, UserError):
                     if not self.options.skip_bad_lines:
                         failure = answer
                         break
-                    _warn_of(answer)
+                    say(f"warning: passed over: {answer}")
                 number += 1
                 texts.append(self._formatted(number, item, answer))
                 _update(content, line)
@@ -140,11 +133,10 @@ class Engine:
                 if block and (line is None or is_full):
                     yield block
                     block, characters = [], 0
-        except UserError as error:  # the file cannot be read on
-            block.append(error)
-            if self.options.skip_bad_lines:  # which this is not
-                yield block[:-1]
-                raise
+        except UserError:  # the file cannot be read on
+            if block:
+                yield block
+            raise
         if block:
             yield block
 
@@ -153,6 +145,15 @@ class Engine:
             self._size = max(1, lines // 2)
         elif lines >= self._size and seconds < _SECONDS / 4:
             self._size = min(2 * self._size, LINES_AT_ONCE)
+
+    def _items(self, number: int, block: list[str | UserError]) -> list[Item | UserError]:
+        """The lines after line `number`; none after one that cannot be used, if it ends the work."""
+        items = []
+        for line in block:
+            items.append(self._item(number + len(items) + 1, line))
+            if isinstance(items[-1], UserError) and not self.options.skip_bad_lines:
+                break
+        return items
 
     def _item(self, number: int, line: str | UserError) -> Item | UserError:
         """The line in its columns, or what is wrong with it."""
@@ -240,10 +241,6 @@ class Engine:
 
 
 _END = object()
-
-
-def _warn_of(error: UserError) -> None:
-    say(f"warning: passed over: {error}")
 
 
 def _update(content: Any, line: str | UserError) -> None:

@@ -31,8 +31,13 @@ class Model:
         long_lines: str | None = None,
         max_tokens: int | None = None,
     ):
-        self.restored = restored
         task = restored.task
+        if not hasattr(task, "translate"):
+            raise UserError(
+                f"{restored.workdir} is a run of the task {restored.config.task.name}, which does "
+                "not translate; give another work directory, or see classify.py"
+            )
+        self.restored = restored
         is_text = restored.config.task.name == "seq2seq"
         self.long_lines = long_lines or ("split" if is_text else "whole")
         if self.long_lines not in POLICIES:

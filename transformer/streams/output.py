@@ -3,10 +3,10 @@
 import contextlib
 import errno
 import fcntl
+import gzip
 import hashlib
 import json
 import os
-import re
 import select
 import signal
 import stat
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import write_atomically
 from transformer.system.terminal import is_terminal, printable, say
 
 _CHUNK = 1 << 20
@@ -31,7 +31,7 @@ class Done(NamedTuple):
 
 
 class Output:
-    """An open descriptor, written to without a buffer.
+    """An open descriptor, written to without a buffer. A name that ends in .gz is compressed.
 
     done: what is there already, from an earlier start.
     """
@@ -42,13 +42,16 @@ class Output:
         self._descriptor = descriptor
         self.is_terminal = is_terminal(lambda: descriptor)
 
+    def begin(self, identity: Callable[[], Mapping[str, Any]]) -> None:
+        """Comes before `write`. identity: tells what the output depends on, beside its input."""
+
     def write(self, text: str, lines: int, input_sha256: str) -> None:
         """Writes all of the text, which completes so many lines of the input."""
         del lines, input_sha256  # nobody can continue this
         if self.is_terminal:
             text = "".join(f"{printable(line)}\n" for line in text.split("\n")[:-1])
         with _no_interrupt():
-            self._write(text.encode(errors="replace"))
+            self._write(text)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -59,7 +62,11 @@ class Output:
     def __exit__(self, kind: type | None, *_) -> None:
         self.close()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, text: str) -> bytes:
+        """Returns what has been written."""
+        data = text.encode(errors="replace")
+        if self.name.endswith(".gz"):
+            data = gzip.compress(data, mtime=0)  # a file may have several of these
         rest = memoryview(data)
         try:
             while rest:
@@ -73,51 +80,42 @@ class Output:
             raise UserError(
                 f"cannot write {self.name}: {error.strerror}; mend that, then start again"
             ) from error
+        return data
 
 
 class FileOutput(Output):
     """A plain file. A hidden file beside it says how far it is, until it is complete.
 
-    identity: what the output depends on, beside its input. A later start continues the file if
-      that is the same, and raises UserError if it is not.
+    A later start continues the file if the identity is the same, or else raises UserError.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any]):
-        self._is_new = not path.exists()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}; name another file") from error
+    def __init__(self, descriptor: int, path: Path, is_new: bool):
         super().__init__(descriptor, str(path))
+        self._is_new = is_new
+        self._note = path.with_name(f".{path.name}.unfinished")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{path} is being written by another process; wait for it") from None
         except OSError:  # a file system without locks
             pass
-        self._identity = json.loads(json.dumps(identity))
-        self._note = path.with_name(f".{path.name}.unfinished")
-        self._can_note = True
-        try:
-            self.done = self._earlier()
-            self._content = self._sha256_of(self.done.size)
-            if self.done.sha256 not in ("", self._content.hexdigest()):
-                raise UserError(
-                    f"{path} was changed since it was left unfinished; move it away to begin anew"
-                )
-            # The note first: a kill in between must not leave a note about what is cut off.
-            self._write_note()
-            os.ftruncate(descriptor, self.done.size)
-            os.lseek(descriptor, self.done.size, os.SEEK_SET)
-        except BaseException:
-            self.close()
-            raise
+
+    def begin(self, identity: Callable[[], Mapping[str, Any]]) -> None:
+        self._identity = json.loads(json.dumps(identity()))
+        self.done = self._earlier()
+        self._content = self._sha256_of(self.done.size)
+        if self.done.sha256 not in ("", self._content.hexdigest()):
+            raise UserError(
+                f"{self.name} was changed since it was left unfinished; move it away to begin anew"
+            )
+        # The note first: a kill in between must not leave a note about what is cut off.
+        self._write_note()
+        os.ftruncate(self._descriptor, self.done.size)
+        os.lseek(self._descriptor, self.done.size, os.SEEK_SET)
 
     def write(self, text: str, lines: int, input_sha256: str) -> None:
-        data = text.encode(errors="replace")
         with _no_interrupt():
-            self._write(data)
+            data = self._write(text)
             _sync(self._descriptor)  # the note must not be ahead of the file
             self._content.update(data)
             size, sha256 = self.done.size + len(data), self._content.hexdigest()
@@ -126,9 +124,10 @@ class FileOutput(Output):
 
     def __exit__(self, kind: type | None, *_) -> None:
         super().__exit__(kind)
-        if kind is None or not self.done.lines:
+        if kind is None:
             self._note.unlink(missing_ok=True)
-        if kind is not None and self._is_new and not self.done.lines:
+        elif self._is_new and not self.done.lines:
+            self._note.unlink(missing_ok=True)
             Path(self.name).unlink(missing_ok=True)
         elif kind is KeyboardInterrupt:
             say(f"{self.name} has {self.done.lines} lines; the same command continues it")
@@ -146,12 +145,10 @@ class FileOutput(Output):
             ) from error
         if os.fstat(self._descriptor).st_size == 0:  # removed, or emptied by the shell
             return Done()
-        names = sorted(identity.keys() | self._identity.keys())
-        absent = "absent"
         differ = [
-            f"{name} was {identity.get(name, absent)} and is {self._identity.get(name, absent)}"
-            for name in names
-            if identity.get(name, absent) != self._identity.get(name, absent)
+            f"{name} was {identity.get(name)} and is {self._identity.get(name)}"
+            for name in sorted(identity.keys() | self._identity.keys())
+            if identity.get(name) != self._identity.get(name)
         ]
         if differ:
             raise UserError(
@@ -169,69 +166,50 @@ class FileOutput(Output):
         return content
 
     def _write_note(self) -> None:
-        if not self._can_note:
-            return
-        note = json.dumps({"identity": self._identity, "done": self.done._asdict()}, indent=1)
-        try:
-            write_atomically(self._note, note)
-        except UserError as error:
-            if self.done.lines:  # the disk is full, rather than a folder that we may not write to
-                raise
-            self._can_note = False
-            say(f"warning: {error}. If this is stopped, it cannot be continued")
+        note = {"identity": self._identity, "done": self.done._asdict()}
+        write_atomically(self._note, json.dumps(note, indent=1))
 
 
-def open_output(path: str | None, stdout: Any, identity: Callable[[], Mapping[str, Any]]) -> Output:
+def open_output(path: str | None, stdout: Any, file: Any) -> Output:
     """Opens what --output names; standard output if None.
 
-    A link is followed, a pipe or device is written to, a file is kept and its content replaced.
-    See FileOutput for `identity`. Raises UserError for what cannot be written.
+    A link is followed, a pipe or device is written to, a file is kept; `begin` then replaces its
+    content. Raises UserError for what cannot be written, and for the open input file.
     """
-    if path is None:
-        if stdout is None:  # closed by the shell
-            raise UserError("standard output is closed; leave it open, or give --output")
-        return Output(os.dup(stdout.fileno()), "standard output")
-    target = Path(path).expanduser()
+    if stdout is None and path is None:  # closed by the shell
+        raise UserError("standard output is closed; leave it open, or give --output")
+    target = None if path is None else Path(path).expanduser()
+    is_new = False
     try:
-        if (number := _own_descriptor(target, stdout)) is not None:
-            # Opened again, a file would be written from its beginning.
-            return Output(os.dup(number), path)
-        if target.exists() and not target.is_file():
-            return Output(os.open(target, os.O_WRONLY | os.O_CLOEXEC), path)
+        # Opened again, /dev/stdout would be written from its beginning.
+        if target is None or (stdout is not None and _is_same(target, stdout)):
+            descriptor, is_file = os.dup(stdout.fileno()), False
+        elif target.exists() and not target.is_file():
+            descriptor, is_file = os.open(target, os.O_WRONLY | os.O_CLOEXEC), False
+        else:
+            target = Path(os.path.realpath(target))  # Path.resolve fails for a loop
+            is_new, is_file = not target.exists(), True
+            target.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name another file") from error
-    return FileOutput(_followed(target), identity())
-
-
-def _followed(path: Path) -> Path:
-    """What a link leads to, which need not be there."""
-    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop
-
-
-def _own_descriptor(path: Path, stdout: Any) -> int | None:
-    """The number of a descriptor of this process that the path stands for, as /dev/stdout does."""
-    if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path)):
-        return int(match[1])
-    if stdout is None or not path.exists():
-        return None
-    return stdout.fileno() if os.path.samestat(path.stat(), os.fstat(stdout.fileno())) else None
-
-
-def check_output(path: str | None, stdout: Any, file: Any) -> None:
-    """Raises UserError if what --output names cannot be written, or is the open input file."""
-    if path is not None:
-        target = Path(path).expanduser()
-        is_bad = target.is_dir() or not (target.exists() or folder_allows(_followed(target)))
-        if is_bad or (target.exists() and not os.access(target, os.W_OK)):
-            raise UserError(f"--output={path} cannot be written; name a file in another place")
+        raise UserError(f"cannot write {path}: {error.strerror}; name another --output") from error
     try:
-        source = os.fstat(file.fileno())
-        name = path and Path(path).expanduser()
-        other = os.stat(name) if name else os.fstat(stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        return  # one of them is no file, or is not there yet
-    if stat.S_ISREG(source.st_mode) and os.path.samestat(source, other):
-        raise UserError("the output is the input file; name another --output")
+        if _is_same(descriptor, file) and stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UserError("the output is the input file; name another --output")
+        if is_file:
+            return FileOutput(descriptor, target, is_new)
+        return Output(descriptor, path or "standard output")
+    except UserError:
+        os.close(descriptor)
+        raise
+
+
+def _is_same(path: Path | int, file: Any) -> bool:
+    """Whether a path or descriptor leads to the open file."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except (OSError, ValueError):  # there is no such path, or the file has no descriptor
+        return False
 
 
 @contextlib.contextmanager
