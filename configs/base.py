@@ -163,7 +163,7 @@ def get_config() -> ConfigDict:
     config.training.max_rollbacks = 3
 
     config.decoding = ConfigDict()  # Section 6.1
-    config.decoding.beam_size = 4
+    config.decoding.beam_size = 4  # hypotheses of each sentence; 1: greedy
     config.decoding.length_penalty = 0.6  # alpha; 0: long outputs get no help
     # Scores are divided by ((5 + length) / 6)^alpha: gnmt; or by length^alpha: power.
     config.decoding.length_penalty_form = "gnmt"

@@ -123,11 +123,14 @@ def _decoding_flags() -> dict[str, flags.FlagHolder]:
 
 
 def _comments(source: str) -> dict[str, str]:
-    """What a config file says of each field, as decoding.beam_size, above it and beside it."""
-    found, above = {}, []
+    """What a config file says of each field, as decoding.beam_size, above it and beside it.
+
+    A field of which it says nothing shares what is said of the one before.
+    """
+    found, above, words = {}, [], ""
     for line in source.splitlines():
         if match := re.fullmatch(r" *config\.(\w+\.\w+) = [^#]*(?:# (.*))?", line):
-            words = " ".join([*above, match[2] or ""]).strip().removesuffix(".")
+            words = " ".join([*above, match[2] or ""]).strip().removesuffix(".") or words
             found[match[1]] = words[:1].upper() + words[1:]
         comment = re.fullmatch(r" *# (.*)", line)
         above = [*above, comment[1]] if comment else []

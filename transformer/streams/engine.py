@@ -100,8 +100,8 @@ class Engine:
     def summary(self) -> str:
         """What was scored, for people."""
         return (
-            f"{self.pairs} pairs scored: log-probability {self.log_prob:.2f}, "
-            f"{self.tokens} tokens, perplexity {perplexity(self.log_prob, self.tokens):.4g}"
+            f"pairs: {self.pairs}, tokens: {self.tokens}, log-probability: {self.log_prob:.2f}, "
+            f"perplexity: {perplexity(self.log_prob, self.tokens):.4g}"
         )
 
     def _read_done(self, lines: Iterator[str | UserError | None]) -> Any:
@@ -147,7 +147,7 @@ class Engine:
             self._size = min(2 * self._size, LINES_AT_ONCE)
 
     def _items(self, number: int, block: list[str | UserError]) -> list[Item | UserError]:
-        """The lines after line `number`; none after one that cannot be used, if it ends the work."""
+        """The lines after line `number`, none of them after one that ends the work."""
         items = []
         for line in block:
             items.append(self._item(number + len(items) + 1, line))

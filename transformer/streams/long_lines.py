@@ -9,9 +9,10 @@ POLICIES = ("split", "cut", "refuse", "whole")
 
 # Where a text may be cut, the best places first. Patterns look back a fixed number of characters,
 # so that the time is proportional to the text, whatever it holds.
-_TITLES = "".join(rf"(?<!\b{word}\.)" for word in ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "[A-Z]"])
+_TITLES = ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "[A-Z]"]
+_NO_TITLE = "".join(rf"(?<!\b{word}\.)" for word in _TITLES)
 _SENTENCES = re.compile(
-    rf"(?<=[.!?…]){_TITLES}\s++(?![a-zß-ÿа-я])|(?<=[.!?…][\"'”’»)\]])\s++(?![a-zß-ÿа-я])"
+    rf"(?<=[.!?…]){_NO_TITLE}\s++(?![a-zß-ÿа-я])|(?<=[.!?…][\"'”’»)\]])\s++(?![a-zß-ÿа-я])"
     r"|(?<=[。！？｡])(?![”’」』）])|(?<=[。！？｡][”’」』）])"
 )
 _CLAUSES = re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])")

@@ -84,6 +84,14 @@ class Model:
         Raises UserError for what cannot be fulfilled.
         """
         sentences = [sentences] if isinstance(sentences, str) else list(sentences)
+        for name, values in (("prefixes", prefixes), ("constraints", constraints)):
+            if values is not None and (isinstance(values, str) or len(values) != len(sentences)):
+                raise UserError(
+                    f"{name} are {values!r:.50} for {len(sentences)} sentences; give a list with "
+                    "as many"
+                )
+        if any(isinstance(phrases, str) for phrases in constraints or ()):
+            raise UserError("constraints hold a text; give each sentence a list of phrases")
         pieces = [self._pieces(sentence) for sentence in sentences]
         if constraints is not None and any(
             len(parts) > 1 and phrases for parts, phrases in zip(pieces, constraints, strict=True)
