@@ -99,10 +99,21 @@ class FileOutput(Output):
             raise UserError(f"{path} is being written by another process; wait for it") from None
         except OSError:  # a file system without locks
             pass
+        self.done, self._begun_as = self._earlier()
 
     def begin(self, identity: Callable[[], Mapping[str, Any]]) -> None:
-        self._identity = json.loads(json.dumps(identity()))
-        self.done = self._earlier()
+        self._identity = now = json.loads(json.dumps(identity()))
+        was = self._begun_as
+        differ = [
+            f"{name} was {was.get(name)} and is {now.get(name)}"
+            for name in sorted(was.keys() | now.keys())
+            if was.get(name) != now.get(name)
+        ]
+        if self.done.lines and differ:
+            raise UserError(
+                f"{self.name} is unfinished, and was begun otherwise ({'; '.join(differ)}); "
+                "continue it as it was begun, or remove it to begin anew"
+            )
         self._content = self._sha256_of(self.done.size)
         if self.done.sha256 not in ("", self._content.hexdigest()):
             raise UserError(
@@ -124,38 +135,27 @@ class FileOutput(Output):
 
     def __exit__(self, kind: type | None, *_) -> None:
         super().__exit__(kind)
-        if kind is None:
+        if kind is None or not self.done.lines:
             self._note.unlink(missing_ok=True)
-        elif self._is_new and not self.done.lines:
-            self._note.unlink(missing_ok=True)
+        if kind is not None and not self.done.lines and self._is_new:
             Path(self.name).unlink(missing_ok=True)
-        elif kind is KeyboardInterrupt:
+        elif kind is KeyboardInterrupt and self.done.lines:
             say(f"{self.name} has {self.done.lines} lines; the same command continues it")
 
-    def _earlier(self) -> Done:
-        """How far an earlier start came, if there was one that did not end."""
+    def _earlier(self) -> tuple[Done, dict[str, Any]]:
+        """How far an earlier start came that did not end, and its identity."""
         try:
             note = json.loads(self._note.read_bytes())
-            done, identity = Done(**note["done"]), note["identity"]
+            done, identity = Done(**note["done"]), dict(note["identity"])
         except FileNotFoundError:
-            return Done()
+            return Done(), {}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
                 f"{self._note} cannot be read ({error}); remove it to begin {self.name} anew"
             ) from error
         if os.fstat(self._descriptor).st_size == 0:  # removed, or emptied by the shell
-            return Done()
-        differ = [
-            f"{name} was {identity.get(name)} and is {self._identity.get(name)}"
-            for name in sorted(identity.keys() | self._identity.keys())
-            if identity.get(name) != self._identity.get(name)
-        ]
-        if differ:
-            raise UserError(
-                f"{self.name} is unfinished, and was begun otherwise ({'; '.join(differ)}); "
-                "continue it as it was begun, or remove it to begin anew"
-            )
-        return done
+            return Done(), {}
+        return done, identity
 
     def _sha256_of(self, size: int) -> Any:
         content = hashlib.sha256()
@@ -218,7 +218,8 @@ def _no_interrupt() -> Iterator[None]:
 
     So a line that is being written is written whole. Whoever reads it may be stuck.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    before = signal.getsignal(signal.SIGINT)
+    if before in (signal.SIG_IGN, signal.SIG_DFL):
         yield
         return
     asked = []
@@ -231,7 +232,7 @@ def _no_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
     if asked:
         raise KeyboardInterrupt
 

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import threading
+from types import FrameType
 
 
 def use_huge_pages() -> None:
@@ -25,5 +27,13 @@ def be_quiet_when_interrupted() -> None:
 
 def listen_to_interrupts() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt, as usual in Python."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler):
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if frame is not None and frame.f_code.co_name == "_xla_gc_callback":
+        # JAX's callback of the garbage collector, where exceptions are ignored: later.
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+    else:
+        raise KeyboardInterrupt
