@@ -112,7 +112,7 @@ def test_a_killed_process_is_continued(script, translate):
     output, note = script.parent / "out", script.parent / ".out.unfinished"
     arguments = ["--input=in", "--output=out"]
     with process(script, *arguments, seconds=0.05) as popen:
-        wait_until(lambda: output.exists() and output.stat().st_size, popen)
+        wait_until(lambda: note.exists() and '"lines": 8' in note.read_text(), popen)
         popen.send_signal(signal.SIGSTOP)
         assert_refused(translate(*arguments), "out is being written by another process")
         popen.kill()
