@@ -23,6 +23,7 @@ class Words(Tokenizer):
     """Words are tokens."""
 
     model_bytes = b"words"
+    pieces = ()
     vocab_size = 4
 
     def encode_batch(self, texts, num_threads):

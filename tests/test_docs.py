@@ -20,7 +20,6 @@ from transformer.models.family import Sizes
 from transformer.models.functional import FunctionalModel
 from transformer.runs.experiment import check_field
 from transformer.runs.provenance import ROOT
-from transformer.runs.restore import DECODING_FLAGS
 from transformer.system.sharding import MeshConfig, make_mesh, state_sharding
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -20,8 +20,8 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.restore import restore
 from transformer.system.errors import UserError
 
-torch = pytest.importorskip("torch", reason="requirements-exports-test.txt")
-transformers = pytest.importorskip("transformers", reason="requirements-exports-test.txt")
+torch = pytest.importorskip("torch", reason="requirements-bert-test.txt")
+transformers = pytest.importorskip("transformers", reason="requirements-bert-test.txt")
 
 BASE = dataclasses.replace(
     PAPER, decoding=dataclasses.replace(PAPER.decoding, length_penalty=0.0, max_extra_length=9)

@@ -11,8 +11,8 @@ from transformer.exports import marian
 from transformer.exports.folder import new_folder
 from transformer.system.errors import UserError
 
-torch = pytest.importorskip("torch", reason="requirements-exports-test.txt")
-transformers = pytest.importorskip("transformers", reason="requirements-exports-test.txt")
+torch = pytest.importorskip("torch", reason="requirements-bert-test.txt")
+transformers = pytest.importorskip("transformers", reason="requirements-bert-test.txt")
 
 POST = {"norm_epsilon": 1e-5, "activation": "swish", "attention_bias": True}
 

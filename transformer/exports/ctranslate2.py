@@ -43,12 +43,23 @@ def write(model: TrainedModel, folder: Path, quantization: str) -> None:
 
     Raises UserError for a model that CTranslate2 cannot run, and without the package.
     """
-    specs = optional_module("ctranslate2").specs
-    config = model.config.model
-    check(config)
     tokenizers = model.task.tokenizers
     source, target = (unique_pieces(tokenizer) for tokenizer in tokenizers)
+    write_model(model.params, model.config.model, source, target, folder, quantization)
+    tokenizers.save(folder)
 
+
+def write_model(
+    params: Params,
+    config: TransformerConfig,
+    source: list[str],
+    target: list[str],
+    folder: Path,
+    quantization: str,
+) -> None:
+    """Writes the files but those of the tokenizers, whose pieces are given."""
+    specs = optional_module("ctranslate2").specs
+    check(config)
     spec = specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
@@ -56,7 +67,7 @@ def write(model: TrainedModel, folder: Path, quantization: str) -> None:
         activation=getattr(specs.Activation, _ACTIVATIONS[config.activation]),
         rms_norm=config.normalization == "rms_norm",
     )
-    _fill(spec, model.params, config)
+    _fill(spec, params, config)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.layer_norm_epsilon = config.norm_epsilon
@@ -67,7 +78,6 @@ def write(model: TrainedModel, folder: Path, quantization: str) -> None:
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
-    tokenizers.save(folder)
 
 
 def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:

@@ -9,10 +9,10 @@ encoder alone, as bert, has `loss`, and what its tasks ask for.
     init_cache(memory, src_BS, num_hypotheses, max_length) -> cache
     decode_step(tokens_N, cache) -> logits_NV, cache        then token by token
 
-The memory is any tree of arrays whose first axis is B. A cache is a dict of three: 'step', the
-number of tokens decoded so far; 'sentence', arrays with one row for each source sentence;
-'hypothesis', arrays with one row for each of its M hypotheses (rows b * M to b * M + M - 1
-belong to sentence b). A search reorders 'hypothesis' and leaves the rest alone.
+The memory is any tree of arrays whose first axis is B. A cache is a dict: 'step', the number of
+tokens decoded so far; 'sentence', arrays with one row for each source sentence; 'hypothesis',
+arrays with one row for each of its M hypotheses (rows b * M to b * M + M - 1 belong to sentence
+b). A search reorders 'hypothesis' and leaves the rest alone. See cache.py.
 """
 
 import difflib

@@ -1,0 +1,296 @@
+"""How fast a Transformer translates: this project, CTranslate2 and Hugging Face, in turns.
+
+    pip install -r requirements-exports.txt -r requirements-bert-test.txt
+    python benchmarks/decoding_speed.py
+    python benchmarks/decoding_speed.py --workdir=runs/demo --input=news.en
+
+All have the same weights. Without --workdir they are random, and every output has --tokens tokens;
+with it, the sentences of a file are translated. Each engine is a process of its own, on all cores,
+and only one works at a time. Token ids go in and come out. CTranslate2 and Hugging Face sort by
+length and take --batch sentences at once; here the project decides.
+"""
+
+import dataclasses
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import config_flags
+
+from benchmarks import timing
+from transformer.data.tokenizers import Tokenizers
+from transformer.data.vocabulary import BOS, EOS, PAD, UNK
+from transformer.decoding.translation import Translator
+from transformer.exports import ctranslate2 as ct2
+from transformer.exports import marian
+from transformer.exports.folder import optional_module
+from transformer.models.family import Sizes, build_model
+from transformer.models.transformer import TransformerConfig
+from transformer.runs import cli
+from transformer.runs.experiment import Experiment
+from transformer.runs.provenance import conditions
+from transformer.runs.restore import restore
+from transformer.system.cores import available_cores
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh
+from transformer.system.startup import use_huge_pages
+
+BASE = Path(__file__).parents[1] / "configs" / "base.py"
+ENGINES = (
+    *("ours_float32", "ours_bfloat16", "ctranslate2_float32", "ctranslate2_int8"),
+    "huggingface_float32",
+)
+SHORT = 15  # source tokens of the sentence that is timed alone
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "Of a random model; configs/base.py")
+VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 32_000, "Of a random model", lower_bound=8)
+SENTENCES = flags.DEFINE_integer("sentences", 96, "Random ones, of 8 to 40 tokens", lower_bound=1)
+TOKENS = flags.DEFINE_integer("tokens", 27, "Of each output of a random model", lower_bound=2)
+WORKDIR = flags.DEFINE_string("workdir", None, "A trained model, in place of a random one")
+INPUT = flags.DEFINE_string("input", None, "Its sentences, one a line")
+BEAM_SIZE = flags.DEFINE_integer("beam_size", 4, "Hypotheses of each sentence", lower_bound=1)
+BATCH = flags.DEFINE_integer("batch", 32, "Sentences of a batch of the others", lower_bound=1)
+ENGINES_FLAG = flags.DEFINE_list("engines", list(ENGINES), "Which of them")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Measurements of each", lower_bound=1)
+OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
+WORKER = flags.DEFINE_string("worker", None, "Used by this script itself")
+FOLDER = flags.DEFINE_string("folder", None, "Used by this script itself")
+
+
+def main() -> None:
+    if WORKER.value:
+        timing.serve(lambda: prepare(WORKER.value, Path(FOLDER.value)))
+        return
+    for engine in ENGINES_FLAG.value:
+        if engine not in ENGINES:
+            raise UserError(f"--engines has {engine!r}; give some of: {', '.join(ENGINES)}")
+        if not engine.startswith("ours"):
+            optional_module("ctranslate2" if "ctranslate2" in engine else "transformers")
+    with tempfile.TemporaryDirectory() as folder:
+        write_task(Path(folder))
+        command = [sys.executable, __file__, f"--folder={folder}"]
+        workers = {}
+        for engine in ENGINES_FLAG.value:
+            workers[engine] = timing.Worker([*command, f"--worker={engine}"], {})
+        results = {engine: [] for engine in workers}
+
+        def measure(engine: str) -> float:
+            results[engine].append(workers[engine].measure())
+            return results[engine][-1]["seconds"]
+
+        timing.alternate({engine: lambda e=engine: measure(e) for engine in workers}, ROUNDS.value)
+        for worker in workers.values():
+            worker.close()
+    first = ENGINES_FLAG.value[0]
+    reference = results[first][0]["outputs"]
+    table = {}
+    for engine, rounds in results.items():
+        outputs = rounds[0].pop("outputs")
+        same = sum(a == b for a, b in zip(outputs, reference, strict=True)) / len(outputs)
+        tokens = sum(map(len, outputs))
+        seconds = [x["seconds"] for x in rounds]
+        median = float(np.median(seconds))
+        table[engine] = {
+            "tokens_per_second": tokens / median,
+            "sentences_per_second": len(outputs) / median,
+            "seconds": timing.summary(seconds),
+            "latency": timing.summary([x["latency"] for x in rounds]),
+            "peak_memory_GB": max(x["peak_memory_GB"] for x in rounds),
+            f"share_equal_to_{first}": same,
+        }
+        print(
+            f"{engine:20}  {tokens / median:7.0f} tokens/s  {len(outputs) / median:6.2f} "
+            f"sentences/s  one sentence {1e3 * table[engine]['latency']['median']:6.0f} ms  "
+            f"{table[engine]['peak_memory_GB']:5.2f} GB  {same:6.1%} as {first}"
+        )
+    if OUTPUT.value:
+        timing.write(OUTPUT.value, {"engines": table, "conditions": conditions()})
+
+
+def write_task(folder: Path) -> None:
+    """What the workers read: the config, the parameters and the sentences."""
+    if WORKDIR.value:
+        if not INPUT.value:
+            raise UserError("--workdir is given without --input; name a file of sentences")
+        model = restore(Path(WORKDIR.value))
+        config, params = model.config, model.params
+        lines = Path(INPUT.value).read_text(encoding="utf-8").splitlines()
+        ids = model.task.tokenizers.source.encode_batch(lines, num_threads=-1)
+        sentences = [list(map(int, tokens)) for tokens in ids if len(tokens)]
+        decoding = {"max_extra_length": config.decoding.max_extra_length}
+    else:
+        config = Experiment.from_dict(CONFIG.value.to_dict())
+        random = np.random.default_rng(0)
+        lengths = random.integers(8, 41, SENTENCES.value)
+        sentences = [random.integers(UNK + 1, VOCAB_SIZE.value, n).tolist() for n in lengths]
+        decoding = {"min_length": TOKENS.value, "max_length": TOKENS.value}
+        params = None
+    if not isinstance(config.model, TransformerConfig):
+        raise UserError(f"model.family is {config.model.family!r}; the others have Transformers")
+    if params is None:
+        V = VOCAB_SIZE.value
+        model = build_model(config.model, Sizes(V, V, True, 256, 256))
+        params = model.init(jax.random.key(0))
+    decoding |= {"beam_size": BEAM_SIZE.value, "length_penalty": 0.0}
+    timing.write(
+        folder / "task.json",
+        {"model": dataclasses.asdict(config.model), "decoding": decoding, "sentences": sentences},
+    )
+    leaves = jax.tree.leaves(params)
+    np.savez(folder / "params.npz", *map(np.asarray, leaves))
+
+
+def prepare(engine: str, folder: Path):
+    """The engine's model, warmed up."""
+    import json
+
+    task = json.loads((folder / "task.json").read_text())
+    sentences, decoding = task["sentences"], task["decoding"]
+    arrays = list(np.load(folder / "params.npz").values())
+    name, dtype = engine.rsplit("_", 1)
+    config = TransformerConfig(**task["model"] | {"dtype": dtype if name == "ours" else "float32"})
+    # Sizes of the vocabularies follow from the tables; so find the structure for any and fill it.
+    structure = jax.tree.structure(
+        build_model(config, Sizes(9, 9, True, 256, 256)).abstract_params()
+    )
+    params = jax.tree.unflatten(structure, arrays)
+    translate = {"ours": ours, "ctranslate2": of_ctranslate2, "huggingface": of_huggingface}[name](
+        config, params, decoding, dtype, folder
+    )
+    short = [(sentences[0] * SHORT)[:SHORT]]
+    translate(sentences)
+    translate(short)
+
+    def measure() -> dict[str, Any]:
+        start = time.perf_counter()
+        outputs = translate(sentences)
+        seconds = time.perf_counter() - start
+        latency = min(timing.seconds_of(lambda: translate(short), 3))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        return {
+            "seconds": seconds,
+            "latency": latency,
+            "peak_memory_GB": memory,
+            "outputs": outputs,
+        }
+
+    return {"engine": engine}, measure
+
+
+class Ids:
+    """Token ids as text, so that no time goes into tokenization."""
+
+    def encode_batch(self, texts, num_threads):
+        return [list(map(int, text.split())) for text in texts]
+
+    def decode(self, ids):
+        return " ".join(map(str, ids))
+
+
+def ours(config, params, decoding, dtype, folder):
+    from transformer.decoding.config import DecodingConfig
+
+    table_VD = params["target_embedding"]["table_VD"]
+    source_VD = params.get("source_embedding", params["target_embedding"])["table_VD"]
+    sizes = Sizes(len(source_VD), len(table_VD), len(source_VD) == len(table_VD), 256, 256)
+    settings = DecodingConfig(**{"max_extra_length": 50} | decoding)
+    model = build_model(config, sizes)
+    translator = Translator(model, Tokenizers(Ids(), Ids()), settings, data_mesh())
+    params = jax.tree.map(jax.numpy.asarray, params)
+
+    def translate(sentences):
+        found = translator.search((params, {}), [" ".join(map(str, x)) for x in sentences])
+        return [best.tokens for (best,) in found]
+
+    return translate
+
+
+def of_ctranslate2(config, params, decoding, dtype, folder):
+    import ctranslate2
+
+    sides = [params.get("source_embedding", params["target_embedding"]), params["target_embedding"]]
+    pieces = [["<pad>", "<s>", "</s>", "<unk>"] for _ in sides]
+    for names, side in zip(pieces, sides, strict=True):
+        names += [f"p{i}" for i in range(UNK + 1, len(side["table_VD"]))]
+    if not (path := folder / "ctranslate2").exists():
+        path.mkdir()
+        ct2.write_model(params, config, *pieces, path, "float32")
+    translator = ctranslate2.Translator(
+        str(path), compute_type=dtype, intra_threads=available_cores(), inter_threads=1
+    )
+    ids = {piece: i for i, piece in enumerate(pieces[1])}
+    # EOS does not count there.
+    lengths = {
+        "min_decoding_length": max(1, decoding.get("min_length", 2) - 1),
+        "max_decoding_length": decoding.get("max_length", 306) - 1,
+    }
+
+    def translate(sentences):
+        results = translator.translate_batch(
+            [[pieces[0][i] for i in tokens] for tokens in sentences],
+            beam_size=decoding["beam_size"],
+            max_batch_size=BATCH.value,
+            length_penalty=0,
+            **lengths,
+        )
+        return [[*map(ids.__getitem__, result.hypotheses[0]), EOS] for result in results]
+
+    return translate
+
+
+def of_huggingface(config, params, decoding, dtype, folder):
+    import torch
+    import transformers
+
+    torch.set_num_threads(available_cores())
+    weights = marian.weights(params, config)
+    theirs = transformers.MarianConfig(
+        **marian.config_of(config, len(marian.at(params, ("target_embedding", "table_VD"))), 0)
+    )
+    model = transformers.MarianMTModel(theirs).eval()
+    tensors = {key: torch.from_numpy(x.copy()) for key, x in weights.items()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not unexpected, unexpected
+    model.tie_weights()
+
+    @torch.no_grad()
+    def translate(sentences):
+        order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+        outputs = [None] * len(sentences)
+        for begin in range(0, len(order), BATCH.value):
+            members = order[begin : begin + BATCH.value]
+            width = max(len(sentences[i]) for i in members) + 1
+            src = torch.full((len(members), width), PAD)
+            for row, i in enumerate(members):
+                src[row, : len(sentences[i]) + 1] = torch.tensor([*sentences[i], EOS])
+            extra = decoding.get("max_extra_length", 0)
+            found = model.generate(
+                input_ids=src,
+                attention_mask=(src != PAD).long(),
+                num_beams=decoding["beam_size"],
+                length_penalty=0.0,
+                min_new_tokens=max(1, decoding.get("min_length", 2) - 1),
+                max_new_tokens=decoding.get("max_length", width - 1 + extra),
+                bad_words_ids=[[PAD], [BOS]],
+                early_stopping="never",
+            )
+            for i, tokens in zip(members, found.tolist(), strict=True):
+                tokens = tokens[1:]
+                end = tokens.index(EOS) + 1 if EOS in tokens else len(tokens)
+                outputs[i] = tokens[:end]
+        return outputs
+
+    return translate
+
+
+if __name__ == "__main__":
+    use_huge_pages()
+    cli.run(main, default_config=BASE)
