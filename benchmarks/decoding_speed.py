@@ -11,6 +11,7 @@ length and take --batch sentences at once; here the project decides.
 """
 
 import dataclasses
+import json
 import resource
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from ml_collections import config_flags
 from benchmarks import timing
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
+from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
 from transformer.exports import ctranslate2 as ct2
 from transformer.exports import marian
@@ -42,6 +44,7 @@ from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.system.startup import use_huge_pages
+from transformer.tasks.seq2seq import sizes_of
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 ENGINES = (
@@ -137,12 +140,19 @@ def write_task(folder: Path) -> None:
         raise UserError(f"model.family is {config.model.family!r}; the others have Transformers")
     if params is None:
         V = VOCAB_SIZE.value
-        model = build_model(config.model, Sizes(V, V, True, 256, 256))
-        params = model.init(jax.random.key(0))
+        sizes = Sizes(V, V, True, 256, 256)
+        params = build_model(config.model, sizes).init(jax.random.key(0))
+    else:
+        sizes = sizes_of(config, model.task.tokenizers)
     decoding |= {"beam_size": BEAM_SIZE.value, "length_penalty": 0.0}
     timing.write(
         folder / "task.json",
-        {"model": dataclasses.asdict(config.model), "decoding": decoding, "sentences": sentences},
+        {
+            "model": dataclasses.asdict(config.model),
+            "sizes": sizes,
+            "decoding": decoding,
+            "sentences": sentences,
+        },
     )
     leaves = jax.tree.leaves(params)
     np.savez(folder / "params.npz", *map(np.asarray, leaves))
@@ -150,21 +160,15 @@ def write_task(folder: Path) -> None:
 
 def prepare(engine: str, folder: Path):
     """The engine's model, warmed up."""
-    import json
-
     task = json.loads((folder / "task.json").read_text())
     sentences, decoding = task["sentences"], task["decoding"]
     arrays = list(np.load(folder / "params.npz").values())
     name, dtype = engine.rsplit("_", 1)
     config = TransformerConfig(**task["model"] | {"dtype": dtype if name == "ours" else "float32"})
-    # Sizes of the vocabularies follow from the tables; so find the structure for any and fill it.
-    structure = jax.tree.structure(
-        build_model(config, Sizes(9, 9, True, 256, 256)).abstract_params()
-    )
-    params = jax.tree.unflatten(structure, arrays)
-    translate = {"ours": ours, "ctranslate2": of_ctranslate2, "huggingface": of_huggingface}[name](
-        config, params, decoding, dtype, folder
-    )
+    model = build_model(config, Sizes(*task["sizes"]))
+    params = jax.tree.unflatten(jax.tree.structure(model.abstract_params()), arrays)
+    make = {"ours": ours, "ctranslate2": of_ctranslate2, "huggingface": of_huggingface}[name]
+    translate = make(model if name == "ours" else config, params, decoding, dtype, folder)
     short = [(sentences[0] * SHORT)[:SHORT]]
     translate(sentences)
     translate(short)
@@ -195,14 +199,8 @@ class Ids:
         return " ".join(map(str, ids))
 
 
-def ours(config, params, decoding, dtype, folder):
-    from transformer.decoding.config import DecodingConfig
-
-    table_VD = params["target_embedding"]["table_VD"]
-    source_VD = params.get("source_embedding", params["target_embedding"])["table_VD"]
-    sizes = Sizes(len(source_VD), len(table_VD), len(source_VD) == len(table_VD), 256, 256)
+def ours(model, params, decoding, dtype, folder):
     settings = DecodingConfig(**{"max_extra_length": 50} | decoding)
-    model = build_model(config, sizes)
     translator = Translator(model, Tokenizers(Ids(), Ids()), settings, data_mesh())
     params = jax.tree.map(jax.numpy.asarray, params)
 
@@ -252,13 +250,13 @@ def of_huggingface(config, params, decoding, dtype, folder):
 
     torch.set_num_threads(available_cores())
     weights = marian.weights(params, config)
-    theirs = transformers.MarianConfig(
-        **marian.config_of(config, len(marian.at(params, ("target_embedding", "table_VD"))), 0)
-    )
-    model = transformers.MarianMTModel(theirs).eval()
+    source = params.get("source_embedding", params["target_embedding"])["table_VD"]
+    target = params["target_embedding"]["table_VD"]
+    content = marian.config_of(config, (len(source), len(target)))
+    model = transformers.MarianMTModel(transformers.MarianConfig(**content)).eval()
     tensors = {key: torch.from_numpy(x.copy()) for key, x in weights.items()}
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
-    assert not unexpected, unexpected
+    unknown = model.load_state_dict(tensors, strict=False).unexpected_keys
+    assert not unknown, unknown
     model.tie_weights()
 
     @torch.no_grad()

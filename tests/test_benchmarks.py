@@ -362,6 +362,26 @@ def slow_script(folder: Path, script: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
+def test_decoding_speed(tmp_path):
+    """All outputs have as many tokens as were asked for, and float32 and bfloat16 take turns."""
+    path = tmp_path / "result.json"
+    succeeded(
+        run(
+            "benchmarks/decoding_speed.py",
+            *("--config.model.d_model=16", "--config.model.d_ff=32", "--config.model.num_heads=2"),
+            *("--vocab_size=300", "--sentences=5", "--tokens=6", "--rounds=1"),
+            *("--engines=ours_float32,ours_bfloat16", f"--output={path}"),
+        )
+    )
+    engines = json.loads(path.read_text())["engines"]
+    assert list(engines) == ["ours_float32", "ours_bfloat16"]
+    for engine in engines.values():
+        seconds = engine["seconds"]["median"]
+        assert engine["tokens_per_second"] == pytest.approx(5 * 6 / seconds)
+        assert engine["share_equal_to_ours_float32"] > 0
+        assert 0 < engine["latency"]["median"] < 60
+
+
 def test_startup(tmp_path):
     write_toy(tmp_path, train=97, validation=5)
     flags = ["--rounds=1", "--steps=2", "--output=startup.json", *toy_flags()]

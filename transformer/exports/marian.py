@@ -115,37 +115,7 @@ def write(model: TrainedModel, folder: Path) -> None:
     safetensors.save_file(
         weights(model.params, config), folder / "model.safetensors", {"format": "pt"}
     )
-    source_vocab, target_vocab = tokenizers.vocab_sizes
-    _write_json(
-        folder / "config.json",
-        {
-            "model_type": "marian",
-            "architectures": ["MarianMTModel"],
-            "is_encoder_decoder": True,
-            "dtype": "float32",
-            "vocab_size": source_vocab,
-            "decoder_vocab_size": target_vocab,
-            "d_model": config.d_model,
-            **{f"{side}_attention_heads": config.num_heads for side in ("encoder", "decoder")},
-            **{f"{side}_ffn_dim": config.d_ff for side in ("encoder", "decoder")},
-            "encoder_layers": config.num_encoder_layers,
-            "decoder_layers": config.num_decoder_layers,
-            "activation_function": ACTIVATIONS[config.activation],
-            "dropout": config.dropout,
-            "attention_dropout": config.attention_dropout,
-            "activation_dropout": config.activation_dropout,
-            "scale_embedding": config.scale_embeddings,
-            "static_position_embeddings": True,
-            "max_position_embeddings": MAX_POSITIONS,
-            "share_encoder_decoder_embeddings": config.share_embeddings == "all",
-            "tie_word_embeddings": config.share_embeddings != "none",
-            "pad_token_id": PAD,
-            "bos_token_id": BOS,
-            "eos_token_id": EOS,
-            "decoder_start_token_id": BOS,
-            "forced_eos_token_id": EOS,
-        },
-    )
+    _write_json(folder / "config.json", config_of(config, tokenizers.vocab_sizes))
     decoding = model.config.decoding
     _write_json(
         folder / "generation_config.json",
@@ -160,6 +130,38 @@ def write(model: TrainedModel, folder: Path) -> None:
             "max_length": 512,
         },
     )
+
+
+def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[str, Any]:
+    """Their config.json; the sizes are of source and target."""
+    source_vocab, target_vocab = vocab_sizes
+    return {
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+        "is_encoder_decoder": True,
+        "dtype": "float32",
+        "vocab_size": source_vocab,
+        "decoder_vocab_size": target_vocab,
+        "d_model": config.d_model,
+        **{f"{side}_attention_heads": config.num_heads for side in ("encoder", "decoder")},
+        **{f"{side}_ffn_dim": config.d_ff for side in ("encoder", "decoder")},
+        "encoder_layers": config.num_encoder_layers,
+        "decoder_layers": config.num_decoder_layers,
+        "activation_function": ACTIVATIONS[config.activation],
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "scale_embedding": config.scale_embeddings,
+        "static_position_embeddings": True,
+        "max_position_embeddings": MAX_POSITIONS,
+        "share_encoder_decoder_embeddings": config.share_embeddings == "all",
+        "tie_word_embeddings": config.share_embeddings != "none",
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": EOS,
+    }
 
 
 def weights(params: Params, config: TransformerConfig) -> dict[str, np.ndarray]:
