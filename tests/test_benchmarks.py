@@ -371,6 +371,7 @@ def test_decoding_speed(tmp_path):
             *("--config.model.d_model=16", "--config.model.d_ff=32", "--config.model.num_heads=2"),
             *("--vocab_size=300", "--sentences=5", "--tokens=6", "--rounds=1"),
             *("--engines=ours_float32,ours_bfloat16", f"--output={path}"),
+            cwd=tmp_path,
         )
     )
     engines = json.loads(path.read_text())["engines"]

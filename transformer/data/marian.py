@@ -76,7 +76,9 @@ class MarianTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         tokens = itertools.takewhile(lambda token: token != EOS, map(int, ids))
         pieces = [self._pieces[token] for token in tokens if token >= UNK]
-        return self._processor.decode_pieces(pieces).translate(LINE_BREAKS)
+        text = self._processor.decode_pieces(pieces)
+        # Pieces that only the other side's SentencePiece model knows keep their mark of a space.
+        return text.replace("▁", " ").strip().translate(LINE_BREAKS)
 
 
 def to_bytes(pieces: Sequence[str], sentencepiece_model: bytes) -> bytes:
