@@ -151,7 +151,7 @@ def test_a_run_begins_with_it(folder, tmp_path):
     training = dataclasses.replace(model.config.training, init_from=str(tmp_path / "opus"))
     begun = init_from.load(dataclasses.replace(model.config, training=training))
     jax.tree.map(np.testing.assert_array_equal, begun.params, model.params)
-    with pytest.raises(UserError, match="sampling_alpha leaves out merges, and .* of Marian"):
+    with pytest.raises(UserError, match=r"sampling_alpha leaves out merges, and .* of Marian"):
         begun.task.tokenizers.source.sample_batch(["one"], 0.1, 0)
 
 
