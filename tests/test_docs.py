@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with
 # another flag.
 COMMAND = re.compile(
-    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py)((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
+    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]+)((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
 )
 COMMANDS = [
     pytest.param(script, words.replace("\\\n", " ").split(), id=f"{page.name}-{script}-{number}")
@@ -60,6 +61,14 @@ def anchors(page) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def file_of(script: str) -> Path:
+    """Of script.py, or of -m and a module."""
+    if not script.startswith("-m "):
+        return ROOT / script
+    path = ROOT / script.removeprefix("-m ").replace(".", "/")
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 def test_there_are_commands():
     assert len(COMMANDS) > 60
 
@@ -75,7 +84,7 @@ def test_first_blocks_of_the_readme():
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
 @pytest.mark.parametrize(("script", "words"), COMMANDS)
 def test_flags_are_known(script, words, monkeypatch):
-    sources = [ROOT / script, *(ROOT / "transformer").rglob("*.py")]
+    sources = [file_of(script), *(ROOT / "transformer").rglob("*.py")]
     defined = "|".join(path.read_text() for path in sources)
     define = r"(?:DEFINE_\w+|add_argument|string|integer)"
     known = set(re.findall(rf"{define}\(\s*\"(?:--)?(\w+)\"", defined))
@@ -99,9 +108,7 @@ def _a_value(match: re.Match) -> str:
 @each_page
 def test_modules_are_there(page):
     modules = re.findall(r"python -m (transformer[\w.]+)", page.read_text())
-    paths = [ROOT / name.replace(".", "/") for name in modules]
-    files = [[path.with_suffix(".py"), path / "__main__.py"] for path in paths]
-    assert all(any(path.exists() for path in either) for either in files)
+    assert not [name for name in modules if not file_of(f"-m {name}").exists()]
 
 
 @each_page
