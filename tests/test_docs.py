@@ -27,7 +27,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with
 # another flag.
 COMMAND = re.compile(
-    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]+)((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
+    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]+)"
+    r"((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
 )
 COMMANDS = [
     pytest.param(script, words.replace("\\\n", " ").split(), id=f"{page.name}-{script}-{number}")
