@@ -93,9 +93,10 @@ class Engine:
             self._adapt(len(block), monotonic() - start)
 
     def warm_up(self) -> None:
-        """Compiles what a line of about 15 words needs."""
-        source = " ".join("abcdefghijklmno")
-        self._of_model([Item(1, source, source if self.options.score else None)])
+        """Compiles what lines of up to about 30 tokens need."""
+        for words in (24, 8):
+            source = " ".join("abcdefghijklmnopqrstuvwx"[:words])
+            self._of_model([Item(1, source, source if self.options.score else None)])
 
     def summary(self) -> str:
         """What was scored, for people."""
