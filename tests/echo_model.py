@@ -4,19 +4,10 @@ import dataclasses
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import NamedTuple
 
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import Tokenizer
-
-
-class Translation(NamedTuple):
-    text: str
-    score: float = 0.0
-    log_prob: float = 0.0
-    tokens: list = ()
-    token_log_probs: list = ()
-    alignment: list | None = None
+from transformer.decoding.translation import Translation
 
 
 class Words(Tokenizer):
@@ -35,6 +26,10 @@ class Words(Tokenizer):
 
     def decode(self, ids):
         raise NotImplementedError
+
+
+def translation(text: str) -> Translation:
+    return Translation(text, 0.0, 0.0, [], [], None)
 
 
 WORDS = Tokenizers(Words(), Words())
@@ -57,7 +52,7 @@ def trained(
         del params, extra, prefixes, constraints, alignments, progress
         time.sleep(seconds * len(sentences))
         texts = [translate(tokenizers.source, sentence) for sentence in sentences]
-        return [[Translation(text)] * nbest if text else [] for text in texts]
+        return [[translation(text)] * nbest if text else [] for text in texts]
 
     task = SimpleNamespace(
         data=SimpleNamespace(max_source_length=max_length, max_target_length=max_length),

@@ -237,7 +237,7 @@ def test_bad_and_long_lines(translate):
 
 
 def test_the_prompt(script):
-    """Of a terminal: a line, a blank one, an escape, the end."""
+    """Of a terminal: a line, an escape, no text, the end."""
     ours, theirs = pty.openpty()
     with process(script, stdin=theirs, stdout=theirs, start_new_session=True) as popen:
         os.close(theirs)
@@ -254,8 +254,15 @@ def test_the_prompt(script):
         read_until(b"ONE TWO\r\n> ")
         os.write(ours, "a\u202eb\n".encode())
         read_until(b"A\\u202eB\r\n> ")
+        os.write(ours, b"\xff\n")
+        read_until(b"\r\n\r\n> ")
         os.write(ours, b"\x04")
         assert popen.wait() == 0
         messages = popen.stderr.read().decode()
-        assert messages == "compiling ...\nready: one sentence a line; Ctrl-D ends\n\n"
+        assert messages.splitlines() == [
+            "compiling ...",
+            "ready: one sentence a line; Ctrl-D ends",
+            "warning: passed over: line 3 is not UTF-8; type it again",
+            "",
+        ]
     os.close(ours)

@@ -4,24 +4,15 @@ import gzip
 import io
 import json
 import tracemalloc
-from typing import NamedTuple
 
 import pytest
 
 from transformer.data.text_files import lines_as_they_come
+from transformer.decoding.translation import Translation
 from transformer.streams import engine
 from transformer.streams.engine import Engine, Options
 from transformer.streams.output import Done, open_output
 from transformer.system.errors import UserError
-
-
-class Translation(NamedTuple):
-    text: str
-    score: float
-    log_prob: float
-    tokens: list
-    token_log_probs: list
-    alignment: list | None
 
 
 class Reverse:

@@ -1,10 +1,10 @@
 """Long lines, counted in words or in characters, cut at the best places."""
 
 import time
-from typing import NamedTuple
 
 import pytest
 
+from transformer.decoding.translation import Translation
 from transformer.streams.long_lines import Cutter, join
 
 WORDS = Cutter(lambda texts: [len(text.split()) for text in texts], 7)
@@ -64,15 +64,6 @@ def test_a_long_word_is_not_counted():
     cutter = Cutter(count, 7)
     assert cutter.is_long("x" * 29)
     assert max(map(len, cutter.pieces("x" * 999))) <= 7
-
-
-class Translation(NamedTuple):
-    text: str
-    score: float
-    log_prob: float
-    tokens: list[str]
-    token_log_probs: list[float]
-    alignment: list[tuple[int, int]] | None
 
 
 def test_translations_of_pieces_are_joined():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import Any, NamedTuple
 
+from transformer.decoding.translation import Translation
 from transformer.streams.formats import perplexity, score_line, translation_lines
 from transformer.streams.output import Output
 from transformer.system.errors import UserError
@@ -192,7 +193,7 @@ class Engine:
             )
         return item
 
-    def _answers(self, items: list[Item]) -> Iterator[Any]:
+    def _answers(self, items: list[Item]) -> Iterator[list[Translation] | UserError]:
         """For each item a list of translations, or what is wrong with it.
 
         Translations are made together. If that fails, halves are tried, down to the line.
@@ -209,7 +210,7 @@ class Engine:
         else:
             yield from answers
 
-    def _of_model(self, items: list[Item]) -> list[Any]:
+    def _of_model(self, items: list[Item]) -> list[list[Translation]]:
         options = self.options
         if options.score:
             pairs = [(item.source, item.target) for item in items if item.target is not None]

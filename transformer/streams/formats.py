@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformer.decoding.translation import Translation
+
 FORMATS = ("text", "json", "tsv")
 
 
@@ -12,7 +14,7 @@ def translation_lines(
     form: str,
     number: int,
     source: str,
-    translations: Sequence[Any],
+    translations: Sequence[Translation],
     *,
     nbest: int,
     alignments: bool,
@@ -39,7 +41,13 @@ def translation_lines(
 
 
 def score_line(
-    form: str, number: int, source: str, scored: Any | None, *, alignments: bool, error: str = ""
+    form: str,
+    number: int,
+    source: str,
+    scored: Translation | None,
+    *,
+    alignments: bool,
+    error: str = "",
 ) -> str:
     """All that is written for a pair; None for one without a target, or one passed over.
 
@@ -75,7 +83,7 @@ def pharaoh(alignment: Sequence[tuple[int, int]] | None) -> str:
     return " ".join(f"{i}-{j}" for i, j in alignment or ())
 
 
-def _described(translation: Any, alignments: bool) -> dict[str, Any]:
+def _described(translation: Translation, alignments: bool) -> dict[str, Any]:
     described = {
         "text": translation.text,
         "score": _finite(translation.score),

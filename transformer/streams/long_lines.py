@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from transformer.decoding.translation import Translation
 
 POLICIES = ("split", "cut", "refuse", "whole")
 
@@ -86,7 +87,9 @@ class Cutter:
         return [next(counts) if short else math.inf for short in is_short]
 
 
-def join(pieces: Sequence[Sequence[Any]], sources: Sequence[str], language: str) -> list[Any]:
+def join(
+    pieces: Sequence[Sequence[Translation]], sources: Sequence[str], language: str
+) -> list[Translation]:
     """The n-best list of a line from those of its pieces: the first of each, the second, and so on.
 
     pieces: a list of Translations for each piece; one that is shorter than others lends its last.
@@ -110,7 +113,7 @@ def join(pieces: Sequence[Sequence[Any]], sources: Sequence[str], language: str)
     return joined
 
 
-def _joined_alignment(chosen: Sequence[Any], sources: Sequence[str]) -> list | None:
+def _joined_alignment(chosen: Sequence[Translation], sources: Sequence[str]) -> list | None:
     if chosen[0].alignment is None:
         return None
     joined, before, after = [], 0, 0

@@ -8,6 +8,7 @@ from typing import Any
 from absl import logging
 
 from transformer.data.vocabulary import Tokenizer
+from transformer.decoding.translation import Translation
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
 from transformer.streams.long_lines import POLICIES, Cutter, join
@@ -74,7 +75,7 @@ class Model:
         constraints: Sequence[Sequence[str]] | None = None,
         alignments: bool = False,
         progress: Callable[[int], None] = lambda done: None,
-    ) -> list[list[Any]]:
+    ) -> list[list[Translation]]:
         """The best `nbest` Translations of each sentence, best first; none for a blank one.
 
         prefixes: how the translation of each sentence must begin; "" if it may as it likes.
@@ -128,7 +129,7 @@ class Model:
         *,
         alignments: bool = False,
         progress: Callable[[int], None] = lambda done: None,
-    ) -> list[Any]:
+    ) -> list[Translation]:
         """The given targets as Translations, with their log-probabilities given the sources.
 
         pairs: source and target. Nothing is split or cut.

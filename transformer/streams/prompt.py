@@ -22,13 +22,14 @@ def typed_lines() -> Iterator[str | UserError | None]:
         number += 1
         try:
             line = _ask()
+            line.encode()  # what is not UTF-8 is no error of reading in some locales
         except EOFError:  # Ctrl-D
             say("")
             return
-        except UnicodeDecodeError as error:
-            yield UserError(f"line {number} is not UTF-8 ({error.reason}); type it again")
+        except UnicodeError:
+            yield UserError(f"line {number} is not UTF-8; type it again")
         else:
-            yield line.encode(errors="surrogateescape").decode(errors="replace")
+            yield line
 
 
 def _ask() -> str:
