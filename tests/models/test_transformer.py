@@ -463,7 +463,7 @@ def test_places_of_dropout(rates, draws, random_params):
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
-        ("activation", "tanh", "relu, gelu, elu, swish"),
+        ("activation", "tanh", "relu, gelu, gelu_exact, elu, swish"),
         ("norm", "none", "post, pre"),
         ("normalization", "batch_norm", "layer_norm, rms_norm"),
         ("norm_epsilon", 0.0, "in [1e-12, 1)"),

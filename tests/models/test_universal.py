@@ -345,6 +345,7 @@ def test_the_ponder_cost_is_a_term_of_the_loss(random_params):
     assert abs(gradient["decoder"]["halting_bias"]) > 0
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_finite_differences(variant):
     model, params, _ = variant
     batch = packed_batch()
@@ -393,6 +394,7 @@ def test_dropout_follows_rows_and_steps(place, random_params, monkeypatch):
     assert loss(rows) != found  # all steps would drop the same
 
 
+@pytest.mark.slow
 def test_random_start_moves_the_positions_of_training_alone(random_params):
     model, plain = universal(random_start=50), universal()
     params, batch = random_params(model), packed_batch()

@@ -20,6 +20,7 @@ def directory(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_the_command(directory):
     command = ["transformer/reports/ponder.py", "--workdir=act", SENTENCE, "--out=x.png"]
     result = succeeded(run(*command, cwd=directory))

@@ -359,6 +359,7 @@ def eight(tmp_path_factory) -> dict[tuple[int, int, int], dict]:
     return {shape: report[str(shape)] for shape in MESHES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", MESHES[1:])
 def test_losses_are_those_of_one_device(eight, shape):
     """To rounding: sums of float32 in another order, and what four updates make of it."""
@@ -366,6 +367,7 @@ def test_losses_are_those_of_one_device(eight, shape):
     assert len(set(eight[shape]["losses"])) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "matrices", "vectors_of_d_ff"), [
     ((8, 1, 1), 1, 1), ((1, 8, 1), 8, 1), ((1, 1, 8), 8, 8), ((2, 2, 2), 4, 2),
 ])  # fmt: skip
@@ -376,12 +378,14 @@ def test_memory_shrinks(eight, shape, matrices, vectors_of_d_ff):
     assert eight[shape]["bytes"] == eight[shape]["planned bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", MESHES)
 def test_a_checkpoint_moves_to_any_mesh_and_goes_on_to_the_bit(eight, shape):
     assert eight[shape]["first state"] == eight[1, 1, 1]["first state"]
     assert len(set(eight[shape]["resumed"])) == 1
 
 
+@pytest.mark.slow
 def test_the_first_state_is_never_whole_on_one_device(eight):
     seen = eight[2, 2, 2]
     made, temporary = seen["bytes to begin"]
@@ -390,6 +394,7 @@ def test_the_first_state_is_never_whole_on_one_device(eight):
     np.testing.assert_allclose(seen["first loss"], eight[1, 1, 1]["losses"][0], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "rank"), [((8, 1, 1), 2), ((1, 8, 1), 2), ((2, 2, 2), 3)])
 def test_what_devices_send_each_other(eight, shape, rank):
     """Over data and fsdp parameters and gradients, never activations; over tensor those too.
@@ -401,6 +406,7 @@ def test_what_devices_send_each_other(eight, shape, rank):
     assert not any(len(size) > 2 and size[-1] in ("264", "132") for size in sizes)
 
 
+@pytest.mark.slow
 def test_validation_and_translations_are_those_of_one_device(eight):
     one, mixed = (eight[shape] for shape in SOME_MESHES)
     np.testing.assert_allclose(mixed["nll"], one["nll"], rtol=1e-5)
@@ -412,6 +418,7 @@ def rows_of(parts: list[list[int]]) -> list[int]:
     return sorted(row for row in itertools.chain(*parts) if row >= 0)
 
 
+@pytest.mark.slow
 def test_a_part_of_a_batch_is_made_once(eight):
     """Also where the devices along tensor share it."""
     rows = rows_of(eight[1, 1, 1]["parts"])
@@ -449,12 +456,14 @@ def two() -> list[dict]:
     return [output(process) for process in [child(2, port, number) for number in (0, 1)]]
 
 
+@pytest.mark.slow
 def test_parameters_split_over_two_processes(two, eight):
     assert two[0]["losses"] == two[1]["losses"]
     assert two[0]["state"] == two[1]["state"]
     np.testing.assert_allclose(two[0]["losses"], eight[1, 1, 1]["losses"][:2], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_process_makes_its_share_of_the_batch(two, eight):
     first, second = (set(rows_of(x["parts"])) for x in two)
     assert first.isdisjoint(second)
@@ -462,6 +471,7 @@ def test_a_process_makes_its_share_of_the_batch(two, eight):
     assert min(len(first), len(second)) == 5
 
 
+@pytest.mark.slow
 def test_all_processes_stop_at_the_same_step(two):
     """Although those along tensor share their rows."""
     assert two[0]["stops"] == two[1]["stops"]

@@ -7,7 +7,7 @@ from transformer.system.startup import listen_to_interrupts
 
 @pytest.fixture
 def listening():
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     listen_to_interrupts()
     yield
     signal.signal(signal.SIGINT, before)

@@ -33,7 +33,7 @@ class Model:
         max_tokens: int | None = None,
     ):
         task = restored.task
-        if not hasattr(task, "translate"):
+        if not hasattr(task, "search"):
             raise UserError(
                 f"{restored.workdir} is a run of the task {restored.config.task.name}, which does "
                 "not translate; give another work directory, or see classify.py"
