@@ -267,6 +267,7 @@ def test_cost_growth(tmp_path):
 has_torch = importlib.util.find_spec("torch") is not None
 
 
+@pytest.mark.slow
 def test_versus_pytorch(tmp_path):
     flags = ["--rows=3", "--length=7", "--vocab_size=97", "--rounds=2", *TINY]
     flags += ["--versus=pytorch", "--output=versus.json"]
@@ -383,6 +384,7 @@ def test_decoding_speed(tmp_path):
         assert 0 < engine["latency"]["median"] < 60
 
 
+@pytest.mark.slow
 def test_startup(tmp_path):
     write_toy(tmp_path, train=97, validation=5)
     flags = ["--rounds=1", "--steps=2", "--output=startup.json", *toy_flags()]

@@ -150,6 +150,7 @@ def test_every_sentence_is_scored_whole(learned):
     assert scores["bleu"]["score"] > 10
 
 
+@pytest.mark.slow
 def test_two_processes_evaluate_as_one(learned):
     """Every sentence once, on the four devices of both; the files are the same, to the byte."""
     checkpoint = ["--checkpoint=average", "--average_last=2"]

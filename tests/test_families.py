@@ -126,6 +126,7 @@ def test_it_evaluates_and_translates(whole):
     assert succeeded(translated).out == hypotheses
 
 
+@pytest.mark.slow
 def test_it_learns_from_one_pair_a_row(whole):
     family, workdir = whole
     arguments = [*flags(family, data_packing=False), "--workdir=unpacked"]

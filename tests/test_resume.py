@@ -255,6 +255,7 @@ def kept(workdir: Path) -> list[str]:
     return sorted(path.name for path in (workdir / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_training_text_is_split_at_random(text, tmp_path, capsys, compiled_once):
     """An epoch has all the segmentations; the vocabulary is as without them."""
     for name, changes in {
@@ -379,6 +380,7 @@ def test_after_many_in_a_row_it_goes_back_and_passes_them_over(
         assert_same_run(workdir, tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_back_at_a_checkpoint_without_scores_it_is_evaluated_again(
     text, tmp_path, monkeypatch, compiled_once
 ):
@@ -429,6 +431,7 @@ def test_without_a_checkpoint_it_goes_back_to_what_it_began_with(
         jax.tree.map(np.testing.assert_array_equal, state.params, jax.device_get(expected))
 
 
+@pytest.mark.slow
 def test_a_loss_far_above_its_average_is_bad_too(
     text, tmp_path, capsys, monkeypatch, compiled_once
 ):

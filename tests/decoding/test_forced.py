@@ -38,11 +38,15 @@ TARGETS = [random_ids(t + 31)[31:] for _, t in LENGTHS]
 
 def full_forward(model, params):
     """Log-probabilities [T, V] and attention weights of each pair, by the model's own pass."""
+    src, tgt_in = (np.zeros((len(LENGTHS), max(map(len, rows))), int) for rows in (SOURCES, TARGETS))
+    for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        src[b, : len(source)], tgt_in[b, : len(target)] = source, [BOS, *target[:-1]]
+    logits, weights = model.bind(params)(src, tgt_in, return_weights=True)
     found = []
-    for source, target in zip(SOURCES, TARGETS, strict=True):
-        tgt_in = np.array([[BOS, *target[:-1]]])
-        logits, weights = model.bind(params)(np.array([source]), tgt_in, return_weights=True)
-        found.append((np.array(jax.nn.log_softmax(logits[0])), weights))
+    for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        T, S = len(target), len(source)
+        own = jax.tree.map(lambda x: x[b : b + 1, ..., :T, :S], weights)  # noqa: B023
+        found.append((np.array(jax.nn.log_softmax(logits[b, :T])), own))
     return found
 
 

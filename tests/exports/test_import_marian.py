@@ -132,7 +132,8 @@ def test_its_search_finds_what_generate_finds(folder, theirs, tmp_path):
             **inputs, num_beams=4, length_penalty=0.0, early_stopping="never",
             max_length=inputs["input_ids"].shape[1] + 9,
         )  # fmt: skip
-        assert tokenizer.decode(found[0], skip_special_tokens=True) == expected
+        found = tokenizer.decode(found[0], skip_special_tokens=True)
+        assert found.split() == expected.replace("⁇", " ").split()  # theirs leaves UNK out
 
 
 def test_it_goes_there_and_back(folder, theirs, tmp_path):

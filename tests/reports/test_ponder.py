@@ -34,6 +34,7 @@ def test_the_command(directory):
     assert (directory / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn(directory):
     script = "transformer/reports/ponder.py"
     refused = run(script, "--workdir=fixed", SENTENCE, cwd=directory)

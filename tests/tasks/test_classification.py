@@ -156,6 +156,7 @@ def begun_with(text, folder, workdir, **changes) -> dict:
     return final_state(workdir).params
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_a_folder_of_the_hub(text, tmp_path):
     """The encoder and the pooler are theirs, the classifier is new, the vocabulary is theirs."""
     given = hub_folder(text, tmp_path / "hub")

@@ -162,6 +162,7 @@ def test_it_learns_ten_sentences_by_heart(text, tmp_path):
     assert last["eval/validation/masked_accuracy"] > 98
 
 
+@pytest.mark.slow
 def test_validation_is_evaluation_and_a_new_head_is_begun(text, tmp_path):
     """What training measures is what evaluate.py says. Then the encoder goes on without pairs."""
     train.train(config_of(text), tmp_path / "run", Going())
