@@ -8,8 +8,9 @@ JSON object: {"label": "1", "probabilities": {"0": 0.1, "1": 0.9}}, or {"number"
 """
 
 if __name__ == "__main__":
-    from transformer.system.startup import use_huge_pages
+    from transformer.system.startup import be_quiet_when_interrupted, use_huge_pages
 
+    be_quiet_when_interrupted()
     use_huge_pages()  # before JAX is imported
 
 import json

@@ -11,8 +11,9 @@ work. --record and --verify are for the ledger of results: see transformer/repor
 """
 
 if __name__ == "__main__":
-    from transformer.system.startup import use_huge_pages
+    from transformer.system.startup import be_quiet_when_interrupted, use_huge_pages
 
+    be_quiet_when_interrupted()
     use_huge_pages()  # before JAX is imported
 
 import os

@@ -9,8 +9,9 @@ A second start with the same --workdir continues where the first one stopped.
 """
 
 if __name__ == "__main__":
-    from transformer.system.startup import use_huge_pages
+    from transformer.system.startup import stop_when_told, use_huge_pages
 
+    stop_when_told()
     use_huge_pages()  # before JAX is imported
 
 from pathlib import Path

@@ -37,7 +37,8 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.restore import restore
 from transformer.system.compilation import Compilations
 from transformer.system.errors import UserError
-from transformer.system.preemption import EXIT_CODE, Stopped, StopRequest
+from transformer.system.preemption import Stopped, StopRequest
+from transformer.system.startup import STOPPED
 from transformer.tasks.seq2seq import Seq2SeqTraining
 
 
@@ -227,7 +228,7 @@ def test_stopped_anywhere_it_goes_on_from_there(variant, tmp_path, capsys):
         workdir = tmp_path / str(number)
         with pytest.raises(Stopped) as stopped:
             train.train(config, workdir, StopAt(number))
-        assert stopped.value.code == EXIT_CODE == 75
+        assert stopped.value.code == STOPPED == 75
         saved.append(max(int(p.name) for p in (workdir / "checkpoints").iterdir()))
         assert re.search(rf"^stopped .* step {saved[-1]}$", capsys.readouterr().err, re.M)
         train.train(config, workdir, StopAt(None))
@@ -285,7 +286,7 @@ def test_nothing_compiles_after_the_start(text, tmp_path, compiled_once):
 LONG = resumable(training_steps=100_000, training_checkpoint_every=1000)
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT], 2 * [signal.SIGTERM]])
+@pytest.mark.parametrize("signals", [[signal.SIGUSR1], [signal.SIGINT], 2 * [signal.SIGTERM]])
 def test_real_signals(signals, uninterrupted):
     """The first is heard out; the second ends the process at once."""
     workdir = uninterrupted.parent / f"signals{len(signals)}{signals[0]}"
@@ -297,12 +298,12 @@ def test_real_signals(signals, uninterrupted):
         _, err = process.communicate(timeout=60)
     assert "Traceback" not in err
     if len(signals) == 1:
-        assert process.returncode == EXIT_CODE
+        assert process.returncode == STOPPED
         assert f"{signals[0].name}: stopping after this step" in err
         (step,) = kept(workdir)
         assert f"stopped after step {step}" in err
     else:
-        assert process.returncode in (-signal.SIGTERM, EXIT_CODE)
+        assert process.returncode in (-signal.SIGTERM, STOPPED)
     assert not (workdir / "lock").exists() or len(signals) == 2
 
 
@@ -313,7 +314,7 @@ def test_a_signal_is_heard_when_nobody_reads_the_log(uninterrupted):
     with training(LONG, workdir, **pipes) as (process,):
         process.stdout.close()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == EXIT_CODE
+        assert process.wait(timeout=60) == STOPPED
     assert len(kept(workdir)) == 1
 
 
@@ -570,7 +571,7 @@ def test_a_signal_to_one_process_stops_all(until, uninterrupted):
     workdir = uninterrupted.parent / f"stopped-{until}"
     with training(LONG, workdir, *flags_of_a_job(2), until=until, devices=2) as processes:
         processes[1].send_signal(signal.SIGTERM)
-        assert [process.wait(timeout=60) for process in processes] == [EXIT_CODE, EXIT_CODE]
+        assert [process.wait(timeout=60) for process in processes] == [STOPPED, STOPPED]
     assert len(list(workdir.glob("checkpoints/*"))) == (until == "metrics.jsonl")
 
 

@@ -38,7 +38,7 @@ TARGETS = [random_ids(t + 31)[31:] for _, t in LENGTHS]
 
 def full_forward(model, params):
     """Log-probabilities [T, V] and attention weights of each pair, by the model's own pass."""
-    src, tgt_in = (np.zeros((len(LENGTHS), max(map(len, rows))), int) for rows in (SOURCES, TARGETS))
+    src, tgt_in = (np.zeros((6, max(map(len, rows))), int) for rows in (SOURCES, TARGETS))
     for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         src[b, : len(source)], tgt_in[b, : len(target)] = source, [BOS, *target[:-1]]
     logits, weights = model.bind(params)(src, tgt_in, return_weights=True)

@@ -1,24 +1,60 @@
 import signal
+import subprocess
+import sys
 
 import pytest
+from scripts import ROOT
 
-from transformer.system.startup import listen_to_interrupts
+from transformer.system.startup import STOP_SIGNALS, listen_to_interrupts
 
 
 @pytest.fixture
-def listening():
+def listening(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # and back at the end
     listen_to_interrupts()
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_in_a_callback_of_the_garbage_collector_is_not_lost(listening):
-    def _xla_gc_callback():  # as JAX calls it
+class Finalized:
+    def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
+
+def test_ctrl_c_in_a_finalizer_is_not_lost(listening):
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    _xla_gc_callback()  # nothing is raised here
+    Finalized()  # nothing is raised here
     with pytest.raises(KeyboardInterrupt):
         signal.sigtimedwait([], 10)
+
+
+PROGRAM = """
+from transformer.system.startup import stop_when_told
+stop_when_told()
+print(flush=True)
+import time
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [*STOP_SIGNALS, signal.SIGINT])
+def test_a_signal_during_the_start_ends_with_code_75(number):
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.read(1)
+        process.send_signal(number)
+        assert process.wait(10) == 75
+        assert process.stderr.read() == b""
+
+
+def test_nohup_is_respected():
+    command = ["nohup", sys.executable, "-c", PROGRAM]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        process.stdout.read(1)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 75

@@ -1,4 +1,4 @@
-"""Being told to stop: SIGTERM, of job schedulers and preempted machines, and SIGINT."""
+"""Being told to stop: by job schedulers and preempted machines, a closed terminal, or Ctrl-C."""
 
 import collections
 import contextlib
@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.system.sharding import replicated, split_over_all
-
-EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: start the same command again to go on
+from transformer.system.startup import STOP_SIGNALS, STOPPED
 
 
 class Stopped(SystemExit):
@@ -23,15 +22,16 @@ class Stopped(SystemExit):
     """
 
     def __init__(self, *, together: bool):
-        super().__init__(EXIT_CODE)
+        super().__init__(STOPPED)
         self.together = together
 
 
 class StopRequest:
     """Notes the first signal; the second ends the process at once.
 
-    Until `wait_for_steps`, the first signal raises Stopped wherever the program is; after
-    it, `seen` tells that it came.
+    Until `wait_for_steps`, the first signal raises Stopped wherever the program is, and there at
+    the latest: Python ignores what is raised in a callback of the garbage collector. After it,
+    `seen` tells that a signal came.
     """
 
     def __enter__(self) -> Self:
@@ -39,7 +39,8 @@ class StopRequest:
         self._polled = False
         self._old = {
             number: signal.signal(number, self._handle)
-            for number in (signal.SIGTERM, signal.SIGINT)
+            for number in (*STOP_SIGNALS, signal.SIGINT)
+            if signal.getsignal(number) != signal.SIG_IGN  # nohup
         }
         return self
 
@@ -67,6 +68,8 @@ class StopRequest:
         self._any = jax.jit(jnp.any, out_shardings=replicated(mesh))
         self.seen()  # compiles
         self._polled = True
+        if self._received:
+            raise Stopped(together=False)
 
     def seen(self) -> bool:
         """Whether to stop now: the same answer in every process, which all must ask equally often.

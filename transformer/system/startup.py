@@ -1,10 +1,17 @@
-"""What must happen before JAX is imported."""
+"""What must happen before JAX is imported: memory pages, and signals."""
 
 import os
 import signal
 import sys
 import threading
 from types import FrameType
+
+# Schedulers and preempted machines send these: stop, save, and be started again. The terminal
+# that a run was started in sends SIGHUP when it is closed.
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
+)
+STOPPED = 75  # EX_TEMPFAIL of sysexits.h: start the same command again to go on
 
 
 def use_huge_pages() -> None:
@@ -19,6 +26,16 @@ def use_huge_pages() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
+def stop_when_told() -> None:
+    """A signal to stop ends the process with code 75, until there is something to save.
+
+    A signal that is ignored stays ignored (nohup).
+    """
+    for number in (*STOP_SIGNALS, signal.SIGINT):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(STOPPED))
+
+
 def be_quiet_when_interrupted() -> None:
     """Ctrl-C ends the process without a traceback, until `listen_to_interrupts`."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not to be ignored
@@ -26,14 +43,23 @@ def be_quiet_when_interrupted() -> None:
 
 
 def listen_to_interrupts() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, as usual in Python."""
+    """From now on Ctrl-C raises KeyboardInterrupt, as usual in Python, and is never lost.
+
+    Python ignores exceptions in callbacks of the garbage collector, of which JAX has one, and in
+    finalizers. One that is lost there is raised again a little later.
+    """
     if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler):
         signal.signal(signal.SIGINT, _interrupt)
+    show = sys.unraisablehook
+
+    def hook(unraisable) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+        elif not isinstance(unraisable.exc_value, SystemExit):  # preemption.py remembers its own
+            show(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    if frame is not None and frame.f_code.co_name == "_xla_gc_callback":
-        # JAX's callback of the garbage collector, where exceptions are ignored: later.
-        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
-    else:
-        raise KeyboardInterrupt
+    raise KeyboardInterrupt
