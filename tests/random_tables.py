@@ -41,16 +41,16 @@ def search(
     def step_fn(tokens_N, cache):
         state_N = next_state(cache["hypothesis"]["state"], tokens_N, cache["step"])
         sentence_N = jnp.arange(len(tokens_N)) // beam_size
-        logits_NV = cache["sentence"][sentence_N, state_N]
+        logits_NV = cache["sentence"]["tables"][sentence_N, state_N]
         cache = {**cache, "step": cache["step"] + 1, "hypothesis": {"state": state_N}}
         if "attention" in cache:
-            cache["attention"] = attention_BXS[sentence_N, state_N]
+            cache["attention"] = cache["sentence"]["attention"][sentence_N, state_N]
         return logits_NV, cache
 
     N = len(tables_BXV) * beam_size
     cache = {
         "step": jnp.zeros((), jnp.int32),
-        "sentence": tables_BXV,
+        "sentence": {"tables": tables_BXV, "attention": attention_BXS},
         "hypothesis": {"state": jnp.zeros(N, jnp.int32)},
     }
     if attention_BXS is not None:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_tables import (
+    STATES,
     V,
     all_outputs,
     forced_log_prob,
@@ -17,6 +18,8 @@ from random_tables import (
 )
 from small_configs import MODEL, sizes_of
 
+from transformer.decoding.choices import Sample
+from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix
 from transformer.decoding.search import Hypotheses, beam_search, gnmt_length_penalty
 from transformer.models.family import build_model
 
@@ -286,23 +289,53 @@ def test_every_hypothesis_is_what_it_says():
     assert places > 17
 
 
-def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows():
-    tables, longest = random_tables(11, seed=3), 13
-    # Sentences that end soon beside others that go on.
-    tables[::2, :, EOS] += 2
-    tables[1::2, :, EOS] -= 3
-    max_length_B = np.array([13, 12, 11, 0, 13, 3, 5, 13, 0, 2, 13])
-    together = search(tables, max_length_B, 0.6, beam_size=3, longest=longest)
-    for b in range(11):
-        alone = search(
-            tables[b : b + 1], max_length_B[b : b + 1], 0.6, beam_size=3, longest=longest
+def with_rules(arrays):
+    prefix_BP, real_BS, min_length_B, _ = arrays
+    rules = [Prefix(prefix_BP), NoRepeat(2), Coverage(0.7, real_BS), MinLength(min_length_B)]
+    return {"rules": rules}
+
+
+def sampling(arrays):
+    return {"choice": Sample(0.8, 0, 0.9, jax.vmap(jax.random.key)(arrays[3]))}
+
+
+@pytest.mark.parametrize("parts", [lambda arrays: {}, with_rules, sampling])
+@pytest.mark.parametrize("B", [11, 19], ids=["together", "the last ones apart"])
+def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows(B, parts):
+    tables, longest = random_tables(B, seed=3), 13
+    # Sentences that end soon beside others that go on: of 19 only 4, which the search takes apart.
+    goes_on_B = np.arange(B) % (2 if B == 11 else 5) == 1
+    tables[~goes_on_B, :, EOS] += 2
+    tables[goes_on_B, :, EOS] -= 30
+    max_length_B = np.where(goes_on_B, 13, np.arange(B) % 6)
+    rng = np.random.default_rng(8)
+    prefix_BP = np.where(goes_on_B[:, None], rng.integers(3, 7, (B, 3)), PAD)
+    real_BS = np.arange(5) < rng.integers(1, 6, (B, 1))
+    arrays = prefix_BP, real_BS, np.where(goes_on_B, 9, 0), np.arange(B)
+    attention_BXS = np.where(real_BS[:, None], rng.uniform(size=(B, STATES, 5)), 0.0)
+
+    def found(rows):
+        return search(
+            tables[rows],
+            max_length_B[rows],
+            0.6,
+            beam_size=3,
+            longest=longest,
+            nbest=2,
+            parts=parts,
+            arrays=tuple(x[rows] for x in arrays),
+            attention_BXS=attention_BXS[rows].astype(np.float32),
         )
+
+    together = found(slice(None))
+    assert np.isneginf(together.scores_BM[~goes_on_B & (max_length_B == 0)]).all()
+    lengths_B = (np.asarray(together.tokens_BML[:, 0]) != PAD).sum(axis=1)
+    assert lengths_B[goes_on_B].max() > 6 > lengths_B[~goes_on_B].max() > 0
+    for b in range(B):
+        alone = found(slice(b, b + 1))
         np.testing.assert_array_equal(together.tokens_BML[b], alone.tokens_BML[0])
         np.testing.assert_allclose(together.scores_BM[b], alone.scores_BM[0], rtol=1e-6)
         np.testing.assert_allclose(together.log_probs_BM[b], alone.log_probs_BM[0], rtol=1e-6)
-    for b in (3, 8):
-        assert np.isneginf(together.scores_BM[b]).all()
-        assert (together.tokens_BML[b] == PAD).all()
 
 
 def test_only_the_hypothesis_part_of_a_cache_is_reordered():

@@ -23,7 +23,7 @@ class Programs:
 
     def __init__(self, function: Callable[..., Any], num_trees: int, mesh: jax.sharding.Mesh):
         """function(variables, *trees, **static)."""
-        self._function = function
+        self._function, self._mesh = function, mesh
         self._rows, self._everywhere = split_over_all(mesh), replicated(mesh)
         self._in_shardings = (self._everywhere, *[self._rows] * num_trees)
         self.gather = jax.jit(lambda variables: variables, out_shardings=self._everywhere)
@@ -47,6 +47,11 @@ class Programs:
     def _jitted(self, **static: Any) -> Callable[..., Any]:
         """The function with these keyword arguments, not yet compiled."""
         function = functools.partial(self._function, **static)
+        specs = tuple(sharding.spec for sharding in self._in_shardings)
+        # Not left to the compiler: then the devices would wait for each other at each step.
+        function = jax.shard_map(
+            function, mesh=self._mesh, in_specs=specs, out_specs=specs[-1], check_vma=False
+        )
         return jax.jit(function, in_shardings=self._in_shardings, out_shardings=self._everywhere)
 
     def _distribute(self, trees: Any) -> Any:

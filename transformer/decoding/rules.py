@@ -5,10 +5,11 @@ hypothesis. The search hands the state on from a hypothesis to those that contin
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from transformer.data.vocabulary import EOS, PAD
 
@@ -48,6 +49,14 @@ class Rule:
         """The state with the newest tokens, from that of the hypotheses that they continue."""
         del token_BM
         return state
+
+    def of_rows(self, rows_b: jax.Array) -> Self:
+        """The rule for these sentences alone: all its arrays begin with B."""
+        fields = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
+        values = {field.name: getattr(self, field.name) for field in fields}
+        arrays = {name: x for name, x in values.items() if isinstance(x, jax.Array | np.ndarray)}
+        changes = {name: jnp.asarray(x)[rows_b] for name, x in arrays.items()}
+        return dataclasses.replace(self, **changes) if changes else self
 
 
 @dataclasses.dataclass(frozen=True)

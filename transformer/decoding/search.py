@@ -5,6 +5,7 @@ A search is made of parts. A `Choice` says which continuations the hypotheses ta
 and rules.py.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +21,9 @@ from transformer.models.cache import with_room
 
 Cache = dict[str, Any]
 LARGE_CACHE = 2**25  # bytes of keys and values
+# When at most a quarter of the sentences is unsettled, the search goes on with these alone, if
+# that is at least FEWEST. A second such part would save little more, and each is compiled.
+FEWEST = 4
 
 
 class Hypotheses(NamedTuple):
@@ -32,6 +36,13 @@ class Hypotheses(NamedTuple):
     token_log_probs_BML: jax.Array  # natural logarithms; 0 for PAD
     scores_BM: jax.Array  # log-probability divided by the length penalty, and what rules add
     log_probs_BM: jax.Array  # EOS included
+
+
+class _Asked(NamedTuple):
+    """What is asked of the outputs of each sentence."""
+
+    max_length_B: jax.Array
+    rules: list[Rule]  # the last is the choice
 
 
 class _State(NamedTuple):
@@ -81,19 +92,22 @@ def beam_search(
     hypothesis number `nbest`, however they go on. So the first `nbest` are what a search without
     early termination would give; those after them are what was found on the way.
     """
-    batch_size, M = max_length_B.shape[0], beam_size
-    rules = [*rules, choice or Beam()]  # whose state is the last
-    max_penalty_B = length_penalty(jnp.maximum(max_length_B, 1), alpha)
+    M = beam_size
+    asked = _Asked(jnp.asarray(max_length_B), [*rules, choice or Beam()])
 
-    def unsettled(state: _State) -> jax.Array:
+    def unsettled(asked: _Asked, state: _State) -> jax.Array:
         """Sentences [B] whose live hypotheses may still win."""
         # Log-probabilities only fall, what rules add is at most 0, and the penalty of the longest
         # output divides most.
+        max_penalty_B = length_penalty(jnp.maximum(asked.max_length_B, 1), alpha)
         bound_B = state.live_log_probs_BM.max(axis=1) / max_penalty_B
-        return (state.step < max_length_B) & (bound_B > state.finished.scores_BM[:, nbest - 1])
+        return (state.step < asked.max_length_B) & (
+            bound_B > state.finished.scores_BM[:, nbest - 1]
+        )
 
-    def extend(state: _State) -> _State:
+    def extend(asked: _Asked, state: _State) -> _State:
         # 1. The probability of every continuation of every live hypothesis.
+        rules, batch_size = asked.rules, asked.max_length_B.shape[0]
         newest_BM = jax.lax.dynamic_index_in_dim(
             state.live_tokens_BML, state.step, axis=2, keepdims=False
         )
@@ -102,7 +116,7 @@ def beam_search(
         log_probs_BMV = log_softmax(logits_NV).astype(jnp.float32).reshape(batch_size, M, V)
 
         # 2. What may not be: EOS is all that may be at the end, PAD and BOS never, ...
-        is_last_B = state.step + 1 >= max_length_B
+        is_last_B = state.step + 1 >= asked.max_length_B
         allowed_BMV = (jnp.arange(V) == EOS)[None] | ~is_last_B[:, None]
         allowed_BMV &= ((jnp.arange(V) != PAD) & (jnp.arange(V) != BOS))[None]
         allowed_BMV = allowed_BMV[:, None]
@@ -134,7 +148,7 @@ def beam_search(
         added_BM = sum(rule.added(own) for rule, own in zip(rules, wishes, strict=True))
         scores_BC = total_BC / length_penalty(state.step + 1, alpha)
         scores_BC += _take(jnp.broadcast_to(added_BM, (batch_size, M)), parent_BC)
-        counts_BC = ends_BC & rules[-1].distinct(tokens_BCL) & unsettled(state)[:, None]
+        counts_BC = ends_BC & rules[-1].distinct(tokens_BCL) & unsettled(asked, state)[:, None]
         ended = Hypotheses(
             tokens_BCL[:, :, 1:],
             token_log_probs_BCL[:, :, 1:],
@@ -158,16 +172,17 @@ def beam_search(
             rule.follow(jax.tree.map(lambda x: _take(x, parent_BM), own), newest_BM)
             for rule, own in zip(rules, wishes, strict=True)
         ]
-        return _State(
-            state.step + 1,
-            cache,
-            _take(tokens_BCL, keep_BM),
-            _take(token_log_probs_BCL, keep_BM),
-            _take(jnp.where(ends_BC, -jnp.inf, total_BC), keep_BM),
-            wishes,
-            finished,
+        return state._replace(
+            step=state.step + 1,
+            cache=cache,
+            live_tokens_BML=_take(tokens_BCL, keep_BM),
+            live_token_log_probs_BML=_take(token_log_probs_BCL, keep_BM),
+            live_log_probs_BM=_take(jnp.where(ends_BC, -jnp.inf, total_BC), keep_BM),
+            wishes=wishes,
+            finished=finished,
         )
 
+    batch_size = max_length_B.shape[0]
     none_BM = jnp.full((batch_size, M), -jnp.inf)
     tokens_BML = jnp.full((batch_size, M, longest + 1), PAD, jnp.int32).at[:, :, 0].set(BOS)
     token_log_probs_BML = jnp.zeros(tokens_BML.shape)
@@ -176,8 +191,8 @@ def beam_search(
         cache=cache,
         live_tokens_BML=tokens_BML,
         live_token_log_probs_BML=token_log_probs_BML,
-        live_log_probs_BM=rules[-1].first_log_probs(batch_size, M),
-        wishes=[rule.start(batch_size, M) for rule in rules],
+        live_log_probs_BM=asked.rules[-1].first_log_probs(batch_size, M),
+        wishes=[rule.start(batch_size, M) for rule in asked.rules],
         finished=Hypotheses(
             jnp.full((batch_size, M, longest), PAD, jnp.int32),
             token_log_probs_BML[:, :, 1:],
@@ -185,12 +200,39 @@ def beam_search(
             none_BM,
         ),
     )
-    for room in _rooms(cache, longest):
+    few = batch_size // 4 if isinstance(batch_size, int) else 0  # not known in an export
+    few = few if few >= FEWEST else 0
+
+    def go_on(asked: _Asked, state: _State, room: int, few: int) -> _State:
+        """Until there is no more room, or at most `few` sentences are unsettled."""
+
+        def is_wanted(state: _State) -> jax.Array:
+            return (unsettled(asked, state).sum() > few) & (state.step < room)
+
         state = state._replace(cache=with_room(state.cache, M, room))
-        state = jax.lax.while_loop(
-            lambda s, room=room: jnp.any(unsettled(s)) & (s.step < room), extend, state
-        )
+        return jax.lax.while_loop(is_wanted, functools.partial(extend, asked), state)
+
+    for room in _rooms(cache, longest):
+        state = go_on(asked, state, room, few)
+    if few:
+        rows_b = jnp.argsort(~unsettled(asked, state), stable=True)[:few]
+        rest = go_on(*_of_rows(asked, state, rows_b, M), longest, 0)
+        found = zip(state.finished, rest.finished, strict=True)
+        return Hypotheses(*(whole.at[rows_b].set(part) for whole, part in found))
     return state.finished
+
+
+def _of_rows(asked: _Asked, state: _State, rows_b: jax.Array, M: int) -> tuple[_Asked, _State]:
+    """The same for these sentences alone."""
+    rows_n = (rows_b[:, None] * M + jnp.arange(M)[None]).reshape(-1)
+    cache = {"step": state.step}
+    for name, part in state.cache.items():
+        if name != "step":
+            rows = rows_n if name in ("hypothesis", "attention") else rows_b
+            cache[name] = jax.tree.map(lambda x, rows=rows: x[rows], part)
+    rest = jax.tree.map(lambda x: x[rows_b], state._replace(step=None, cache=None))
+    asked = _Asked(asked.max_length_B[rows_b], [rule.of_rows(rows_b) for rule in asked.rules])
+    return asked, rest._replace(step=state.step, cache=cache)
 
 
 def _rooms(cache: Cache, longest: int) -> list[int]:
