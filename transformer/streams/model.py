@@ -11,6 +11,7 @@ from transformer.data.vocabulary import Tokenizer
 from transformer.decoding.translation import Translation
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
+from transformer.streams.attention import Attention, attention_of
 from transformer.streams.long_lines import POLICIES, Cutter, join
 from transformer.system.errors import UserError
 
@@ -144,6 +145,13 @@ class Model:
             alignments=alignments,
             progress=progress,
         )
+
+    def attention(self, source: str, target: str | None = None) -> Attention:
+        """The attention weights of a pair of sentences; see attention.py.
+
+        target: default: the model's own translation. Nothing is split or cut.
+        """
+        return attention_of(self.restored, source, target)
 
     def is_long(self, source: str) -> bool:
         """Whether a sentence is longer than what is translated at once."""

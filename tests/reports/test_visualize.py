@@ -1,0 +1,132 @@
+"""The page and the figures of attention."""
+
+import base64
+import html.parser
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripts import ROOT, assert_refused, run, succeeded
+
+sys.path.insert(0, str(ROOT / "tests" / "exports"))
+from small_models import trained_model
+
+from transformer.exports.workdir import export
+from transformer.streams.attention import attention_of
+
+EVIL = "one </script><script>document.title='X'</script><!-- & \"two\" three عربي 机器 😀"
+PAGE = "transformer/reports/visualize.py"
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def model(random_params):
+    return trained_model(random_params, num_decoder_layers=2)
+
+
+@pytest.fixture(scope="module")
+def directory(model, tmp_path_factory) -> Path:
+    """With a work directory, a page and a figure."""
+    directory = tmp_path_factory.mktemp("visualize")
+    export(model, directory / "run")
+    command = [PAGE, "--workdir=run", f"--source={EVIL}", "--target=two one", "--figure=x.png"]
+    succeeded(run(*command, cwd=directory))
+    return directory
+
+
+class Scripts(html.parser.HTMLParser):
+    """The contents of a page's script elements."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.inside, self.urls = [], False, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.inside = tag == "script"
+        if self.inside:
+            self.found.append("")
+        self.urls += [value for name, value in attributes if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.found[-1] += data
+
+
+def test_the_page_has_the_models_numbers_and_runs_no_text(directory, model):
+    scripts = Scripts((directory / "attention.html").read_text())
+    assert len(scripts.found) == 2
+    assert scripts.urls == []
+    data = json.loads(scripts.found[0])
+    assert data["source"] == EVIL
+    found = attention_of(model, EVIL, "two one")
+    for name, weights in found.maps.items():
+        packed = data["maps"][name]
+        queries, keys = found.tokens(name)
+        assert data["tokens"][packed["queries"]] == [list(token) for token in queries]
+        assert data["tokens"][packed["keys"]] == [list(token) for token in keys]
+        numbers = np.frombuffer(base64.b64decode(packed["data"]), "<u2") / 65535
+        np.testing.assert_allclose(numbers.reshape(packed["shape"]), weights, atol=1e-5)
+
+
+def test_the_figure_is_a_picture(directory):
+    assert (directory / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "no sentence is given"),
+        (["--source= "], "the source sentence is empty"),
+        (["--source=one", "--out=x.txt"], "x.txt must end in .html"),
+        (["--source=one", "--out=", "--figure=x.png/y.png"], "x.png/y.png cannot be written"),
+        (["--source=one", "--figure=y.svg", "--layer=3"], "layer 3 is asked for"),
+        (["--source=one", "--figure=y.svg", "--heads=0"], "head 0 is asked for"),
+        (["--source=one", "--figure=y.svg", "--heads=a"], "must be numbers"),
+    ],
+)
+def test_what_cannot_be_drawn(directory, flags, message):
+    before = sorted(directory.iterdir())
+    refused = run(PAGE, "--workdir=run", "--target=two", *flags, cwd=directory)
+    assert_refused(refused, message)
+    assert sorted(directory.iterdir()) == before
+
+
+@pytest.mark.skipif(
+    BROWSER is None or importlib.util.find_spec("playwright") is None,
+    reason="needs Chromium and playwright",
+)
+@pytest.mark.parametrize("width", [390, 1200])
+def test_in_a_browser(directory, width):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page, errors = browser.new_page(viewport={"width": width, "height": 800}), []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"file://{directory}/attention.html")
+        assert page.title() == "Attention"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        pictures = {page.inner_html("#picture")}
+        page.hover("g.token >> nth=1")
+        assert " looks at: " in page.inner_text("#said")
+        for control, choice in (
+            ("#layer", "0"), ("#head", "1"), ("#map", "encoder"), ("#head", "rollout"),
+            ("#map", "decoder"), ("#view", "matrix"), ("#view", "many"),
+        ):  # fmt: skip
+            page.select_option(control, choice)
+            pictures.add(page.inner_html("#picture"))
+        page.select_option("#view", "matrix")
+        page.check("#words")
+        pictures.add(page.inner_html("#picture"))
+        assert len(pictures) >= 8
+        assert errors == []
+        browser.close()
