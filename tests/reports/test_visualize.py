@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "exports"))
 from small_models import trained_model
 
 from transformer.exports.workdir import export
-from transformer.streams.attention import attention_of
+from transformer.streams.attention_maps import attention_of
 
 EVIL = "one </script><script>document.title='X'</script><!-- & \"two\" three عربي 机器 😀"
 PAGE = "transformer/reports/visualize.py"

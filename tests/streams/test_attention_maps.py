@@ -15,7 +15,7 @@ from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever
 from transformer.data.vocabulary import BOS, EOS
 from transformer.models.convolutional_blocks import ConvolutionalConfig
 from transformer.models.rnn import RNNConfig
-from transformer.streams.attention import (
+from transformer.streams.attention_maps import (
     Token,
     attention_of,
     by_words,

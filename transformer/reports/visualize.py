@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
-from transformer.streams.attention import (
+from transformer.streams.attention_maps import (
     SIDES,
     Attention,
     attention_of,

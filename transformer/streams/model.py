@@ -11,7 +11,7 @@ from transformer.data.vocabulary import Tokenizer
 from transformer.decoding.translation import Translation
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
-from transformer.streams.attention import Attention, attention_of
+from transformer.streams.attention_maps import Attention, attention_of
 from transformer.streams.long_lines import POLICIES, Cutter, join
 from transformer.system.errors import UserError
 
@@ -147,7 +147,7 @@ class Model:
         )
 
     def attention(self, source: str, target: str | None = None) -> Attention:
-        """The attention weights of a pair of sentences; see attention.py.
+        """The attention weights of a pair of sentences; see attention_maps.py.
 
         target: default: the model's own translation. Nothing is split or cut.
         """
