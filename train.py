@@ -17,7 +17,7 @@ if __name__ == "__main__":
 from pathlib import Path
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from transformer.reports.plots import learning_curve
 from transformer.runs import cli, provenance, train
@@ -45,7 +45,11 @@ def main() -> None:
     config_path = Path(config_flags.get_config_filename(flags.FLAGS["config"]))
     if not config_path.is_file():  # config_flags would say so at the first use, at length
         raise UserError(f"there is no config file {config_path}; see configs/")
+    if WORKDIR.value == "":
+        raise UserError("--workdir is empty; name a folder, or leave the flag out")
     workdir = Path(WORKDIR.value or Path("runs") / config_path.stem)
+    if not isinstance(CONFIG.value, ConfigDict):
+        raise UserError(f"get_config of {config_path} returns no ConfigDict; see configs/base.py")
     config = Experiment.from_dict(CONFIG.value.to_dict())
     steps = config.training.steps
     profiled = range(0) if PROFILE.value is None else step_range(PROFILE.value, steps)

@@ -27,6 +27,8 @@ def toy(tmp_path_factory) -> Path:
     (directory / "raises.py").write_text("1 / 0\n")
     (directory / "syntax.py").write_text("def get_config(:\n")
     (directory / "nothing.py").write_text("")
+    (directory / "number.py").write_text("def get_config():\n    return 3\n")
+    (directory / "exits.py").write_text("import sys\n\ndef get_config():\n    sys.exit(3)\n")
     (directory / "notes.txt").write_text("not a model")
     return directory
 
@@ -71,7 +73,14 @@ def tree(directory: Path) -> list[Path]:
         (["--profile=1:1"], ["--profile=1:1", "START < STOP"]),
         (["--profile=-1:1"], ["--profile=-1:1", "START < STOP"]),
         (["--profile=0:3", "--config.training.steps=2"], ["STOP <= training.steps = 2"]),
-        ([f"--config.training.seed={2**63}"], ["training.seed is 9223372036854775808; it must be"]),
+        ([f"--config.training.seed={2**32}"], ["training.seed is 4294967296; it must be in [0,"]),
+        ([f"--config.training.steps={10**30}"], [f"training.steps is {10**30}; it must be less"]),
+        (["--config.tokenizer.vocab_size=3000000000"], ["vocab_size is 3000000000; it must be"]),
+        (["--config.training.tokens_per_update=2000000000"], ["would need at least 37.3 GiB"]),
+        (["--config.data.max_source_length=2000000000"], ["would need at least 37.3 GiB"]),
+        (["--config.model.d_model=4194304"], ["parameters, which need at least"]),
+        (["--config.model.num_encoder_layers=100000000"], ["num_encoder_layers is 100000000"]),
+        (["--config.decoding.beam_size=1000000000"], ["decoding.beam_size is 1000000000"]),
         (["--config.training.steps=0"], ["training.steps is 0", "at least 1"]),
         (["--config.model.dropout=nan"], ["model.dropout is nan"]),
         (["--config.optimizer.max_grad_norm=nan"], ["optimizer.max_grad_norm is nan"]),
@@ -91,6 +100,8 @@ def tree(directory: Path) -> list[Path]:
         (["--config=syntax.py"], ["config file", "SyntaxError"]),
         (["--config=nothing.py"], ["config file", "get_config"]),
         (["--config=folder"], ["config file"]),
+        (["--config=number.py"], ["get_config of number.py returns no ConfigDict"]),
+        (["--config=exits.py"], ["the config file cannot be used: SystemExit: 3"]),
         (["--learning_rate=3"], ["learning_rate"]),
         (["and", "more"], ["unexpected argument 'and'"]),
         # Data.
@@ -123,6 +134,7 @@ def tree(directory: Path) -> list[Path]:
             ["--process_id=2 must be", "less than --num_processes=2"],
         ),
         # The work directory.
+        (["--workdir="], ["--workdir is empty"]),
         (["--workdir=notes.txt"], ["notes.txt", "give another --workdir"]),
         (["--workdir=thesis"], ["thesis is not empty", "give another --workdir"]),
         (["--workdir=notes.txt/run"], ["notes.txt/run"]),

@@ -668,7 +668,9 @@ def test_wmt17_chinese_from_download_to_pairs_without_tensorflow(internet, tmp_p
             "grammar_en_de/de",
             r"unknown dataset 'grammar_en_de/de'; did you mean 'grammar_en_de'",
         ),
-        ("", r"unknown dataset ''; choose one of"),
+        ("", r"'' is no name of a dataset"),
+        ("huggingface:x/y", r"'huggingface:x/y' is no name of a dataset"),
+        ("../x", r"'../x' is no name of a dataset"),
     ],
 )
 def test_unknown_names(tmp_path, name, message):

@@ -30,7 +30,7 @@ class DecodingConfig:
     seed: int = 0
 
     def __post_init__(self):
-        check_range(self, "decoding", "beam_size beam_groups", 1)
+        check_range(self, "decoding", "beam_size beam_groups", 1, 1025)
         check_range(self, "decoding", "length_penalty coverage_penalty max_length_ratio", 0)
         check_range(self, "decoding", "min_length_ratio diversity temperature", 0)
         check_range(self, "decoding", "max_extra_length max_length min_length", 0)

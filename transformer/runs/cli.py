@@ -65,7 +65,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                     f"the config file has no field {field}, which another model.family or "
                     "task.name has; leave it out, or give another --config"
                 ) from error
-            except Exception as error:  # the config file may raise whatever it likes
+            except (Exception, SystemExit) as error:  # it may raise whatever it likes
                 raise UserError(
                     f"the config file cannot be used: {type(error).__name__}: {error}"
                 ) from error
@@ -107,8 +107,13 @@ def one_line_errors() -> Iterator[None]:
             raise
         place = error.filename or "a file"
         message = f"cannot use {place}: {error.strerror}; mend that, or name another place"
+    except MemoryError as error:
+        message = (
+            "out of memory; lower training.tokens_per_update, data.max_source_length or "
+            f"data.max_target_length ({error})"
+        )[:400]
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
             raise
         message = (
             "out of memory on the device; lower training.max_tokens_per_device, or for "

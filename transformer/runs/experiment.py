@@ -291,3 +291,6 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
     if not fits:
         kind = getattr(kind, "__name__", kind)
         raise UserError(f"config.{name} is {value!r}; it must be of type {kind}")
+    # What counts something goes into arrays of 32 bits.
+    if isinstance(value, int) and abs(value) >= 2**31 and name != "training.seed":
+        raise UserError(f"config.{name} is {value}; it must be less than {2**31}")

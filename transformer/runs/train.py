@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer.models.functional import num_params
+from transformer.models.functional import FunctionalModel, num_params
 from transformer.runs import experiment, init_from
 from transformer.runs.checkpoints import Checkpoints, saved_steps
 from transformer.runs.experiment import Experiment
@@ -24,7 +24,7 @@ from transformer.runs.updates import Updates
 from transformer.system import distributed
 from transformer.system.compilation import Compilations, memory_summary, units
 from transformer.system.errors import UserError
-from transformer.system.hardware import peak_flops
+from transformer.system.hardware import memory_limit, memory_of_host, peak_flops
 from transformer.system.locks import lock_workdir
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.profiling import Profile
@@ -82,6 +82,7 @@ def train(
         kind = find_task(config.task.name)
         task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
         _check_same_data(task)
+        _check_memory(config, task.task.model, mesh)
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
         optimizer = make_optimizer(config.optimizer, schedule)
@@ -226,6 +227,28 @@ def _check_same_data(task: TrainingTask) -> None:
             f"process {jax.process_index()} reads other data than process 0, or has made another "
             "tokenizer of it; put the data where all processes read the same"
         )
+
+
+def _check_memory(config: Experiment, model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
+    """Raises UserError for what cannot fit, whatever the optimizer."""
+    limit, host = memory_limit(mesh.local_devices[0]), memory_of_host()
+    everywhere = limit * mesh.size if limit else host * jax.process_count()
+    number = num_params(model.abstract_params())
+    if 8 * number > everywhere:  # each and its gradient, in float32
+        raise UserError(
+            f"the model has {number:,} parameters, which need at least {units(8 * number)} of "
+            f"memory to be trained, and there is {units(everywhere)}; make it smaller"
+        )
+    lengths = [(f"data.{name}", x) for name, x in vars(config.data).items() if "length" in name]
+    for field, tokens in [
+        ("training.tokens_per_update", config.training.tokens_per_update),
+        *lengths,
+    ]:
+        if tokens is not None and 20 * tokens > host:  # a batch is five arrays of 32 bits
+            raise UserError(
+                f"{field} is {tokens}: a batch would need at least {units(20 * tokens)} of memory, "
+                f"and there is {units(host)}; lower it"
+            )
 
 
 def _restore(

@@ -1,5 +1,7 @@
 """What is known of the devices."""
 
+import os
+
 import jax
 
 # Peak of dense bfloat16 matrix products in FLOP/s per JAX device, from the makers' data sheets.
@@ -29,3 +31,8 @@ def peak_flops(device: jax.Device, dtype: str) -> float | None:
 def memory_limit(device: jax.Device) -> int | None:
     """Bytes of the device's own memory that JAX may use; None for a CPU, which has none."""
     return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def memory_of_host() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

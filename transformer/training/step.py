@@ -39,7 +39,7 @@ class TrainingConfig:
         check_range(self, "training", positive, 1)
         check_range(self, "training", "max_tokens_per_device full_validation_every patience", 0)
         check_range(self, "training", "max_loss_rise max_rollbacks", 0)
-        check_range(self, "training", "seed", 0, 2**63)  # a larger one is no key of JAX's
+        check_range(self, "training", "seed", 0, 2**32)  # what all random generators take
         check_range(self, "training", "label_smoothing", 0, 1)
         if self.full_validation_every % self.checkpoint_every:
             raise UserError(

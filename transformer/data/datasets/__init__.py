@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import importlib.resources.abc
 import io
+import re
 import sys
 import types
 from collections.abc import Collection, Iterator
@@ -47,6 +48,8 @@ def get_builder(
     raw_dir that is wrong or that the dataset does not read, and for data in data_dir
     whose format needs TensorFlow.
     """
+    if not re.fullmatch(r"\w+(/[\w.+-]+)?", name):  # TFDS takes paths and other hubs for names
+        raise UserError(f"{name!r} is no name of a dataset; give one such as wmt14_translate/de-en")
     dataset, _, config = name.partition("/")
     cls = _builder_class(dataset)
     configs = [f"{dataset}/{known.name}" for known in cls.BUILDER_CONFIGS]
