@@ -68,7 +68,8 @@ def test_it_is_what_was_chosen(workdir, tmp_path, checkpoint, average_last, step
     assert all(getattr(small, name) == getattr(model, name) for name in names)
     assert small.task.tokenizers.sha256 == model.task.tokenizers.sha256
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
-        "checkpoints", "config.json", "exported.json", "starts.jsonl", "tokenizer.model",
+        "checkpoints", "config.json", "exported.json", "files.json", "starts.jsonl",
+        "tokenizer.model",
     ]  # fmt: skip
     assert not list((tmp_path / "again").glob("checkpoints/*/opt_state"))
     assert {path.name for path in tmp_path.iterdir()} == {"new", "again"}

@@ -6,12 +6,15 @@ import pytest
 
 from transformer.runs.integrity import (
     INVENTORY,
+    check_seal,
     difference,
     digest,
     read_signed,
+    seal,
     signed,
     write_inventory,
 )
+from transformer.system.errors import UserError
 
 # --- Arrays -------------------------------------------------------------------------------
 
@@ -98,3 +101,52 @@ def test_what_is_not_signed_is_nothing(tmp_path, content):
     (tmp_path / "x").write_text(value)
     assert read_signed(tmp_path / "x") is None
     assert read_signed(tmp_path / "y") is None
+
+
+# --- What belongs to all checkpoints ------------------------------------------------------
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    for name in ("config.json", "tokenizer.source.model", "labels.json", "metrics.jsonl"):
+        (tmp_path / name).write_text(f"the content of {name}")
+    seal(tmp_path)
+    return tmp_path
+
+
+def test_an_altered_bit_is_noticed(sealed):
+    check_seal(sealed)
+    (sealed / "metrics.jsonl").write_text("goes on")
+    check_seal(sealed)
+    for name in ("config.json", "tokenizer.source.model", "labels.json"):
+        content = (sealed / name).read_bytes()
+        (sealed / name).write_bytes(bytes([content[0] ^ 1]) + content[1:])
+        with pytest.raises(UserError, match=f"{name} has changed since train.py wrote it"):
+            check_seal(sealed)
+        (sealed / name).write_bytes(content)
+    (sealed / "labels.json").unlink()
+    with pytest.raises(UserError, match=r"labels\.json is missing"):
+        check_seal(sealed)
+
+
+def test_a_deliberate_change(sealed):
+    (sealed / "config.json").write_text("another")
+    (sealed / INVENTORY).unlink()
+    check_seal(sealed)
+
+
+def test_a_process_may_die_while_it_writes(sealed):
+    seal(sealed, {"config.json": "more steps"})
+    check_seal(sealed)
+    (sealed / "config.json").write_text("more steps")
+    check_seal(sealed)
+    seal(sealed)
+    (sealed / "config.json").write_text("the content of config.json")
+    with pytest.raises(UserError, match=r"config\.json has changed"):
+        check_seal(sealed)
+
+
+def test_a_seal_that_is_damaged(sealed):
+    (sealed / INVENTORY).write_text((sealed / INVENTORY).read_text().replace("a", "b", 1))
+    with pytest.raises(UserError, match=r"files\.json is damaged"):
+        check_seal(sealed)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformer.runs import experiment
 from transformer.runs.checkpoint_store import CHECKPOINTS, Store
-from transformer.runs.integrity import signed
+from transformer.runs.integrity import seal, signed
 from transformer.runs.provenance import ORIGIN
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
@@ -57,6 +57,7 @@ def export(model: TrainedModel, directory: Path) -> None:
         experiment.save(temporary, model.config)
         write_atomically(temporary / experiment.EXPORTED, json.dumps(signed(content)) + "\n")
         model.task.save(temporary)
+        seal(temporary)
         for name in HISTORY:
             if (model.workdir / name).exists():
                 (temporary / name).parent.mkdir(exist_ok=True)

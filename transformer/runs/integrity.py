@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.training.step import TrainState
 
@@ -81,6 +82,53 @@ def difference(directory: Path) -> str | None:
         if expected and found[name] != expected:
             return f"{name} is altered"
     return None
+
+
+def seal(workdir: Path, coming: Mapping[str, str] | None = None) -> None:
+    """Notes the hashes of what belongs to all checkpoints: config, tokenizers, labels.
+
+    coming: of a sealed directory, the contents that files are about to get. A process that is
+      killed while it writes them leaves either.
+    """
+    path = workdir / INVENTORY
+    if coming is None:
+        hashes = {name: [_hash_of(workdir / name)] for name in _shared_files(workdir)}
+    elif (hashes := (read_signed(path) or {}).get("files")) is not None:
+        for name, content in coming.items():
+            hashes[name] = [*hashes.get(name, []), hashlib.sha256(content.encode()).hexdigest()]
+    else:
+        return
+    write_atomically(path, json.dumps(signed({"files": hashes}), indent=0))
+
+
+def check_seal(workdir: Path) -> None:
+    """Raises UserError if a file is not what `seal` saw; older directories have no seal."""
+    path = workdir / INVENTORY
+    if not path.exists():
+        return
+    sealed = read_signed(path)
+    if sealed is None:
+        raise UserError(
+            f"{path} is damaged; it has the hashes of the config and the tokenizers. If you trust "
+            "these, remove it"
+        )
+    for name, expected in sealed["files"].items():
+        if not (workdir / name).exists():
+            raise UserError(f"{workdir / name} is missing; restore it")
+        if _hash_of(workdir / name) not in expected:
+            raise UserError(
+                f"{workdir / name} has changed since train.py wrote it; restore it, or, if you "
+                f"changed it on purpose, remove {path}"
+            )
+
+
+def _shared_files(workdir: Path) -> list[str]:
+    patterns = "config.json", "tokenizer*", "vocab.txt", "labels.json"
+    return sorted(path.name for pattern in patterns for path in workdir.glob(pattern))
+
+
+def _hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _files(directory: Path) -> dict[str, list[Any]]:

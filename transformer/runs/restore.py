@@ -14,7 +14,7 @@ from transformer.models.functional import Params
 from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.experiment import Experiment
-from transformer.runs.integrity import read_signed
+from transformer.runs.integrity import check_seal, read_signed
 from transformer.runs.provenance import ROOT
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
@@ -186,6 +186,7 @@ def restore(
       as it is.
     """
     config = experiment.load(workdir)
+    check_seal(workdir)
     kind = find_task(config.task.name)
     task = kind.restore(experiment.with_fields(config, overrides or {}), workdir)
     everywhere = replicated(data_mesh())

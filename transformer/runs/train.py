@@ -14,7 +14,7 @@ from transformer.models.functional import FunctionalModel, num_params
 from transformer.runs import experiment, init_from
 from transformer.runs.checkpoints import Checkpoints, saved_steps
 from transformer.runs.experiment import Experiment
-from transformer.runs.integrity import compile_digest
+from transformer.runs.integrity import check_seal, compile_digest, seal
 from transformer.runs.log import RunLog
 from transformer.runs.loop import Loop
 from transformer.runs.provenance import add_start
@@ -77,6 +77,7 @@ def train(
         # 1. What is wrong with the user's input shows here, before anything is written.
         if first:
             experiment.check_workdir(workdir, config)
+            check_seal(workdir)
         mesh = make_mesh(config.mesh)
         origin = _origin(config, workdir)
         kind = find_task(config.task.name)
@@ -89,8 +90,10 @@ def train(
 
         # 2. The work directory.
         if first:
+            seal(workdir, {"config.json": config.to_json()})
             experiment.save(workdir, config)
             task.task.save(workdir)
+            seal(workdir)
         if origin:
             init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
         metric = kind.metrics[training.best_metric]
