@@ -4,7 +4,8 @@
     python train.py --config=configs/base.py --workdir=runs/base
     python train.py --config=configs/base.py --config.model.num_heads=16 --workdir=runs/h16
 
-A second start with the same --workdir continues where the first one stopped.
+A second start with the same --workdir continues where the first one stopped; --workdir alone is
+enough then, and flags such as --config.training.steps=20000 change what may change.
 --profile=100:103 writes a trace of the updates from step 100 to step 103 to WORKDIR/profile.
 """
 
@@ -42,7 +43,8 @@ PROFILE = flags.DEFINE_string(
 
 def main() -> None:
     distributed.initialize()
-    config_path = Path(config_flags.get_config_filename(flags.FLAGS["config"]))
+    config_file, _, own = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+    config_path = Path(config_file)
     if not config_path.is_file():  # config_flags would say so at the first use, at length
         raise UserError(f"there is no config file {config_path}; see configs/")
     if WORKDIR.value == "":
@@ -59,6 +61,9 @@ def main() -> None:
         "config_file": provenance.relative(str(config_path)),
         "overrides": dict(config_flags.get_override_values(flags.FLAGS["config"])),
     }
+    if own and (earlier := provenance.starts(workdir)):
+        start["config_file"] = earlier[-1]["config_file"]
+        start["overrides"] = {**earlier[-1]["overrides"], **start["overrides"]}
     train.run(config, workdir, profiled, start)
     if distributed.is_first():
         metrics = find_task(config.task.name).metrics

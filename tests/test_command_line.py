@@ -82,6 +82,7 @@ def test_the_work_directory(learned):
     (events,) = (name for name in names if name.startswith("events.out.tfevents."))
     assert names - {events} == {
         "config.json",
+        "files.json",
         "tokenizer.model",
         "metrics.jsonl",
         "starts.jsonl",
@@ -89,6 +90,24 @@ def test_the_work_directory(learned):
         "checkpoints",
     }
     assert sorted(path.name for path in (learned / "checkpoints").iterdir()) == ["120", "240"]
+
+
+def test_a_work_directory_is_enough_to_go_on(learned, tmp_path):
+    shutil.copytree(learned, tmp_path / "run")
+    for split in ("train", "validation"):
+        for side in ("en", "de"):
+            shutil.copy(learned.parent / f"{split}.{side}", tmp_path)
+    refused = run("train.py", "--workdir=run", "--config.training.steps=239", cwd=tmp_path)
+    assert_refused(refused, "run has a checkpoint of step 240, and training.steps is 239")
+    refused = run("train.py", "--workdir=run", "--config.model.d_ff=1", cwd=tmp_path)
+    assert_refused(refused, "run holds a run with another config (model.d_ff was")
+    assert (tmp_path / "run/config.json").read_bytes() == (learned / "config.json").read_bytes()
+    more = ["--workdir", "run", "--config.training.steps=243"]
+    assert b"start    at step 240 of 243" in succeeded(run("train.py", *more, cwd=tmp_path)).out
+    assert metrics(tmp_path / "run")[-1]["step"] == 243
+    begun, gone_on = map(json.loads, (tmp_path / "run/starts.jsonl").read_text().splitlines())
+    assert gone_on["config_file"] == begun["config_file"]
+    assert gone_on["overrides"] == begun["overrides"] | {"training.steps": 243}
 
 
 def evaluate(workdir: Path, *arguments: str) -> dict:

@@ -25,12 +25,15 @@ from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
 from transformer.system.startup import listen_to_interrupts
 
+OWN_CONFIG = Path(__file__).with_name("own_config.py")
+
 
 def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     """Parses the flags and runs `main`; a mistake of the user ends it with one line.
 
     A script with a --config flag, defined without a default, gives its default here:
-    `config_flags` would read it while the flag is being defined, outside of our reach.
+    `config_flags` would read it while the flag is being defined, outside of our reach. A --workdir
+    with a run comes with a config of its own.
     """
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_handler().setFormatter(python_logging.Formatter("warning: %(message)s"))
@@ -45,7 +48,9 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
-        sys.argv.insert(1, f"--config={default_config}")
+        workdir = _workdir_with_a_run(sys.argv)
+        config = f"{OWN_CONFIG}:{workdir}" if workdir else default_config
+        sys.argv.insert(1, f"--config={config}")
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
         with one_line_errors():
@@ -87,6 +92,12 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
             distributed.end(1, traceback.format_exc())
 
     app.run(guarded, flags_parser=parse)
+
+
+def _workdir_with_a_run(argv: Sequence[str]) -> str | None:
+    given = [re.match(r"--?workdir(?:=(.*))?$", arg) for arg in argv]
+    found = [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
+    return found[-1] if found and (Path(found[-1]) / "config.json").is_file() else None
 
 
 @contextlib.contextmanager

@@ -78,6 +78,11 @@ def train(
         if first:
             experiment.check_workdir(workdir, config)
             check_seal(workdir)
+            if (done := max(saved_steps(workdir), default=0)) > training.steps:
+                raise UserError(
+                    f"{workdir} has a checkpoint of step {done}, and training.steps is "
+                    f"{training.steps}; give at least {done}, or another --workdir"
+                )
         mesh = make_mesh(config.mesh)
         origin = _origin(config, workdir)
         kind = find_task(config.task.name)
