@@ -58,7 +58,7 @@ def corpus_scores(
     language = _primary_subtag(target_language)
     scores: dict[str, dict] = {}
     for name, metric in (
-        ("bleu", _bleu_metric(language, is_tokenized)),
+        ("bleu", bleu_metric(language, is_tokenized)),
         ("chrf", CHRF()),
         ("ter", _ter_metric(language, is_tokenized)),
     ):
@@ -83,7 +83,7 @@ def corpus_scores(
 
 def check_language(*, target_language: str, is_tokenized: bool) -> None:
     """Raises UserError for a language whose tokenizer is not installed."""
-    _bleu_metric(_primary_subtag(target_language), is_tokenized)
+    bleu_metric(target_language, is_tokenized)
 
 
 def bleu(
@@ -95,7 +95,7 @@ def bleu(
 ) -> float:
     """The `bleu` score of `corpus_scores` alone, for validation during training."""
     hypotheses, references = _checked(hypotheses, references)
-    metric = _bleu_metric(_primary_subtag(target_language), is_tokenized)
+    metric = bleu_metric(target_language, is_tokenized)
     return metric.corpus_score(hypotheses, [references]).score
 
 
@@ -153,7 +153,9 @@ def _ter_metric(language: str, is_tokenized: bool) -> TER:
     return TER(asian_support=by_character, normalized=by_character)
 
 
-def _bleu_metric(language: str, is_tokenized: bool) -> BLEU:
+def bleu_metric(target_language: str, is_tokenized: bool) -> BLEU:
+    """sacreBLEU's metric behind `bleu`; UserError if it needs what is not installed."""
+    language = _primary_subtag(target_language)
     if is_tokenized:
         return BLEU(tokenize="none", force=True)
     try:

@@ -7,16 +7,15 @@ It reads what evaluate.py has written. The runs must have translated the same se
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from absl import flags
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from transformer.evaluation import scores
-from transformer.runs import cli, experiment
+from transformer.reports.translations import bleu_by_length, groups, read
+from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import folder_allows, write_atomically
 
@@ -26,53 +25,6 @@ BOUNDS = flags.DEFINE_list(
     "bounds", ["8", "12", "16", "20"], "The most words of each group but the last."
 )
 OUT = flags.DEFINE_string("out", "by_length.png", "The PNG file to write.")
-
-
-class Texts(NamedTuple):
-    """What evaluate.py has written of a split, line by line."""
-
-    sources: list[str]
-    references: list[str]
-    hypotheses: list[str]
-
-
-def read(workdir: Path, split: str) -> Texts:
-    folder = workdir / "eval" / split
-    try:
-        texts = Texts(
-            *(
-                (folder / f"{name}.txt").read_text(encoding="utf-8").split("\n")[:-1]
-                for name in Texts._fields
-            )
-        )
-    except OSError as error:
-        raise UserError(
-            f"cannot read {error.filename}: {error.strerror}; evaluate the run first: "
-            f"python evaluate.py --workdir={workdir} --split={split}"
-        ) from error
-    if len({len(lines) for lines in texts}) > 1:
-        raise UserError(f"{folder} has files of different lengths; evaluate the run again")
-    return texts
-
-
-def groups(sources: Sequence[str], bounds: Sequence[int]) -> dict[str, list[int]]:
-    """The sentences with 1 to bounds[0] words, and so on, by name; the last has no upper bound."""
-    lows = [1, *[bound + 1 for bound in bounds]]
-    names = [f"{low}-{high}" for low, high in zip(lows, bounds, strict=False)] + [f"{lows[-1]}+"]
-    found: dict[str, list[int]] = {name: [] for name in names}
-    for i, source in enumerate(sources):
-        found[names[sum(len(source.split()) > bound for bound in bounds)]].append(i)
-    return {name: members for name, members in found.items() if members}
-
-
-def bleu_by_length(workdir: Path, texts: Texts, bounds: Sequence[int]) -> dict[str, float]:
-    """BLEU of each group, of the kind that evaluate.py reports."""
-    data = experiment.load(workdir).data
-    kind = {"target_language": data.target_language, "is_tokenized": data.is_tokenized}
-    return {
-        name: scores.bleu(*([side[i] for i in members] for side in reversed(texts[1:])), **kind)
-        for name, members in groups(texts.sources, bounds).items()
-    }
 
 
 def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]) -> None:

@@ -26,8 +26,8 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
         "config": recorded_fields(model.config),
         "checkpoint_steps": model.steps,
         "steps": model.last_step,
-        "target_tokens": int(_total(metrics, "target_tokens")),
-        "training_seconds": round(_total(metrics, "seconds")),
+        "target_tokens": int(total(metrics, "target_tokens")),
+        "training_seconds": round(total(metrics, "seconds")),
         # A start after the last step has trained nothing, but may have said that this is the end.
         "starts": [
             {name: value for name, value in start.items() if name not in apart}
@@ -128,5 +128,7 @@ def _metrics(model: TrainedModel) -> list[dict[str, float]]:
     return [line for line in metrics if line["step"] <= model.last_step]
 
 
-def _total(metrics: list[dict[str, float]], name: str) -> float:
-    return max(line[f"total/{name}"] for line in metrics if f"total/{name}" in line)
+def total(metrics: list[dict[str, float]], name: str) -> float:
+    """The last value of a total, which counts on over starts; 0 if there is none yet."""
+    found = [line[f"total/{name}"] for line in metrics if f"total/{name}" in line]
+    return max(found, default=0.0)

@@ -1,0 +1,98 @@
+"""The page about runs, and the table."""
+
+import csv
+import dataclasses
+import json
+
+import pytest
+from scripts import assert_refused, run, succeeded
+from small_configs import MODEL, PAPER
+
+from transformer.evaluation.scores import corpus_scores
+from transformer.runs import experiment
+
+SCRIPT = "transformer/reports/report.py"
+REFERENCES = [f"das ist der Satz Nummer {i} hier ." for i in range(30)]
+SOURCES = [f"this is <b>{i}</b> & more" for i in range(30)]
+
+
+def write_run(workdir, d_ff, hypotheses, steps=40):
+    config = dataclasses.replace(PAPER, model=dataclasses.replace(MODEL, d_ff=d_ff))
+    experiment.save(workdir, config)
+    lines = []
+    for step in range(10, steps + 1, 10):
+        train = {"train/nll": 9 / step, "train/tokens_per_second": 100.0 + step}
+        lines.append(
+            {"step": step, **train, "total/target_tokens": 1e5 * step, "total/seconds": 6.0 * step}
+        )
+        lines.append({"step": step, "eval/validation/nll": abs(30 - step) + 1.0})
+    (workdir / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    if hypotheses:
+        folder = workdir / "eval/test"
+        folder.mkdir(parents=True)
+        texts = {"sources": SOURCES, "references": REFERENCES, "hypotheses": hypotheses}
+        for name, text in texts.items():
+            (folder / f"{name}.txt").write_text("".join(f"{line}\n" for line in text))
+        scores = corpus_scores(hypotheses, REFERENCES, target_language="de")
+        (folder / "scores.json").write_text(json.dumps({**scores, "examples": 30}))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("report")
+    write_run(directory / "a", 7, [*REFERENCES[:29], "<script>alert(1)</script>"])
+    write_run(directory / "b", 9, ["das ist falsch", *REFERENCES[1:]], steps=30)
+    write_run(directory / "unfinished", 7, None, steps=10)
+    return directory
+
+
+def test_a_page_about_a_run(directory):
+    said = succeeded(run(SCRIPT, "--workdir=a", cwd=directory)).out.decode()
+    facts = dict(line.split("  ", 1) for line in said.splitlines()[:-1])
+    facts = {name: value.strip() for name, value in facts.items()}
+    assert facts["best nll"] == "1"
+    assert facts["last nll"] == "11"
+    assert facts["updates"] == "40"
+    assert facts["million target tokens"] == "4"
+    assert facts["minutes"] == "4"
+    assert facts["tokens per second"] == "130"  # the upper of the two in the middle
+    page = (directory / "a/report.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "this is &lt;b&gt;29&lt;/b&gt; &amp; more" in page
+    bleu = json.loads((directory / "a/eval/test/scores.json").read_text())["bleu"]
+    assert f"{bleu['score']:.2f}" in page
+    assert bleu["signature"] in page
+    assert page.count("<svg") == 1
+    assert 'src="' not in page
+    assert 'href="http' not in page
+    assert "Is the difference chance?" not in page
+
+
+def test_runs_side_by_side(directory):
+    command = [SCRIPT, "--workdir=a,b,unfinished", "--out=compared.html", "--format=csv"]
+    said = succeeded(run(*command, cwd=directory)).out.decode()
+    rows = {row["run"]: row for row in csv.DictReader(said.splitlines())}
+    assert [rows[name]["model.d_ff"] for name in ("a", "b", "unfinished")] == ["7", "9", "7"]
+    assert [rows[name]["best nll"] for name in ("a", "b", "unfinished")] == ["1", "1", "21"]
+    assert rows["unfinished"]["test bleu"] == ""
+    assert float(rows["a"]["test bleu"]) > 90
+    assert "model.d_k" not in rows["a"]
+    page = (directory / "compared.html").read_text()
+    assert "Is the difference chance?" in page
+    differing = page[page.index("that differ most") :]
+    assert differing.index("das ist falsch") < differing.index(REFERENCES[3])
+    markdown = succeeded(run(*command[:-1], "--format=md", cwd=directory)).out.decode()
+    assert markdown.startswith("| run | model.d_ff |")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "no run is given"),
+        (["--workdir=nowhere"], "nowhere is not a work directory"),
+        (["--workdir=a", "--out=a"], "--out=a cannot be written"),
+    ],
+)
+def test_what_is_refused(directory, flags, message):
+    assert_refused(run(SCRIPT, *flags, cwd=directory), message)

@@ -1,0 +1,56 @@
+"""The translations that evaluate.py has written, for reports."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer.evaluation import scores
+from transformer.runs import experiment
+from transformer.system.errors import UserError
+
+
+class Texts(NamedTuple):
+    """What evaluate.py has written of a split, line by line."""
+
+    sources: list[str]
+    references: list[str]
+    hypotheses: list[str]
+
+
+def read(workdir: Path, split: str) -> Texts:
+    folder = workdir / "eval" / split
+    try:
+        texts = Texts(
+            *(
+                (folder / f"{name}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+                for name in Texts._fields
+            )
+        )
+    except OSError as error:
+        raise UserError(
+            f"cannot read {error.filename}: {error.strerror}; evaluate the run first: "
+            f"python evaluate.py --workdir={workdir} --split={split}"
+        ) from error
+    if len({len(lines) for lines in texts}) > 1:
+        raise UserError(f"{folder} has files of different lengths; evaluate the run again")
+    return texts
+
+
+def groups(sources: Sequence[str], bounds: Sequence[int]) -> dict[str, list[int]]:
+    """The sentences with 1 to bounds[0] words, and so on, by name; the last has no upper bound."""
+    lows = [1, *[bound + 1 for bound in bounds]]
+    names = [f"{low}-{high}" for low, high in zip(lows, bounds, strict=False)] + [f"{lows[-1]}+"]
+    found: dict[str, list[int]] = {name: [] for name in names}
+    for i, source in enumerate(sources):
+        found[names[sum(len(source.split()) > bound for bound in bounds)]].append(i)
+    return {name: members for name, members in found.items() if members}
+
+
+def bleu_by_length(workdir: Path, texts: Texts, bounds: Sequence[int]) -> dict[str, float]:
+    """BLEU of each group, of the kind that evaluate.py reports."""
+    data = experiment.load(workdir).data
+    kind = {"target_language": data.target_language, "is_tokenized": data.is_tokenized}
+    return {
+        name: scores.bleu(*([side[i] for i in members] for side in reversed(texts[1:])), **kind)
+        for name, members in groups(texts.sources, bounds).items()
+    }
