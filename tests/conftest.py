@@ -1,8 +1,13 @@
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+# These tests may be a background job, which ignores Ctrl-C, or started by nohup.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Broadcasting between ranks hides mistakes of shape.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # What these tests compile runs once or twice: a third of the time to compile is worth more.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.system.sharding import replicated, split_over_all
-from transformer.system.startup import STOP_SIGNALS, STOPPED
+from transformer.system.startup import STOPPED, stop_signals
 
 
 class Stopped(SystemExit):
@@ -37,11 +37,7 @@ class StopRequest:
     def __enter__(self) -> Self:
         self._received = False
         self._polled = False
-        self._old = {
-            number: signal.signal(number, self._handle)
-            for number in (*STOP_SIGNALS, signal.SIGINT)
-            if signal.getsignal(number) != signal.SIG_IGN  # nohup
-        }
+        self._old = {number: signal.signal(number, self._handle) for number in stop_signals()}
         return self
 
     def __exit__(self, *_) -> None:

@@ -29,11 +29,19 @@ def use_huge_pages() -> None:
 def stop_when_told() -> None:
     """A signal to stop ends the process with code 75, until there is something to save.
 
-    A signal that is ignored stays ignored (nohup).
+    One that is ignored (SIGHUP, by nohup) stays ignored.
     """
-    for number in (*STOP_SIGNALS, signal.SIGINT):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda *_: os._exit(STOPPED))
+    for number in stop_signals():
+        signal.signal(number, lambda *_: os._exit(STOPPED))
+
+
+def stop_signals() -> list[signal.Signals]:
+    """What stops a run; not SIGHUP under nohup.
+
+    A shell lets background jobs ignore SIGINT. Who sends it to one of ours means it.
+    """
+    heard = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    return [*heard, signal.SIGINT]
 
 
 def be_quiet_when_interrupted() -> None:
