@@ -29,7 +29,7 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 
 restore_model = restore.define_flags()
-flags.adopt_module_key_flags(restore)  # for --help
+flags.adopt_module_key_flags(distributed)  # for --help
 SPLIT = flags.DEFINE_list(
     "split", "test", "train, validation, test, or another split of the run's data set; or several."
 )

@@ -13,13 +13,15 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import app, flags, logging
 
-from transformer.runs.experiment import check_field
+from transformer.runs import help
+from transformer.runs.experiment import type_of_field
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
@@ -54,12 +56,15 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
         with one_line_errors():
+            if help.is_asked_for(argv):
+                print(help.text())
+                sys.stdout.flush()  # a reader that is gone shows here
+                sys.exit(0)
             given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
             overrides = [override[1] for override in given if override]
-            for override in overrides:
-                check_field(override)
+            types = {override: type_of_field(override) for override in overrides}
             try:
-                rest = flags.FLAGS(list(argv))
+                rest = flags.FLAGS([_whole(arg, types) for arg in argv])
             except flags.Error as error:
                 raise UserError(f"{error}; see --help and configs/base.py") from error
             except AttributeError as error:
@@ -92,6 +97,14 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
             distributed.end(1, traceback.format_exc())
 
     app.run(guarded, flags_parser=parse)
+
+
+def _whole(arg: str, types: Mapping[str, Any]) -> str:
+    """1e5 as 100000, where a field is a whole number."""
+    match = re.fullmatch(r"(--?config\.(.*)=)(\d+(?:\.\d+)?e\+?\d+)", arg, re.I)
+    if not match or types[match[2]] not in (int, int | None) or float(match[3]) % 1:
+        return arg
+    return f"{match[1]}{float(match[3]):.0f}"
 
 
 def _workdir_with_a_run(argv: Sequence[str]) -> str | None:

@@ -1,7 +1,6 @@
 """A trained model, restored from its work directory and ready for use."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -11,11 +10,10 @@ from absl import flags
 
 from transformer.decoding.translation import DecodingConfig
 from transformer.models.functional import Params
-from transformer.runs import experiment
+from transformer.runs import experiment, fields
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
-from transformer.runs.provenance import ROOT
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, replicated
@@ -64,9 +62,6 @@ def define_flags() -> Callable[..., TrainedModel]:
     """
     string, integer = flags.DEFINE_string, flags.DEFINE_integer
     workdir = string("workdir", None, "The work directory of a training run.")
-    ensemble = flags.DEFINE_list(
-        "ensemble", None, "More work directories, whose models decode together with --workdir's."
-    )
     checkpoint = flags.DEFINE_enum(
         "checkpoint",
         None,
@@ -79,10 +74,15 @@ def define_flags() -> Callable[..., TrainedModel]:
         "Checkpoints to average (default: the last 5, or all if fewer).",
         lower_bound=1,
     )
+    ensemble = flags.DEFINE_list(
+        "ensemble", None, "More work directories, whose models decode together with --workdir's."
+    )
     overrides = {
         **{f"decoding.{name}": flag for name, flag in _decoding_flags().items()},
-        "data.data_dir": string("data_dir", None, "Overrides the run's data.data_dir."),
-        "data.raw_dir": string("raw_dir", None, "Overrides the run's data.raw_dir."),
+        "data.data_dir": string(
+            "data_dir", None, "Where TFDS keeps data sets and we keep the tokenised text."
+        ),
+        "data.raw_dir": string("raw_dir", None, "A local folder with the raw files."),
     }
 
     def restore_chosen(**instead: Any) -> TrainedModel:
@@ -113,28 +113,13 @@ def _decoding_flags() -> dict[str, flags.FlagHolder]:
         float: flags.DEFINE_float,
         str: flags.DEFINE_string,
     }
-    comments = _comments((ROOT / "configs" / "base.py").read_text(encoding="utf-8"))
+    comments = fields.comments(fields.BASE)
     defined = {}
     for field in dataclasses.fields(DecodingConfig):
         kind = next(kind for kind in kinds if kind in (field.type, *get_args(field.type)))
         comment = comments[f"decoding.{field.name}"]
-        defined[field.name] = kinds[kind](field.name, None, f"{comment}. Overrides the config.")
+        defined[field.name] = kinds[kind](field.name, None, f"{comment}.")
     return defined
-
-
-def _comments(source: str) -> dict[str, str]:
-    """What a config file says of each field, as decoding.beam_size, above it and beside it.
-
-    A field of which it says nothing shares what is said of the one before.
-    """
-    found, above, words = {}, [], ""
-    for line in source.splitlines():
-        if match := re.fullmatch(r" *config\.(\w+\.\w+) = [^#]*(?:# (.*))?", line):
-            words = " ".join([*above, match[2] or ""]).strip().removesuffix(".") or words
-            found[match[1]] = words[:1].upper() + words[1:]
-        comment = re.fullmatch(r" *# (.*)", line)
-        above = [*above, comment[1]] if comment else []
-    return found
 
 
 def as_one(models: Sequence[TrainedModel]) -> TrainedModel:

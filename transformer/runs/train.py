@@ -28,7 +28,13 @@ from transformer.system.hardware import memory_limit, memory_of_host, peak_flops
 from transformer.system.locks import lock_workdir
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.profiling import Profile
-from transformer.system.sharding import bytes_per_device, make_mesh, state_sharding
+from transformer.system.sharding import (
+    bytes_per_device,
+    data_mesh,
+    make_mesh,
+    state_sharding,
+    without_a_rule,
+)
 from transformer.tasks.task import TrainingTask, find_task
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
@@ -94,13 +100,7 @@ def train(
         optimizer = make_optimizer(config.optimizer, schedule)
 
         # 2. The work directory.
-        if first:
-            seal(workdir, {"config.json": config.to_json()})
-            experiment.save(workdir, config)
-            task.task.save(workdir)
-            seal(workdir)
-        if origin:
-            init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
+        _begin(workdir, config, task, origin)
         metric = kind.metrics[training.best_metric]
         checkpoints = stack.enter_context(
             contextlib.closing(
@@ -173,6 +173,35 @@ def train(
     print(f"done     {at.step} steps; python evaluate.py --workdir={workdir} --split=test")
 
 
+def prepare(config: Experiment, workdir: Path) -> None:
+    """What `train` does before it needs its devices: the data, and a work directory to begin in.
+
+    For clusters whose nodes with devices have no network. One process on any machine does it.
+    """
+    with lock_workdir(workdir):
+        experiment.check_workdir(workdir, config)
+        check_seal(workdir)
+        origin = _origin(config, workdir)
+        mesh = data_mesh(jax.local_devices()[:1])
+        kind = find_task(config.task.name)
+        task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
+        _begin(workdir, config, task, origin)
+    print(f"prepared {workdir}; python train.py --workdir={workdir}")
+
+
+def _begin(
+    workdir: Path, config: Experiment, task: TrainingTask, origin: TrainedModel | None
+) -> None:
+    """Writes what a run has before its first checkpoint."""
+    if distributed.is_first():
+        seal(workdir, {"config.json": config.to_json()})
+        experiment.save(workdir, config)
+        task.task.save(workdir)
+        seal(workdir)
+    if origin:
+        init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
+
+
 class Programs(NamedTuple):
     """What is compiled for a run before its first step."""
 
@@ -202,6 +231,11 @@ def prepare_programs(config: Experiment, task: TrainingTask, optimizer: Any, mes
         f"{' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())}",
         flush=True,
     )
+    if names := without_a_rule(shapes.params, model.sharding):
+        print(
+            f"note     the family's sharding table has no row for {', '.join(names)}: copied to "
+            "every device"
+        )
     init = jax.jit(
         lambda: init_state(model, optimizer, config.training.seed), out_shardings=shardings
     )

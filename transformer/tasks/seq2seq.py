@@ -206,7 +206,8 @@ class Seq2SeqTraining:
         variables = state.params, state.extra
         texts = sources, references, hypotheses
         found |= self.task.validation_scores(variables, "validation", *texts)
-        return found, _examples(*texts)
+        turn = int(state.step) // self.training.checkpoint_every
+        return found, _examples(*([lines[turn % len(lines)]] for lines in texts))
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers
@@ -246,7 +247,8 @@ def prepare(
             "a packed row apart; set data.packing to False"
         )
     # 1. Text and tokenizers. One process makes what is new; the others find it.
-    print(f"data     preparing it, in {data.data_dir} if new", flush=True)
+    if not data.uses_text_files:
+        print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
         source, validation_source = training_source(data), open_source(data, "validation")
