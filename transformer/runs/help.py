@@ -35,7 +35,7 @@ def text() -> str:
     own = by_module.get(sys.argv[0], [])
     shared = by_module.get(restore.__name__, [])  # if the script has defined them
     adopted = flags.FLAGS.key_flags_by_module_dict().get(sys.argv[0], [])
-    members = {flag.name: flag for flag in [*shared, *own, *adopted]}
+    members = {flag.name: flag for flag in [*shared, *adopted, *own]}
     later = {name for names in LATER.values() for name in names}
     groups = {"Flags": [flag for name, flag in members.items() if name not in later]}
     for title, names in LATER.items():

@@ -29,7 +29,7 @@ class TrainedModel:
     config: Experiment  # as in WORKDIR/config.json
     task: TrainedTask
     steps: list[int]  # of the checkpoint, or of those averaged
-    checkpoint: str  # which of CHECKPOINTS these are
+    checkpoint: str  # which of CHECKPOINTS these are, or a step
     last_step: int  # that the run has a checkpoint of
     stopped_early: bool  # by training.patience
     params: Params | list[Params]  # of an ensemble: those of each model
@@ -62,11 +62,11 @@ def define_flags() -> Callable[..., TrainedModel]:
     """
     string, integer = flags.DEFINE_string, flags.DEFINE_integer
     workdir = string("workdir", None, "The work directory of a training run.")
-    checkpoint = flags.DEFINE_enum(
+    checkpoint = string(
         "checkpoint",
         None,
-        CHECKPOINTS,
-        "Which parameters to use (default: the best, or those that were exported).",
+        "Which parameters to use: best, last, average, or a step such as 1000 (default: the best, "
+        "or those that were exported).",
     )
     average_last = integer(
         "average_last",
@@ -164,12 +164,16 @@ def restore(
     average_last: int | None = None,
     overrides: dict[str, Any] | None = None,
 ) -> TrainedModel:
-    """Restores the 'last' or 'best' checkpoint, or the 'average' of the last few.
+    """Restores the 'last' or 'best' checkpoint, that of a step, or the 'average' of the last few.
 
     An export holds one set of parameters, and no other can be asked for.
     overrides: values for fields of the config, such as decoding.beam_size; None leaves a field
       as it is.
     """
+    if checkpoint and checkpoint not in CHECKPOINTS and not checkpoint.isdecimal():
+        raise UserError(
+            f"--checkpoint={checkpoint}: it must be {', '.join(CHECKPOINTS)}, or a step"
+        )
     config = experiment.load(workdir)
     check_seal(workdir)
     kind = find_task(config.task.name)
@@ -232,6 +236,13 @@ def _chosen(
         raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
     last_step = steps[-1]
     patience = checkpoints.patience(last_step)
+    if checkpoint.isdecimal():
+        if int(checkpoint) not in steps:
+            raise UserError(
+                f"{workdir} has no checkpoint of step {checkpoint}; it has: "
+                f"{', '.join(map(str, steps))} (training.keep_last says how many are kept)"
+            )
+        return [int(checkpoint)], last_step, patience
     if checkpoint != "average":
         steps = [last_step if checkpoint == "last" else checkpoints.best_step()]
         return steps, last_step, patience

@@ -11,6 +11,7 @@ import jax
 from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
+from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
 from transformer.decoding.config import DecodingConfig
@@ -326,6 +327,23 @@ def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, di
 
 def _examples(sources: list[str], references: list[str], hypotheses: list[str]) -> str:
     return examples({"source": sources, "reference": references, "translation": hypotheses})
+
+
+def score_test_set(
+    target_language: str, is_tokenized: bool, test: TestSet, hypotheses: list[str]
+) -> Outputs:
+    """Translations of a test set, whoever made them; those of process 0 are scored."""
+    texts = {"sources": test.sources} if test.sources else {}
+    for number, references in enumerate(test.references, start=1):
+        texts["references" if number == 1 else f"references.{number}"] = references
+    texts["hypotheses"] = hypotheses
+    found = {}
+    if distributed.is_first():
+        kind = {"target_language": target_language, "is_tokenized": is_tokenized}
+        found = scores.corpus_scores(hypotheses, *test.references, **kind)
+    shown = {"source": test.sources} if test.sources else {}
+    shown |= {"reference": test.references[0], "translation": hypotheses}
+    return Outputs(texts, found, examples(shown))
 
 
 def _kind_of_text(data: DataConfig) -> dict[str, Any]:
