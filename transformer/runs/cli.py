@@ -22,6 +22,7 @@ from absl import app, flags, logging
 
 from transformer.runs import help
 from transformer.runs.experiment import type_of_field
+from transformer.runs.provenance import ROOT
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
@@ -64,7 +65,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
             overrides = [override[1] for override in given if override]
             types = {override: type_of_field(override) for override in overrides}
             try:
-                rest = flags.FLAGS([_whole(arg, types) for arg in argv])
+                rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
             except flags.Error as error:
                 raise UserError(f"{error}; see --help and configs/base.py") from error
             except AttributeError as error:
@@ -105,6 +106,13 @@ def _whole(arg: str, types: Mapping[str, Any]) -> str:
     if not match or types[match[2]] not in (int, int | None) or float(match[3]) % 1:
         return arg
     return f"{match[1]}{float(match[3]):.0f}"
+
+
+def _of_the_package(arg: str) -> str:
+    """--config=configs/base.py also where the package is installed and there is no such folder."""
+    flag, _, path = arg.partition("=")
+    is_ours = flag.lstrip("-") == "config" and (ROOT / path).is_file()
+    return f"{flag}={ROOT / path}" if is_ours and not Path(path).exists() else arg
 
 
 def _workdir_with_a_run(argv: Sequence[str]) -> str | None:
