@@ -22,5 +22,10 @@ extras["test"] += extras["bert"]
 extras["bert-test"] += extras["test"]
 setup(
     install_requires=packages("requirements.txt"),
-    extras_require={**extras, "gpu": ["jax[cuda13]"], "gpu12": ["jax[cuda12]"], "tpu": ["jax[tpu]"]},
+    extras_require={
+        **extras,
+        "gpu": ["jax[cuda13]"],
+        "gpu12": ["jax[cuda12]"],
+        "tpu": ["jax[tpu]"],
+    },
 )

@@ -24,7 +24,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from transformer.reports.plots import learning_curve
-from transformer.runs import cli, fields, provenance, train
+from transformer.runs import cli, fields, init_from, provenance, train
 from transformer.runs.experiment import Experiment
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -60,7 +60,12 @@ def main() -> None:
     workdir = Path(WORKDIR.value or Path("runs") / config_path.stem)
     if not isinstance(CONFIG.value, ConfigDict):
         raise UserError(f"get_config of {config_path} returns no ConfigDict; see configs/base.py")
+    if own and WORKDIR.value is None:
+        raise UserError("--workdir is missing; name a folder for the run that begins there")
     config = Experiment.from_dict(CONFIG.value.to_dict())
+    overrides = dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    if config.training.init_from:
+        config = init_from.with_its_model(config, workdir, overrides)
     if FIELDS.value:
         print(fields.listing(config))
         return
@@ -75,11 +80,11 @@ def main() -> None:
     start = {
         **provenance.conditions(),
         "config_file": provenance.relative(str(config_path)),
-        "overrides": dict(config_flags.get_override_values(flags.FLAGS["config"])),
+        "overrides": overrides,
     }
-    if own and (earlier := provenance.starts(workdir)):
+    if own and (earlier := provenance.starts(Path(own))):
         start["config_file"] = earlier[-1]["config_file"]
-        start["overrides"] = {**earlier[-1]["overrides"], **start["overrides"]}
+        start["overrides"] = {**earlier[-1]["overrides"], **overrides}
     train.run(config, workdir, profiled, start)
     if distributed.is_first():
         metrics = find_task(config.task.name).metrics

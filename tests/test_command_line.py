@@ -111,6 +111,24 @@ def test_a_work_directory_is_enough_to_go_on(learned, tmp_path):
     assert gone_on["overrides"] == begun["overrides"] | {"training.steps": 243}
 
 
+def test_fine_tuning_is_one_short_command(learned, tmp_path):
+    for split in ("train", "validation"):
+        for side in ("en", "de"):
+            shutil.copy(learned.parent / f"{split}.{side}", tmp_path)
+    origin = f"--config.training.init_from={learned}"
+    short = [origin, "--config.training.steps=1", "--config.training.full_validation_every=0"]
+    short.append("--config.training.best_metric=nll")
+    assert_refused(run("train.py", *short, cwd=tmp_path), "--workdir is missing; name a folder")
+    done = succeeded(run("train.py", *short, "--workdir=tuned", cwd=tmp_path))
+    assert f"initial  the best of {learned}, step(s) ".encode() in done.out
+    assert metrics(tmp_path / "tuned")[0]["train/nll"] < 1.5
+    assert experiment.load(tmp_path / "tuned").model == experiment.load(learned).model
+    (start,) = map(json.loads, (tmp_path / "tuned/starts.jsonl").read_text().splitlines())
+    assert start["config_file"] == "configs/base.py"
+    assert start["overrides"]["model.d_model"] == 32
+    assert start["overrides"]["training.steps"] == 1
+
+
 def evaluate(workdir: Path, *arguments: str) -> dict:
     """The scores of the test split, or of what the flags say."""
     succeeded(run("evaluate.py", "--workdir=run", *arguments, cwd=workdir.parent))

@@ -21,7 +21,7 @@ import jax
 from absl import app, flags, logging
 
 from transformer.runs import help
-from transformer.runs.experiment import type_of_field
+from transformer.runs.experiment import is_run, type_of_field
 from transformer.runs.provenance import ROOT
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
@@ -36,7 +36,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
 
     A script with a --config flag, defined without a default, gives its default here:
     `config_flags` would read it while the flag is being defined, outside of our reach. A --workdir
-    with a run comes with a config of its own.
+    with a run comes with a config of its own; else a run to begin with, training.init_from, does.
     """
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_handler().setFormatter(python_logging.Formatter("warning: %(message)s"))
@@ -51,8 +51,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
-        workdir = _workdir_with_a_run(sys.argv)
-        config = f"{OWN_CONFIG}:{workdir}" if workdir else default_config
+        run_with_it = _run_whose_config_counts(sys.argv)
+        config = f"{OWN_CONFIG}:{run_with_it}" if run_with_it else default_config
         sys.argv.insert(1, f"--config={config}")
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
@@ -115,10 +115,13 @@ def _of_the_package(arg: str) -> str:
     return f"{flag}={ROOT / path}" if is_ours and not Path(path).exists() else arg
 
 
-def _workdir_with_a_run(argv: Sequence[str]) -> str | None:
-    given = [re.match(r"--?workdir(?:=(.*))?$", arg) for arg in argv]
-    found = [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
-    return found[-1] if found and (Path(found[-1]) / "config.json").is_file() else None
+def _run_whose_config_counts(argv: Sequence[str]) -> str | None:
+    for flag in ("workdir", "config.training.init_from"):
+        given = [re.match(rf"--?{re.escape(flag)}(?:=(.*))?$", arg) for arg in argv]
+        found = [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
+        if found and is_run(folder := Path(found[-1]).expanduser()):
+            return str(folder)
+    return None
 
 
 @contextlib.contextmanager

@@ -167,6 +167,15 @@ def type_of_field(path: str) -> Any:
     return sections[section][field]
 
 
+def is_run(directory: Path) -> bool:
+    """Whether it has a run's config. A folder of Hugging Face's has another of that name."""
+    path = directory / "config.json"
+    try:
+        return path.is_file() and '"training"' in path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return True  # which `load` explains
+
+
 def load(workdir: Path) -> Experiment:
     """The experiment of a work directory; raises UserError if it has none that can be used."""
     path = workdir / "config.json"
