@@ -85,11 +85,15 @@ def main() -> None:
     if own and (earlier := provenance.starts(Path(own))):
         start["config_file"] = earlier[-1]["config_file"]
         start["overrides"] = {**earlier[-1]["overrides"], **overrides}
-    train.run(config, workdir, profiled, start)
-    if distributed.is_first():
-        metrics = find_task(config.task.name).metrics
-        directions = {name: metric.better for name, metric in metrics.items()}
+    metrics = find_task(config.task.name).metrics
+    directions = {name: metric.better for name, metric in metrics.items()}
+
+    def draw() -> None:
         learning_curve(workdir / "metrics.jsonl", workdir / "learning_curve.png", directions)
+
+    train.run(config, workdir, profiled, start, draw)
+    if distributed.is_first():
+        draw()
 
 
 if __name__ == "__main__":

@@ -163,6 +163,8 @@ def get_config() -> ConfigDict:
     config.training.rollback_after = 5
     config.training.max_loss_rise = 2.0
     config.training.max_rollbacks = 3
+    # A project of Weights & Biases to log to, besides metrics.jsonl (docs/tracking.md).
+    config.training.wandb = placeholder(str)
 
     config.decoding = ConfigDict()  # Section 6.1
     config.decoding.beam_size = 4  # hypotheses of each sentence; 1: greedy

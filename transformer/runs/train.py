@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,11 +42,16 @@ from transformer.training.step import TrainState, abstract_state, init_state
 
 
 def run(
-    config: Experiment, workdir: Path, profiled: range = range(0), start: Mapping | None = None
+    config: Experiment,
+    workdir: Path,
+    profiled: range = range(0),
+    start: Mapping | None = None,
+    draw: Callable[[], None] = lambda: None,
 ) -> None:
     """Trains to the end, or until told to stop; then the process ends with code 75.
 
     profiled: the steps to trace. start: what WORKDIR/starts.jsonl says of this start.
+    draw: makes pictures of metrics.jsonl; called after validations.
     """
     if distributed.from_first(lambda: config.sha256) != config.sha256:
         raise UserError(
@@ -57,7 +62,7 @@ def run(
         with StopRequest() as stop, contextlib.ExitStack() as stack:
             if distributed.is_first():
                 stack.enter_context(lock_workdir(workdir))
-            train(config, workdir, stop, profiled, start)
+            train(config, workdir, stop, profiled, start, draw)
     except Stopped as stopped:
         if stopped.together:
             distributed.leave()
@@ -75,6 +80,7 @@ def train(
     stop: StopRequest,
     profiled: range = range(0),
     start: Mapping[str, Any] | None = None,
+    draw: Callable[[], None] = lambda: None,
 ) -> None:
     """Trains to the end, from the newest checkpoint if there is one."""
     start_time = time.monotonic()
@@ -138,11 +144,12 @@ def train(
         peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
         log = RunLog(
             workdir,
-            training.steps,
+            config,
             lambda n: float(rate(n)),
             task.flops / task.num_tokens,
             peak and peak * mesh.size,
             start_time,
+            draw,
         )
         stack.callback(log.close)
         log.open(at.step, evaluated=at.is_evaluated)
