@@ -111,6 +111,20 @@ def test_a_work_directory_is_enough_to_go_on(learned, tmp_path):
     assert gone_on["overrides"] == begun["overrides"] | {"training.steps": 243}
 
 
+def test_data_are_prepared_where_there_is_a_network(tmp_path):
+    """What is trained then is what would have been trained at once."""
+    write_toy(tmp_path, train=97, validation=5)
+    said = succeeded(run("train.py", *toy_flags(), "--workdir=run", "--prepare", cwd=tmp_path)).out
+    assert said.endswith(b"prepared run; python train.py --workdir=run\n")
+    assert b"preparing it" not in said  # which is about data sets
+    names = {path.name for path in (tmp_path / "run").iterdir()} - {"lock"}
+    assert names == {"config.json", "files.json", "tokenizer.model"}
+    succeeded(run("train.py", "--workdir=run", cwd=tmp_path))
+    whole = ["--workdir=whole", "--config.training.steps=2.0e0"]
+    succeeded(run("train.py", *toy_flags(), *whole, cwd=tmp_path))
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
 def test_fine_tuning_is_one_short_command(learned, tmp_path):
     for split in ("train", "validation"):
         for side in ("en", "de"):

@@ -32,7 +32,7 @@ def test_the_example_of_the_docstring(toy, monkeypatch):
 def test_the_examples_of_the_page(toy, monkeypatch):
     monkeypatch.chdir(toy)
     page = ROOT / "docs" / "python.md"
-    assert doctest.testfile(str(page), module_relative=False) == (0, 10)
+    assert doctest.testfile(str(page), module_relative=False) == (0, 11)
 
 
 def test_a_path_is_as_good_as_a_text(toy):
