@@ -60,7 +60,7 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel]) -> None:
     if REFERENCE.value:
         test = read_files(SOURCE.value, REFERENCE.value)
     elif TESTSET.value:
-        languages = tuple((LANGUAGES.value or "").split("-"))
+        languages = (LANGUAGES.value or "").partition("-")[::2]
         if config:
             languages = config.data.source_language, config.data.target_language
             if config.data.is_tokenized:
