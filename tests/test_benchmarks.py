@@ -25,7 +25,6 @@ from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.loss import cross_entropy
 from transformer.runs.experiment import Experiment
-from transformer.runs.restore import restore
 
 ROOT = Path(__file__).parents[1]
 TINY = [
@@ -403,42 +402,3 @@ def test_gpu_quick(tmp_path):
         assert "error" not in result, (name, result)
         # Without PyTorch, a comparison still measures our side, and names who failed.
         assert result.get("failed", {}).keys() <= (set() if has_torch else {"pytorch"}), name
-
-
-# --- seeds.py -----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_seeds(tmp_path):
-    """Two seeds, the third of which cannot be trained; then the same command again."""
-    write_toy(tmp_path, train=97, validation=5, test=7)
-    _, *fields = toy_flags(data_test_source="test.en", data_test_target="test.de", training_steps=2)
-    script = [sys.executable, ROOT / "benchmarks" / "seeds.py", ROOT / "configs" / "base.py"]
-    options = ["--name=toy", "--average_last=1", "--together=2", "--export=models"]
-
-    def seeds(numbers: str, *more: str) -> subprocess.CompletedProcess:
-        command = [*script, *options, f"--seeds={numbers}", "--", *fields, *more]
-        env = os.environ | environment()
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-
-    done = seeds("1,2")
-    assert done.returncode == 0, done.stderr
-    results = [json.loads((tmp_path / "results" / f"toy-{n}.json").read_text()) for n in (1, 2)]
-    assert [result["seed"] for result in results] == [1, 2]
-    assert [result["config_file"] for result in results] == ["configs/base.py"] * 2
-    for number, result in enumerate(results, start=1):
-        model = restore(tmp_path / "models" / f"toy-{number}", None, None)
-        assert (model.checkpoint, model.steps) == (result["checkpoint"], result["checkpoint_steps"])
-    assert re.search(r"^test: BLEU \d+\.\d\d ± \d+\.\d\d, 2 seeds$", done.stdout, re.M)
-
-    refused = seeds("1,x")
-    assert refused.returncode == 2
-    assert "argument --seeds: invalid numbers value: '1,x'" in refused.stderr
-
-    changed = (tmp_path / "results" / "toy-1.json").stat().st_mtime
-    again = seeds("1,3", "--config.model.d_model=15")
-    assert again.returncode == 1
-    assert (tmp_path / "results" / "toy-1.json").stat().st_mtime == changed
-    assert "seed 3: train.py ended with exit code 2" in again.stderr
-    assert "d_model = 15 is not divisible" in again.stderr
-    assert again.stdout.startswith("seed 1: BLEU ")
