@@ -45,7 +45,10 @@ class TreePairs(PairSource):
         self._config = config
         self._files = _files(config, split)
         self.trees: list[Tree] = []
-        remove = {"remove_traces": config.remove_traces, "remove_functions": config.remove_functions}
+        remove = {
+            "remove_traces": config.remove_traces,
+            "remove_functions": config.remove_functions,
+        }
         for path in self._files:
             found = (cleaned(tree, **remove) for tree in read_trees(read_lines(path), str(path)))
             self.trees += filter(None, found)

@@ -141,7 +141,9 @@ def is_well_formed(tokens: Sequence[str], num_words: int) -> bool:
     return bool(tokens) and not open_labels and words == num_words and last.startswith(")")
 
 
-def repaired(tokens: Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None) -> Tree:
+def repaired(
+    tokens: Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None
+) -> Tree:
     """The tree of a sequence, whatever the sequence is; always over these words.
 
     A bracket that is closed and was not opened closes the nearest one of its label, and those
@@ -167,7 +169,7 @@ def repaired(tokens: Sequence[str], words: Sequence[str], tags: Sequence[str] | 
                     close()
                 close()
             elif stack[-1][1]:
-                label, children = stack[-1]
+                children = stack[-1][1]
                 whole = Tree(token[1:], tuple(children))
                 children[:] = [whole]
         elif used < len(words):

@@ -25,6 +25,9 @@ class Parameters(NamedTuple):
     equal_words: tuple[tuple[str, ...], ...] = ()
 
 
+COLLINS = Parameters()
+
+
 class Counts(NamedTuple):
     """What is counted in a sentence, or in several. status: OK, ERROR or SKIPPED."""
 
@@ -97,7 +100,7 @@ class _Sentence:
         return found
 
 
-def count(gold: Iterable[Tree], test: Iterable[Tree], p: Parameters = Parameters()) -> Counts:
+def count(gold: Iterable[Tree], test: Iterable[Tree], p: Parameters = COLLINS) -> Counts:
     """One sentence; each side is a tree, or what a line has instead."""
     gold, test = _Sentence(gold, p), _Sentence(test, p)
     nothing = Counts(length=gold.length, status=ERROR)
@@ -119,9 +122,7 @@ def count(gold: Iterable[Tree], test: Iterable[Tree], p: Parameters = Parameters
                 left.remove(other)
                 matched += 1
                 break
-    crossing = sum(
-        any(a < c < b < d or c < a < d < b for a, b, _ in ours) for c, d, _ in theirs
-    )
+    crossing = sum(any(a < c < b < d or c < a < d < b for a, b, _ in ours) for c, d, _ in theirs)
     right_tags = sum(_same(a.label, b.label, p.equal_labels) for a, b in pairs)
     return Counts(
         gold.length, OK, matched, len(ours), len(theirs), crossing, len(pairs), right_tags
