@@ -42,4 +42,7 @@ def _split(chunk: str, is_last: bool) -> list[str]:
 def _belongs(chunk: str) -> bool:
     """Whether the bracket at the beginning is closed inside of the word, as in (-)-menthol."""
     closing = {opening: closing for closing, opening in _CLOSING.items()}.get(chunk[0])
-    return bool(closing) and closing in chunk and not chunk.rstrip(".,;:?!").endswith(closing)
+    if closing is None or closing not in chunk:
+        return False
+    inside = chunk.rstrip(".,;:?!\"')]}")
+    return closing not in chunk[len(inside) :]

@@ -55,32 +55,36 @@ def read_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
     def wrong(line: int, what: str) -> UserError:
         return UserError(f"{name}, line {line}: {what}")
 
+    def beside(line: int, word: str) -> UserError:
+        return wrong(
+            line,
+            f"the word {word!r:.40} stands beside brackets; write brackets that belong to words "
+            "as -LRB- and -RRB-",
+        )
+
+    last = ""
     for number, line in enumerate(lines, start=1):
-        tokens = _TOKEN.findall(line)
-        for i, token in enumerate(tokens):
+        for token in _TOKEN.findall(line):
             if token == "(":
                 if len(stack) == DEEPEST:
                     raise wrong(number, f"more than {DEEPEST} brackets in each other; check them")
+                if stack and stack[-1][2]:
+                    raise beside(number, stack[-1][2][0])
                 stack.append(("", [], [], number))
             elif token != ")":
                 if not stack:
                     raise wrong(number, f"{token!r:.40} stands outside of brackets; remove it")
                 label, children, words, began = stack[-1]
-                # A label follows its bracket at once.
-                if i and tokens[i - 1] == "(" and not label:
+                if last == "(":
                     stack[-1] = (token, children, words, began)
+                elif children:
+                    raise beside(number, token)
                 else:
                     words.append(token)
             elif not stack:
                 raise wrong(number, "a bracket is closed that was not opened; remove it")
             else:
-                label, children, words, began = stack.pop()
-                if words and children:
-                    raise wrong(
-                        number,
-                        f"the word {words[0]!r:.40} stands beside brackets; write brackets that "
-                        "belong to words as -LRB- and -RRB-",
-                    )
+                label, children, words, _ = stack.pop()
                 if len(words) > 1:
                     raise wrong(number, f"({label} has {len(words)} words; give each a tag")
                 if not words and not children:
@@ -90,6 +94,7 @@ def read_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
                     stack[-1][1].append(tree)
                 else:
                     yield tree
+            last = token
     if stack:
         raise wrong(stack[0][3], "the tree that begins here is not closed; check its brackets")
 

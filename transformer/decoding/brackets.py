@@ -65,7 +65,7 @@ class Brackets(Rule):
         }
 
     def allowed(self, state, moment):
-        kind_V, label_V = map(jnp.asarray, self.grammar)
+        kind_11V, label_11V = (jnp.asarray(x)[None, None] for x in self.grammar)
         depth_BM = state["depth"]
         left_BM = self.words_B[:, None] - state["words"]
         has_more_BM = left_BM > 0
@@ -81,17 +81,17 @@ class Brackets(Rule):
         )
         is_done_BM = (depth_BM == 0) & ~is_first_BM
         return (
-            (may_open_BM[:, :, None] & (kind_V == OPEN))
-            | (may_close_BM[:, :, None] & (kind_V == CLOSE) & (label_V == top_BM1))
-            | ((has_more_BM & (depth_BM > 0))[:, :, None] & (kind_V == TAG))
-            | (is_done_BM[:, :, None] & (jnp.arange(moment.vocab_size) == EOS))
+            (may_open_BM[:, :, None] & (kind_11V == OPEN))
+            | (may_close_BM[:, :, None] & (kind_11V == CLOSE) & (label_11V == top_BM1))
+            | ((has_more_BM & (depth_BM > 0))[:, :, None] & (kind_11V == TAG))
+            | (is_done_BM[:, :, None] & (jnp.arange(moment.vocab_size) == EOS)[None, None])
         )
 
     def follow(self, state, token_BM):
         kind_BM = jnp.asarray(self.grammar.kind_V)[token_BM]
         label_BM1 = jnp.asarray(self.grammar.label_V)[token_BM][:, :, None]
         depth_BM, opens_BM = state["depth"], kind_BM == OPEN
-        is_place_BMD = jnp.arange(DEEPEST) == depth_BM[:, :, None]
+        is_place_BMD = jnp.arange(DEEPEST)[None, None] == depth_BM[:, :, None]
         return {
             "stack": jnp.where(is_place_BMD & opens_BM[:, :, None], label_BM1, state["stack"]),
             "depth": depth_BM + opens_BM - (kind_BM == CLOSE),
