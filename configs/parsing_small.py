@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.2
     config.model.max_positions = 128
     config.optimizer.warmup_steps = 1000
-    config.training.steps = 8000
+    config.training.steps = 4000
     config.training.tokens_per_update = 4096
     config.training.label_smoothing = 0.1
     config.training.log_every = 50
