@@ -17,28 +17,9 @@ from configs import base
 
 def get_config() -> ConfigDict:
     config = base.get_config()
-    config.unlock()
+    with config.unlocked():
+        config.data = get_data()
     config.task.name = "parsing"
-
-    config.data = ConfigDict()
-    # A folder of trees in Penn brackets. Files below it, plain or .gz, by patterns with spaces
-    # between them; a tree may be on one line or on several.
-    config.data.raw_dir = "."
-    config.data.train_trees = "wsj/0[2-9]/*.mrg wsj/1?/*.mrg wsj/2[01]/*.mrg"
-    config.data.validation_trees = "wsj/22/*.mrg"
-    config.data.test_trees = "wsj/23/*.mrg"
-    # Leaves tagged -NONE-, and constituents without other words.
-    config.data.remove_traces = True
-    # What follows a label after - or =: NP-SBJ-1 becomes NP.
-    config.data.remove_functions = True
-    # The model writes XX for each word; or gold: it writes tags, which are not scored.
-    config.data.tags = "XX"
-    config.data.reverse_source = False  # the sentence is read from its end
-    config.data.data_dir = "~/tensorflow_datasets"  # for the token cache
-    config.data.max_source_length = 256
-    config.data.max_target_length = 512
-    config.data.packing = True
-
     config.tokenizer.vocab_size = 16_000  # of the words; the brackets are fewer
     config.tokenizer.joint = False
     config.tokenizer.target_model_type = "word"
@@ -49,9 +30,7 @@ def get_config() -> ConfigDict:
     config.model.num_heads = 16
     config.model.dropout = 0.2
     config.model.share_embeddings = "none"
-    config.model.max_positions = 256
     config.optimizer.warmup_steps = 16_000
-    config.training.steps = 100_000
     config.training.label_smoothing = 0.0
     config.training.checkpoint_every = 1000
     config.training.full_validation_every = 10_000
@@ -59,5 +38,26 @@ def get_config() -> ConfigDict:
     config.decoding.beam_size = 21
     config.decoding.length_penalty = 0.3
     config.decoding.max_extra_length = 300
-    config.lock()
     return config
+
+
+def get_data() -> ConfigDict:
+    data = ConfigDict()
+    # A folder of trees in Penn brackets. Files below it, plain or .gz, by patterns with spaces
+    # between them; a tree may be on one line or on several.
+    data.raw_dir = "."
+    data.train_trees = "wsj/0[2-9]/*.mrg wsj/1?/*.mrg wsj/2[01]/*.mrg"
+    data.validation_trees = "wsj/22/*.mrg"
+    data.test_trees = "wsj/23/*.mrg"
+    # Leaves tagged -NONE-, and constituents without other words.
+    data.remove_traces = True
+    # What follows a label after - or =: NP-SBJ-1 becomes NP.
+    data.remove_functions = True
+    # The model writes XX for each word; or gold: it writes tags, which are not scored.
+    data.tags = "XX"
+    data.reverse_source = False  # the sentence is read from its end
+    data.data_dir = "~/tensorflow_datasets"  # for the token cache
+    data.max_source_length = 256
+    data.max_target_length = 512
+    data.packing = True
+    return data

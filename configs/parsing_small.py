@@ -26,7 +26,6 @@ def get_config() -> ConfigDict:
     config.model.d_model = 192
     config.model.d_ff = 768
     config.model.num_heads = 4
-    config.model.dropout = 0.2
     config.model.max_positions = 128
     config.optimizer.warmup_steps = 1000
     config.training.steps = 4000
