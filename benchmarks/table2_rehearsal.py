@@ -5,7 +5,7 @@
 The downloads are made up: archives as WMT14's, with sentences of the built-in grammar. All that
 follows is real: TFDS unpacks them, train.py trains base and big, made small, and evaluate.py
 averages 5 and 20 checkpoints, searches as the paper does and scores. For the true Table 2 leave out
-the flags that make the models small (docs/table2.md).
+the flags that make the models small (docs/tables.md).
 """
 
 import argparse

@@ -23,7 +23,6 @@ def get_config() -> ConfigDict:
     config.model.attention_size = 256
     config.model.readout_size = 256
     config.model.cell = "lstm"
-    config.model.share_embeddings = "none"
     config.model.embedding_dropout = 0.2
     config.model.memory_dropout = 0.2
     config.model.output_dropout = 0.2

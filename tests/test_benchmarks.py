@@ -1,5 +1,6 @@
 """The benchmarks run, and say what they should."""
 
+import csv
 import dataclasses
 import importlib.util
 import json
@@ -402,3 +403,54 @@ def test_gpu_quick(tmp_path):
         assert "error" not in result, (name, result)
         # Without PyTorch, a comparison still measures our side, and names who failed.
         assert result.get("failed", {}).keys() <= (set() if has_torch else {"pytorch"}), name
+
+
+# --- The paper's tables -------------------------------------------------------------------
+
+
+def test_table2(tmp_path):
+    """The FLOPs that reference counts give; half the utilisation takes twice as long."""
+    price = "--prices=NVIDIA H100=2.5"
+    said = succeeded(run("benchmarks/table2.py", "--format=csv", price, cwd=tmp_path)).out.decode()
+    parts = said.split("\n\n")
+    rows = {row["config"]: row for row in csv.DictReader(parts[0].splitlines())}
+    assert float(rows["base"]["FLOPs here"]) == pytest.approx(0.94e18, rel=0.03)
+    assert float(rows["big"]["FLOPs here"]) == pytest.approx(9.6e18, rel=0.03)
+    hours = {row["hours on 8 x"]: row for row in csv.DictReader(parts[1].splitlines())}
+    expected = float(rows["big"]["FLOPs here"]) / (989e12 * 0.4 * 8 * 3600)
+    assert float(hours["NVIDIA H100"]["big"]) == pytest.approx(expected, abs=0.01)
+    assert float(hours["NVIDIA H100"]["$ big"]) == pytest.approx(expected * 8 * 2.5, abs=0.6)
+    assert hours["NVIDIA A100"]["$ big"] == ""
+    assert "--average_last=20" in parts[2]
+    for flag, part in (("--prices=H100=2", "'H100'"), ("--utilisation=2", "in (0, 1]")):
+        assert_refused(run("benchmarks/table2.py", flag, cwd=tmp_path), part)
+
+
+def test_table3():
+    """With 41,000 tokens the paper's counts, but big's."""
+    said = succeeded(run("benchmarks/table3.py", "--format=csv", cwd=ROOT)).out.decode()
+    rows = list(csv.DictReader(said.splitlines()))
+    assert len(rows) == 20
+    for row in rows:
+        if row["million parameters"] and row["row"] != "big":
+            assert round(float(row["ours, 41k"])) == pytest.approx(
+                int(row["million parameters"]), abs=1
+            )
+
+
+@pytest.mark.slow
+def test_table2_rehearsal(tmp_path):
+    script = [sys.executable, ROOT / "benchmarks" / "table2_rehearsal.py", tmp_path, "--steps=40"]
+    env = os.environ | environment()
+    done = subprocess.run(script, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(
+        r"^(\w+): tokenised, compound-split BLEU [\d.]+; beam 4, alpha 0.6; average of (\d+)$",
+        done.stdout,
+        re.M,
+    )
+    assert found == [("base", "5"), ("big", "20")]
+    for name, average in found:
+        scores = json.loads((tmp_path / name / "eval/test/scores.json").read_text())
+        assert len(scores["checkpoint_steps"]) == int(average)
+        assert scores["examples"] == 40
