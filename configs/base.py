@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
     config.task = ConfigDict()
     # What is learned from what: seq2seq, sentences from sentences; transduction, symbols from
     # symbols; question_answering, for bAbI (docs/algorithmic.md has these two); masked_lm and
-    # classification, for BERT (docs/bert.md).
+    # classification, for BERT (docs/bert.md); parsing, for trees (docs/parsing.md).
     config.task.name = "seq2seq"
 
     config.data = ConfigDict()
@@ -64,6 +64,8 @@ def get_config() -> ConfigDict:
     config.tokenizer.model_type = "bpe"
     # Section 5.1; the 4 special pieces and the 256 bytes are among them.
     config.tokenizer.vocab_size = 37_000
+    # Another type for the target, if not joint: word, for trees (docs/parsing.md).
+    config.tokenizer.target_model_type = placeholder(str)
     # One vocabulary for both languages, or one of vocab_size for each.
     config.tokenizer.joint = True
     # The tokenizer is trained on at most so many training pairs, evenly spaced.
@@ -190,6 +192,8 @@ def get_config() -> ConfigDict:
     # Sample from the fewest tokens that have this probability together.
     config.decoding.top_p = 1.0
     config.decoding.seed = 0  # of samples; above temperature 0
+    # Outputs are trees over the words of the source: matching brackets, a tag for each word.
+    config.decoding.brackets = False
 
     config.mesh = ConfigDict()  # docs/scaling.md; one of them may be 0: all devices that are left
     # Devices that differ in the rows they compute, and are alike in all else.

@@ -14,6 +14,7 @@ from transformer.data.sources import DataConfig, PairSource, open_source, traini
 from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
+from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.programs import Variables
@@ -35,8 +36,12 @@ CPU_TOKENS = 2048
 class Seq2Seq:
     """A model with its vocabularies: it translates, and scores its translations.
 
-    Tasks with other scores derive from it: see transduction.py.
+    Tasks with other scores derive from it: see transduction.py. One whose data are no pairs of
+    text files or of a data set gives its own `open_source` and `training_source`.
     """
+
+    open_source = staticmethod(open_source)
+    training_source = staticmethod(training_source)
 
     def __init__(
         self,
@@ -49,7 +54,14 @@ class Seq2Seq:
         self.data = data
         self.tokenizers = tokenizers
         self.model = model
-        self.translator = Translator(model, tokenizers, decoding, mesh)
+        self.translator = Translator(
+            model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)
+        )
+
+    @staticmethod
+    def grammar(tokenizers: Tokenizers, decoding: DecodingConfig) -> Grammar | None:
+        """What the tokens are, where outputs are trees."""
+        del tokenizers, decoding
 
     def save(self, workdir: Path) -> None:
         self.tokenizers.save(workdir)
@@ -104,7 +116,7 @@ class Seq2Seq:
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
     ) -> Outputs:
         with distributed.first_alone():
-            source = open_source(self.data, split)
+            source = self.open_source(self.data, split)
         sources, references = map(list, zip(*source.pairs(), strict=True))
         hypotheses = self.translate(
             params, extra, sources, lambda done: progress(done, len(sources))
@@ -252,7 +264,8 @@ def prepare(
         print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
-        source, validation_source = training_source(data), open_source(data, "validation")
+        source = kind.training_source(data)
+        validation_source = kind.open_source(data, "validation")
         print(f"data     {source.describe()}; tokenising them if new", flush=True)
         tokenizers = (
             begun_with.tokenizers
