@@ -6,7 +6,7 @@ import pytest
 from scripts import ROOT, run, succeeded
 
 SCRIPTS = [
-    *("train.py", "evaluate.py", "translate.py", "classify.py"),
+    *("train.py", "evaluate.py", "translate.py", "classify.py", "sweep.py"),
     *("transformer/reports/report.py", "transformer/reports/visualize.py"),
     *("transformer/reports/by_length.py", "transformer/reports/ponder.py"),
     *("transformer/exports/__main__.py", "transformer/exports/import_marian.py"),

@@ -22,6 +22,10 @@ def classify() -> None:
     _run("classify.py")
 
 
+def sweep() -> None:
+    _run("sweep.py")
+
+
 def _run(script: str) -> None:
     sys.argv[0] = str(ROOT / script)
     runpy.run_path(sys.argv[0], run_name="__main__")
