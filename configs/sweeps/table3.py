@@ -22,7 +22,7 @@ SMALLER = {
     "model.d_k": 4,
     "model.num_encoder_layers": 2,
     "model.num_decoder_layers": 2,
-    "training.steps": table3_paper.STEPS // 4800,
+    "training.steps": 62.5,
 }
 
 
@@ -59,4 +59,4 @@ def get_sweep() -> dict[str, Any]:
 
 
 def small(field: str, value: Any) -> Any:
-    return value // SMALLER[field] if field in SMALLER else value
+    return int(value / SMALLER[field]) if field in SMALLER else value
