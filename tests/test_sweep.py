@@ -82,7 +82,7 @@ def sweep(directory, *flags):
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on(directory):
     """Killed in the middle of a run, told to stop, and started again; a row that cannot be run."""
-    flags = ["--config=toy.py", "--out=killed", "--config.training.steps=40"]
+    flags = ["--config=toy.py", "--out=killed", "--config.training.steps=12"]
     out = directory / "killed"
     with sweep(directory, *flags) as process:
         while not (out / "num_heads=1-0/checkpoints/2").exists():
@@ -108,7 +108,7 @@ def test_a_sweep_that_is_killed_goes_on(directory):
     assert json.loads(starts[-1])["step"] > 0
     steps = [line["step"] for line in metrics(out / "num_heads=1-1")]
     assert steps == sorted(steps)
-    assert max(steps) == 40
+    assert max(steps) == 12
 
 
 @pytest.mark.slow

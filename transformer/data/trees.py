@@ -155,8 +155,8 @@ def repaired(
 
     A bracket that is closed and was not opened closes the nearest one of its label, and those
     inside of it; without one, it takes all that stands before it at this level. What stays open is
-    closed at the end. Of brackets in each other only so many count. Words too many are left out; those that are missing go to the root, as do
-    tags given as None, which become those of the sequence.
+    closed at the end. Of brackets in each other only so many count. Words too many are left out;
+    those that are missing join the root. tags: of the words; None: those of the sequence.
     """
     root = ("", [])
     stray = 0
