@@ -11,10 +11,10 @@ from transformer.runs import sweep
 from transformer.runs.experiment import (
     FORMAT,
     Experiment,
-    check_field,
     check_workdir,
     load,
     save,
+    type_of_field,
     with_fields,
 )
 from transformer.system.errors import UserError
@@ -234,15 +234,15 @@ def test_sections_and_fields_must_be_there():
         Experiment.from_dict(base_dict() | {"optimiser": {}})
 
 
-def test_check_field():
-    check_field("model.d_model")
-    check_field("model")
+def test_type_of_field():
+    type_of_field("model.d_model")
+    type_of_field("model")
     with pytest.raises(UserError, match=r"did you mean model.d_model\?"):
-        check_field("model.dmodel")
+        type_of_field("model.dmodel")
     with pytest.raises(UserError, match=r"did you mean training\?"):
-        check_field("trainning.steps")
+        type_of_field("trainning.steps")
     with pytest.raises(UserError, match="there are task, model"):
-        check_field("zzz")
+        type_of_field("zzz")
 
 
 # --- Work directories ---------------------------------------------------------------------

@@ -14,6 +14,7 @@ from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.files import write_atomically
+from transformer.system.terminal import signs_of_life
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
 # A vocabulary holds the special tokens; if of pieces of words, the bytes and the characters, too.
@@ -155,6 +156,10 @@ def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
     logging.info("training the tokenizer on %d of %d pairs", len(sample), len(pairs))
 
     def train(sentences: list[str], model_type: str) -> Tokenizer:
+        with signs_of_life(f"training the tokenizer on {len(sentences):,} sentences"):
+            return learn(sentences, model_type)
+
+    def learn(sentences: list[str], model_type: str) -> Tokenizer:
         if model_type == "subword-nmt":
             return train_subword_nmt(sentences, num_merges=config.vocab_size)
         return train_sentencepiece(sentences, vocab_size=config.vocab_size, model_type=model_type)

@@ -10,6 +10,7 @@ translated, paired bootstrap tests against the first run, and the translations t
 Runs that still train are welcome. The terminal shows the table, as text, Markdown or CSV.
 """
 
+import glob
 from pathlib import Path
 
 from absl import flags
@@ -17,18 +18,28 @@ from absl import flags
 from transformer.reports.run_report import page, run_of, table
 from transformer.reports.tables import FORMATS, aligned, formatted
 from transformer.runs import cli
+from transformer.runs.experiment import is_run
 from transformer.system.errors import UserError
 from transformer.system.files import folder_allows, write_atomically
 
-WORKDIRS = flags.DEFINE_list("workdir", [], "Work directories, comma-separated.")
+WORKDIRS = flags.DEFINE_list(
+    "workdir", [], "Work directories, comma-separated; 'runs/*' for all below a folder."
+)
 OUT = flags.DEFINE_string("out", None, "The page (default: WORKDIR/report.html; of several none).")
 FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table in the terminal.")
 
 
+def _found(name: str) -> list[Path]:
+    """The runs that a pattern such as runs/* matches; a name without * stands for itself."""
+    if "*" not in name:
+        return [Path(name)]
+    return [Path(path) for path in sorted(glob.glob(name)) if is_run(Path(path))]
+
+
 def main() -> None:
-    if not WORKDIRS.value:
+    workdirs = [path for name in WORKDIRS.value for path in _found(name)]
+    if not workdirs:
         raise UserError("no run is given; add --workdir=runs/demo")
-    workdirs = [Path(name) for name in WORKDIRS.value]
     out = OUT.value
     if out is None and len(workdirs) == 1:
         out = str(workdirs[0] / "report.html")

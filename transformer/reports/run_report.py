@@ -70,6 +70,7 @@ def run_of(workdir: Path) -> Run:
     config = experiment.load(workdir)
     path = workdir / "metrics.jsonl"
     found = sorted((workdir / "eval").glob("*/scores.json"))
+    found = [path for path in found if not path.parent.is_symlink()]  # eval/latest
     try:
         by_split = {path.parent.name: json.loads(path.read_text()) for path in found}
     except ValueError as error:

@@ -11,6 +11,7 @@ import jax
 from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
+from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
 from transformer.decoding.brackets import Grammar
@@ -218,7 +219,8 @@ class Seq2SeqTraining:
         variables = state.params, state.extra
         texts = sources, references, hypotheses
         found |= self.task.validation_scores(variables, "validation", *texts)
-        return found, _examples(*texts)
+        turn = int(state.step) // self.training.checkpoint_every
+        return found, _examples(*([lines[turn % len(lines)]] for lines in texts))
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers
@@ -258,7 +260,8 @@ def prepare(
             "a packed row apart; set data.packing to False"
         )
     # 1. Text and tokenizers. One process makes what is new; the others find it.
-    print(f"data     preparing it, in {data.data_dir} if new", flush=True)
+    if not data.uses_text_files:
+        print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
         source = kind.training_source(data)
@@ -337,6 +340,23 @@ def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, di
 
 def _examples(sources: list[str], references: list[str], hypotheses: list[str]) -> str:
     return examples({"source": sources, "reference": references, "translation": hypotheses})
+
+
+def score_test_set(
+    target_language: str, is_tokenized: bool, test: TestSet, hypotheses: list[str]
+) -> Outputs:
+    """Translations of a test set, whoever made them; those of process 0 are scored."""
+    texts = {"sources": test.sources} if test.sources else {}
+    for number, references in enumerate(test.references, start=1):
+        texts["references" if number == 1 else f"references.{number}"] = references
+    texts["hypotheses"] = hypotheses
+    found = {}
+    if distributed.is_first():
+        kind = {"target_language": target_language, "is_tokenized": is_tokenized}
+        found = scores.corpus_scores(hypotheses, *test.references, **kind)
+    shown = {"source": test.sources} if test.sources else {}
+    shown |= {"reference": test.references[0], "translation": hypotheses}
+    return Outputs(texts, found, examples(shown))
 
 
 def _kind_of_text(data: DataConfig) -> dict[str, Any]:
