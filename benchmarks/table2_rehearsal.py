@@ -70,7 +70,7 @@ def main() -> None:
         flags = [f"--config.{field}={value}" for field, value in fields.items()]
         call("train", f"--config={ROOT / 'configs' / name}.py", workdir, *flags)
         call("evaluate", workdir, "--checkpoint=average", f"--average_last={average}")
-        scores = json.loads((args.folder / name / "eval/test/scores.json").read_text())
+        scores = json.loads((args.folder / name / "eval/latest/scores.json").read_text())
         bleu = scores["bleu_tokenized_compound_split"]["score"]
         search = f"beam {scores['beam_size']}, alpha {scores['length_penalty']['alpha']}"
         print(f"{name}: tokenised, compound-split BLEU {bleu:.2f}; {search}; average of {average}")

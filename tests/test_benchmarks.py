@@ -451,6 +451,6 @@ def test_table2_rehearsal(tmp_path):
     )
     assert found == [("base", "5"), ("big", "20")]
     for name, average in found:
-        scores = json.loads((tmp_path / name / "eval/test/scores.json").read_text())
+        scores = json.loads((tmp_path / name / "eval/latest/scores.json").read_text())
         assert len(scores["checkpoint_steps"]) == int(average)
         assert scores["examples"] == 40

@@ -68,7 +68,7 @@ def test_a_wrong_sweep_file(directory):
 
 
 def sweep(directory, *flags):
-    command = [sys.executable, ROOT / "sweep.py", *FIELDS, *flags]
+    command = [sys.executable, ROOT / "sweep.py", flags[0], *FIELDS, *flags[1:]]
     return subprocess.Popen(
         command,
         cwd=directory,
@@ -79,18 +79,22 @@ def sweep(directory, *flags):
     )
 
 
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_goes_on(directory):
     """Killed in the middle of a run, told to stop, and started again; a row that cannot be run."""
-    flags = ["--config=toy.py", "--out=killed", "--config.training.steps=40"]
+    flags = ["--config=toy.py", "--out=killed", "--config.training.steps=12"]
     out = directory / "killed"
     with sweep(directory, *flags) as process:
-        while not (out / "num_heads=1-0/checkpoints/2").exists():
-            time.sleep(0.01)
+        wait_for(out / "num_heads=1-0/checkpoints/2", process)
         process.send_signal(signal.SIGKILL)
     with sweep(directory, *flags) as process:
-        while not (out / "num_heads=1-1/checkpoints/2").exists():
-            time.sleep(0.01)
+        wait_for(out / "num_heads=1-1/checkpoints/2", process)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate()
     assert process.returncode == 75, err
@@ -108,7 +112,7 @@ def test_a_sweep_that_is_killed_goes_on(directory):
     assert json.loads(starts[-1])["step"] > 0
     steps = [line["step"] for line in metrics(out / "num_heads=1-1")]
     assert steps == sorted(steps)
-    assert max(steps) == 40
+    assert max(steps) == 12
 
 
 @pytest.mark.slow

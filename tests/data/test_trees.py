@@ -52,7 +52,7 @@ def test_trees_on_one_line_or_several():
         (["", "(S (NP))"], r"line 2: \(NP\) is an empty tree"),
         (["()"], r"line 1: \(\) is an empty tree"),
         (["hello"], "line 1: 'hello' stands outside of brackets"),
-        (["(" * 300], "line 1: more than 200 brackets"),
+        (["(" * 300], "line 1: more than 150 brackets"),
     ],
 )
 def test_refused(lines, message):
@@ -101,6 +101,13 @@ WORDS, TAGS = ["John", "has", "a", "dog", "."], ["NNP", "VBZ", "DT", "NN", "."]
 def test_repair(sequence, expected):
     assert str(repaired(sequence.split(), WORDS, TAGS)) == expected
     assert is_well_formed(sequence.split(), 5) == (sequence == SEQUENCE)
+
+
+@pytest.mark.parametrize("tokens", [["(S"] * 500, ["XX"] + [")S", ")NP"] * 300, ["(S", "XX"] * 400])
+def test_what_never_ends_becomes_a_tree_that_can_be_read(tokens):
+    tree = repaired(tokens, ["w"] * 300)
+    assert read(str(tree)) == [tree]
+    assert len(list(tree.leaves())) == 300
 
 
 def test_tags_of_the_sequence_itself():

@@ -67,7 +67,7 @@ def test_validation_has_f1(directory):
 def test_all_sentences_count(directory, flag):
     """Whatever a model without a clue writes; F1 of the files is that of the scores."""
     succeeded(run("evaluate.py", "--workdir=whole", "--split=test", flag, cwd=directory))
-    folder = directory / "whole/eval/test"
+    folder = directory / "whole/eval/latest"
     scores = json.loads((folder / "scores.json").read_text())
     gold, trees, sequences, sources = (
         (folder / f"{name}.txt").read_text().splitlines()

@@ -14,7 +14,9 @@ from transformer.system.errors import UserError
 ROOTS = frozenset({"", "S1", "TOP", "ROOT"})
 TOP = "TOP"  # the root that a tree gets if it has no constituent to be its root
 ANY_TAG = "XX"
-DEEPEST = 200
+DEEPEST = 150  # brackets in each other, of a tree that is read
+# Of a tree that is mended, so that it can be read again: open brackets, and stray closing ones.
+_MOST_OPEN, _MOST_STRAY = 80, 40
 _TRACE = "-NONE-"
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 # How treebanks write brackets that are words.
@@ -153,10 +155,11 @@ def repaired(
 
     A bracket that is closed and was not opened closes the nearest one of its label, and those
     inside of it; without one, it takes all that stands before it at this level. What stays open is
-    closed at the end. Words too many are left out; those that are missing go to the root, as do
-    tags given as None, which become those of the sequence.
+    closed at the end. Of brackets in each other only so many count. Words too many are left out;
+    those that are missing join the root. tags: of the words; None: those of the sequence.
     """
     root = ("", [])
+    stray = 0
     stack: list[tuple[str, list[Tree]]] = [root]
     used = 0
 
@@ -167,13 +170,15 @@ def repaired(
 
     for token in tokens:
         if token.startswith("("):
-            stack.append((token[1:], []))
+            if len(stack) <= _MOST_OPEN:
+                stack.append((token[1:], []))
         elif token.startswith(")"):
             if any(label == token[1:] for label, _ in stack[1:]):
                 while stack[-1][0] != token[1:]:
                     close()
                 close()
-            elif stack[-1][1]:
+            elif stack[-1][1] and stray < _MOST_STRAY:
+                stray += 1
                 children = stack[-1][1]
                 whole = Tree(token[1:], tuple(children))
                 children[:] = [whole]

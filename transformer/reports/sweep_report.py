@@ -35,7 +35,7 @@ class Row(NamedTuple):
 def rows_of(launcher: Launcher, runs: Sequence[Run]) -> list[Row]:
     """The rows of a sweep as their work directories say."""
     begun = [run for run in runs if (launcher.workdir(run) / "config.json").exists()]
-    found = [run_report.run_of(launcher.workdir(run)) for run in begun]
+    found = [_by_split(run_report.run_of(launcher.workdir(run))) for run in begun]
     columns = run_report.columns(found) if found else {}
     columns.pop(SEED, None)
     rows = []
@@ -103,6 +103,12 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
     write_atomically(path, picture.getvalue())
+
+
+def _by_split(run: run_report.Run) -> run_report.Run:
+    """The scores by split, whose folders have the step in their names, too."""
+    scores = {found.get("split", name): found for name, found in run.scores.items()}
+    return run._replace(scores=scores)
 
 
 def _curve(axes: Any, row: Row, metric: str, number: int) -> None:

@@ -260,7 +260,7 @@ def prepare(
             "a packed row apart; set data.packing to False"
         )
     # 1. Text and tokenizers. One process makes what is new; the others find it.
-    if not data.uses_text_files:
+    if isinstance(data, DataConfig) and not data.uses_text_files:
         print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
