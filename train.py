@@ -20,6 +20,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from transformer.reports import run_report
 from transformer.reports.plots import learning_curve
 from transformer.runs import cli, provenance, train
 from transformer.runs.experiment import Experiment
@@ -69,6 +70,7 @@ def main() -> None:
         metrics = find_task(config.task.name).metrics
         directions = {name: metric.better for name, metric in metrics.items()}
         learning_curve(workdir / "metrics.jsonl", workdir / "learning_curve.png", directions)
+        run_report.write(workdir)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import re
 
 import pytest
 from scripts import assert_refused, run, succeeded
@@ -64,7 +65,7 @@ def test_a_page_about_a_run(directory):
     assert f"{bleu['score']:.2f}" in page
     assert bleu["signature"] in page
     assert page.count("<svg") == 1
-    assert 'src="' not in page
+    assert not re.search('src="(?!data:)', page)
     assert 'href="http' not in page
     assert "Is the difference chance?" not in page
 
