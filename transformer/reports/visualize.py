@@ -52,8 +52,8 @@ ABOUT = {
     "masks": f"Who may attend to whom (Section 3.2.3): blue may, white may not. Here for the first "
     f"{MOST_MASKED} tokens of this pair, in a batch with longer ones, whence the padding; and for "
     "two sentences that share a row.",
-    "learning_rate": "The learning rate of this run, and that of Equation 3 (Section 5.3) for other "
-    "sizes and warm-ups.",
+    "learning_rate": "The learning rate of this run; beside it that of Equation 3 (Section 5.3), "
+    "for other sizes and warm-ups.",
 }
 
 restore_model = define_flags()

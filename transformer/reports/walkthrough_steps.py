@@ -1,0 +1,463 @@
+"""A pair of sentences through a Transformer, number by number, from the model's own functions."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.data.batches import Batch
+from transformer.data.vocabulary import BOS, EOS
+from transformer.models.attention import MultiHeadAttention, attention, dot_product_attention
+from transformer.models.blocks import DecoderLayer
+from transformer.models.layers import ACTIVATIONS, AddAndNorm, Embedding, FeedForward, Normalization
+from transformer.models.loss import cross_entropy
+from transformer.models.masks import Mask
+from transformer.models.numerics import multiply
+from transformer.models.positions import sinusoidal_encoding
+from transformer.models.transformer import Transformer
+from transformer.reports.pages import Html, shown, table
+from transformer.reports.walkthrough_page import Line, Matrix, Step
+from transformer.runs.restore import TrainedModel
+from transformer.streams.attention_maps import attentions
+from transformer.system.errors import UserError
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
+
+MOST_TOKENS = 3  # of a prediction
+
+
+class Pass(NamedTuple):
+    """What a forward pass computes on its way, of one sentence pair and one decoder layer.
+
+    Self-attention is that of one head of that layer, but for `joined`.
+    """
+
+    src_ids: list[int]
+    tgt_in: list[int]
+    tgt_out: list[int]
+    src: list[str]  # tokens
+    inputs: list[str]
+    outputs: list[str]
+    embedding_TD: np.ndarray  # rows of the table
+    embedded_TD: np.ndarray  # with their factor
+    x_TD: np.ndarray  # with positions
+    layer_input_TD: np.ndarray
+    query_TK: np.ndarray
+    key_TK: np.ndarray
+    value_TU: np.ndarray
+    scores_TT: np.ndarray  # products
+    scaled_TT: np.ndarray
+    masked_TT: np.ndarray
+    weights_TT: np.ndarray
+    head_TU: np.ndarray
+    joined_TX: np.ndarray  # all heads
+    attended_TD: np.ndarray
+    after_self_TD: np.ndarray  # add & norm
+    cross_TS: np.ndarray  # weights of the head
+    after_cross_TD: np.ndarray
+    hidden_TF: np.ndarray
+    transformed_TD: np.ndarray
+    after_feed_forward_TD: np.ndarray
+    y_TD: np.ndarray  # of the last layer
+    logits_TV: np.ndarray
+    nll_T: np.ndarray
+    smoothed_T: np.ndarray
+
+
+class Update(NamedTuple):
+    """One gradient step on the pair.
+
+    groups: of each parameter its name, shape, norm of the gradient, the share of its numbers that
+      move, and how far on average.
+    """
+
+    rate: float
+    groups: list[tuple[str, tuple[int, ...], float, float, float]]
+    rows: list[tuple[str, float]]  # of the target embedding: those whose gradient is the longest
+    loss_before: float
+    loss_after: float
+
+
+def follow(model: TrainedModel, source: str, target: str, layer: int, head: int) -> Pass:
+    """layer, head: from 1, of the decoder. UserError for those that there are not."""
+    config, bound = model.config.model, model.task.model.bind(model.params, model.extra)
+    if config.family != "transformer":
+        raise UserError(
+            f"{model.workdir} has a model of the family {config.family}; the walk-through follows "
+            "a Transformer"
+        )
+    for name, number, most in (
+        ("layer", layer, config.num_decoder_layers),
+        ("head", head, config.num_heads),
+    ):
+        if not 1 <= number <= most:
+            raise UserError(f"{name} {number} is asked for; the decoder has 1 to {most}")
+    (found,) = attentions(model, [(source, target)])
+    src_tokens, out_tokens = model.task.tokenizers
+    src_ids = [*src_tokens.encode(source), EOS]
+    tgt_out = [*out_tokens.encode(target), EOS]
+    tgt_in = [BOS, *tgt_out[:-1]]
+    src_BS, tgt_BT, out_BT = (jnp.array([ids]) for ids in (src_ids, tgt_in, tgt_out))
+    ones_BS, ones_BT = jnp.ones_like(src_BS), jnp.ones_like(tgt_BT)
+    positions_T = jnp.arange(len(tgt_in))
+    self_mask, memory_mask = Mask(ones_BT, ones_BT, positions_T), Mask(ones_BT, ones_BS)
+
+    # 1. From tokens to the layer.
+    memory_BSD = bound.encode(src_BS)
+    embedded_BTD = bound.target_embedding.embed(tgt_BT)
+    x_BTD = layer_input_BTD = bound._embed_target(tgt_BT, positions_T[None], None)
+    for earlier in bound.decoder_layers[: layer - 1]:
+        keys_values = earlier.cross_attention.keys_values(memory_BSD)
+        layer_input_BTD, _ = earlier(layer_input_BTD, keys_values, self_mask, memory_mask)
+
+    # 2. Masked self-attention.
+    own = bound.decoder_layers[layer - 1]
+    mha = own.self_attention
+    normed_BTD = own.self_attention_norm.before(layer_input_BTD)
+    query_BHTK = mha._split_heads(mha.query(normed_BTD))
+    kv = mha.keys_values(normed_BTD)
+    scores_BHTT = multiply("BHTK,BHSK->BHTS", query_BHTK, kv.key_BHSK, query_BHTK.dtype)
+    scaled_BHTT = multiply(
+        "BHTK,BHSK->BHTS",
+        query_BHTK * jnp.asarray(config.key_size**-0.5, query_BHTK.dtype),
+        kv.key_BHSK,
+        query_BHTK.dtype,
+    )
+    heads_BHTU, weights_BHTT = attention(query_BHTK, kv, self_mask, return_weights=True)
+    joined_BTX = heads_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
+    attended_BTD, _ = mha(normed_BTD, kv, self_mask)
+    after_self_BTD = own.self_attention_norm.after(layer_input_BTD, attended_BTD, None)
+
+    # 3. Attention to the source, and the feed-forward network.
+    memory = own.cross_attention.keys_values(memory_BSD)
+    normed_BTD = own.cross_attention_norm.before(after_self_BTD)
+    crossed_BTD, cross_BHTS = own.cross_attention(
+        normed_BTD, memory, memory_mask, return_weights=True
+    )
+    after_cross_BTD = own.cross_attention_norm.after(after_self_BTD, crossed_BTD, None)
+    network, normed_BTD = own.feed_forward, own.feed_forward_norm.before(after_cross_BTD)
+    hidden_BTF = ACTIVATIONS[config.activation](network.hidden(normed_BTD))
+    transformed_BTD = network(normed_BTD)
+    y_BTD = after_BTD = own.feed_forward_norm.after(after_cross_BTD, transformed_BTD, None)
+
+    # 4. The other layers, logits and loss.
+    for later in bound.decoder_layers[layer:]:
+        keys_values = later.cross_attention.keys_values(memory_BSD)
+        y_BTD, _ = later(y_BTD, keys_values, self_mask, memory_mask)
+    y_BTD = bound._normalize(y_BTD)
+    logits_BTV = bound._logits(y_BTD)
+    smoothing = model.config.training.label_smoothing
+
+    def loss_of(position: jax.Array) -> Any:
+        return cross_entropy(logits_BTV, out_BT, (positions_T == position)[None], smoothing)
+
+    losses = jax.vmap(loss_of)(positions_T)
+    h = head - 1
+    mask_TT = np.asarray(self_mask.dense()[0])
+    scaled_TT = _array(scaled_BHTT[0, h])
+    return Pass(
+        src_ids,
+        tgt_in,
+        tgt_out,
+        *([token.text for token in side] for side in (found.source, found.inputs, found.target)),
+        _array(bound.target_embedding.table_VD[...][tgt_BT[0]]),
+        _array(embedded_BTD[0]),
+        _array(x_BTD[0]),
+        _array(layer_input_BTD[0]),
+        *(_array(x[0, h]) for x in (query_BHTK, kv.key_BHSK, kv.value_BHSU, scores_BHTT)),
+        scaled_TT,
+        np.where(mask_TT, scaled_TT, -np.inf),
+        *(_array(x[0, h]) for x in (weights_BHTT, heads_BHTU)),
+        *(_array(x[0]) for x in (joined_BTX, attended_BTD, after_self_BTD)),
+        _array(cross_BHTS[0, h]),
+        *(_array(x[0]) for x in (after_cross_BTD, hidden_BTF, transformed_BTD, after_BTD, y_BTD)),
+        _array(logits_BTV[0]),
+        *(np.asarray(x, np.float32) for x in (losses.nll, losses.loss)),
+    )
+
+
+def batch_of(one: Pass) -> Batch:
+    """The pair as a batch of one row."""
+    src, tgt_in, tgt_out = (np.array([ids]) for ids in (one.src_ids, one.tgt_in, one.tgt_out))
+    return Batch(src, np.ones_like(src), tgt_in, tgt_out, np.ones_like(tgt_in))
+
+
+def update(model: TrainedModel, one: Pass) -> Update:
+    """With the run's optimizer as at its first step, and the learning rate of its last."""
+    config, batch = model.config, batch_of(one)
+
+    @jax.jit
+    def loss_and_gradient(params):
+        def mean(params):
+            bound = model.task.model.bind(params, model.extra)
+            loss = bound.loss(batch, None, config.training.label_smoothing)
+            return loss.loss / loss.tokens
+
+        return jax.value_and_grad(mean)(params)
+
+    rate = make_schedule(config.optimizer, config.model.d_model)(config.training.steps)
+    optimizer = make_optimizer(config.optimizer, lambda step: rate)
+    before, gradient = loss_and_gradient(model.params)
+    changes, _ = optimizer.update(gradient, optimizer.init(model.params), model.params, apply=True)
+    after, _ = loss_and_gradient(jax.tree.map(jnp.add, model.params, changes))
+    groups = []
+    for (path, grad), change in zip(
+        jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(changes), strict=True
+    ):
+        name = "/".join(str(key.key) for key in path)
+        moves = float(jnp.mean(change != 0))
+        mean = float(jnp.abs(change).mean())
+        groups.append((name, grad.shape, float(jnp.linalg.norm(grad)), moves, mean))
+    lengths_V = np.linalg.norm(gradient["target_embedding"]["table_VD"], axis=1)
+    pieces = model.task.tokenizers.target.pieces
+    rows = [(pieces[i], float(lengths_V[i])) for i in np.argsort(-lengths_V)[:10]]
+    return Update(float(rate), groups, rows, float(before), float(after))
+
+
+def _array(x: jax.Array) -> np.ndarray:
+    return np.asarray(x, np.float32)
+
+
+def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
+    """The forward pass as readers see it."""
+    config = model.config.model
+    scale = (
+        f"{config.d_model**0.5:.2f}" if config.scale_embeddings else "1 (scale_embeddings=False)"
+    )
+    dense, post = np.asarray(one.weights_TT), config.norm == "post"
+    inputs, outputs, src = one.inputs, one.outputs, one.src
+    order = "LayerNorm(x + Sublayer(x))" if post else "x + Sublayer(LayerNorm(x))"
+    tokens = table(
+        ["reads", "id", "is to write", "id"],
+        [list(row) for row in zip(inputs, one.tgt_in, outputs, one.tgt_out, strict=True)],
+    )
+    numbers = [f"{n:.2f}" for n in one.nll_T]
+    sized = f"d_k = {config.key_size}"
+    position_code = [Line(Transformer._embed, "embedding.embed(tokens_BT) +")]
+    if config.positions == "sinusoidal":
+        position_code.insert(0, Line(sinusoidal_encoding, "encoding_TD ="))
+    return [
+        Step(
+            "Tokens",
+            "",
+            "The tokenizer cuts both sentences into tokens; each has a number. The decoder reads "
+            "the target shifted right by one: it begins with BOS, and at each position it is to "
+            "write the next token. The source: "
+            + ", ".join(f"{t} ({i})" for t, i in zip(src, one.src_ids, strict=True)),
+            [Line(type(model.task.tokenizers.target).encode_batch, "def encode_batch")],
+            [Html(tokens)],
+        ),
+        Step(
+            "Embeddings times √d_model",
+            "E[token] · √d_model  (Section 3.4)",
+            f"Each token has a row of the matrix E. It is multiplied by {scale}, so that it is not "
+            "small beside the positions that follow.",
+            [Line(Embedding.embed, "return x_BTD")],
+            [
+                Matrix("E[token]", one.embedding_TD, inputs),
+                Matrix("times the factor", one.embedded_TD, inputs),
+            ],
+        ),
+        Step(
+            "Positions",
+            "PE(pos, 2i) = sin(pos / 10000^(2i/d)),  PE(pos, 2i+1) = cos(…)  (Section 3.5)"
+            if config.positions == "sinusoidal"
+            else "a learned vector for each position (Section 3.5)",
+            "Each position has a vector, too. It is added.",
+            position_code,
+            [
+                Matrix("positions", one.x_TD - one.embedded_TD, inputs),
+                Matrix("x: the sum", one.x_TD, inputs),
+            ],
+        ),
+        Step(
+            f"Queries, keys and values of head {head} in decoder layer {layer}",
+            "Q = x W^Q,  K = x W^K,  V = x W^V  (Section 3.2.2)",
+            f"Three matrices make three short vectors of each position; here {sized}."
+            + ("" if layer == 1 else f" x has gone through {layer - 1} layer(s) before."),
+            [
+                Line(MultiHeadAttention.__call__, "query_BHTK ="),
+                Line(MultiHeadAttention.keys_values, "return KeysValues"),
+            ],
+            [
+                Matrix("x", one.layer_input_TD, inputs),
+                Matrix("Q", one.query_TK, inputs),
+                Matrix("K", one.key_TK, inputs),
+                Matrix("V", one.value_TU, inputs),
+            ],
+        ),
+        Step(
+            "Scores",
+            "Q Kᵀ",
+            "The product of each query with each key. A row belongs to a query.",
+            [Line(dot_product_attention, "scores_BHTS = multiply")],
+            [Matrix("Q Kᵀ", one.scores_TT, inputs, inputs)],
+        ),
+        Step(
+            "Scaling",
+            "Q Kᵀ / √d_k  (Equation 1)",
+            f"{sized}, so the scores are divided by {config.key_size**0.5:.2f}. The code divides "
+            "the queries, which is the same. Below is why.",
+            [Line(dot_product_attention, "query_BHTK = query_BHTK *")],
+            [Matrix("scaled", one.scaled_TT, inputs, inputs)],
+        ),
+        Step(
+            "Mask",
+            "masked scores are −∞  (Section 3.2.3)",
+            "A position may not look at later ones: it is to predict them. The code takes the "
+            "lowest number in place of −∞, which gives the same weights.",
+            [
+                Line(Mask.dense, "mask_BTS &= position_11S"),
+                Line(dot_product_attention, "jnp.where(mask_BTS[:, None], scores_BHTS"),
+            ],
+            [Matrix("masked", one.masked_TT, inputs, inputs)],
+        ),
+        Step(
+            "Softmax",
+            "softmax(Q Kᵀ / √d_k)",
+            f"Each row becomes weights that add up to 1. The largest is {dense[1:].max():.2f} "
+            "outside of the first row, which has no choice."
+            if len(dense) > 1
+            else "Each row becomes weights that add up to 1.",
+            [Line(dot_product_attention, "jax.nn.softmax")],
+            [Matrix("weights", one.weights_TT, inputs, inputs)],
+        ),
+        Step(
+            "Weighted sum",
+            "softmax(Q Kᵀ / √d_k) V  (Equation 1)",
+            "Each row of weights mixes the values.",
+            [Line(dot_product_attention, "y_BHTU = multiply")],
+            [Matrix("of this head", one.head_TU, inputs)],
+        ),
+        Step(
+            "Heads joined",
+            "Concat(head_1, …, head_h) W^O  (Section 3.2.2)",
+            f"The results of all {config.num_heads} heads stand side by side; a matrix mixes them.",
+            [Line(MultiHeadAttention.__call__, "return self.output(y_BTX)")],
+            [
+                Matrix("all heads", one.joined_TX, inputs),
+                Matrix("times W^O", one.attended_TD, inputs),
+            ],
+        ),
+        Step(
+            "Add & norm",
+            f"{order}  (Section 3.1; Section 5.4)",
+            "What came in is added"
+            + (
+                "; then each vector gets mean 0 and variance 1, a scale and a bias: "
+                if post
+                else ". This model normalises what goes into a sublayer, not what comes out: "
+            )
+            + f"here means are {_span(one.after_self_TD.mean(axis=1))} and standard deviations "
+            f"{_span(one.after_self_TD.std(axis=1))}.",
+            [
+                Line(AddAndNorm.after, "x_BTD = x_BTD + dropout"),
+                Line(Normalization.__call__, "standardize(x_BTD"),
+            ],
+            [
+                Matrix("x + Sublayer(x)", one.layer_input_TD + one.attended_TD, inputs),
+                Matrix("after", one.after_self_TD, inputs),
+            ],
+        ),
+        Step(
+            "Attention to the source",
+            "Q from the decoder, K and V from the encoder  (Section 3.2.3)",
+            "The same once more, but keys and values are made of the encoder's output. The encoder "
+            "has no causal mask and is else alike. Again add & norm.",
+            [Line(DecoderLayer.attend, "y_BTD, cross_weights_BHTS")],
+            [
+                Matrix(f"weights of head {head}", one.cross_TS, outputs, src),
+                Matrix("after add & norm", one.after_cross_TD, inputs),
+            ],
+        ),
+        Step(
+            "Feed-forward network",
+            "max(0, x W_1 + b_1) W_2 + b_2  (Equation 2)"
+            if config.activation == "relu"
+            else f"{config.activation}(x W_1 + b_1) W_2 + b_2",
+            f"Each position by itself. {100 * (one.hidden_TF == 0).mean():.0f} % of the "
+            f"{config.d_ff} hidden units of all positions are 0 here. Again add & norm.",
+            [Line(FeedForward.__call__, "x_BTF =")],
+            [
+                Matrix("hidden", one.hidden_TF, inputs),
+                Matrix("out", one.transformed_TD, inputs),
+                Matrix("after add & norm", one.after_feed_forward_TD, inputs),
+            ],
+        ),
+        Step(
+            "Logits",
+            "y Eᵀ, then softmax  (Section 3.4)",
+            "After the last layer, the product with a row for each token of the vocabulary "
+            f"({one.logits_TV.shape[1]:,} of them) is its logit. The most probable tokens:",
+            [Line(Embedding.logits, 'multiply("BTD,VD->BTV"')],
+            [Matrix("y", one.y_TD, inputs), Html(_predictions(model, one))],
+        ),
+        Step(
+            "Loss with label smoothing",
+            f"(1 − ε) · (−log p(token)) + ε · mean over all tokens of −log p,  "
+            f"ε = {model.config.training.label_smoothing:g}  (Section 5.4)",
+            f"−log p of the tokens to be written: {', '.join(numbers)}. The mean with smoothing, "
+            f"which training minimises, is {one.smoothed_T.mean():.3f}; without, "
+            f"{one.nll_T.mean():.3f}.",
+            [Line(cross_entropy, "loss_BT = (1 - label_smoothing)")],
+            [
+                Matrix(
+                    "by token",
+                    np.stack([one.nll_T, one.smoothed_T], axis=1),
+                    outputs,
+                    ["−log p", "with smoothing"],
+                )
+            ],
+        ),
+    ]
+
+
+def update_step(found: Update) -> Step:
+    """One gradient step, as readers see it."""
+    rows = [
+        [name, " x ".join(map(str, shape)), f"{norm:.4f}", f"{100 * moves:.0f} %", f"{mean:.2e}"]
+        for name, shape, norm, moves, mean in sorted(found.groups, key=lambda group: -group[2])
+    ]
+    head = ["parameter", "shape", "norm of the gradient", "moves", "mean change"]
+    return Step(
+        "One gradient step",
+        "the optimizer of this run, Section 5.3",
+        f"The gradient of this loss, and an update with the learning rate {shown(found.rate)} (the "
+        "last one of the run; the optimizer begins anew). The loss of the pair goes from "
+        f"{found.loss_before:.3f} to {found.loss_after:.3f}. Most weights move by about the same, "
+        "since Adam divides by the size of the gradient; the norms say which ones matter. The "
+        "target embedding is also the output layer, unless the config says otherwise, so that rows "
+        "of tokens that are not in the pair move, too: they become less probable.",
+        [
+            Line(Transformer.loss, "return output_loss"),
+            Line(make_optimizer, "chosen = _adam"),
+        ],
+        [
+            Html(table(head, rows)),
+            Html(
+                table(
+                    ["token of the longest gradients", "norm"],
+                    [[piece, f"{length:.4f}"] for piece, length in found.rows],
+                )
+            ),
+        ],
+    )
+
+
+def _span(values: np.ndarray) -> str:
+    return f"{values.min():.2f} to {values.max():.2f}"
+
+
+def _predictions(model: TrainedModel, one: Pass) -> str:
+    log_p_TV = np.asarray(jax.nn.log_softmax(jnp.asarray(one.logits_TV)))
+    pieces: Sequence[str] = model.task.tokenizers.target.pieces
+    rows = []
+    for read, wanted, token, log_p_V in zip(
+        one.inputs, one.outputs, one.tgt_out, log_p_TV, strict=True
+    ):
+        best = np.argsort(-log_p_V)[:MOST_TOKENS]
+        found = ", ".join(f"{pieces[i]} {100 * np.exp(log_p_V[i]):.1f} %" for i in best)
+        rows.append([read, found, wanted, f"{100 * np.exp(log_p_V[token]):.1f} %"])
+    return table(["after", "most probable", "is to write", "with probability"], rows)
