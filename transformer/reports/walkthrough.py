@@ -131,7 +131,8 @@ def norm_step(model: TrainedModel, one: Pass) -> Step:
         "",
         "Layer normalisation looks at one vector alone. Batch normalisation takes mean and "
         "variance of each dimension over all vectors of a batch, so that a sentence depends on "
-        "those beside it. Here the vectors of step 11 before normalisation, alone and beside a second sentence "
+        "those beside it. Here the vectors of step 11 before normalisation, alone and beside a "
+        "second sentence "
         f"(the same vectors backwards, times 2, plus 1): layer normalisation moves by "
         f"{moved['layer']:.1e}, batch normalisation by up to {moved['batch']:.2f}.",
         [Line(standardize, "return _standardize_forward")],

@@ -26,6 +26,7 @@ from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 
 MOST_TOKENS = 3  # of a prediction
+MOST_GROUPS = 12  # of parameters that are shown at once
 
 
 class Pass(NamedTuple):
@@ -185,7 +186,7 @@ def batch_of(one: Pass) -> Batch:
 
 
 def update(model: TrainedModel, one: Pass) -> Update:
-    """With the run's optimizer as at its first step, and the learning rate of its last."""
+    """With the run's optimizer and learning rate as at its first step."""
     config, batch = model.config, batch_of(one)
 
     @jax.jit
@@ -197,7 +198,7 @@ def update(model: TrainedModel, one: Pass) -> Update:
 
         return jax.value_and_grad(mean)(params)
 
-    rate = make_schedule(config.optimizer, config.model.d_model)(config.training.steps)
+    rate = make_schedule(config.optimizer, config.model.d_model)(1)
     optimizer = make_optimizer(config.optimizer, lambda step: rate)
     before, gradient = loss_and_gradient(model.params)
     changes, _ = optimizer.update(gradient, optimizer.init(model.params), model.params, apply=True)
@@ -424,9 +425,9 @@ def update_step(found: Update) -> Step:
     return Step(
         "One gradient step",
         "the optimizer of this run, Section 5.3",
-        f"The gradient of this loss, and an update with the learning rate {shown(found.rate)} (the "
-        "last one of the run; the optimizer begins anew). The loss of the pair goes from "
-        f"{found.loss_before:.3f} to {found.loss_after:.3f}. Most weights move by about the same, "
+        f"The gradient of this loss, and an update as the first one of the run was, with the "
+        f"learning rate {shown(found.rate)}. The loss of the pair goes from "
+        f"{found.loss_before:.6f} to {found.loss_after:.6f}. Most weights move by about the same, "
         "since Adam divides by the size of the gradient; the norms say which ones matter. The "
         "target embedding is also the output layer, unless the config says otherwise, so that rows "
         "of tokens that are not in the pair move, too: they become less probable.",
@@ -435,7 +436,11 @@ def update_step(found: Update) -> Step:
             Line(make_optimizer, "chosen = _adam"),
         ],
         [
-            Html(table(head, rows)),
+            Html(table(head, rows[:MOST_GROUPS])),
+            Html(
+                f"<details><summary>{len(rows[MOST_GROUPS:])} more parameters</summary>"
+                f"{table(head, rows[MOST_GROUPS:])}</details>"
+            ),
             Html(
                 table(
                     ["token of the longest gradients", "norm"],
