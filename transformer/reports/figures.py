@@ -58,6 +58,8 @@ def fonts_for(text: str) -> Fonts:
     for font in font_manager.fontManager.ttflist:
         if not missing:
             break
+        if font.name.startswith("Last Resort"):  # it has a box for everything
+            continue
         try:
             found = missing & characters(font.fname)
         except (OSError, RuntimeError):  # removed since, or one of pictures
