@@ -21,7 +21,7 @@ td, th { padding: .2rem .7rem .2rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid #ddd; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 svg { max-width: 100%; height: auto; }
-bdi { overflow-wrap: anywhere; }
+bdi { overflow-wrap: break-word; }
 .quiet { color: #5b5b5b; font-size: .9rem; }
 img.weights { width: 9rem; image-rendering: pixelated; border: 1px solid #bbb; }
 @media print { body { max-width: none; } }

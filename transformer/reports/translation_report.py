@@ -8,7 +8,7 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.significance import PairedTest
 
 from transformer.evaluation import scores
-from transformer.reports.pages import Html, table, text, thumbnail
+from transformer.reports.pages import table, text, thumbnail
 from transformer.reports.translations import Texts, bleu_by_length, groups
 
 EXAMPLES = 8
@@ -55,7 +55,7 @@ def translations(runs: Sequence[Any], texts: Sequence[Texts], attend: Attend | N
     worst, best = order[:EXAMPLES], order[::-1][:EXAMPLES]
     if attend:
         parts.append(
-            '<p class="quiet">Beside each translation: the attention of the decoder to the source, '
+            '<p class="quiet">Below each translation: the attention of the decoder to the source, '
             "the mean of the heads of the last layer but one (of a model with one layer, of that). "
             "A row is a token of the translation, a column one of the source; EOS is the last of "
             "each. Dark is much.</p>"
@@ -102,12 +102,12 @@ def _examples(runs, texts, of_sentences, order: Sequence[int], attend: Attend | 
             weights[n] = weights_TS
     rows = []
     for weights_TS, i in zip(weights, order, strict=True):
-        picture = Html("")
-        if weights_TS is not None:
-            picture = thumbnail(weights_TS, "attention of the translation to the source")
-        rows.append(["source", "", first.sources[i], ""])
-        rows.append(["reference", "", first.references[i], ""])
+        rows.append(["source", "", first.sources[i]])
+        rows.append(["reference", "", first.references[i]])
         for run, own, chrf in zip(runs, texts, of_sentences, strict=True):
-            rows.append([run.name, f"{chrf[i]:.1f}", own.hypotheses[i], picture])
-        rows.append(["", "", "", ""])
-    return table(["", "chrF", "", ""], rows)
+            rows.append([run.name, f"{chrf[i]:.1f}", own.hypotheses[i]])
+        if weights_TS is not None:
+            about = "attention of the translation to the source"
+            rows.append(["attention", "", thumbnail(weights_TS, about)])
+        rows.append(["", "", ""])
+    return table(["", "chrF", ""], rows)
