@@ -11,8 +11,9 @@ from scripts import ROOT
 sys.path.insert(0, str(ROOT / "tests" / "exports"))
 from small_models import trained_model
 
+from transformer.reports.walkthrough_numbers import batch_of, follow, update
 from transformer.reports.walkthrough_page import Line, number_of, walkthrough_page
-from transformer.reports.walkthrough_steps import batch_of, follow, steps, update, update_step
+from transformer.reports.walkthrough_steps import steps, update_step
 from transformer.system.errors import UserError
 
 SOURCE, TARGET = "one two three", "three one"

@@ -25,8 +25,9 @@ from transformer.reports import arguments
 from transformer.reports.figures import positions_of
 from transformer.reports.pages import Html, panels, svg, table
 from transformer.reports.toy_numbers import toy_steps
+from transformer.reports.walkthrough_numbers import Pass, follow, update
 from transformer.reports.walkthrough_page import Line, Step, walkthrough_page
-from transformer.reports.walkthrough_steps import Pass, follow, steps, update, update_step
+from transformer.reports.walkthrough_steps import steps, update_step
 from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system.errors import UserError
