@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -56,6 +57,7 @@ def run_of(workdir: Path) -> Run:
     config = experiment.load(workdir)
     path = workdir / "metrics.jsonl"
     found = sorted((workdir / "eval").glob("*/scores.json"))
+    found = [path for path in found if not path.parent.is_symlink()]  # eval/latest
     try:
         by_split = {path.parent.name: json.loads(path.read_text()) for path in found}
     except ValueError as error:
@@ -79,37 +81,40 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {name: values for name, values in found.items() if any(x != values[0] for x in values)}
 
 
-def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: a run each, with its settings, best and last validation, tests, and cost."""
-    differ = differences(runs) if len(runs) > 1 else {}
-    head, columns = ["run"], [[run.name for run in runs]]
+def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Settings that differ, best and last validation, tests, and cost: a value for each run.
 
-    def add(name: str, values: Sequence[Any]) -> None:
-        if any(value is not None for value in values):
-            head.append(name)
-            columns.append(["" if value is None else shown(value) for value in values])
-
-    for name, values in differ.items():
-        add(name, values)
+    None where a run has no such value; a column without any is left out.
+    """
+    found = differences(runs) if len(runs) > 1 else {}
     for metric, better in _directions(runs).items():
         curves = [run.curve(f"eval/validation/{metric}") for run in runs]
         pick = min if better == "lower" else max
-        add(f"best {metric}", [pick((v for _, v in c), default=None) for c in curves])
-        add(f"last {metric}", [c[-1][1] if c else None for c in curves])
+        best = [pick((v for _, v in c), default=None) for c in curves]
+        found[f"best {metric}"] = best
+        if metric == "nll":  # it may be large before anything is learned
+            found["best perplexity"] = [x if x is None else math.exp(min(x, 100)) for x in best]
+        found[f"last {metric}"] = [c[-1][1] if c else None for c in curves]
     for split in sorted({split for run in runs for split in run.scores}):
-        for metric in ("bleu", "chrf"):
-            found = [run.scores.get(split, {}).get(metric) for run in runs]
-            add(f"{split} {metric}", [x and x["score"] for x in found])
-    add("updates", [max((line["step"] for line in run.metrics), default=None) for run in runs])
-    add("million target tokens", [run.total("target_tokens") / 1e6 or None for run in runs])
-    add("minutes", [run.total("seconds") / 60 or None for run in runs])
-    for name, key in (
-        ("tokens per second", "train/tokens_per_second"),
-        ("waiting for a batch, ms", "input/wait_ms"),
-    ):
+        for metric in [*_directions(runs), "chrf"]:
+            scores = [run.scores.get(split, {}).get(metric) for run in runs]
+            found[f"{split} {metric}"] = [x and x["score"] for x in scores]
+    updates = [max((line["step"] for line in run.metrics), default=None) for run in runs]
+    found["updates"] = updates
+    found["million target tokens"] = [run.total("target_tokens") / 1e6 or None for run in runs]
+    found["minutes"] = [run.total("seconds") / 60 or None for run in runs]
+    for key in ("train/tokens_per_second", "input/wait_ms"):
         values = [[v for _, v in run.curve(key)] for run in runs]
-        add(name, [statistics.median_high(x) if x else None for x in values])
-    return head, [list(row) for row in zip(*columns, strict=True)]
+        found[OTHER_CURVES[key]] = [statistics.median_high(x) if x else None for x in values]
+    return {name: x for name, x in found.items() if any(value is not None for value in x)}
+
+
+def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: a run each, with its columns."""
+    found = columns(runs)
+    cells = [["" if value is None else shown(value) for value in x] for x in found.values()]
+    rows = zip([run.name for run in runs], *cells, strict=True)
+    return ["run", *found], [list(row) for row in rows]
 
 
 def page(runs: Sequence[Run], attend: Attend | None = None) -> str:
