@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer.runs.experiment import Experiment, check_field
+from transformer.runs.experiment import Experiment, type_of_field
 from transformer.system.errors import UserError
 
 SEED = "training.seed"
@@ -116,7 +116,7 @@ def runs_of(
         field for axis in axes for part in axis for field in part if field not in ("name", CONFIG)
     }
     for field in sorted(fields):
-        check_field(field)
+        type_of_field(field)
     if SEED in fields:
         raise UserError(f"{SEED} is an axis; give the seeds of all rows as `seeds`")
     runs: dict[str, Run] = {}
