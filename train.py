@@ -23,6 +23,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from transformer.reports import run_report
 from transformer.reports.plots import learning_curve
 from transformer.runs import cli, fields, init_from, provenance, train
 from transformer.runs.experiment import Experiment
@@ -94,6 +95,7 @@ def main() -> None:
     train.run(config, workdir, profiled, start, draw)
     if distributed.is_first():
         draw()
+        run_report.write(workdir)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from transformer.models.functional import num_params
 from transformer.reports import run_report
-from transformer.reports.run_report import shown
+from transformer.reports.pages import shown
 from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
 from transformer.system.errors import UserError

@@ -24,6 +24,7 @@ from transformer.runs.updates import Updates
 from transformer.system import distributed
 from transformer.system.compilation import Compilations, memory_summary, units
 from transformer.system.errors import UserError
+from transformer.system.files import write_json
 from transformer.system.hardware import memory_limit, memory_of_host, peak_flops
 from transformer.system.locks import lock_workdir
 from transformer.system.preemption import Stopped, StopRequest
@@ -35,7 +36,7 @@ from transformer.system.sharding import (
     state_sharding,
     without_a_rule,
 )
-from transformer.tasks.task import TrainingTask, find_task
+from transformer.tasks.task import FACTS, TrainingTask, find_task
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, abstract_state, init_state
@@ -205,6 +206,7 @@ def _begin(
         experiment.save(workdir, config)
         task.task.save(workdir)
         seal(workdir)
+        write_json(workdir / FACTS, task.facts()._asdict())
     if origin:
         init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
 

@@ -1,5 +1,6 @@
 """Classes or numbers of texts and of pairs of texts, by an encoder with a head (BERT)."""
 
+import collections
 import functools
 import hashlib
 import json
@@ -43,7 +44,7 @@ from transformer.tasks.encoders import (
     rows_to_evaluate,
     training_batches,
 )
-from transformer.tasks.task import Metric, Outputs, Task, examples, mean_nll
+from transformer.tasks.task import Facts, Metric, Outputs, Task, examples, mean_nll
 from transformer.training.step import TrainState, make_train_step
 
 LABELS = "labels.json"  # in a work directory
@@ -245,6 +246,18 @@ class ClassificationTraining:
             {"example": int(i), **self.given["train"][i]._asdict()}
             for i in self.packed.pairs_of(self.batches.rows(number).ravel())
         ]
+
+    def facts(self) -> Facts:
+        counts = {
+            "training examples": len(self.given["train"]),
+            "cut, since they are too long": self.packed.num_cut,
+            "validation examples": len(self.given["validation"]),
+            "vocabulary": self.task.tokenizer.vocab_size,
+        }
+        labels = collections.Counter(example.label for example in self.given["train"])
+        if not self.task.is_regression:
+            counts |= {f"label {label}": count for label, count in labels.most_common()}
+        return Facts(counts, {"tokens of an example": np.bincount(self.packed.lengths).tolist()})
 
 
 def sizes_of(config: Any, tokenizer: WordPiece, classes: list[str] | None) -> Sizes:

@@ -36,7 +36,7 @@ from transformer.tasks.encoders import (
     rows_to_evaluate,
     training_batches,
 )
-from transformer.tasks.task import Metric, Outputs, Task, examples
+from transformer.tasks.task import Facts, Metric, Outputs, Task, examples
 from transformer.training.step import TrainState, make_train_step
 
 HEADS = ("masked_lm", "pre_training")
@@ -274,6 +274,18 @@ class MaskedLMTraining:
             {"sequence": int(i), "text": decode(packed.tokens_of(i)[0].tolist())}
             for i in packed.pairs_of(self.batches.rows(number).ravel())
         ]
+
+    def facts(self) -> Facts:
+        documents = self.packed.sequences.documents
+        counts = {
+            "documents": len(documents),
+            "tokens of documents": len(documents.tokens),
+            "sequences": len(self.packed.lengths),
+            "masked tokens": int(self.packed.predictions.sum()),
+            "sequences of validation": len(self.validation.lengths),
+            "vocabulary": self.task.tokenizer.vocab_size,
+        }
+        return Facts(counts, {"tokens of a sequence": np.bincount(self.packed.lengths).tolist()})
 
 
 def sizes_of(config: Any, tokenizer: WordPiece) -> Sizes:

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
 from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
+from transformer.data.token_files import DROPPED
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
+from transformer.data.vocabulary import UNK
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
@@ -25,7 +28,7 @@ from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
-from transformer.tasks.task import Metric, Outputs, Task, examples, mean_nll
+from transformer.tasks.task import Facts, Metric, Outputs, Task, examples, mean_nll
 from transformer.training.step import TrainState, make_nll_step, make_train_step
 
 # What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
@@ -232,6 +235,27 @@ class Seq2SeqTraining:
             }
             for i in packed.pairs_of(self.batches.rows(number))
         ]
+
+    def facts(self) -> Facts:
+        pairs, counts = self.batches.packed.pairs, {}
+        counts["training pairs"] = pairs.report["total"]
+        for why in DROPPED:
+            counts[f"dropped: {why.replace('_', ' ')}"] = pairs.report[why]
+        counts["kept"] = len(pairs)
+        counts["validation pairs"] = len(self.validation.packed.pairs)
+        sides = {"source": pairs.source_tokens, "target": pairs.target_tokens}
+        for (side, tokens), tokenizer in zip(sides.items(), self.task.tokenizers, strict=True):
+            counts[f"{side} vocabulary"] = tokenizer.vocab_size
+            counts[f"{side} tokens"] = len(tokens)
+            counts[f"unknown {side} tokens"] = int(np.count_nonzero(tokens == UNK))
+        lengths = {"source": pairs.source_lengths, "target": pairs.target_lengths}
+        return Facts(
+            counts,
+            {
+                f"tokens of a {side} sentence, EOS included": np.bincount(x).tolist()
+                for side, x in lengths.items()
+            },
+        )
 
     def _validation_batches(self) -> Iterator[Batch]:
         for number in range(len(self.validation)):

@@ -44,6 +44,20 @@ class Outputs(NamedTuple):
     examples: str
 
 
+class Facts(NamedTuple):
+    """What a run learns from, for people to read; WORKDIR/data.json has it.
+
+    counts: by what is counted, in words.
+    lengths: of each kind of sequence, how many have 0, 1, 2, ... tokens.
+    """
+
+    counts: dict[str, int]
+    lengths: dict[str, list[int]]
+
+
+FACTS = "data.json"
+
+
 class TrainedTask(Protocol):
     """A model with all that it needs to be used."""
 
@@ -86,6 +100,9 @@ class TrainingTask(Protocol):
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         """What is in a batch, for people to read."""
+
+    def facts(self) -> Facts:
+        """Of its data and vocabulary."""
 
 
 class Task(NamedTuple):
