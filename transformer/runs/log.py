@@ -2,13 +2,16 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.runs.metrics import MetricsWriter, read_metrics
 from transformer.runs.progress import Progress
 from transformer.system import distributed
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+from transformer.tasks.task import Examples
 from transformer.training.divergence import Monitor
 from transformer.training.step import StepMetrics
 
@@ -17,8 +20,10 @@ class Window:
     """The updates since the last line of the log; its notes go into checkpoints."""
 
     def __init__(self, notes: dict[str, Any] | None = None):
-        new = {"loss": 0.0, "nll": 0.0, "tokens": 0, "grad_norm": 0.0, "updates": 0, "terms": {}}
+        new = {"loss": 0.0, "tokens": 0, "grad_norm": 0.0, "updates": 0, "terms": {}}
         self._sums = notes or new
+        if "nll" in self._sums:  # in a checkpoint of an earlier commit
+            self._sums["terms"]["nll"] = self._sums.pop("nll")
         # Of this process alone, so not in the notes:
         self._start = time.monotonic()
         self._updates_here = 0
@@ -42,7 +47,6 @@ class Window:
             return
         sums = self._sums
         sums["loss"] += float(metrics.loss)
-        sums["nll"] += float(metrics.nll)
         sums["tokens"] += int(metrics.tokens)
         sums["grad_norm"] += float(metrics.grad_norm)
         sums["updates"] += 1
@@ -54,7 +58,6 @@ class Window:
         tokens, updates = (self._sums[name] or math.nan for name in ("tokens", "updates"))
         return {
             "train/loss": self._sums["loss"] / tokens,
-            "train/nll": self._sums["nll"] / tokens,
             **{f"train/{name}": value / tokens for name, value in self._sums["terms"].items()},
             "train/grad_norm": self._sums["grad_norm"] / updates,
             "train/tokens_per_second": self._tokens_here / (time.monotonic() - self._start),
@@ -66,6 +69,7 @@ class RunLog:
     """Writes metrics and shows progress, in process 0; in the others it does nothing.
 
     schedule: the learning rate of the n-th update that was not skipped.
+    shown: the metrics, without their "train/", that the progress bar shows.
     flops_per_token, peak: of training, and of all devices together; None where not known.
     """
 
@@ -73,13 +77,14 @@ class RunLog:
         self,
         workdir: Path,
         steps: int,
+        shown: Sequence[str],
         schedule: Callable[[int], float],
         flops_per_token: float,
         peak: float | None,
         start_time: float,
     ):
         self._workdir, self._steps = workdir, steps
-        self._schedule = schedule
+        self._shown, self._schedule = shown, schedule
         self._flops_per_token, self._peak = flops_per_token, peak
         self._start_time = start_time
         self._metrics: MetricsWriter | None = None
@@ -118,15 +123,25 @@ class RunLog:
         if self._peak is not None:
             values["train/mfu"] = self._flops_per_token * speed / self._peak
         self._metrics.write(step, values)
-        self._progress.update(step, loss=values["train/loss"], tokens_per_second=speed)
+        shown = {name: values[f"train/{name}"] for name in self._shown}
+        self._progress.update(step, **shown, tokens_per_second=speed)
 
-    def validation(self, step: int, scores: Mapping[str, float], examples: str) -> None:
-        """Logs the metrics of a validation, and shows examples if there are any."""
+    def validation(self, step: int, scores: Mapping[str, float], examples: Examples) -> None:
+        """Logs the metrics of a validation, and shows examples if there are any.
+
+        Pictures go to WORKDIR/<name>/<step>.png, and to TensorBoard.
+        """
         if not self._metrics:
             return
-        if examples:
-            self.print(f"step {step}, validation:\n{examples}")
+        if examples.text:
+            self.print(f"step {step}, validation:\n{examples.text}")
         self._metrics.write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
+        for name, picture in examples.pictures.items():
+            try:
+                write_atomically(self._workdir / name / f"{step:08}.png", picture.png)
+            except UserError as error:  # a full disk does not end the run
+                self.print(f"warning: {error}")
+            self._metrics.write_picture(step, name, picture)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
         self.print(f"step {step}: validation {shown}")
 

@@ -30,7 +30,6 @@ from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.profiling import Profile
 from transformer.system.sharding import bytes_per_device, make_mesh, state_sharding
 from transformer.tasks.task import TrainingTask, find_task
-from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, abstract_state, init_state
 
@@ -91,7 +90,7 @@ def train(
         _check_memory(config, task.task.model, mesh)
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
-        optimizer = make_optimizer(config.optimizer, schedule)
+        optimizer = kind.make_optimizer(config, schedule)
 
         # 2. The work directory.
         if first:
@@ -139,6 +138,7 @@ def train(
         log = RunLog(
             workdir,
             training.steps,
+            kind.shown,
             lambda n: float(rate(n)),
             task.flops / task.num_tokens,
             peak and peak * mesh.size,

@@ -98,6 +98,8 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
 
     if dataset in _LABELLED:
         import tensorflow_datasets.text  # noqa: F401
+    if dataset not in (*_OURS, *_TRANSLATION, *_LABELLED):
+        import tensorflow_datasets.image_classification  # noqa: F401
     import transformer.data.datasets.algorithmic
     import transformer.data.datasets.babi
     import transformer.data.datasets.grammar_en_de
