@@ -130,29 +130,28 @@ def convolve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Arra
 
 
 def convolve_doubled(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """`convolve(double(x), kernel)` of a 3 x 3 kernel, with a quarter of the products.
+    """`convolve(double(x), kernel)` of a 3 x 3 kernel, with about half of the products.
 
-    The four copies of a pixel have the same products with the kernel. So these are made once;
-    then each pixel of the result adds up the nine that meet there.
+    Of three pixels in a row two are copies of one: the sum of their weights does for both. So each
+    of the four pixels that one becomes sees two by two pixels of x.
     """
     B, H, W, I = x_BHWI.shape  # noqa: E741
     O = kernel.shape[-1]  # noqa: E741
-    kernel_IX = jnp.moveaxis(kernel, 2, 0).reshape(I, 9 * O)
-    products_BHWX = multiply("BHWI,IX->BHWX", x_BHWI, kernel_IX, dtype)
-    padded = jnp.pad(products_BHWX, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    taps = [[padded[..., (3 * i + j) * O :][..., :O] for j in range(3)] for i in range(3)]
-
-    def phase(a: int, b: int) -> jax.Array:
-        """The pixels at 2 h + a, 2 w + b: tap (i, j) meets low pixel (2 h + a + i - 1) // 2."""
-        moved = []
-        for i in range(3):
-            for j in range(3):
-                h, w = 1 + (a + i - 1) // 2, 1 + (b + j - 1) // 2
-                moved.append(taps[i][j][:, h : h + H, w : w + W])
-        return sum(moved[1:], moved[0])
-
-    rows = [jnp.stack([phase(a, 0), phase(a, 1)], axis=3) for a in (0, 1)]  # [B, H, W, 2, O]
+    kernels = _paired(_paired(kernel, axis=0), axis=2)  # [W phase, H phase, 2, 2, I, O]
+    kernel_XO = jnp.einsum("bahwIO->hwIabO", kernels).reshape(4 * I, 4 * O)
+    x = jnp.pad(x_BHWI.astype(dtype), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    seen = [x[:, h : h + H + 1, w : w + W + 1] for h in (0, 1) for w in (0, 1)]
+    y_BHWX = multiply("BHWX,XO->BHWO", jnp.concatenate(seen, axis=-1), kernel_XO, dtype)
+    y = y_BHWX.reshape(B, H + 1, W + 1, 2, 2, O)
+    rows = [jnp.stack([y[:, a : a + H, b : b + W, a, b] for b in (0, 1)], axis=3) for a in (0, 1)]
     return jnp.stack(rows, axis=2).reshape(B, 2 * H, 2 * W, O).astype(dtype)
+
+
+def _paired(kernel: jax.Array, axis: int) -> jax.Array:
+    """Of three weights along `axis`, those of two pixels: [phase, ..., 2, ...]."""
+    first, middle, last = (jnp.take(kernel, i, axis) for i in range(3))
+    even = jnp.stack([first, middle + last], axis)
+    return jnp.stack([even, jnp.stack([first + middle, last], axis)])
 
 
 def convolve_and_halve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
