@@ -83,6 +83,7 @@ def define_flags() -> Callable[..., TrainedModel]:
         **{f"decoding.{name}": flag for name, flag in _decoding_flags().items()},
         "data.data_dir": string("data_dir", None, "Overrides the run's data.data_dir."),
         "data.raw_dir": string("raw_dir", None, "Overrides the run's data.raw_dir."),
+        "task.features": string("features", None, "Overrides the run's task.features."),
     }
 
     def restore_chosen(**instead: Any) -> TrainedModel:

@@ -1,9 +1,11 @@
 """A trained generator of images: samples of it, and their scores."""
 
 import dataclasses
+import difflib
 import functools
 import io
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ ROWS = 64  # images made at once
 STANDING = 8  # batches that standing statistics are of
 STANDING_SEED = 2**30  # of the first of their images
 GRID_ROWS, GRID_COLUMNS = 10, 8  # of the grids of samples: classes, and seeds of each
-MOST_SEEDS = 2**31
+MOST_SEEDS = STANDING_SEED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,6 +248,51 @@ class ImageGenerator:
 
         batch = distribute(make, np.arange(self.rows), split_rows(self.mesh, axis=0))
         return np.asarray(self.judge(state.params, state.extra, batch))
+
+
+def class_numbers(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
+    """The numbers of classes by name, all if none is given; UserError for one there is not."""
+    for name in names:
+        if name not in classes:
+            near = difflib.get_close_matches(name, classes, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(classes[:10])}"
+            raise UserError(f"there is no class {name!r}; {hint}")
+    return np.array([classes.index(name) for name in names or classes])
+
+
+def seed_numbers(text: str) -> np.ndarray:
+    """Seeds of "0:8" or of "3,7,11"."""
+    try:
+        if ":" in text:
+            first, end = map(int, text.split(":"))
+            seeds = list(range(first, end))
+        else:
+            seeds = [int(part) for part in text.split(",")]
+        if not seeds or not all(0 <= seed < MOST_SEEDS for seed in seeds):
+            raise ValueError
+    except ValueError:
+        raise UserError(
+            f"the seeds are {text!r}; give whole numbers from 0 on, such as 0:8 or 3,7,11"
+        ) from None
+    return np.array(seeds)
+
+
+def between(noise_NZ: np.ndarray, steps: int) -> np.ndarray:
+    """From each noise to the next in so many steps, both ends included, at the length that noise
+    has: along the sphere, and not across it, where no noise ever is."""
+    if len(noise_NZ) < 2:
+        raise UserError("between images there must be two seeds at least; give --seeds=3,7")
+    parts = np.linspace(0, 1, steps)[:, None].astype(np.float32)
+    rows = []
+    for start, end in itertools.pairwise(noise_NZ):
+        cosine = start @ end / (np.linalg.norm(start) * np.linalg.norm(end))
+        angle = np.arccos(np.clip(cosine, -1, 1))
+        if np.sin(angle) < 1e-4:
+            rows.append((1 - parts) * start + parts * end)
+        else:
+            weights = np.sin((1 - parts) * angle), np.sin(parts * angle)
+            rows.append((weights[0] * start + weights[1] * end) / np.sin(angle))
+    return np.concatenate(rows).astype(np.float32)
 
 
 def _npz(**arrays: np.ndarray) -> bytes:
