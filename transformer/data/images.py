@@ -178,13 +178,8 @@ def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
 
 def _of_arrays(config: ImageData, path: Path, shape: Shape) -> ImageSet:
     """`images` [N, H, W] or [N, H, W, C] of bytes, and perhaps `labels` [N] and `classes`."""
-    try:
-        loaded = np.load(path)
-        arrays = {"images": loaded} if path.suffix == ".npy" else {n: loaded[n] for n in loaded}
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise UserError(f"{path} cannot be read as NumPy arrays ({error})") from error
-    except Exception as error:  # zipfile and zlib have exceptions of their own
-        raise UserError(f"{path} is damaged ({error}); put back a copy") from error
+    arrays = load_arrays(path)
+    arrays = {"images": arrays["array"]} if path.suffix == ".npy" else arrays
     if "images" not in arrays:
         raise UserError(f"{path} has no array 'images'; it has: {', '.join(arrays)}")
     images = arrays["images"]
@@ -206,6 +201,16 @@ def _of_arrays(config: ImageData, path: Path, shape: Shape) -> ImageSet:
     pairs = ((f"{path}, image {i}", _opened(x)) for i, x in enumerate(images))
     images, good = _converted(config, pairs, len(images), shape)
     return ImageSet(images, labels.astype(np.int64)[good], [str(name) for name in names])
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz; that of an .npy is called array. UserError if there are none."""
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file)
+            return {"array": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except Exception as error:  # zipfile and zlib have exceptions of their own
+        raise UserError(f"{path} cannot be read as NumPy arrays ({error})") from error
 
 
 def _records(config: ImageData, split: str) -> tuple[Any, Any]:
@@ -240,7 +245,8 @@ def _of_dataset(config: ImageData, split: str, shape: Shape) -> ImageSet:
 
     images, good = _converted(config, pairs(), len(records), shape)
     classes = list(features["label"].names) if "label" in features else ["image"]
-    _check_classes(labels[good], classes, f"{config.dataset} {split}")
+    if split == "train":
+        _check_classes(labels[good], classes, f"{config.dataset} {split}")
     return ImageSet(images, labels[good], classes)
 
 

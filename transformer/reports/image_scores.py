@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from transformer.data.images import load_arrays
 from transformer.evaluation.image_scores import NEIGHBOURS, image_scores
 from transformer.runs import cli
 from transformer.system.errors import UserError
@@ -26,11 +27,7 @@ GENERATED_ARRAY = flags.DEFINE_string("generated_array", None, "Which array of -
 def read_features(flag: str, path: str | None, name: str | None) -> np.ndarray:
     if path is None:
         raise UserError(f"--{flag} is missing; give an .npz of features")
-    try:
-        loaded = np.load(Path(path).expanduser())
-        arrays = {"array": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except Exception as error:  # zipfile and zlib have exceptions of their own
-        raise UserError(f"--{flag}={path} cannot be read as NumPy arrays ({error})") from error
+    arrays = load_arrays(Path(path).expanduser())
     if name is None and len(arrays) > 1 or name is not None and name not in arrays:
         raise UserError(f"--{flag}_array: {path} has {', '.join(arrays)}; name one of them")
     found = arrays[name or next(iter(arrays))]

@@ -14,7 +14,7 @@ from transformer.models.functional import FunctionalModel, Params
 from transformer.models.sagan import discriminator_loss, generator_loss
 from transformer.system.errors import check_range
 from transformer.system.sharding import gather_fsdp, replicated, split_rows, state_sharding
-from transformer.training.step import StepMetrics, TrainState, abstract_state
+from transformer.training.step import StepMetrics, TrainState, abstract_state, global_norm
 
 STATISTICS_DECAY = 0.999  # of the running mean and variance of batch normalisation
 
@@ -98,7 +98,7 @@ def make_adversarial_step(
         updates, opt_state = optimizer.update(part, state.opt_state, state.params)
         moved = jax.tree.map(jnp.add, state.params[name], updates[name])
         state = state._replace(params=state.params | {name: moved}, opt_state=opt_state)
-        return state, optax.global_norm(grads)
+        return state, global_norm(grads)
 
     def discriminator_step(state: TrainState, part) -> tuple[TrainState, dict[str, jax.Array]]:
         images_BHWC, labels_B, key = part

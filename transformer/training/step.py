@@ -138,7 +138,7 @@ def make_train_step(
 
         # 2. Its mean over the real tokens of the whole update.
         tokens = jnp.maximum(loss.tokens, 1)
-        grad_norm = _norm(grads) / tokens
+        grad_norm = global_norm(grads) / tokens
         grads = jax.tree.map(lambda g: g / tokens, grads)
 
         # 3. The optimizer, unless it would spoil the parameters for good.
@@ -159,7 +159,7 @@ def make_train_step(
     )
 
 
-def _norm(grads: Params) -> jax.Array:
+def global_norm(grads: Params) -> jax.Array:
     """The global norm; as products, since XLA on the CPU would write all squares to memory."""
     squares = [jnp.vdot(g, g, precision="highest") for g in jax.tree.leaves(grads)]
     return jnp.sqrt(sum(squares))

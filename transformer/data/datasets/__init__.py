@@ -131,6 +131,8 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
     from tensorflow_datasets.core.download import downloader, extractor
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
+    from transformer.data.datasets.without_tensorflow import replace_tensorflow
+
     if builder.data_path.exists():
         raise UserError(f"{builder.data_dir} holds no complete dataset; delete it, run again")
     # What a killed process left behind: we have the lock.
@@ -147,6 +149,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
         errors=types.SimpleNamespace(UnimplementedError=NotImplementedError),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(copy=_cannot_copy)),
     )
+    replace_tensorflow(builder)
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
         with _quiet():
