@@ -35,7 +35,9 @@ CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
 SEEDS = flags.DEFINE_string("seeds", "0:8", "Such as 0:8 (from 0 to 7), or 3,7,11.")
 OUTPUT = flags.DEFINE_string("output", None, "A folder for the images, a file for each.")
 GRID = flags.DEFINE_string("grid", None, "A PNG file for all of them.")
-TRUNCATION = flags.DEFINE_float("truncation", None, "The largest noise, such as 1.", lower_bound=0.01)
+TRUNCATION = flags.DEFINE_float(
+    "truncation", None, "The largest noise, such as 1.", lower_bound=0.01
+)
 INTERPOLATE = flags.DEFINE_integer(
     "interpolate", None, "From each seed to the next, so many steps.", lower_bound=2
 )

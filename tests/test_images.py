@@ -49,9 +49,7 @@ def folder(tmp_path_factory):
         for i in range(30):
             pixels = np.clip(np.array(colour) + rng.normal(0, 30, (32, 32, 3)), 0, 255)
             Image.fromarray(pixels.astype(np.uint8)).save(directory / "images" / name / f"{i}.png")
-    trained = run(
-        "transformer/runs/feature_classifier.py", *flags(), "--epochs=3", cwd=directory
-    )
+    trained = run("transformer/runs/feature_classifier.py", *flags(), "--epochs=3", cwd=directory)
     assert "accuracy 100.0" in succeeded(trained).out.decode()
     return directory
 
@@ -167,7 +165,10 @@ def test_what_cannot_be_trained_is_refused(folder):
     for changes, message in (
         ({"data_train_images": "nowhere"}, "there is no nowhere"),
         ({"task_features": "nowhere.npz"}, "cannot read nowhere.npz"),
-        ({"training_tokens_per_update": 15, "task_discriminator_steps": 2}, "is 15 images; it must"),
+        (
+            {"training_tokens_per_update": 15, "task_discriminator_steps": 2},
+            "is 15 images; it must",
+        ),
         ({"task_samples_every": 3}, "task.samples_every is 3, which is no multiple"),
         ({"training_label_smoothing": 0.1}, "the task images has none; set it to 0"),
         ({"optimizer_schedule": "noam"}, "optimizer.peak_learning_rate is 0.0001, but"),

@@ -50,8 +50,8 @@ def test_a_part_is_held_out(folder):
     config = data(folder, held_out=0.4)
     rest, held = (read_images(config, split, SHAPE) for split in ("train", "validation"))
     assert held.labels_N.tolist() == [0, 1, 1]
-    corners = sorted(found.images_NHWC[:, 0, 0, 0].tolist() for found in (rest, held))
-    assert sorted(sum(corners, [])) == sorted([0, 1, 2, 0, 1, 2, 3, 4])
+    corners = np.concatenate([found.images_NHWC[:, 0, 0, 0] for found in (rest, held)])
+    assert sorted(corners.tolist()) == [0, 0, 1, 1, 2, 2, 3, 4]
     assert len({content_sha256(config, split) for split in ("train", "validation")}) == 2
     with pytest.raises(UserError, match="of the 3 images of class 0 holds out 0; change it"):
         read_images(data(folder, held_out=0.1), "train", SHAPE)
@@ -85,7 +85,7 @@ def test_corrupt_files(folder, capsys):
     assert "1 of 8 images cannot be read and are left out: " in capsys.readouterr().out
     for file in (folder / "blue").iterdir():
         file.write_bytes(b"no image")
-    with pytest.raises(UserError, match="no image of .*blue can be read; remove the folder"):
+    with pytest.raises(UserError, match=r"no image of .*blue can be read; remove the folder"):
         read_images(data(folder, corrupt_files="skip"), "train", SHAPE)
 
 

@@ -102,7 +102,9 @@ def test_the_average(update):
     new, _ = run(step_number=1)
     assert not any(moved(new.extra["average"], new.params["generator"]).values())
     new, _ = run(step_number=2)
-    old, now = (tree["norm"]["scale_NC"] for tree in (state.extra["average"], new.params["generator"]))
+    old, now = (
+        tree["norm"]["scale_NC"] for tree in (state.extra["average"], new.params["generator"])
+    )
     np.testing.assert_allclose(
         new.extra["average"]["norm"]["scale_NC"], 0.75 * old + 0.25 * now, rtol=1e-6
     )

@@ -246,7 +246,9 @@ def test_nll_step_is_without_dropout_and_smoothing():
     nll_step = make_nll_step(model(dropout=0.5), data_mesh(jax.devices()[:1]))
     loss = nll_step(start().params, {}, Batch(*(x[0] for x in batch)))
     _, metrics = one_step(batch)
-    np.testing.assert_allclose([loss.loss, loss.nll], [metrics.terms["nll"], metrics.terms["nll"]], rtol=1e-5)
+    np.testing.assert_allclose(
+        [loss.loss, loss.nll], [metrics.terms["nll"], metrics.terms["nll"]], rtol=1e-5
+    )
 
 
 def test_a_step_reuses_the_memory_of_its_state():

@@ -259,7 +259,9 @@ def _check_classes(labels: np.ndarray, classes: list[str], place: str) -> None:
     """Raises UserError for a class without images, which nothing could be learned of."""
     counts = np.bincount(labels, minlength=len(classes))
     if len(counts) > len(classes):
-        raise UserError(f"{place}: a label is {len(counts) - 1}, and there are {len(classes)} classes")
+        raise UserError(
+            f"{place}: a label is {len(counts) - 1}, and there are {len(classes)} classes"
+        )
     if empty := [name for name, count in zip(classes, counts) if not count]:
         raise UserError(f"{place}: no image of the class(es) {', '.join(empty[:NAMED])}; add some")
 
@@ -325,5 +327,3 @@ def labels_as(found: ImageSet, classes: list[str], place: str) -> ImageSet:
         )
     numbers = np.array([classes.index(name) for name in found.classes])
     return ImageSet(found.images_NHWC, numbers[found.labels_N], classes)
-
-

@@ -289,7 +289,10 @@ FAMILY = Family(
     config=SAGANConfig,
     build=SAGAN,
     sharding=(
-        (r".*conv\d/kernel|.*(shortcut|key|query|value|output|last)/kernel", P(None, None, None, "fsdp")),
+        (
+            r".*conv\d/kernel|.*(shortcut|key|query|value|output|last)/kernel",
+            P(None, None, None, "fsdp"),
+        ),
         (r".*(first|classes)/kernel", P(None, "fsdp")),
         (r".*(bias_O|scale_NC|shift_NC|gamma)", P()),
     ),

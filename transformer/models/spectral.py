@@ -5,8 +5,6 @@ C channels, I and O channels that go in and out, P positions of an image (H * W)
 X all axes of a kernel but the last, as one, Z noise.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -159,7 +157,7 @@ def convolve_and_halve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -
 
     The mean of products is the product of the mean: it is taken first, of x moved by each tap.
     """
-    B, H, W, I = x_BHWI.shape  # noqa: E741
+    _, H, W, I = x_BHWI.shape  # noqa: E741
     x = jnp.pad(x_BHWI.astype(dtype), ((0, 0), (1, 1), (1, 1), (0, 0)))
     x = x[:, :-1] + x[:, 1:]
     x = (x[:, :, :-1] + x[:, :, 1:]) / 4

@@ -111,9 +111,7 @@ def main() -> None:
     if len(labels) > ROWS:
         raise UserError(f"{len(labels)} images are asked for; give at most {ROWS}")
     ready = task.ready(model.params, model.extra)
-    made = figure(
-        task.images(ready, noise, labels), maps_of(task, ready, noise, labels), pixels
-    )
+    made = figure(task.images(ready, noise, labels), maps_of(task, ready, noise, labels), pixels)
     file = io.BytesIO()
     made.savefig(file, format=path.suffix[1:], dpi=120)
     write_atomically(path, file.getvalue())

@@ -28,7 +28,7 @@ def read_features(flag: str, path: str | None, name: str | None) -> np.ndarray:
     if path is None:
         raise UserError(f"--{flag} is missing; give an .npz of features")
     arrays = load_arrays(Path(path).expanduser())
-    if name is None and len(arrays) > 1 or name is not None and name not in arrays:
+    if (name is None and len(arrays) > 1) or (name is not None and name not in arrays):
         raise UserError(f"--{flag}_array: {path} has {', '.join(arrays)}; name one of them")
     found = arrays[name or next(iter(arrays))]
     if found.ndim != 2 or found.dtype.kind != "f" or not np.isfinite(found).all():

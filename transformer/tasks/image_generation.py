@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.images import ImageData, ImageSet, Shape, labels_as, read_images
@@ -299,5 +298,3 @@ def _npz(**arrays: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
     return file.getvalue()
-
-

@@ -104,10 +104,7 @@ class ImageTraining:
         # 1. The discriminator, on images that it has not seen.
         seen = self.validation.take(np.arange(task.rows) % len(self.validation.labels_N))
         made = task.images(ready, task.noise(np.arange(task.rows)), seen.labels_N)
-        logits = [
-            task.logits(state, images, seen.labels_N)
-            for images in (seen.images_NHWC, made)
-        ]
+        logits = [task.logits(state, images, seen.labels_N) for images in (seen.images_NHWC, made)]
         found = {
             "discriminator_loss": float(discriminator_loss_on_host(*logits)),
             "real_logit": float(logits[0].mean()),
@@ -186,11 +183,14 @@ def check_config(config: Any, shards: int) -> None:
     training, steps = config.training, config.task.discriminator_steps
     if config.model.family != "sagan":
         raise UserError(
-            f"task.name is 'images', which needs model.family 'sagan'; it is {config.model.family!r}"
+            "task.name is 'images', which needs model.family 'sagan'; it is "
+            f"{config.model.family!r}"
         )
     for name in ("max_tokens_per_device", "label_smoothing"):
         if value := getattr(training, name):
-            raise UserError(f"training.{name} is {value}, and the task images has none; set it to 0")
+            raise UserError(
+                f"training.{name} is {value}, and the task images has none; set it to 0"
+            )
     images = training.tokens_per_update
     if images % (steps * shards):
         raise UserError(
@@ -211,9 +211,7 @@ def check_config(config: Any, shards: int) -> None:
         )
 
 
-def prepare(
-    config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Any
-) -> ImageTraining:
+def prepare(config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Any) -> ImageTraining:
     """See Task."""
     del workdir
     check_config(config, row_shards(mesh))
@@ -268,7 +266,9 @@ def two_optimizers(config: Any, schedule: Callable) -> Any:
         ) from error
     return by_part(
         {
-            "discriminator": make_optimizer(of_discriminator, make_schedule(of_discriminator, None)),
+            "discriminator": make_optimizer(
+                of_discriminator, make_schedule(of_discriminator, None)
+            ),
             "generator": make_optimizer(config.optimizer, schedule),
         }
     )

@@ -149,7 +149,9 @@ def make_adversarial_step(
         # Not a scan: on CPUs a convolution in a loop is many times slower.
         new, parts = state, []
         for i in range(A):
-            new, part = discriminator_step(new, (batch.images_ABHWC[i], batch.labels_AB[i], keys[i]))
+            new, part = discriminator_step(
+                new, (batch.images_ABHWC[i], batch.labels_AB[i], keys[i])
+            )
             parts.append(part)
         found = jax.tree.map(lambda *values: sum(values) / A, *parts)
         new, of_generator = generator_step(new, keys[A], B)

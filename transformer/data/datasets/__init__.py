@@ -97,7 +97,7 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     import tensorflow_datasets.translate
 
     if dataset in _LABELLED:
-        import tensorflow_datasets.text  # noqa: F401
+        import tensorflow_datasets.text
     if dataset not in (*_OURS, *_TRANSLATION, *_LABELLED):
         import tensorflow_datasets.image_classification  # noqa: F401
     import transformer.data.datasets.algorithmic
