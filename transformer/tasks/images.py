@@ -88,9 +88,11 @@ class ImageTraining:
         )
 
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
-        """Everything is run once; JAX keeps what it compiles."""
-        self.validate(state, self.config.training.full_validation_every > 0, lambda: None)
+        """Everything is run once, on a batch; JAX keeps what it compiles."""
+        self.validate(state, False, lambda: None)
         task = self.task
+        if self.config.training.full_validation_every:
+            task.classifier.features(self.validation.images_NHWC[:1])
         (drawn,) = task.drawn(task.noise(np.arange(task.rows)), np.zeros(task.rows, int))
         return {"generator": task.generate.lower(state.params, state.extra, drawn).compile()}
 
