@@ -43,15 +43,17 @@ class Window:
         self._updates_here += 1
         self._tokens_here += num_tokens
         self._wait += wait
+        sums = self._sums
+        for name in metrics.terms:  # logged as not a number if all updates are skipped
+            sums["terms"].setdefault(name, 0.0)
         if metrics.skipped:
             return
-        sums = self._sums
         sums["loss"] += float(metrics.loss)
         sums["tokens"] += int(metrics.tokens)
         sums["grad_norm"] += float(metrics.grad_norm)
         sums["updates"] += 1
         for name, value in metrics.terms.items():
-            sums["terms"][name] = sums["terms"].setdefault(name, 0.0) + float(value)
+            sums["terms"][name] += float(value)
 
     def summary(self) -> dict[str, float]:
         """The values to log; without any update that was not skipped, they are not numbers."""

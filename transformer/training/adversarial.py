@@ -143,7 +143,8 @@ def make_adversarial_step(
 
     def train_step(state: TrainState, batch: ImageBatch) -> tuple[TrainState, StepMetrics]:
         A, B = batch.labels_AB.shape
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), state.step), A + 1)
+        _, key = jax.random.split(jax.random.key(seed))  # the first is for initial values
+        keys = jax.random.split(jax.random.fold_in(key, state.step), A + 1)
 
         # 1. The discriminator, a step for each part of the batch; the generator, a step.
         # Not a scan: on CPUs a convolution in a loop is many times slower.
