@@ -27,13 +27,13 @@ def test_saved_and_loaded(tmp_path, random_params):
     assert features.shape == (103, 128)
     np.testing.assert_allclose(loaded.features(images[100:]), features[100:], rtol=1e-4, atol=1e-6)
     with pytest.raises(
-        UserError, match=r"trained on images of 8 x 8 .* makes 32 x 32 and 3; train"
+        UserError, match=r"images of 8 x 8 .* makes 32 x 32 and 3; train"
     ):
         loaded.check(Shape(32, 3), path)
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(UserError, match="is no classifier, or is damaged"):
         FeatureClassifier.load(path)
-    with pytest.raises(UserError, match="cannot read .*; train a classifier with: python -m"):
+    with pytest.raises(UserError, match=r"cannot read .*; train a classifier with: python -m"):
         FeatureClassifier.load(tmp_path / "none.npz")
 
 
