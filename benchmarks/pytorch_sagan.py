@@ -111,7 +111,9 @@ class Discriminator(nn.Module):
         halvings = [halves for _, halves in DISCRIMINATOR[config.image_size]]
         self.blocks = nn.ModuleList(
             DiscriminatorBlock(i, o, halves, n == 0)
-            for n, (i, o, halves) in enumerate(zip(widths, widths[1:], halvings, strict=True))
+            for n, ((i, o), halves) in enumerate(
+                zip(itertools.pairwise(widths), halvings, strict=True)
+            )
         )
         sizes = [config.image_size >> sum(halvings[: n + 1]) for n in range(len(halvings))]
         self.attention_block = sizes.index(config.attention_size)

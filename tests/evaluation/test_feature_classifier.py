@@ -26,9 +26,7 @@ def test_saved_and_loaded(tmp_path, random_params):
     features = loaded.features(images)
     assert features.shape == (103, 128)
     np.testing.assert_allclose(loaded.features(images[100:]), features[100:], rtol=1e-4, atol=1e-6)
-    with pytest.raises(
-        UserError, match=r"images of 8 x 8 .* makes 32 x 32 and 3; train"
-    ):
+    with pytest.raises(UserError, match=r"images of 8 x 8 .* makes 32 x 32 and 3; train"):
         loaded.check(Shape(32, 3), path)
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(UserError, match="is no classifier, or is damaged"):

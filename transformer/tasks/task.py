@@ -19,7 +19,10 @@ from transformer.training.optimizers import make_optimizer
 from transformer.training.step import TrainState
 
 # Modules of transformer.tasks; each has a TASK.
-TASKS = ("seq2seq", "transduction", "question_answering", "masked_lm", "classification", "images")
+TASKS = (
+    *("seq2seq", "transduction", "question_answering", "masked_lm", "classification"),
+    *("parsing", "images"),
+)
 
 
 class Metric(NamedTuple):
