@@ -60,6 +60,11 @@ def whole(folder):
     return folder / "whole"
 
 
+def pixels(path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
 def assert_same_run(a, b) -> None:
     assert metrics(a) == metrics(b)
     jax.tree.map(np.testing.assert_array_equal, final_state(a), final_state(b))
@@ -145,17 +150,16 @@ def test_it_evaluates_and_generates(whole):
 
     words = ["--workdir=whole", "--classes=blue", "--seeds=0,1,5", "--grid=grid.png"]
     succeeded(run("generate.py", *words, "--output=out", cwd=folder))
-    one = np.asarray(Image.open(folder / "out" / "blue" / "5.png"))
-    page = np.asarray(Image.open(folder / "grid.png"))
+    one, page = (pixels(folder / name) for name in ("out/blue/5.png", "grid.png"))
     assert page.shape == (36, 104, 3)
     np.testing.assert_array_equal(page[2:34, 70:102], one)
     model = restore(whole)
     ready = model.task.ready(model.params, model.extra)
-    again = model.task.images(ready, model.task.noise(np.array([5])), np.array([1 - 1]))
+    again = model.task.images(ready, model.task.noise(np.array([5])), np.array([0]))
     np.testing.assert_array_equal(again[0], one)
     assert np.abs(model.task.noise(np.arange(50), 0.5)).max() <= 0.5
     succeeded(run("generate.py", *words[:3], "--grid=between.png", "--interpolate=4", cwd=folder))
-    assert Image.open(folder / "between.png").size == (8 * 34 + 2, 36)
+    assert pixels(folder / "between.png").shape == (36, 8 * 34 + 2, 3)
     words = ["--workdir=whole", "--classes=red", "--seeds=0", "--pixels=3x4", "--figure=a.png"]
     succeeded(run("transformer/reports/image_attention.py", *words, cwd=folder))
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -171,7 +175,7 @@ def test_what_cannot_be_trained_is_refused(folder):
         ),
         ({"task_samples_every": 3}, "task.samples_every is 3, which is no multiple"),
         ({"training_label_smoothing": 0.1}, "the task images has none; set it to 0"),
-        ({"optimizer_schedule": "noam"}, "optimizer.peak_learning_rate is 0.0001, but"),
+        ({"optimizer_schedule": "noam"}, "optimizer.warmup_steps is 0; it must be at least 1"),
     ):
         refused = run("train.py", *flags(**changes), "--workdir=refused", cwd=folder)
         assert_refused(refused, message)
