@@ -18,7 +18,8 @@ def get_config() -> ConfigDict:
     config.task = ConfigDict()
     # What is learned from what: seq2seq, sentences from sentences; transduction, symbols from
     # symbols; question_answering, for bAbI (docs/algorithmic.md has these two); masked_lm and
-    # classification, for BERT (docs/bert.md); parsing, for trees (docs/parsing.md).
+    # classification, for BERT (docs/bert.md); parsing, for trees (docs/parsing.md); images
+    # (docs/images.md).
     config.task.name = "seq2seq"
 
     config.data = ConfigDict()

@@ -18,7 +18,6 @@ from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import find_task
-from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, init_state
 
@@ -179,7 +178,8 @@ def final_state(workdir: Path) -> TrainState:
     config = experiment.load(workdir)
     model = find_task(config.task.name).restore(config, workdir).model
     width = getattr(config.model, "d_model", None)
-    adam = make_optimizer(config.optimizer, make_schedule(config.optimizer, width))
+    schedule = make_schedule(config.optimizer, width)
+    adam = find_task(config.task.name).make_optimizer(config, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     sharding = replicated(data_mesh(jax.devices()[:1]))
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)

@@ -218,13 +218,15 @@ def _curves(runs: Sequence[Run]) -> str:
 
 def _data(facts: Facts) -> str:
     """Sizes, and how long sentences are."""
-    rows = [[name, shown(count)] for name, count in facts.counts.items()]
+    rows = html_table(["", ""], [[name, shown(count)] for name, count in facts.counts.items()])
+    if not facts.lengths:
+        return rows
     figure, places = panels(len(facts.lengths), height=2.6)
     for axes, (name, counts) in zip(places, facts.lengths.items(), strict=True):
         axes.bar(range(len(counts)), counts, width=1.0)
         axes.set_title(name, fontsize=10)
         axes.set_ylabel("how many", fontsize=8)
-    return html_table(["", ""], rows) + svg(figure)
+    return rows + svg(figure)
 
 
 def _scores(runs: Sequence[Run], split: str) -> str:

@@ -68,6 +68,8 @@ def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, 
     directory.mkdir(parents=True, exist_ok=True)
     for text, lines in outputs.texts.items():
         write_atomically(directory / f"{text}.txt", one_a_line(lines))
+    for file, content in outputs.files.items():
+        write_atomically(directory / file, content)
     write_atomically(directory / "scores.json", json.dumps(scores, indent=2) + "\n")
     latest, new = directory.with_name(LATEST), directory.with_name(f"{LATEST}.{os.getpid()}.tmp")
     with contextlib.suppress(OSError):  # file systems of buckets have no links

@@ -18,6 +18,7 @@ from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import hparams
 from tqdm import tqdm
 
+from transformer.data.pictures import Picture
 from transformer.system.errors import UserError
 
 
@@ -107,6 +108,17 @@ class MetricsWriter:
         self._flush()
         scalars = [Summary.Value(tag=name, simple_value=v) for name, v in values.items()]
         self._add_event(Event(step=int(step), wall_time=time(), summary=Summary(value=scalars)))
+
+    def write_picture(self, step: int, name: str, picture: Picture) -> None:
+        """Shows a picture in TensorBoard."""
+        image = Summary.Image(
+            height=picture.height,
+            width=picture.width,
+            colorspace=3,
+            encoded_image_string=picture.png,
+        )
+        summary = Summary(value=[Summary.Value(tag=name, image=image)])
+        self._add_event(Event(step=int(step), wall_time=time(), summary=summary))
 
     def rewind(self, step: int, *, evaluated: bool) -> None:
         """Removes what later steps than `step` wrote, all if it is 0: the run is back there.

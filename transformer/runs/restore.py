@@ -83,6 +83,7 @@ def define_flags() -> Callable[..., TrainedModel]:
             "data_dir", None, "Where TFDS keeps data sets and we keep the tokenised text."
         ),
         "data.raw_dir": string("raw_dir", None, "A local folder with the raw files."),
+        "task.features": string("features", None, "The classifier that scores of images are over."),
     }
 
     def restore_chosen(**instead: Any) -> TrainedModel:

@@ -37,7 +37,6 @@ from transformer.system.sharding import (
     without_a_rule,
 )
 from transformer.tasks.task import FACTS, TrainingTask, find_task
-from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, abstract_state, init_state
 
@@ -104,7 +103,7 @@ def train(
         _check_memory(config, task.task.model, mesh)
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
-        optimizer = make_optimizer(config.optimizer, schedule)
+        optimizer = kind.make_optimizer(config, schedule)
 
         # 2. The work directory.
         _begin(workdir, config, task, origin)

@@ -44,9 +44,9 @@ def check_range(config: Any, section: str, fields: str, low: float, below: float
             raise UserError(f"{section}.{field} is {value}; it must be {allowed}")
 
 
-def check_choice(config: Any, section: str, field: str, choices: Collection[str]) -> None:
+def check_choice(config: Any, section: str, field: str, choices: Collection[Any]) -> None:
     """Raises UserError unless config.field is one of the choices."""
     value = getattr(config, field)
     if value not in choices:
-        allowed = ", ".join(choices)
+        allowed = ", ".join(map(str, choices))
         raise UserError(f"{section}.{field} is {value!r}; it must be one of: {allowed}")

@@ -44,7 +44,8 @@ from transformer.tasks.encoders import (
     rows_to_evaluate,
     training_batches,
 )
-from transformer.tasks.task import Facts, Metric, Outputs, Task, examples, mean_nll
+from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples, mean_nll
+from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_train_step
 
 LABELS = "labels.json"  # in a work directory
@@ -228,7 +229,7 @@ class ClassificationTraining:
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], Examples]:
         del full  # there is no more to measure
         losses, found_NX = self.task.run(
             self.measure,
@@ -239,7 +240,12 @@ class ClassificationTraining:
         )
         references = [example.label for example in self.given["validation"]]
         scores = scores_of(self.task.data, self.task.outputs(found_NX), references)
-        return {"nll": mean_nll(losses)} | {n: x["score"] for n, x in scores.items()}, ""
+        found = {"nll": mean_nll(losses)} | {n: x["score"] for n, x in scores.items()}
+        return found, Examples()
+
+    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
+        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
+        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         return [

@@ -36,7 +36,8 @@ from transformer.tasks.encoders import (
     rows_to_evaluate,
     training_batches,
 )
-from transformer.tasks.task import Facts, Metric, Outputs, Task, examples
+from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples
+from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_train_step
 
 HEADS = ("masked_lm", "pre_training")
@@ -260,13 +261,17 @@ class MaskedLMTraining:
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], Examples]:
         del full  # there is no more to measure
         found = []
         for batch in batches(self.validation, self.validation_rows, self.mesh):
             check()
             found.append(self.measure(state.params, state.extra, batch))
-        return self.task.metrics(jax.device_get(found)), ""
+        return self.task.metrics(jax.device_get(found)), Examples()
+
+    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
+        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
+        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         decode, packed = self.task.tokenizer.decode, self.packed

@@ -28,7 +28,8 @@ from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
-from transformer.tasks.task import Facts, Metric, Outputs, Task, examples, mean_nll
+from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples, mean_nll
+from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_nll_step, make_train_step
 
 # What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
@@ -209,21 +210,26 @@ class Seq2SeqTraining:
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], Examples]:
         losses = []
         for batch in self._validation_batches():
             check()
             losses.append(self.nll_step(state.params, state.extra, batch))
         found = {"nll": mean_nll(losses)}
         if not full:
-            return found, ""
+            return found, Examples()
         sources, references = map(list, zip(*self.validation_source.pairs(), strict=True))
         hypotheses = self.task.translate(state.params, state.extra, sources, check)
         variables = state.params, state.extra
         texts = sources, references, hypotheses
         found |= self.task.validation_scores(variables, "validation", *texts)
         turn = int(state.step) // self.training.checkpoint_every
-        return found, _examples(*([lines[turn % len(lines)]] for lines in texts))
+        shown = _examples(*([lines[turn % len(lines)]] for lines in texts))
+        return found, Examples(shown)
+
+    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
+        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
+        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers

@@ -98,7 +98,9 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     import tensorflow_datasets.translate
 
     if dataset in _LABELLED:
-        import tensorflow_datasets.text  # noqa: F401
+        import tensorflow_datasets.text
+    if dataset not in (*_OURS, *_TRANSLATION, *_LABELLED):
+        import tensorflow_datasets.image_classification  # noqa: F401
     import transformer.data.datasets.algorithmic
     import transformer.data.datasets.babi
     import transformer.data.datasets.grammar_en_de
@@ -130,6 +132,8 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
     from tensorflow_datasets.core.download import downloader, extractor
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
+    from transformer.data.datasets.without_tensorflow import replace_tensorflow
+
     if builder.data_path.exists():
         raise UserError(f"{builder.data_dir} holds no complete dataset; delete it, run again")
     # What a killed process left behind: we have the lock.
@@ -146,6 +150,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
         errors=types.SimpleNamespace(UnimplementedError=NotImplementedError),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(copy=_cannot_copy)),
     )
+    replace_tensorflow(builder)
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
         with signs_of_life(f"preparing {name}", lambda: _downloaded(downloads)), _quiet():
