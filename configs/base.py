@@ -109,6 +109,7 @@ def get_config() -> ConfigDict:
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
     # normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
+    config.model.kernels = "auto"
 
     config.optimizer = ConfigDict()  # Section 5.3
     # adam, adamw, bert_adam, lamb, sgd or adafactor. bert_adam is adamw without the correction of
