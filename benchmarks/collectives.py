@@ -64,4 +64,3 @@ def _walk(
                 if body.startswith("all-reduce-scatter"):  # all-reduce and slice in one
                     kind, result = "reduce-scatter", instruction.type
                 yield kind, result, runs, key
-

@@ -7,7 +7,7 @@ be counted without the device, and a device's bandwidth and peak then bound the 
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.collectives import KINDS as COLLECTIVES
@@ -39,18 +39,26 @@ class Kernel(NamedTuple):
         return self.instruction.attribute(NAME)
 
 
-def kernels(text: str, unknown_turns: int = 1) -> list[Kernel]:
+def kernels(text: str, unknown_turns: Sequence[int] = ()) -> list[Kernel]:
     """The kernels of a program in the order of its text, those of loops with all their runs.
 
-    unknown_turns: of each loop whose number of turns the text does not say, as a search. Of a
-    conditional the branch with the most bytes counts. Collectives are left to collectives.py.
+    unknown_turns: of each loop whose number of turns the text does not say, as those of a search,
+    in order; 1 for those that are left. Of a conditional the branch with the most bytes counts.
+    Collectives are left to collectives.py.
     """
     computations, entry = parse(text)
-    return list(_kernels(computations, entry, 1, unknown_turns))
+    return list(_kernels(computations, entry, 1, iter(unknown_turns)))
+
+
+def unknown_loops(text: str) -> int:
+    """How many loops there are whose number of turns the text does not say."""
+    computations, _ = parse(text)
+    loops = [x for found in computations.values() for x in found if x.opcode == "while"]
+    return sum(turns_of(x, computations) is None for x in loops)
 
 
 def _kernels(
-    computations: Computations, name: str, runs: int, unknown_turns: int
+    computations: Computations, name: str, runs: int, unknown_turns: Iterator[int]
 ) -> Iterator[Kernel]:
     types = {x.name: x.type for x in computations[name]}
     for x in computations[name]:
@@ -58,7 +66,7 @@ def _kernels(
             continue
         if x.opcode == "while":
             turns = turns_of(x, computations)
-            runs_of_body = runs * (unknown_turns if turns is None else turns)
+            runs_of_body = runs * (next(unknown_turns, 1) if turns is None else turns)
             yield from _kernels(computations, x.attribute("body"), runs_of_body, unknown_turns)
         elif x.opcode == "conditional":
             branches = [
@@ -164,7 +172,7 @@ def _flops_of_call(x: Instruction, types: dict[str, str]) -> int:
     """Those of a library's kernel: of attention, two products forward and five backward."""
     target = x.attribute(TARGET)
     if "fmha" in target:
-        query, key = (_dimensions(types[name]) for name in x.operands[:2])
+        key = _dimensions(types[x.operands[1]])
         length = _dimensions(x.type)[2]  # of queries: the result begins with [B, H, T, K]
         multiplied = math.prod(key) * length  # of keys as long: T = S; heads may be fewer there
         return (10 if "Backward" in target else 4) * multiplied

@@ -57,7 +57,7 @@ def size_of(result: str) -> int:
 
 
 def size_in_memory(result: str) -> int:
-    """The same without what a TPU keeps on its chip: what has a memory space, as S(1), of its own."""
+    """The same without what a TPU keeps on its chip, which has a memory space, as S(1)."""
     return sum(size for size, layout in _sizes(result) if "S(" not in layout)
 
 
@@ -89,6 +89,6 @@ def turns_of(loop: Instruction, computations: dict[str, list[Instruction]]) -> i
 def branches_of(conditional: Instruction) -> list[str]:
     """The computations of which a conditional runs one."""
     line = conditional.line
-    return re.findall(r"%([\w.-]+)", line.partition("branch_computations={")[2].partition("}")[0]) or [
-        conditional.attribute(f"{which}_computation") for which in ("true", "false")
-    ]
+    return re.findall(
+        r"%([\w.-]+)", line.partition("branch_computations={")[2].partition("}")[0]
+    ) or [conditional.attribute(f"{which}_computation") for which in ("true", "false")]

@@ -8,6 +8,7 @@ from flax import nnx
 
 from transformer.models.attention import KeysValues, MultiHeadAttention
 from transformer.models.cache import DecodingStep, Places, write_places
+from transformer.models.kernels import check_names, uses
 from transformer.models.layers import (
     ACTIVATIONS,
     NORMALIZATIONS,
@@ -15,7 +16,6 @@ from transformer.models.layers import (
     FeedForward,
     Normalization,
 )
-from transformer.models.kernels import check_names, uses
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError, check_choice, check_range, setting
