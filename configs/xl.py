@@ -1,6 +1,6 @@
 """A Transformer of a billion parameters, for several GPUs or TPUs; not from a paper.
 
-    python train.py --config=configs/xl.py --config.mesh.data=1 --config.mesh.fsdp=8 --workdir=runs/xl
+    python train.py --config=configs/xl.py --config.mesh.fsdp=8 --workdir=runs/xl
 
 8 + 8 layers twice as wide as big: 1,015,410,688 parameters with a vocabulary of 37,000. Layers are
 pre-LN, since post-LN of this size does not train without further means. Not yet trained here.

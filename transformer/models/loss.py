@@ -85,20 +85,20 @@ def _blocked(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT):
 
 def _blocked_forward(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT):
     dtype = static[1]
-    losses, nlls, dhidden, doutput_VD, dbias = [], [], [], 0, []
+    losses, nlls, dhidden, doutput, dbias = [], [], [], [], []
     for hidden_BtD, *block in _blocks(hidden_BTD, labels_BT, real_BT):
         # One block after the other, so that one at a time is in memory.
-        hidden_BtD, doutput_VD = jax.lax.optimization_barrier((hidden_BtD, doutput_VD))
+        hidden_BtD, *_ = jax.lax.optimization_barrier((hidden_BtD, *dhidden[-1:]))
         loss, nll, slopes_BtV = _block(static, output_VD, bias_V, hidden_BtD, *block)
         losses.append(loss)
         nlls.append(nll)
         with jax.named_scope("logits"):
             dhidden_BtD = multiply("BTV,VD->BTD", slopes_BtV, output_VD, dtype)
             dhidden.append(dhidden_BtD.astype(hidden_BTD.dtype))
-            doutput_VD += multiply("BTV,BTD->VD", slopes_BtV, hidden_BtD, dtype)
+            doutput.append(multiply("BTV,BTD->VD", slopes_BtV, hidden_BtD, dtype))
             if bias_V is not None:
                 dbias.append(slopes_BtV.sum((0, 1), dtype=bias_V.dtype))
-    gradients = jnp.concatenate(dhidden, 1), doutput_VD, sum(dbias) if dbias else None
+    gradients = jnp.concatenate(dhidden, 1), sum(doutput), sum(dbias) if dbias else None
     return (sum(losses), sum(nlls)), gradients
 
 

@@ -15,10 +15,10 @@ class Specification(NamedTuple):
     link: float  # to devices beside it, bytes/s out of it (and as much into it at once)
 
 
-# What the makers' data sheets give: NVIDIA's for each GPU, in SXM form unless named (its sum of both
-# directions of NVLink, halved; for L4, PCIe 4.0), and Google Cloud's page for each TPU (the sum of a
-# chip's links). Memory, bandwidth and link were written down without the sheets at hand: compare
-# them before you rely on them, those marked ? above all. A chip of TPU v4 is two devices here.
+# What the makers' data sheets give: NVIDIA's for each GPU, in SXM form unless named (its sum of
+# both directions of NVLink, halved; for L4, PCIe 4.0), and Google Cloud's page for each TPU (the
+# sum of a chip's links). Memory, bandwidth and link were written down without the sheets at hand:
+# compare them before you rely on them, those marked ? above all. A chip of TPU v4 is two devices.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
     "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9),
