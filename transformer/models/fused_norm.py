@@ -212,7 +212,7 @@ def _split_rows_alone(run, rule: str):
         function.def_partition(
             partition=partition,
             sharding_rule=rule,
-            need_replication_factors=tuple(sorted(set(rule) & set("tdkxy"))),
+            need_replication_factors=tuple(factor for factor in "tdkxy" if factor in rule),
         )
         return function
 
