@@ -2,7 +2,7 @@
 
     python train.py --config=configs/xl.py --config.mesh.fsdp=8 --workdir=runs/xl
 
-8 + 8 layers twice as wide as big: 1,015,410,688 parameters with a vocabulary of 37,000. Layers are
+8 + 8 layers twice as wide as big: 1,015,635,968 parameters with a vocabulary of 37,000. Layers are
 pre-LN, since post-LN of this size does not train without further means. Not yet trained here.
 docs/scaling.md has what it needs of 8 and 16 GPUs.
 """
