@@ -114,6 +114,9 @@ def get_config() -> ConfigDict:
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
     # normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
+    # Fast forms for GPUs and TPUs: plain, none; cudnn_attention,triton_norm,blocked_loss or some of
+    # them; or auto, all that are for the device. A run tries each first (docs/performance.md).
+    config.model.kernels = "auto"
 
     config.optimizer = ConfigDict()  # Section 5.3
     # adam, adamw, bert_adam, lamb, sgd or adafactor. bert_adam is adamw without the correction of

@@ -61,11 +61,16 @@ def attention(
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
+    cudnn: bool = False,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
     More than MAX_QUERIES are taken in blocks: attention_blocks.py.
+
+    cudnn: by NVIDIA's kernel, where it can.
     """
+    if cudnn and not return_weights and _cudnn_takes(query_BHTK, memory, dropout_rate, rngs):
+        return _cudnn_attention(query_BHTK, memory, mask.dense()), None
     if query_BHTK.shape[2] <= MAX_QUERIES:
         mask_BTS = mask.dense()
         return dot_product_attention(
@@ -84,6 +89,29 @@ def attention(
     )
 
 
+def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
+    """Whether cuDNN's kernel can do this: it has no dropout of ours, and takes even lengths."""
+    (_, _, T, K), (_, _, S, U) = query_BHTK.shape, memory.value_BHSU.shape
+    return (
+        query_BHTK.dtype in (jnp.bfloat16, jnp.float16)
+        and (rngs is None or dropout_rate == 0)
+        and (K == U and K % 8 == 0 and K <= 128 and T % 2 == 0 and S % 2 == 0 and T > 1)
+    )
+
+
+@jax.named_scope("attention")
+def _cudnn_attention(query_BHTK, memory, mask_BTS):
+    # It takes the mask as an array that it adds to the scores, which keeps the sentences of a row
+    # apart; segment ids it would ignore. With heads after length nothing is transposed.
+    arrays = (x.swapaxes(1, 2) for x in (query_BHTK, *memory))
+    mask_B1TS = jnp.broadcast_to(
+        mask_BTS[:, None],
+        (query_BHTK.shape[0], 1, query_BHTK.shape[2], memory.key_BHSK.shape[2]),
+    )
+    y_BTHU = jax.nn.dot_product_attention(*arrays, mask=mask_B1TS, implementation="cudnn")
+    return y_BTHU.swapaxes(1, 2)
+
+
 class MultiHeadAttention(nnx.Module):
     """Multi-head attention (Section 3.2.2).
 
@@ -100,10 +128,11 @@ class MultiHeadAttention(nnx.Module):
         d_v: int,
         use_bias: bool = False,
         dropout_rate: float,
+        cudnn: bool = False,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        """use_bias: of all four projections; the paper has none, BERT does."""
+        """use_bias: of all four projections; the paper has none, BERT does. cudnn: see above."""
 
         def linear(d_in, d_out):
             return Linear(d_in, d_out, use_bias=use_bias, dtype=dtype, rngs=rngs)
@@ -114,6 +143,7 @@ class MultiHeadAttention(nnx.Module):
         self.output = linear(num_heads * d_v, d_model)
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
+        self.cudnn = cudnn
 
     def keys_values(self, x_BSD: jax.Array) -> KeysValues:
         """The keys and values of the vectors attended to."""
@@ -130,7 +160,7 @@ class MultiHeadAttention(nnx.Module):
         """Attends from x to the given keys and values. Returns [B, T, D] and the weights."""
         query_BHTK = self._split_heads(self.query(x_BTD))
         y_BHTU, weights_BHTS = attention(
-            query_BHTK, memory, mask, self.dropout_rate, rngs, return_weights
+            query_BHTK, memory, mask, self.dropout_rate, rngs, return_weights, self.cudnn
         )
         y_BTX = y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
         return self.output(y_BTX), weights_BHTS

@@ -30,7 +30,8 @@ def setting(
     architecture: of a model section: two models that differ in it cannot share parameters.
     """
     flags = {"may_change": may_change, "recorded": recorded, "architecture": architecture}
-    return dataclasses.field(metadata=flags, default=default)
+    kw_only = default is not dataclasses.MISSING  # so that required fields may follow
+    return dataclasses.field(default=default, kw_only=kw_only, metadata=flags)
 
 
 def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):

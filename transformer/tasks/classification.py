@@ -26,6 +26,7 @@ from transformer.data.wordpiece import WordPiece, WordPieceConfig
 from transformer.evaluation.labels import class_scores, number_scores
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
+from transformer.models.kernels import proven
 from transformer.models.loss import Loss
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -292,7 +293,7 @@ def prepare(
             lambda: (text for x in given["train"] for text in x[:2] if text),
         )
     classes = None if data.regression else classes_of(given["train"], "the train split")
-    model = build_model(config.model, sizes_of(config, tokenizer, classes))
+    model = build_model(proven(config.model, mesh), sizes_of(config, tokenizer, classes))
     task = Classification(config, tokenizer, classes, model, mesh)
     packed = task.rows("train", given["train"], seed)
 

@@ -19,6 +19,7 @@ from transformer.data.wordpiece import WordPiece, WordPieceConfig
 from transformer.evaluation.masked_baselines import masked_baselines
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
+from transformer.models.kernels import proven
 from transformer.models.loss import cross_entropy
 from transformer.system import distributed
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -314,7 +315,7 @@ def prepare(
             begun_with,
             lambda: (line for document in read_documents(files["train"]) for line in document),
         )
-        model = build_model(config.model, sizes_of(config, tokenizer))
+        model = build_model(proven(config.model, mesh), sizes_of(config, tokenizer))
         task = MaskedLM(config, tokenizer, model, mesh)
         packed = task.rows("train", seed, data.duplicates)
         validation = task.held_out("validation")

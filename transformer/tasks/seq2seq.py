@@ -25,6 +25,7 @@ from transformer.decoding.translation import Translation, Translator
 from transformer.evaluation import scores
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
+from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
@@ -328,7 +329,7 @@ def prepare(
     )
 
     # 3. The model.
-    model = build_model(config.model, sizes_of(config, tokenizers))
+    model = build_model(proven(config.model, mesh), sizes_of(config, tokenizers))
     task = kind(data, tokenizers, model, config.decoding, mesh)
     hashes = [source.fingerprint, validation_source.fingerprint, *(t.sha256 for t in tokenizers)]
     hashes.append(batches.fingerprint)

@@ -162,8 +162,17 @@ def make_train_step(
 
 def global_norm(grads: Params) -> jax.Array:
     """The global norm; as products, since XLA on the CPU would write all squares to memory."""
-    squares = [jnp.vdot(g, g, precision="highest") for g in jax.tree.leaves(grads)]
-    return jnp.sqrt(sum(squares))
+
+    def norm(*arrays: jax.Array) -> jax.Array:
+        return jnp.sqrt(sum(jnp.vdot(g, g, precision="highest") for g in arrays))
+
+    def norm_of_few(*arrays: jax.Array) -> jax.Array:
+        """Vectors as one: a kernel for each would take longer to start than to run."""
+        vectors = [g for g in arrays if g.ndim == 1]
+        return norm(*(g for g in arrays if g.ndim != 1), jnp.concatenate([*vectors, jnp.zeros(1)]))
+
+    leaves = jax.tree.leaves(grads)
+    return jax.lax.platform_dependent(*leaves, cpu=norm, default=norm_of_few)
 
 
 def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
