@@ -24,7 +24,7 @@ from absl import flags
 from transformer.exports import workdir as workdir_export
 from transformer.reports import ledger, recipes
 from transformer.runs import cli, restore
-from transformer.runs.evaluation import evaluate
+from transformer.runs.evaluation import check_can_evaluate, evaluate
 from transformer.system import distributed
 from transformer.system.errors import UserError
 
@@ -83,6 +83,7 @@ def main() -> None:
         ledger.record(path, SPLIT.value, restore_model, values.checkpoint, values.average_last)
     else:
         model = restore_model()
+        check_can_evaluate(model, SPLIT.value)
         for split in SPLIT.value:
             evaluate(model, split)
 

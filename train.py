@@ -21,7 +21,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from transformer.reports.plots import learning_curve
-from transformer.runs import cli, provenance, train
+from transformer.runs import cli, own_paths, provenance, train
 from transformer.runs.experiment import Experiment
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -64,6 +64,8 @@ def main() -> None:
     if own and (earlier := provenance.starts(workdir)):
         start["config_file"] = earlier[-1]["config_file"]
         start["overrides"] = {**earlier[-1]["overrides"], **start["overrides"]}
+    if not own and distributed.is_first():
+        own_paths.remember(config)
     train.run(config, workdir, profiled, start)
     if distributed.is_first():
         metrics = find_task(config.task.name).metrics

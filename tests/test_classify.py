@@ -130,7 +130,7 @@ def test_mistakes_before_training(arguments, part, folder):
     [
         ("classify.py", [], "--workdir is missing"),
         ("classify.py", ["--workdir=run", "--input=train.tsv"], "line 1 has 2 columns; expected 1"),
-        ("classify.py", ["--workdir=run", "--output=hub"], "hub cannot be written"),
+        ("classify.py", ["--workdir=run", "--output=hub"], "cannot write hub: Is a directory; name another --output"),
         (
             "classify.py",
             ["--workdir=run", "--beam_size=2"],

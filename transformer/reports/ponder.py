@@ -21,7 +21,7 @@ from transformer.data.vocabulary import BOS, EOS
 from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import check_can_write, write_named
 
 restore_model = define_flags()
 SENTENCE = flags.DEFINE_string("sentence", None, "The source sentence.")
@@ -79,15 +79,14 @@ def draw(path: Path, title: str, source: Steps, target: Steps, limits: tuple[int
     figure.suptitle(title, parse_math=False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
-    write_atomically(path, picture.getvalue())
+    write_named(path, picture.getvalue())
 
 
 def main() -> None:
     if not SENTENCE.value:
         raise UserError("no sentence is given; add --sentence='...'")
     path = Path(OUT.value).expanduser()
-    if path.is_dir() or not folder_allows(path):
-        raise UserError(f"--out={path} cannot be written; name a file in another place")
+    check_can_write(path, ".png")
     model = restore_model()
     config = model.config.model
     source, target = count_steps(model, SENTENCE.value)

@@ -20,7 +20,7 @@ from absl import flags
 from transformer.reports.run_report import page, run_of, table
 from transformer.runs import cli
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import check_can_write, write_atomically, write_named
 
 WORKDIRS = flags.DEFINE_list("workdir", [], "Work directories, comma-separated.")
 OUT = flags.DEFINE_string("out", None, "The page (default: WORKDIR/report.html; of several none).")
@@ -53,12 +53,14 @@ def main() -> None:
     if out is None and len(workdirs) == 1:
         out = str(workdirs[0] / "report.html")
     path = Path(out).expanduser() if out else None
-    if path and (path.is_dir() or not folder_allows(path)):
-        raise UserError(f"--out={path} cannot be written; name a file in another place")
+    if path:
+        check_can_write(path, ".html")
     runs = [run_of(workdir) for workdir in workdirs]
     print(_in_terminal(*table(runs), FORMAT.value), end="")
     if path:
-        write_atomically(path, page(runs))
+        # A run may be a stranger's: no links are followed there.
+        write = write_named if OUT.value else write_atomically
+        write(path, page(runs))
         if FORMAT.value == "text":
             print(f"wrote {path}")
 

@@ -32,7 +32,7 @@ from transformer.streams.attention_maps import (
 )
 from transformer.streams.model import Model
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import check_can_write, write_named
 
 TEMPLATE = Path(__file__).with_name("attention_page.html")
 # A page of more weights than this has them in 8 bits in place of 16.
@@ -142,10 +142,7 @@ def _packed(weights: np.ndarray, bits: int) -> str:
 
 def _writable(name: str, endings: tuple[str, ...]) -> Path:
     path = Path(name).expanduser()
-    if path.suffix.lower() not in endings:
-        raise UserError(f"{path} must end in {' or '.join(endings)}")
-    if (path.exists() and not path.is_file()) or not folder_allows(path):
-        raise UserError(f"{path} cannot be written; name a file in another place")
+    check_can_write(path, *endings)
     return path
 
 
@@ -164,11 +161,12 @@ def main() -> None:
     content = io.BytesIO()
     if picture:  # first, since it may be refused
         figure = _figure(found, ATTENTION.value, LAYER.value, heads, WORDS.value)
-        figure.savefig(content, format=picture.suffix[1:].lower(), dpi=150)
-        write_atomically(picture, content.getvalue())
+        form = "svg" if picture.suffix.lower() == ".svg" else "png"  # a pipe has any name
+        figure.savefig(content, format=form, dpi=150)
+        write_named(picture, content.getvalue())
         print(f"wrote {picture}")
     if page:
-        write_atomically(page, attention_page(found, model.workdir.name, SOURCE.value, target))
+        write_named(page, attention_page(found, model.workdir.name, SOURCE.value, target))
         print(f"wrote {page}")
 
 

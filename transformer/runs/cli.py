@@ -24,6 +24,7 @@ from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
 from transformer.system.startup import listen_to_interrupts
+from transformer.system.terminal import escape_standard_output, printable
 
 OWN_CONFIG = Path(__file__).with_name("own_config.py")
 
@@ -36,7 +37,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     with a run comes with a config of its own.
     """
     logging.set_verbosity(logging.WARNING)
-    logging.get_absl_handler().setFormatter(python_logging.Formatter("warning: %(message)s"))
+    logging.get_absl_handler().setFormatter(_Formatter("warning: %(message)s"))
+    escape_standard_output()
     # What fails in Orbax's threads is logged with tracebacks, and raised where we save; its
     # warnings are about our way of using it.
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
@@ -92,6 +94,13 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
             distributed.end(1, traceback.format_exc())
 
     app.run(guarded, flags_parser=parse)
+
+
+class _Formatter(python_logging.Formatter):
+    """One line, whatever texts and names of files it holds."""
+
+    def format(self, record: python_logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def _workdir_with_a_run(argv: Sequence[str]) -> str | None:

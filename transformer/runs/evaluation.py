@@ -3,18 +3,35 @@
 import contextlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
-from transformer.system.files import write_atomically
-from transformer.tasks.task import Outputs
+from transformer.system.errors import UserError
+from transformer.system.files import check_can_write, write_atomically
+from transformer.tasks.task import Outputs, find_task
+
+
+def check_can_evaluate(model: TrainedModel, splits: Sequence[str]) -> None:
+    """Raises UserError for splits that are not there, and where outputs cannot be written.
+
+    Better before hours of work than after.
+    """
+    model.check_paths()
+    with distributed.first_alone():
+        for split in splits:
+            find_task(model.config.task.name).content_sha256(model.task.data, split)
+    if distributed.is_first():
+        for split in splits:
+            _check_folder(_folder(model, split))
 
 
 def evaluate(model: TrainedModel, split: str) -> Outputs:
     """Outputs for a split, by the devices of all processes; process 0 prints and writes them."""
+    model.check_paths()
     steps = ", ".join(map(str, model.steps))
     others = "".join(f" with {other.workdir}" for other in model.others)
     print(f"{model.workdir} at step {steps}{others}; {split}", flush=True)
@@ -40,24 +57,38 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
         "seconds": round(seconds, 1),
         **model.provenance(),
     }
-    name = f"{split}-ensemble" if model.others else split
-    directory = write_outputs(model.workdir, name, outputs, scores)
     print(outputs.examples)
     for name, score in outputs.scores.items():
         kind = score["signature"] if "signature" in score else score["definition"]
-        print(f"{name:40} {score['score']:6.2f}  {kind}")
+        print(f"{name:40} {score['score']:6.2f}  {kind}", flush=True)
+    directory = _folder(model, split)
+    write_outputs(directory, outputs, scores)
     print(f"{count} examples in {seconds:.1f} s; texts and scores in {directory}")
     return outputs
 
 
-def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:
-    """WORKDIR/eval/<name>/: the texts, one example a line, and scores.json last."""
-    directory = workdir / "eval" / name.replace("/", "_")
-    directory.mkdir(parents=True, exist_ok=True)
+def write_outputs(directory: Path, outputs: Outputs, scores: dict[str, Any]) -> None:
+    """The texts, one example a line, and scores.json last."""
+    _check_folder(directory)
     for text, lines in outputs.texts.items():
         write_atomically(directory / f"{text}.txt", one_a_line(lines))
     write_atomically(directory / "scores.json", json.dumps(scores, indent=2) + "\n")
-    return directory
+
+
+def _folder(model: TrainedModel, split: str) -> Path:
+    name = f"{split}-ensemble" if model.others else split
+    return model.workdir / "eval" / name.replace("/", "_")
+
+
+def _check_folder(directory: Path) -> None:
+    """Raises UserError for a place of outputs that is a stranger's link, or cannot be written."""
+    for folder in (directory.parent, directory):
+        if folder.is_symlink():
+            raise UserError(
+                f"{folder} is a link, which outputs do not follow; remove it, or move what it "
+                "leads to there"
+            )
+    check_can_write(directory / "scores.json")
 
 
 def one_a_line(lines: list[str]) -> str:

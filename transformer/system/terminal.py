@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from typing import Any, TextIO
 
 # Controls; line and paragraph separators; marks that turn the direction of writing, which can make
 # a terminal show something else than what is there. Joiners, which many scripts need, stay.
@@ -22,6 +23,25 @@ def say(message: str) -> None:
         with contextlib.suppress(OSError):
             lines = map(printable, message.split("\n"))
             print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+class _Printable:
+    """A text file that is a terminal: what is written to it is escaped, but for line feeds."""
+
+    def __init__(self, file: TextIO):
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write("\n".join(map(printable, text.split("\n"))))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def escape_standard_output() -> None:
+    """From now on `print` is harmless in a terminal: files and models may be a stranger's."""
+    if sys.stdout is not None and is_terminal(sys.stdout.fileno):
+        sys.stdout = _Printable(sys.stdout)
 
 
 def is_terminal(descriptor: Callable[[], int]) -> bool:
