@@ -86,7 +86,7 @@ def test_the_figure_is_a_picture(directory):
         ([], "no sentence is given"),
         (["--source= "], "the source sentence is empty"),
         (["--source=one", "--out=x.txt"], "x.txt must end in .html"),
-        (["--source=one", "--out=", "--figure=x.png/y.png"], "cannot write x.png/y.png: Not a directory"),
+        (["--source=one", "--out=", "--figure=x.png/y.png"], "cannot write x.png/y.png: Not a dir"),
         (["--source=one", "--figure=y.svg", "--layer=3"], "layer 3 is asked for"),
         (["--source=one", "--figure=y.svg", "--heads=0"], "head 0 is asked for"),
         (["--source=one", "--figure=y.svg", "--heads=a"], "must be numbers"),

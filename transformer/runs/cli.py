@@ -50,7 +50,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
-        workdir = _workdir_with_a_run(sys.argv)
+        with one_line_errors():
+            workdir = _workdir_with_a_run(sys.argv)
         config = f"{OWN_CONFIG}:{workdir}" if workdir else default_config
         sys.argv.insert(1, f"--config={config}")
 
@@ -72,6 +73,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                     f"the config file has no field {field}, which another model.family or "
                     "task.name has; leave it out, or give another --config"
                 ) from error
+            except UserError:  # of own_config.py
+                raise
             except (Exception, SystemExit) as error:  # it may raise whatever it likes
                 raise UserError(
                     f"the config file cannot be used: {type(error).__name__}: {error}"

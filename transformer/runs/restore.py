@@ -43,10 +43,11 @@ class TrainedModel:
     def check_paths(self) -> None:
         """To be called before the data are read: raises UserError if a stranger may name them."""
         if self.unknown_paths:
-            named = ", ".join(f"{field}={path}" for field, path in self.unknown_paths.items())
+            named = [f"{field}={path}" for field, path in self.unknown_paths.items()]
+            more = f" and {len(named) - 2} more paths" if named[2:] else ""
             raise UserError(
-                f"{self.workdir / 'config.json'} names {named}, where you have trained nothing; "
-                "if you trust it, add --trust_paths"
+                f"{self.workdir / 'config.json'} names {', '.join(named[:2])}{more}, and you have "
+                "not trained with that; if you trust the directory, add --trust_paths"
             )
 
     def provenance(self) -> dict[str, Any]:
