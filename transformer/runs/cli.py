@@ -23,7 +23,7 @@ from transformer.runs.experiment import check_field
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
-from transformer.system.startup import listen_to_interrupts
+from transformer.system.startup import fill_closed_streams, listen_to_interrupts
 from transformer.system.terminal import escape_standard_output, printable
 
 OWN_CONFIG = Path(__file__).with_name("own_config.py")
@@ -36,6 +36,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     `config_flags` would read it while the flag is being defined, outside of our reach. A --workdir
     with a run comes with a config of its own.
     """
+    fill_closed_streams()
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_handler().setFormatter(_Formatter("warning: %(message)s"))
     escape_standard_output()

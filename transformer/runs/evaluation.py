@@ -57,12 +57,14 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
         "seconds": round(seconds, 1),
         **model.provenance(),
     }
-    print(outputs.examples)
-    for name, score in outputs.scores.items():
-        kind = score["signature"] if "signature" in score else score["definition"]
-        print(f"{name:40} {score['score']:6.2f}  {kind}", flush=True)
     directory = _folder(model, split)
-    write_outputs(directory, outputs, scores)
+    try:
+        write_outputs(directory, outputs, scores)
+    finally:  # the disk may be full by now
+        print(outputs.examples)
+        for name, score in outputs.scores.items():
+            kind = score["signature"] if "signature" in score else score["definition"]
+            print(f"{name:40} {score['score']:6.2f}  {kind}")
     print(f"{count} examples in {seconds:.1f} s; texts and scores in {directory}")
     return outputs
 

@@ -26,6 +26,21 @@ def use_huge_pages() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
+def fill_closed_streams() -> None:
+    """Leads standard streams that the shell has closed to /dev/null.
+
+    Otherwise a file that is opened later would get the number, and what C++ prints. sys.stdout and
+    sys.stdin stay None, which tells that they were closed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", errors="replace")  # noqa: SIM115
+
+
 def stop_when_told() -> None:
     """A signal to stop ends the process with code 75, until there is something to save.
 
