@@ -147,7 +147,7 @@ def test_mistakes_before_training(arguments, part, folder):
         (
             "classify.py",
             ["--workdir=run", "--output=hub"],
-            "cannot write hub: Is a directory; name another --output",
+            "cannot write hub: Is a directory",
         ),
         (
             "classify.py",
