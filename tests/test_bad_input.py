@@ -133,6 +133,10 @@ def tree(directory: Path) -> list[Path]:
             ["--coordinator=localhost:1", "--num_processes=2", "--process_id=2"],
             ["--process_id=2 must be", "less than --num_processes=2"],
         ),
+        (
+            ["--coordinator=localhost", "--num_processes=2", "--process_id=1"],
+            ["--coordinator=localhost must be the host and port"],
+        ),
         # The work directory.
         (["--workdir="], ["--workdir is empty"]),
         (["--workdir=notes.txt"], ["notes.txt", "give another --workdir"]),

@@ -153,6 +153,7 @@ def joined(monkeypatch) -> tuple[dict, str]:
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     monkeypatch.setattr(distributed, "_watcher", mock.Mock())
+    monkeypatch.setattr(distributed, "_find_coordinator", mock.Mock())
     monkeypatch.setattr(distributed, "_take_standard_output", mock.Mock())
     distributed.initialize()
     assert distributed._watcher.start.called
@@ -193,6 +194,21 @@ def test_a_process_has_the_gpus_that_no_other_is_to_use(monkeypatch, variables, 
 def test_a_job_that_jax_cannot_read(monkeypatch):
     set_all(monkeypatch, OPEN_MPI)
     with pytest.raises(UserError, match=r"cannot join the other processes \(.*--coordinator"):
+        distributed.initialize()
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("no.such.host.invalid:7", r"\(.*\); start it"), ("localhost:1", "refused"), ("a..b:7", "")],
+)
+def test_a_coordinator_that_is_not_there(monkeypatch, address, reason):
+    for name in ("SECONDS_FOR_PROCESS_0", "SECONDS_FOR_ITS_NAME"):
+        monkeypatch.setattr(distributed, name, 0)
+    for name, value in (("coordinator", address), ("num_processes", 2), ("process_id", 1)):
+        monkeypatch.setattr(flags.FLAGS[name], "value", value)
+    with pytest.raises(
+        UserError, match=f"no process 0 is found at --coordinator={address} .*{reason}"
+    ):
         distributed.initialize()
 
 

@@ -51,6 +51,27 @@ def test_a_signal_during_the_start_ends_with_code_75(number):
         assert process.stderr.read() == b""
 
 
+ANEW = """
+import os
+from transformer.system import startup
+startup.stop_when_told()
+execv = os.execv
+def late(*command):
+    os.kill(os.getpid(), 15)
+    execv(*command)
+os.execv = late
+startup.use_huge_pages()
+print("the signal is lost")
+"""
+
+
+def test_a_signal_while_the_process_starts_anew_is_not_lost():
+    environment = {n: x for n, x in os.environ.items() if n != "GLIBC_TUNABLES"}
+    command = [sys.executable, "-c", ANEW]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (75, b"", b"")
+
+
 CLOSED = """
 import os, sys
 from transformer.system.startup import fill_closed_streams

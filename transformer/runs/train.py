@@ -29,6 +29,7 @@ from transformer.system.locks import lock_workdir
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.profiling import Profile
 from transformer.system.sharding import bytes_per_device, make_mesh, state_sharding
+from transformer.system.terminal import go_on_without_readers
 from transformer.tasks.task import TrainingTask, find_task
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
@@ -42,6 +43,7 @@ def run(
 
     profiled: the steps to trace. start: what WORKDIR/starts.jsonl says of this start.
     """
+    go_on_without_readers()
     if distributed.from_first(lambda: config.sha256) != config.sha256:
         raise UserError(
             f"process {jax.process_index()} was given another config than process 0; start all "

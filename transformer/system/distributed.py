@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes 
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this one is, from 0.")
 
 SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that it waits for the others
+SECONDS_FOR_PROCESS_0, SECONDS_FOR_ITS_NAME = 300.0, 30.0  # to begin to listen, to be known
 _A_WEEK = 7 * 24 * 3600 * 1000  # milliseconds: longer than anything that we wait for
 _END = "transformer/end"  # the key under which a process says that all must end
 _SECONDS_BETWEEN_LOOKS = 1.0  # at that key
@@ -50,6 +52,8 @@ def initialize() -> None:
     # JAX's own handler of SIGTERM would take the place of ours (preemption.py).
     jax.config.update("jax_enable_preemption_service", False)
     wait = "waiting for the other processes of the job; after 5 minutes JAX ends this one (SIGABRT)"
+    if PROCESS_ID.value and COORDINATOR.value:
+        _find_coordinator(COORDINATOR.value)
     timer = threading.Timer(SECONDS_UNTIL_IT_SAYS_SO, _say, [wait])
     timer.start()
     try:
@@ -66,6 +70,29 @@ def initialize() -> None:
             jax.config.update(name, "all")
     _watcher.start()
     _take_standard_output()
+
+
+def _find_coordinator(address: str) -> None:
+    """Returns when process 0 listens; raises UserError if it does not, where JAX would abort."""
+    host, _, port = address.rpartition(":")
+    start = time.monotonic()
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            return
+        except (OSError, UnicodeError) as error:
+            # Names of pods are known a little after the pods.
+            is_known = not isinstance(error, socket.gaierror | UnicodeError)
+            patience = SECONDS_FOR_PROCESS_0 if is_known else SECONDS_FOR_ITS_NAME
+            waited = time.monotonic() - start
+            if waited > patience:
+                raise UserError(
+                    f"no process 0 is found at --coordinator={address} ({error}); start it, or "
+                    "name its host and port"
+                ) from error
+            if waited < SECONDS_UNTIL_IT_SAYS_SO <= waited + 1:
+                _say(f"waiting for process 0 at {address} ({error})")
+            time.sleep(1)
 
 
 def _take_standard_output() -> None:
@@ -101,6 +128,11 @@ def job() -> dict[str, Any] | None:
     if not all(given):
         raise UserError(
             "--coordinator, --num_processes and --process_id go together; give all or none"
+        )
+    if not re.fullmatch(r".+:\d{1,5}", COORDINATOR.value):
+        raise UserError(
+            f"--coordinator={COORDINATOR.value} must be the host and port of process 0, such as "
+            "node1:1234"
         )
     if not 0 <= PROCESS_ID.value < NUM_PROCESSES.value:
         raise UserError(

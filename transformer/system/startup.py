@@ -21,9 +21,13 @@ def use_huge_pages() -> None:
     of a small model's step goes into mapping that memory 4 KiB at a time. glibc reads this
     setting only when a process starts. Nothing is done where GLIBC_TUNABLES is set.
     """
+    signals = {*STOP_SIGNALS, signal.SIGINT}
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        # What comes while the new program starts waits for its handlers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
 def fill_closed_streams() -> None:
