@@ -30,9 +30,8 @@ SERVER = """
 import atexit, json, os, runpy, sys, threading, traceback
 import train  # which imports all that the scripts need, and starts no backend of JAX
 from absl import flags
-for name in list(flags.FLAGS):
-    if name in ("config", "workdir", "profile"):
-        delattr(flags.FLAGS, name)
+for flag in list(flags.FLAGS.flags_by_module_dict()["train"]):
+    delattr(flags.FLAGS, flag.name)
 del sys.modules["train"]
 
 for line in sys.stdin:
@@ -73,6 +72,7 @@ def environment() -> dict[str, str]:
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu",
+        "SACREBLEU": f"{compiled.name}/sacrebleu",  # where it keeps test sets
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
     }
 

@@ -73,6 +73,8 @@ def test_runs_side_by_side(directory):
     command = [SCRIPT, "--workdir=a,b,unfinished", "--out=compared.html", "--format=csv"]
     said = succeeded(run(*command, cwd=directory)).out.decode()
     rows = {row["run"]: row for row in csv.DictReader(said.splitlines())}
+    pattern = [SCRIPT, "--workdir=*", "--format=csv"]
+    assert succeeded(run(*pattern, cwd=directory)).out.decode() == said
     assert [rows[name]["model.d_ff"] for name in ("a", "b", "unfinished")] == ["7", "9", "7"]
     assert [rows[name]["best nll"] for name in ("a", "b", "unfinished")] == ["1", "1", "21"]
     assert rows["unfinished"]["test bleu"] == ""

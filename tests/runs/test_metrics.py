@@ -341,3 +341,19 @@ def test_no_room_at_the_start(tmp_path):
     with no_room_beyond(0):
         MetricsWriter(tmp_path, first_step=2, evaluated=False).close()
     assert written(tmp_path) == [(1, TRAIN), (2, TRAIN)]
+
+
+def test_tensorboard_shows_the_fields_of_the_config(tmp_path):
+    fields = {"model.d_model": 7, "optimizer.name": "adam", "data.raw_dir": None}
+    kind = dict(first_step=0, evaluated=True, fields=fields, outcomes=["train/nll"])
+    with MetricsWriter(tmp_path, **kind) as writer:
+        writer.write(1, {"train/nll": 2.0})
+    (events,) = read_events(tmp_path)
+    found = [value for event in events for value in event.summary.value]
+    assert [value.tag.split("/")[-1] for value in found] == [
+        *("experiment", "session_start_info", "session_end_info", "nll")
+    ]
+    content = found[1].metadata.plugin_data.content
+    assert b"model.d_model" in content
+    assert b"adam" in content
+    assert b"train/nll" in found[0].metadata.plugin_data.content

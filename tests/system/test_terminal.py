@@ -1,5 +1,7 @@
 import os
+import re
 import sys
+import threading
 
 from transformer.system.terminal import (
     escape_standard_output,
@@ -7,6 +9,7 @@ from transformer.system.terminal import (
     is_terminal,
     printable,
     say,
+    signs_of_life,
 )
 
 
@@ -63,3 +66,20 @@ def test_work_goes_on_without_readers(monkeypatch):
         monkeypatch.setattr(sys, "stdout", file)
         go_on_without_readers()
         print("x", flush=True)
+
+
+def test_signs_of_life(capsys):
+    told = threading.Event()
+
+    def how_far() -> str:
+        told.set()
+        return "half"
+
+    with signs_of_life("counting", how_far, seconds=0.01):
+        assert told.wait(30)
+    assert re.match(r"counting: 0 s, half\n", capsys.readouterr().err)
+    before = threading.active_count()
+    with signs_of_life("nothing"):
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+    assert capsys.readouterr().err == ""

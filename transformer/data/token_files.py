@@ -121,6 +121,10 @@ class TokenWriter:
         for side in _SIDES:
             self._write(f"{side}_offsets", np.zeros(1, np.int64))
 
+    @property
+    def num_seen(self) -> int:
+        return self.num_pairs + sum(self.dropped.values())
+
     def __enter__(self):
         return self
 

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer.models.attention_blocks import in_blocks
 from transformer.models.cache import Places, attend
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
-from transformer.models.numerics import DropoutRngs, at_least_float32, dropout, multiply, row_keys
+from transformer.models.numerics import DropoutRngs, dropout, multiply
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.
@@ -63,71 +64,24 @@ def attention(
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
-    More than MAX_QUERIES are taken in blocks, one after another, and the backward pass computes
-    the softmax of a block again instead of keeping it (Rabe and Staats, arXiv 2112.05682).
+    More than MAX_QUERIES are taken in blocks: attention_blocks.py.
     """
-    B, _, T, _ = query_BHTK.shape
-    if T <= MAX_QUERIES:
+    if query_BHTK.shape[2] <= MAX_QUERIES:
         mask_BTS = mask.dense()
         return dot_product_attention(
             query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights
         )
 
-    num_blocks = -(-T // MAX_QUERIES)
-    positions_T = mask.query_positions_T
-    blocks = (
-        _split(query_BHTK, num_blocks, axis=2),
-        # Queries that fill up the last block have segment 0: they attend to nothing.
-        _split(jnp.broadcast_to(mask.query_segments_BT, (B, T)), num_blocks, axis=1),
-        None if positions_T is None else _split(positions_T, num_blocks, axis=0),
-        None if rngs is None or dropout_rate == 0 else _split_rngs(rngs, B, num_blocks),
+    return in_blocks(
+        dot_product_attention,
+        MAX_QUERIES,
+        query_BHTK,
+        memory,
+        mask,
+        dropout_rate,
+        rngs,
+        return_weights,
     )
-    # Gradients of keys and values are sums over the blocks, and summed in the type of these
-    # copies: bfloat16 would round after each block.
-    copies = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), memory)
-
-    def attend(block):
-        query_BHTK, segments_BT, positions_T, rngs = block
-        keys_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
-        mask_BTS = Mask(segments_BT, mask.key_segments_BS, positions_T).dense()
-        return dot_product_attention(
-            query_BHTK, keys_values, mask_BTS, dropout_rate, rngs, return_weights
-        )
-
-    # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
-    results = jax.lax.map(jax.checkpoint(attend, prevent_cse=False), blocks)
-    return jax.tree.map(lambda x: _join(x, axis=2)[:, :, :T], results)
-
-
-class _DrawnKeys(NamedTuple):
-    """In place of DropoutRngs: keys drawn before, one for each row."""
-
-    keys_B: jax.Array
-
-    def dropout(self) -> jax.Array:
-        return self.keys_B
-
-
-def _split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
-    """Keys of their own for each block, along a first axis."""
-    keys_B = row_keys(rngs, num_rows)
-    fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
-    return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
-
-
-def _split(x: jax.Array, num_blocks: int, axis: int) -> jax.Array:
-    """Equal blocks of an axis, along a first axis; zeros fill up the last."""
-    size = -(-x.shape[axis] // num_blocks)
-    padding = [(0, 0)] * x.ndim
-    padding[axis] = (0, num_blocks * size - x.shape[axis])
-    x = jnp.pad(x, padding)
-    return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :]), axis, 0)
-
-
-def _join(x: jax.Array, axis: int) -> jax.Array:
-    """Undoes `_split`, but for what fills up the last block."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
 class MultiHeadAttention(nnx.Module):

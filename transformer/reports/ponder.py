@@ -1,6 +1,6 @@
 """A picture of how many steps a Universal Transformer takes for each token of a sentence.
 
-    python -m transformer.reports.ponder --workdir=runs/demo_universal \
+    python -m transformer.reports.ponder --workdir=runs/demo_universal \\
         --sentence="the old house sees the young man ." --out=steps.png
 
 The upper panel has the source, the lower one its translation by the model. EOS ends both.

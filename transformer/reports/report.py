@@ -10,45 +10,36 @@ translated, paired bootstrap tests against the first run, and the translations t
 Runs that still train are welcome. The terminal shows the table, as text, Markdown or CSV.
 """
 
-import csv
-import io
-from collections.abc import Sequence
+import glob
 from pathlib import Path
 
 from absl import flags
 
 from transformer.reports.run_report import page, run_of, table
+from transformer.reports.tables import FORMATS, aligned, formatted
 from transformer.runs import cli
+from transformer.runs.experiment import is_run
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically, write_named
 
-WORKDIRS = flags.DEFINE_list("workdir", [], "Work directories, comma-separated.")
+WORKDIRS = flags.DEFINE_list(
+    "workdir", [], "Work directories, comma-separated; 'runs/*' for all below a folder."
+)
 OUT = flags.DEFINE_string("out", None, "The page (default: WORKDIR/report.html; of several none).")
-FORMAT = flags.DEFINE_enum("format", "text", ["text", "md", "csv"], "Of the table in the terminal.")
+FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table in the terminal.")
 
 
-def _in_terminal(head: Sequence[str], rows: Sequence[Sequence[str]], form: str) -> str:
-    if form == "csv":
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([head, *rows])
-        return text.getvalue()
-    if form == "md":
-        lines = [head, ["---"] * len(head), *rows]
-        return "".join(
-            f"| {' | '.join(x.replace('|', chr(92) + '|') for x in line)} |\n" for line in lines
-        )
-    columns = list(zip(head, *rows, strict=True))  # one line a fact: runs are few, facts are many
-    widths = [max(len(column[i]) for column in columns) for i in range(len(rows) + 1)]
-    return "".join(
-        "  ".join(x.ljust(width) for x, width in zip(column, widths, strict=True)).rstrip() + "\n"
-        for column in columns
-    )
+def _found(name: str) -> list[Path]:
+    """The runs that a pattern such as runs/* matches; a name without * stands for itself."""
+    if "*" not in name:
+        return [Path(name)]
+    return [Path(path) for path in sorted(glob.glob(name)) if is_run(Path(path))]
 
 
 def main() -> None:
-    if not WORKDIRS.value:
+    workdirs = [path for name in WORKDIRS.value for path in _found(name)]
+    if not workdirs:
         raise UserError("no run is given; add --workdir=runs/demo")
-    workdirs = [Path(name) for name in WORKDIRS.value]
     out = OUT.value
     if out is None and len(workdirs) == 1:
         out = str(workdirs[0] / "report.html")
@@ -56,7 +47,11 @@ def main() -> None:
     if path:
         check_can_write(path, ".html")
     runs = [run_of(workdir) for workdir in workdirs]
-    print(_in_terminal(*table(runs), FORMAT.value), end="")
+    head, rows = table(runs)
+    if FORMAT.value == "text":  # one line a fact: runs are few, facts are many
+        print(aligned(list(zip(head, *rows, strict=True))), end="")
+    else:
+        print(formatted(head, rows, FORMAT.value), end="")
     if path:
         # A run may be a stranger's: no links are followed there.
         write = write_named if OUT.value else write_atomically

@@ -70,6 +70,7 @@ def run_of(workdir: Path) -> Run:
     config = experiment.load(workdir)
     path = workdir / "metrics.jsonl"
     found = sorted((workdir / "eval").glob("*/scores.json"))
+    found = [path for path in found if not path.parent.is_symlink()]  # eval/latest
     try:
         by_split = {path.parent.name: json.loads(path.read_text()) for path in found}
     except ValueError as error:
@@ -85,33 +86,39 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {name: values for name, values in found.items() if any(x != values[0] for x in values)}
 
 
-def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: a run each, with its settings, best and last validation, tests, and cost."""
-    differ = differences(runs) if len(runs) > 1 else {}
-    head, columns = ["run"], [[run.name for run in runs]]
+def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Settings that differ, best and last validation, tests, and cost: a value for each run.
 
-    def add(name: str, values: Sequence[Any]) -> None:
-        if any(value is not None for value in values):
-            head.append(name)
-            columns.append(["" if value is None else _shown(value) for value in values])
-
-    for name, values in differ.items():
-        add(name, values)
+    None where a run has no such value; a column without any is left out.
+    """
+    found = differences(runs) if len(runs) > 1 else {}
     for metric, better in _directions(runs).items():
         curves = [run.curve(f"eval/validation/{metric}") for run in runs]
         pick = min if better == "lower" else max
-        add(f"best {metric}", [pick((v for _, v in c), default=None) for c in curves])
-        add(f"last {metric}", [c[-1][1] if c else None for c in curves])
+        best = [pick((v for _, v in c), default=None) for c in curves]
+        found[f"best {metric}"] = best
+        if metric == "nll":  # it may be large before anything is learned
+            found["best perplexity"] = [x if x is None else math.exp(min(x, 100)) for x in best]
+        found[f"last {metric}"] = [c[-1][1] if c else None for c in curves]
     for split in sorted({split for run in runs for split in run.scores}):
-        for metric in ("bleu", "chrf"):
-            found = [run.scores.get(split, {}).get(metric) for run in runs]
-            add(f"{split} {metric}", [x and x["score"] for x in found])
-    add("updates", [max((line["step"] for line in run.metrics), default=None) for run in runs])
-    add("million target tokens", [run.total("target_tokens") / 1e6 or None for run in runs])
-    add("minutes", [run.total("seconds") / 60 or None for run in runs])
+        for metric in [*_directions(runs), "chrf"]:
+            scores = [run.scores.get(split, {}).get(metric) for run in runs]
+            found[f"{split} {metric}"] = [x and x["score"] for x in scores]
+    updates = [max((line["step"] for line in run.metrics), default=None) for run in runs]
+    found["updates"] = updates
+    found["million target tokens"] = [run.total("target_tokens") / 1e6 or None for run in runs]
+    found["minutes"] = [run.total("seconds") / 60 or None for run in runs]
     speeds = [[v for _, v in run.curve("train/tokens_per_second")] for run in runs]
-    add("tokens per second", [sorted(x)[len(x) // 2] if x else None for x in speeds])
-    return head, [list(row) for row in zip(*columns, strict=True)]
+    found["tokens per second"] = [sorted(x)[len(x) // 2] if x else None for x in speeds]
+    return {name: x for name, x in found.items() if any(value is not None for value in x)}
+
+
+def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: a run each, with its columns."""
+    found = columns(runs)
+    cells = [["" if value is None else shown(value) for value in x] for x in found.values()]
+    rows = zip([run.name for run in runs], *cells, strict=True)
+    return ["run", *found], [list(row) for row in rows]
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -133,7 +140,7 @@ def page(runs: Sequence[Run]) -> str:
             body.append(_translations(those, texts))
     for run in runs:
         flat = sorted(experiment.flat(run.config).items())
-        rows = [[name, _shown(value)] for name, value in flat]
+        rows = [[name, shown(value)] for name, value in flat]
         body.append(
             f"<details><summary>The config of {_text(run.name)}</summary>"
             f"{_table(['field', 'value'], rows)}</details>"
@@ -270,7 +277,7 @@ def _examples(runs, texts, of_sentences, order: Sequence[int]) -> str:
     return _table(["", "chrF", ""], rows)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:,}" if type(value) is int else str(value)

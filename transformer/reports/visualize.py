@@ -1,7 +1,7 @@
 """Pictures of attention: which words a trained model looks at.
 
     python -m transformer.reports.visualize --workdir=runs/demo --source="the old man sleeps ."
-    python -m transformer.reports.visualize --workdir=runs/demo --source="..." --target="..." \
+    python -m transformer.reports.visualize --workdir=runs/demo --source="..." --target="..." \\
         --figure=cross.svg --attention=cross --layer=2
 
 The page (attention.html) is one file that any browser opens, without a network: all layers and

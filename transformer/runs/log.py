@@ -1,16 +1,23 @@
 """What a run says of itself as it goes on: metrics, totals, lines for people."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer.runs.experiment import Experiment, flat
 from transformer.runs.metrics import MetricsWriter, read_metrics
 from transformer.runs.progress import Progress
+from transformer.runs.tracking import WandbWriter
 from transformer.system import distributed
+from transformer.system.errors import UserError
+from transformer.tasks.task import find_task
 from transformer.training.divergence import Monitor
 from transformer.training.step import StepMetrics
+
+SECONDS_BETWEEN_PICTURES = 30.0
 
 
 class Window:
@@ -65,6 +72,7 @@ class Window:
 class RunLog:
     """Writes metrics and shows progress, in process 0; in the others it does nothing.
 
+    draw: makes the picture of the learning curves anew.
     schedule: the learning rate of the n-th update that was not skipped.
     flops_per_token, peak: of training, and of all devices together; None where not known.
     """
@@ -72,31 +80,47 @@ class RunLog:
     def __init__(
         self,
         workdir: Path,
-        steps: int,
+        config: Experiment,
         schedule: Callable[[int], float],
         flops_per_token: float,
         peak: float | None,
         start_time: float,
+        draw: Callable[[], None],
     ):
-        self._workdir, self._steps = workdir, steps
+        self._workdir, self._config = workdir, config
         self._schedule = schedule
         self._flops_per_token, self._peak = flops_per_token, peak
         self._start_time = start_time
+        self._draw, self._drawn_at = draw, time.monotonic()
         self._metrics: MetricsWriter | None = None
+        self._wandb: WandbWriter | None = None
         self._progress: Progress | None = None
         self._tokens, self._seconds_before = 0.0, 0.0
 
     def open(self, step: int, *, evaluated: bool) -> None:
         """Takes up the log where the run stands; what later steps wrote is removed."""
         if distributed.is_first():
-            self._metrics = MetricsWriter(self._workdir, first_step=step, evaluated=evaluated)
-            self._progress = Progress(self._steps, initial=step)
+            fields, project = flat(self._config), self._config.training.wandb
+            metrics = find_task(self._config.task.name).metrics
+            outcomes = ["train/nll", *(f"eval/validation/{name}" for name in metrics)]
+            self._metrics = MetricsWriter(
+                self._workdir,
+                first_step=step,
+                evaluated=evaluated,
+                fields=fields,
+                outcomes=outcomes,
+            )
+            if project and not self._wandb:
+                self._wandb = WandbWriter(project, self._workdir, fields)
+            self._progress = Progress(self._config.training.steps, initial=step)
             self._tokens, self._seconds_before = self._last_totals(step)
 
     def close(self) -> None:
         if self._metrics:
             self._metrics.close()
             self._progress.close()
+            if self._wandb:
+                self._wandb.close()
 
     def print(self, text: str) -> None:
         """Prints a message above the progress bar."""
@@ -117,7 +141,7 @@ class RunLog:
         speed = values["train/tokens_per_second"]
         if self._peak is not None:
             values["train/mfu"] = self._flops_per_token * speed / self._peak
-        self._metrics.write(step, values)
+        self._write(step, values)
         self._progress.update(step, loss=values["train/loss"], tokens_per_second=speed)
 
     def validation(self, step: int, scores: Mapping[str, float], examples: str) -> None:
@@ -126,9 +150,18 @@ class RunLog:
             return
         if examples:
             self.print(f"step {step}, validation:\n{examples}")
-        self._metrics.write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
+        self._write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
+        if time.monotonic() - self._drawn_at >= SECONDS_BETWEEN_PICTURES:
+            with contextlib.suppress(OSError, UserError):  # no reason to end
+                self._draw()
+            self._drawn_at = time.monotonic()
         shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
         self.print(f"step {step}: validation {shown}")
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        self._metrics.write(step, values)
+        if self._wandb:
+            self._wandb.write(step, values)
 
     def rewind(self, step: int, *, evaluated: bool) -> None:
         """The run is back at `step`: see MetricsWriter.rewind."""

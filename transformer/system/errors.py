@@ -14,16 +14,23 @@ class UserError(Exception):
     """
 
 
-def setting(*, may_change: bool = False, recorded: bool = True, architecture: bool = True) -> Any:
-    """A required field of a config section that is not like most.
+def setting(
+    *,
+    may_change: bool = False,
+    recorded: bool = True,
+    architecture: bool = True,
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """A field of a config section that is not like most.
 
     may_change: a run may be continued with another value.
     recorded: the ledger of results keeps the value. It leaves out where files lie and how the
       work is spread over devices.
+    default: of a field that is newer than some work directories.
     architecture: of a model section: two models that differ in it cannot share parameters.
     """
     flags = {"may_change": may_change, "recorded": recorded, "architecture": architecture}
-    return dataclasses.field(metadata=flags)
+    return dataclasses.field(metadata=flags, default=default)
 
 
 def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):
@@ -31,7 +38,7 @@ def check_range(config: Any, section: str, fields: str, low: float, below: float
     for field in fields.split():
         value = getattr(config, field)
         if not low <= value < below:
-            allowed = f"in [{low}, {below})"
+            allowed = f"at least {low} and below {below}"
             if below == math.inf:
                 allowed = f"at least {low}" if math.isfinite(value) else "a finite number"
             raise UserError(f"{section}.{field} is {value}; it must be {allowed}")

@@ -11,8 +11,10 @@ import jax
 from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
+from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
+from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.programs import Variables
@@ -34,8 +36,12 @@ CPU_TOKENS = 2048
 class Seq2Seq:
     """A model with its vocabularies: it translates, and scores its translations.
 
-    Tasks with other scores derive from it: see transduction.py.
+    Tasks with other scores derive from it: see transduction.py. One whose data are no pairs of
+    text files or of a data set gives its own `open_source` and `training_source`.
     """
+
+    open_source = staticmethod(open_source)
+    training_source = staticmethod(training_source)
 
     def __init__(
         self,
@@ -48,7 +54,14 @@ class Seq2Seq:
         self.data = data
         self.tokenizers = tokenizers
         self.model = model
-        self.translator = Translator(model, tokenizers, decoding, mesh)
+        self.translator = Translator(
+            model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)
+        )
+
+    @staticmethod
+    def grammar(tokenizers: Tokenizers, decoding: DecodingConfig) -> Grammar | None:
+        """What the tokens are, where outputs are trees."""
+        del tokenizers, decoding
 
     def save(self, workdir: Path) -> None:
         self.tokenizers.save(workdir)
@@ -103,7 +116,7 @@ class Seq2Seq:
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
     ) -> Outputs:
         with distributed.first_alone():
-            source = open_source(self.data, split)
+            source = self.open_source(self.data, split)
         sources, references = map(list, zip(*source.pairs(), strict=True))
         hypotheses = self.translate(
             params, extra, sources, lambda done: progress(done, len(sources))
@@ -206,7 +219,8 @@ class Seq2SeqTraining:
         variables = state.params, state.extra
         texts = sources, references, hypotheses
         found |= self.task.validation_scores(variables, "validation", *texts)
-        return found, _examples(*texts)
+        turn = int(state.step) // self.training.checkpoint_every
+        return found, _examples(*([lines[turn % len(lines)]] for lines in texts))
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers
@@ -246,10 +260,12 @@ def prepare(
             "a packed row apart; set data.packing to False"
         )
     # 1. Text and tokenizers. One process makes what is new; the others find it.
-    print(f"data     preparing it, in {data.data_dir} if new", flush=True)
+    if not data.uses_text_files:
+        print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
-        source, validation_source = training_source(data), open_source(data, "validation")
+        source = kind.training_source(data)
+        validation_source = kind.open_source(data, "validation")
         print(f"data     {source.describe()}; tokenising them if new", flush=True)
         tokenizers = (
             begun_with.tokenizers
@@ -324,6 +340,23 @@ def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, di
 
 def _examples(sources: list[str], references: list[str], hypotheses: list[str]) -> str:
     return examples({"source": sources, "reference": references, "translation": hypotheses})
+
+
+def score_test_set(
+    target_language: str, is_tokenized: bool, test: TestSet, hypotheses: list[str]
+) -> Outputs:
+    """Translations of a test set, whoever made them; those of process 0 are scored."""
+    texts = {"sources": test.sources} if test.sources else {}
+    for number, references in enumerate(test.references, start=1):
+        texts["references" if number == 1 else f"references.{number}"] = references
+    texts["hypotheses"] = hypotheses
+    found = {}
+    if distributed.is_first():
+        kind = {"target_language": target_language, "is_tokenized": is_tokenized}
+        found = scores.corpus_scores(hypotheses, *test.references, **kind)
+    shown = {"source": test.sources} if test.sources else {}
+    shown |= {"reference": test.references[0], "translation": hypotheses}
+    return Outputs(texts, found, examples(shown))
 
 
 def _kind_of_text(data: DataConfig) -> dict[str, Any]:

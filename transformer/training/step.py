@@ -33,6 +33,7 @@ class TrainingConfig:
     max_loss_rise: float = setting(may_change=True)
     rollback_after: int = setting(may_change=True)
     max_rollbacks: int = setting(may_change=True)
+    wandb: str | None = setting(may_change=True, recorded=False, default=None)
 
     def __post_init__(self):
         positive = "steps tokens_per_update log_every checkpoint_every keep_last rollback_after"

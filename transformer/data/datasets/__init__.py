@@ -20,6 +20,7 @@ from absl import logging
 
 from transformer.system.errors import UserError
 from transformer.system.locks import lock_file
+from transformer.system.terminal import signs_of_life
 
 # TFDS 4.9.10 finds its checksums with this package but does not require it. The standard
 # library has the same.
@@ -147,7 +148,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
     )
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
-        with _quiet():
+        with signs_of_life(f"preparing {name}", lambda: _downloaded(downloads)), _quiet():
             builder.download_and_prepare()
     except NonMatchingChecksumError as error:
         raise UserError(
@@ -170,6 +171,13 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
         if "manually download" not in str(error):
             raise
         raise UserError(f"{name} is not complete: {_first_line(error)}") from error
+
+
+def _downloaded(folder: Path) -> str:
+    size = 0
+    with contextlib.suppress(OSError):  # files are renamed meanwhile
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return f"{size / 1e6:,.0f} MB in {folder}" if size else ""
 
 
 def _cannot_copy(source: str, _) -> None:
