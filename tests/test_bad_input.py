@@ -325,7 +325,7 @@ def test_links_of_a_stranger_are_not_followed(strangers):
 
 
 def test_who_trusts_a_stranger_says_so(strangers):
-    arguments = ["--workdir=run", "--split=test", "--trust_paths", "--beam_size=1"]
+    arguments = ["--workdir=run", "--split=test", "--trust_paths"]
     result = run("evaluate.py", *arguments, cwd=strangers)
     assert result.code == 0, result.err
     hostname = Path("/etc/hostname").read_text()
