@@ -27,7 +27,7 @@ from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import folder_allows, write_atomically, write_named
 from transformer.tasks.image_generation import between, class_numbers, seed_numbers
 
 restore_model = define_flags()
@@ -77,7 +77,7 @@ def main() -> None:
             write_atomically(output / name / f"{seed}.png", picture(image).png)
         print(f"wrote {len(made)} images to {output}")
     if page:
-        write_atomically(page, picture(grid(made, columns)).png)
+        write_named(page, picture(grid(made, columns)).png)
         print(f"wrote {page}; rows: {', '.join(task.classes[number] for number in numbers)}")
 
 

@@ -28,7 +28,7 @@ from transformer.reports import sweep_report, tables
 from transformer.runs import cli, job_arrays, sweep
 from transformer.runs.launcher import Launcher, Options
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import write_named
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A sweep file, or any config file.")
 OUT = flags.DEFINE_string("out", None, "For the work directories (default: runs/<config>).")
@@ -121,11 +121,11 @@ def write_jobs(name: str, runs: list[str], out: str) -> None:
     together = TOGETHER.value or len(runs)
     if SLURM.value:
         text = job_arrays.slurm(name, out, runs, command, together)
-        write_atomically(Path(SLURM.value), text)
+        write_named(Path(SLURM.value), text)
         print(f"written  {SLURM.value}: {len(runs)} tasks; sbatch {SLURM.value}")
     if JOBSET.value:
         text = job_arrays.jobset(name, runs, command, together)
-        write_atomically(Path(JOBSET.value), text)
+        write_named(Path(JOBSET.value), text)
         print(f"written  {JOBSET.value}: {len(runs)} pods; kubectl apply -f {JOBSET.value}")
 
 

@@ -25,7 +25,7 @@ from ml_collections import ConfigDict, config_flags
 
 from transformer.reports import run_report
 from transformer.reports.plots import learning_curve
-from transformer.runs import cli, fields, init_from, provenance, train
+from transformer.runs import cli, fields, init_from, own_paths, provenance, train
 from transformer.runs.experiment import Experiment
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -71,6 +71,8 @@ def main() -> None:
         print(fields.listing(config))
         return
     steps = config.training.steps
+    if distributed.is_first():
+        own_paths.remember(config, overrides if own else None)
     if PREPARE.value:
         if distributed.job() is not None:
             raise UserError("--prepare works in one process; start it once, without srun or mpirun")

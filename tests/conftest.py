@@ -1,4 +1,7 @@
+import atexit
+import os
 import signal
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +11,10 @@ import pytest
 # These tests may be a background job, which ignores Ctrl-C, or started by nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Whoever runs these tests does not know the paths of their data: see runs/own_paths.py.
+_STATE = tempfile.TemporaryDirectory()
+atexit.register(_STATE.cleanup)
+os.environ["XDG_STATE_HOME"] = _STATE.name
 # Broadcasting between ranks hides mistakes of shape.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # What these tests compile runs once or twice: a third of the time to compile is worth more.

@@ -136,6 +136,10 @@ def tree(directory: Path) -> list[Path]:
             ["--coordinator=localhost:1", "--num_processes=2", "--process_id=2"],
             ["--process_id=2 must be", "less than --num_processes=2"],
         ),
+        (
+            ["--coordinator=localhost", "--num_processes=2", "--process_id=1"],
+            ["--coordinator=localhost must be the host and port"],
+        ),
         # The work directory.
         (["--workdir="], ["--workdir is empty"]),
         (["--workdir=notes.txt"], ["notes.txt", "give another --workdir"]),
@@ -247,6 +251,88 @@ def test_a_split_that_is_not_there(trained):
     result = run("evaluate.py", "--workdir=run", cwd=trained.parent)
     assert_refused(result, "no text files for the test split")
     assert not (trained / "eval").exists()
+
+
+def test_a_split_that_is_not_there_is_known_before_the_others_are_translated(trained):
+    arguments = ["--workdir=run", "--split=validation,test"]
+    result = run("evaluate.py", *arguments, cwd=trained.parent)
+    assert_refused(result, "no text files for the test split")
+    assert result.out == b""
+    result = run("evaluate.py", *arguments, "--record=x.json", cwd=trained.parent)
+    assert_refused(result, "no text files for the test split")
+    assert not (trained / "eval").exists()
+
+
+def test_a_record_that_cannot_be_written(trained):
+    directory = trained.parent
+    before = tree(directory)
+    os.mkfifo(directory / "pipe.json")
+    for name, part in [
+        ("pipe.json", "--record=pipe.json is no file; name a new one"),
+        ("run/config.json", "run/config.json is no result of this ledger"),
+        ("notes.txt/x.json", "cannot write notes.txt/x.json: Not a directory"),
+    ]:
+        arguments = ["--workdir=run", "--split=validation", f"--record={name}"]
+        result = run("evaluate.py", *arguments, cwd=directory)
+        assert_refused(result, part)
+        assert result.out == b""
+    (directory / "pipe.json").unlink()
+    assert tree(directory) == before
+
+
+# --- A stranger's work directory ----------------------------------------------------------
+
+
+@pytest.fixture
+def strangers(trained, tmp_path) -> Path:
+    """A folder with a work directory of somebody who likes to see your files."""
+    workdir = shutil.copytree(trained, tmp_path / "run")
+    content = json.loads((workdir / "config.json").read_text())
+    places = {"test_source": "/etc/hostname", "test_target": "/etc/hostname", "data_dir": "new"}
+    content["data"] |= places
+    (workdir / "config.json").write_text(json.dumps(content))
+    (workdir / "files.json").unlink()  # which would say that the config has been changed
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", [["--split=test"], ["--split=test", "--record=x.json"]])
+def test_paths_of_a_stranger_are_not_used(strangers, arguments):
+    before = tree(strangers)
+    result = run("evaluate.py", "--workdir=run", *arguments, cwd=strangers)
+    assert_refused(result, "run/config.json names", "and you have not trained with that; if you")
+    assert tree(strangers) == before
+    assert not (strangers / "new").exists()
+
+
+def test_links_of_a_stranger_are_not_followed(strangers):
+    arguments = ["--workdir=run", "--split=test", "--trust_paths"]
+    (strangers / "elsewhere").mkdir()
+    (strangers / "run" / "eval").mkdir()
+    (strangers / "run" / "eval" / "test").symlink_to(strangers / "elsewhere")
+    result = run("evaluate.py", *arguments, cwd=strangers)
+    assert_refused(result, "run/eval/test is a link, which outputs do not follow")
+    shutil.rmtree(strangers / "run" / "eval")
+    (strangers / "run" / "eval").symlink_to(strangers / "elsewhere")
+    assert_refused(run("evaluate.py", *arguments, cwd=strangers), "run/eval is a link")
+    assert list((strangers / "elsewhere").iterdir()) == []
+    # And an export does not carry away what a link leads to.
+    (strangers / "secret").write_text("{}\n")
+    (strangers / "run" / "metrics.jsonl").unlink()
+    (strangers / "run" / "metrics.jsonl").symlink_to(strangers / "secret")
+    result = run("evaluate.py", "--workdir=run", "--export=mine", cwd=strangers)
+    assert result.code == 0, result.err
+    assert not (strangers / "mine" / "metrics.jsonl").exists()
+
+
+def test_who_trusts_a_stranger_says_so(strangers):
+    arguments = ["--workdir=run", "--split=test", "--trust_paths"]
+    result = run("evaluate.py", *arguments, cwd=strangers)
+    assert result.code == 0, result.err
+    hostname = Path("/etc/hostname").read_text()
+    assert (strangers / "run" / "eval" / "test" / "sources.txt").read_text() == hostname
+
+
+# --- Text --------------------------------------------------------------------------------
 
 
 def test_text_to_translate(trained):

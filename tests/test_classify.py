@@ -73,6 +73,20 @@ def test_a_line_of_json_for_each_line(folder):
     assert (folder / "out.jsonl").read_bytes() == found
 
 
+def test_what_comes_before_a_bad_line_is_kept(folder):
+    arguments = ["--workdir=run", "--input=bad.txt", "--output=begun.jsonl"]
+    (folder / "bad.txt").write_text("one two three\n\na\tb\n")
+    assert_refused(run("classify.py", *arguments, cwd=folder), "bad.txt, line 3 has 2 columns")
+    begun = (folder / "begun.jsonl").read_text()
+    assert begun.count("\n") == 2
+    # Mended, the same command goes on from there.
+    (folder / "bad.txt").write_text("one two three\n\nfour\n")
+    succeeded(run("classify.py", *arguments, cwd=folder))
+    whole = (folder / "begun.jsonl").read_text()
+    assert whole.startswith(begun)
+    assert whole.count("\n") == 3
+
+
 def test_what_is_exported_says_the_same(folder):
     succeeded(run("evaluate.py", "--workdir=run", "--export=small", cwd=folder))
     text = (folder / "input.txt").read_bytes()
@@ -130,7 +144,11 @@ def test_mistakes_before_training(arguments, part, folder):
     [
         ("classify.py", [], "--workdir is missing"),
         ("classify.py", ["--workdir=run", "--input=train.tsv"], "line 1 has 2 columns; expected 1"),
-        ("classify.py", ["--workdir=run", "--output=hub"], "hub cannot be written"),
+        (
+            "classify.py",
+            ["--workdir=run", "--output=hub"],
+            "cannot write hub: Is a directory",
+        ),
         (
             "classify.py",
             ["--workdir=run", "--beam_size=2"],

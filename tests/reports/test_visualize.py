@@ -92,7 +92,7 @@ def test_the_page_has_the_lectures_pictures(directory):
         ([], "no sentence is given"),
         (["--source= "], "the source sentence is empty"),
         (["--source=one", "--out=x.txt"], "x.txt must end in .html"),
-        (["--source=one", "--out=", "--figure=x.png/y.png"], "x.png/y.png cannot be written"),
+        (["--source=one", "--out=", "--figure=x.png/y.png"], "cannot write x.png/y.png: Not a dir"),
         (["--source=one", "--figure=y.svg", "--layer=3"], "layer 3 is asked for"),
         (["--source=one", "--figure=y.svg", "--heads=0"], "head 0 is asked for"),
         (["--source=one", "--figure=y.svg", "--heads=a"], "must be numbers"),

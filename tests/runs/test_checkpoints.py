@@ -1,6 +1,7 @@
 import contextlib
 import errno
 import gc
+import io
 import json
 import os
 import random
@@ -323,10 +324,59 @@ def test_when_all_are_damaged_nothing_is_touched(copy):
     assert kept(copy) == ["10", "20"]
 
 
-def test_damaged_scores_are_as_none(copy):
+def test_damaged_scores_are_named(copy, caplog):
+    path = copy / "checkpoints" / "20" / "scores.json"
     for content in (b"", b"[]", b'{"bleu": 99.0}', b"\xff"):
-        (copy / "checkpoints" / "20" / "scores.json").write_bytes(content)
-        assert checkpoints(copy).best_step() == 10
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"20/scores.json is damaged, .*--checkpoint=last"):
+            checkpoints(copy).best_step()
+    # A run goes on, and keeps what may be its best.
+    manager = checkpoints(copy, keep_last=1)
+    assert manager.restore_newest(state(0)).scores is None
+    for step in (30, 40):
+        manager.save(state(step), {}, scheduled=True)
+        manager.record_scores(step, {"bleu": 5.0 + step})
+    manager.close()
+    assert kept(copy) == ["20", "40"]
+    assert [record.message for record in caplog.records] == [f"{path} is damaged"]
+
+
+def test_missing_scores_are_named(copy, caplog):
+    assert checkpoints(copy).best_step() == 20
+    (copy / "checkpoints" / "10" / "scores.json").unlink()
+    assert checkpoints(copy).best_step() == 20
+    assert "no validation scores of step(s) 10; the best of the others" in caplog.text
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("name", ["record.json", "manifest.ocdbt", "scores.json", "params"])
+def test_what_cannot_be_read_is_not_damaged(error, name, copy, monkeypatch):
+    """Simulated, since root may read everything."""
+
+    def refuse(function, path):
+        if Path(path).name == name:
+            raise OSError(error, os.strerror(error), str(path))
+        return function
+
+    opened, listed = io.open, os.scandir
+    monkeypatch.setattr(io, "open", lambda path, *a, **k: refuse(opened, path)(path, *a, **k))
+    monkeypatch.setattr(os, "scandir", lambda path: refuse(listed, path)(path))
+    use = newest if name != "scores.json" else lambda copy: checkpoints(copy).best_step()
+    with pytest.raises((UserError, OSError), match=os.strerror(error)):
+        use(copy)
+    monkeypatch.undo()
+    assert kept(copy) == ["10", "20"]
+
+
+@pytest.mark.parametrize("reason", ["Permission denied", "Input/output error"])
+def test_what_orbax_cannot_read_is_not_damaged(reason, copy, monkeypatch):
+    def restore(*args, **kwargs):
+        raise ValueError(f"NOT_FOUND: opening x: {reason} [source locations=...]")
+
+    monkeypatch.setattr(ocp.AsyncCheckpointer, "restore", restore)
+    with pytest.raises(UserError, match=f"cannot read the checkpoint .*20: {reason}; mend"):
+        newest(copy)
+    assert kept(copy) == ["10", "20"]
 
 
 def test_evaluation_of_a_damaged_checkpoint_is_refused(copy):

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -153,6 +154,8 @@ def joined(monkeypatch) -> tuple[dict, str]:
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     monkeypatch.setattr(distributed, "_watcher", mock.Mock())
+    monkeypatch.setattr(distributed, "_find_coordinator", mock.Mock())
+    monkeypatch.setattr(distributed, "_connect", mock.Mock())
     monkeypatch.setattr(distributed, "_take_standard_output", mock.Mock())
     distributed.initialize()
     assert distributed._watcher.start.called
@@ -165,6 +168,7 @@ def test_flags_come_before_slurm(monkeypatch):
     for name, value in (("coordinator", "host:7"), ("num_processes", 5), ("process_id", 3)):
         monkeypatch.setattr(flags.FLAGS[name], "value", value)
     arguments, _ = joined(monkeypatch)
+    assert arguments.pop("heartbeat_timeout_seconds") < 30
     assert arguments == {
         "coordinator_address": "host:7",
         "num_processes": 5,
@@ -187,12 +191,27 @@ def test_flags_come_before_slurm(monkeypatch):
 def test_a_process_has_the_gpus_that_no_other_is_to_use(monkeypatch, variables, devices):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     set_all(monkeypatch, SLURM | variables)
-    assert joined(monkeypatch) == ({}, devices)
+    assert joined(monkeypatch)[1] == devices
 
 
 def test_a_job_that_jax_cannot_read(monkeypatch):
     set_all(monkeypatch, OPEN_MPI)
     with pytest.raises(UserError, match=r"cannot join the other processes \(.*--coordinator"):
+        distributed.initialize()
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("no.such.host.invalid:7", r"\(.*\); start it"), ("localhost:1", "refused"), ("a..b:7", "")],
+)
+def test_a_coordinator_that_is_not_there(monkeypatch, address, reason):
+    for name in ("SECONDS_FOR_PROCESS_0", "SECONDS_FOR_ITS_NAME"):
+        monkeypatch.setattr(distributed, name, 0)
+    for name, value in (("coordinator", address), ("num_processes", 2), ("process_id", 1)):
+        monkeypatch.setattr(flags.FLAGS[name], "value", value)
+    with pytest.raises(
+        UserError, match=f"no process 0 is found at --coordinator={address} .*{reason}"
+    ):
         distributed.initialize()
 
 
@@ -211,7 +230,7 @@ def test_alone_nothing_is_joined(monkeypatch):
 
 # Each writes down what it has found; the second may then end in some other way.
 TOGETHER = """
-import json, time
+import json, os, time
 from pathlib import Path
 import jax, numpy as np
 from absl import flags
@@ -241,7 +260,11 @@ def main():
     found["made"], found["sum"] = made, int(total(batch))
     Path(f"found{jax.process_index()}").write_text(json.dumps(found))
     print("only process 0 is heard")
-    if ENDING.value == "defect":
+    if ENDING.value == "killed":
+        time.sleep(3600) if is_first() else os.kill(os.getpid(), 9)
+    elif ENDING.value == "first killed":
+        os.kill(os.getpid(), 9) if is_first() else time.sleep(3600)
+    elif ENDING.value == "defect":
         int(total(batch)) if is_first() else 1 / 0
     elif ENDING.value:
         if is_first():
@@ -273,6 +296,21 @@ def test_two_work_together(tmp_path):
     assert [f.pop("there") for f in found] == [False, True]
     expected = {"first": [{"of": 0}, None], "in_all": [True, False, False]}
     assert found == 2 * [expected | {"sum": sum(range(48)) * 3}]
+
+
+@pytest.mark.parametrize(("ending", "dead"), [("killed", 1), ("first killed", 0)])
+def test_when_one_dies_the_other_ends_and_names_it(tmp_path, ending, dead):
+    start = time.monotonic()
+    results = together(tmp_path, ending)
+    assert time.monotonic() - start < 120  # in which they start, too
+    assert results[dead].code == -9
+    other = results[1 - dead]
+    line = f"error: process {dead} of the job died or cannot be reached"
+    if dead == 0 and other.code == -signal.SIGABRT:  # JAX heard of it first
+        line = "the leader"
+    else:
+        assert other.code == 1, other.err
+    assert line in other.err
 
 
 # The second sees what a network file system may still show it: what was there before.

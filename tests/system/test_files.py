@@ -1,10 +1,12 @@
 import errno
 import os
+import stat
+from pathlib import Path
 
 import pytest
 
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import check_can_write, write_atomically, write_named
 
 
 def test_text_is_utf8_and_line_ends_stay(tmp_path):
@@ -30,3 +32,63 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
         write_atomically(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_permissions_stay_and_links_of_others_are_not_followed(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    (tmp_path / "a.txt").chmod(0o640)
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / f"a.txt.{os.getpid()}.tmp").symlink_to("victim")
+    write_atomically(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+# --- Files that a user names --------------------------------------------------------------
+
+
+def test_what_is_no_plain_file_is_written_to(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    os.link(tmp_path / "target", tmp_path / "other name")
+    write_named(tmp_path / "link", "new ä")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "other name").read_text() == "new ä"
+    (tmp_path / "dangling").symlink_to("folder/new")
+    write_named(tmp_path / "dangling", "new")
+    assert (tmp_path / "folder" / "new").read_text() == "new"
+
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_named(tmp_path / "pipe", "through")
+    assert os.read(reader, 100) == b"through"
+    os.close(reader)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    write_named(Path("/dev/null"), "gone")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_what_cannot_be_written_is_known_before(tmp_path, monkeypatch):
+    def refused(name, reason, *endings):
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises(UserError, match=reason):
+            check_can_write(tmp_path / name, *endings)
+        if not endings:
+            with pytest.raises(UserError, match=reason):
+                write_named(tmp_path / name, "new")
+        assert sorted(tmp_path.iterdir()) == before
+
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "file").write_text("old")
+    refused("folder", "cannot write .*folder: Is a directory; make room for it, or name another")
+    refused("circle", "circle: Too many levels of symbolic links")
+    refused("file/x", "Not a directory")
+    refused("config.json", "must end in .png or .svg", ".png", ".svg")
+    refused("x" * 300, "File name too long")
+    check_can_write(Path("/dev/null"), ".png")
+    with pytest.raises(UserError, match="cannot write /dev/full: No space left on device"):
+        write_named(Path("/dev/full"), "new")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for a user who is not root
+    refused("file", "cannot write .*file: Permission denied")
+    assert (tmp_path / "file").read_text() == "old"

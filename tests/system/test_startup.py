@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import sys
@@ -48,6 +49,44 @@ def test_a_signal_during_the_start_ends_with_code_75(number):
         process.send_signal(number)
         assert process.wait(10) == 75
         assert process.stderr.read() == b""
+
+
+ANEW = """
+import os
+from transformer.system import startup
+startup.stop_when_told()
+execv = os.execv
+def late(*command):
+    os.kill(os.getpid(), 15)
+    execv(*command)
+os.execv = late
+startup.use_huge_pages()
+print("the signal is lost")
+"""
+
+
+def test_a_signal_while_the_process_starts_anew_is_not_lost():
+    environment = {n: x for n, x in os.environ.items() if n != "GLIBC_TUNABLES"}
+    command = [sys.executable, "-c", ANEW]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (75, b"", b"")
+
+
+CLOSED = """
+import os, sys
+from transformer.system.startup import fill_closed_streams
+fill_closed_streams()
+print("nobody sees this", file=sys.stderr, flush=True)
+assert sys.stdout is None
+assert os.open("file", os.O_CREAT | os.O_WRONLY) > 2
+"""
+
+
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path):
+    command = f"exec {sys.executable} -c '{CLOSED}' <&- >&- 2>&-"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment).returncode == 0
+    assert (tmp_path / "file").read_bytes() == b""
 
 
 def test_nohup_is_respected():

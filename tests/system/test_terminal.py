@@ -3,7 +3,14 @@ import re
 import sys
 import threading
 
-from transformer.system.terminal import is_terminal, printable, say, signs_of_life
+from transformer.system.terminal import (
+    escape_standard_output,
+    go_on_without_readers,
+    is_terminal,
+    printable,
+    say,
+    signs_of_life,
+)
 
 
 def test_control_characters_are_escaped():
@@ -27,6 +34,38 @@ def test_a_terminal():
     os.close(theirs)
     os.close(ours)
     assert not is_terminal(lambda: theirs)
+
+
+def test_what_is_printed_to_a_terminal_is_escaped(monkeypatch):
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        escape_standard_output()
+        print("two\nlines \x1b[31m", flush=True)
+    assert os.read(ours, 100) == b"two\r\nlines \\x1b[31m\r\n"
+    os.close(ours)
+
+
+def test_a_file_is_not_escaped(tmp_path, monkeypatch):
+    with (tmp_path / "file").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        escape_standard_output()
+        print("\x1b")
+    assert (tmp_path / "file").read_text() == "\x1b\n"
+
+
+def test_work_goes_on_without_readers(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        go_on_without_readers()
+        for _ in range(3):
+            print("x" * 100_000, flush=True)
+    with open("/dev/full", "w") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        go_on_without_readers()
+        print("x", flush=True)
 
 
 def test_signs_of_life(capsys):

@@ -59,9 +59,10 @@ def export(model: TrainedModel, directory: Path) -> None:
         model.task.save(temporary)
         seal(temporary)
         for name in HISTORY:
-            if (model.workdir / name).exists():
+            path = model.workdir / name
+            if path.exists() and not path.is_symlink():  # to what a stranger would like to get
                 (temporary / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(model.workdir / name, temporary / name)
+                shutil.copyfile(path, temporary / name)
         with contextlib.closing(Store(temporary.absolute() / CHECKPOINTS)) as store:
             store.save_params(model.steps[-1], model.params, model.extra)
         temporary.rename(directory)

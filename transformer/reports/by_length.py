@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from transformer.reports.translations import bleu_by_length, groups, read
 from transformer.runs import cli
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import check_can_write, write_named
 
 WORKDIRS = flags.DEFINE_list("workdirs", [], "Work directories of evaluated runs, comma-separated.")
 SPLIT = flags.DEFINE_string("split", "test", "The folder below WORKDIR/eval to read.")
@@ -43,7 +43,7 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
     axes.legend(frameon=False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
-    write_atomically(path, picture.getvalue())
+    write_named(path, picture.getvalue())
 
 
 def main() -> None:
@@ -53,8 +53,7 @@ def main() -> None:
         raise UserError(f"--bounds={','.join(BOUNDS.value)}: it must be whole numbers")
     bounds = sorted(map(int, BOUNDS.value))
     path = Path(OUT.value).expanduser()
-    if path.is_dir() or not folder_allows(path):
-        raise UserError(f"--out={path} cannot be written; name a file in another place")
+    check_can_write(path, ".png")
     workdirs = [Path(name) for name in WORKDIRS.value]
     texts = [read(workdir, SPLIT.value) for workdir in workdirs]
     for workdir, other in zip(workdirs, texts, strict=True):

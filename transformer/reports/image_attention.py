@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import folder_allows, write_named
 from transformer.tasks.image_generation import (
     ROWS,
     ImageGenerator,
@@ -114,7 +114,7 @@ def main() -> None:
     made = figure(task.images(ready, noise, labels), maps_of(task, ready, noise, labels), pixels)
     file = io.BytesIO()
     made.savefig(file, format=path.suffix[1:], dpi=120)
-    write_atomically(path, file.getvalue())
+    write_named(path, file.getvalue())
     print(f"wrote {path}; rows: {', '.join(f'{task.classes[c]}' for c in labels)}")
 
 

@@ -20,12 +20,12 @@ from typing import Any
 
 from transformer.models.functional import num_params
 from transformer.runs import history, provenance
-from transformer.runs.evaluation import evaluate, one_a_line
+from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
 from transformer.runs.history import Run
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import check_can_write, write_named
 from transformer.tasks.task import Outputs, Task, find_task
 
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
@@ -68,6 +68,9 @@ def record(
     for run in [model, *model.others]:
         history.check_can_be_repeated(run)
     task = find_task(model.config.task.name)
+    for one in (model, *model.others):
+        one.check_paths()
+    check_can_evaluate(model, ["validation", *tested])
     with distributed.first_alone():
         hashes = _hashes(task, model, ["train", "validation", *tested])
     for other in model.others:
@@ -139,8 +142,8 @@ def write(path: Path, result: Result, outputs: Mapping[str, Outputs]) -> None:
     """Writes the outputs, one example a line, and then the result itself."""
     no_more = _earlier_files(path) - {_outputs_file(path, split) for split in outputs}
     for split, found in outputs.items():
-        write_atomically(_outputs_file(path, split), _text(found))
-    write_atomically(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        write_named(_outputs_file(path, split), _text(found))
+    write_named(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     for file in no_more:
         file.unlink(missing_ok=True)
 
@@ -149,7 +152,10 @@ def _check_files(path: Path, splits: Sequence[str]) -> None:
     """Raises UserError if a result of these splits would take the place of other files."""
     if path.suffix != ".json":
         raise UserError(f"--record={path}: give a file name that ends in .json")
-    own = _earlier_files(path) | {_outputs_file(path, split) for split in splits}
+    if path.exists() and not path.is_file():
+        raise UserError(f"--record={path} is no file; name a new one, or an earlier result")
+    coming = {path, *(_outputs_file(path, split) for split in splits)}
+    own = _earlier_files(path) | coming
     folder = path.with_suffix("")
     found = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
     if others := sorted(str(file) for file in found if file not in own and file.suffix != ".tmp"):
@@ -157,6 +163,8 @@ def _check_files(path: Path, splits: Sequence[str]) -> None:
             f"--record={path} would put outputs into {folder}, and {others[0]} is no such file; "
             "move it, or give another name"
         )
+    for file in coming:
+        check_can_write(file)
 
 
 def _earlier_files(path: Path) -> set[Path]:

@@ -15,7 +15,7 @@ from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.streams.attention_maps import Attention, attention_of
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import check_can_write, write_named
 
 restore_model = define_flags()
 SENTENCE = flags.DEFINE_string("sentence", None, "The source sentence.")
@@ -36,14 +36,13 @@ def main() -> None:
     if not SENTENCE.value:
         raise UserError("no sentence is given; add --sentence='...'")
     path = Path(OUT.value).expanduser()
-    if path.is_dir() or not folder_allows(path):
-        raise UserError(f"--out={path} cannot be written; name a file in another place")
+    check_can_write(path, ".png")
     model = restore_model()
     config = model.config.model
     found = count_steps(model, SENTENCE.value)
     figure = steps_figure(found, (config.encoder_steps, config.decoder_steps))
     figure.suptitle(model.workdir.name, parse_math=False)
-    write_atomically(path, figure.drawn("png"))
+    write_named(path, figure.drawn("png"))
     for name, side in (("source", "source"), ("translation", "target")):
         steps = zip(getattr(found, side), found.steps[side], strict=True)
         print(f"{name:12}" + "  ".join(f"{token.text} {number:.0f}" for token, number in steps))

@@ -27,7 +27,7 @@ from transformer.runs.experiment import is_run
 from transformer.runs.restore import restore
 from transformer.streams.attention_maps import attentions, has_attention
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import check_can_write, write_atomically, write_named
 
 WORKDIRS = flags.DEFINE_list(
     "workdir", [], "Work directories, comma-separated; 'runs/*' for all below a folder."
@@ -73,8 +73,8 @@ def main() -> None:
     if out is None and len(workdirs) == 1:
         out = str(workdirs[0] / "report.html")
     path = Path(out).expanduser() if out else None
-    if path and (path.is_dir() or not folder_allows(path)):
-        raise UserError(f"--out={path} cannot be written; name a file in another place")
+    if path:
+        check_can_write(path, ".html")
     runs = [run_of(workdir) for workdir in workdirs]
     head, rows = table(runs)
     if FORMAT.value == "text":  # one line a fact: runs are few, facts are many
@@ -83,7 +83,9 @@ def main() -> None:
         print(formatted(head, rows, FORMAT.value), end="")
     if path:
         attend = _attend(runs[0]) if ATTENTION.value and len(runs) == 1 else None
-        write_atomically(path, page(runs, attend))
+        # A run may be a stranger's: no links are followed there.
+        write = write_named if OUT.value else write_atomically
+        write(path, page(runs, attend))
         if FORMAT.value == "text":
             print(f"wrote {path}")
 

@@ -15,7 +15,7 @@ from transformer.reports.pages import shown
 from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import write_named
 from transformer.tasks.task import find_task
 
 # Columns that a table leaves out unless they are asked for.
@@ -102,7 +102,7 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
-    write_atomically(path, picture.getvalue())
+    write_named(path, picture.getvalue())
 
 
 def _by_split(run: run_report.Run) -> run_report.Run:

@@ -35,7 +35,7 @@ from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.streams.attention_maps import SIDES, Attention, attention_of, by_words
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import check_can_write, write_named
 
 __all__ = ["attention_figure", "attention_page", "pictures"]
 
@@ -135,10 +135,7 @@ def _packed(weights: np.ndarray, bits: int) -> str:
 
 def _writable(name: str, endings: tuple[str, ...]) -> Path:
     path = Path(name).expanduser()
-    if path.suffix.lower() not in endings:
-        raise UserError(f"{path} must end in {' or '.join(endings)}")
-    if (path.exists() and not path.is_file()) or not folder_allows(path):
-        raise UserError(f"{path} cannot be written; name a file in another place")
+    check_can_write(path, *endings)
     return path
 
 
@@ -156,12 +153,13 @@ def main() -> None:
     target = TARGET.value or " ".join(by_words(found.target[:-1])[0])
     if picture:  # first, since it may be refused
         figure = _figure(model, found, heads)
-        write_atomically(picture, figure.drawn(picture.suffix[1:].lower()))
+        form = "svg" if picture.suffix.lower() == ".svg" else "png"  # a pipe has any name
+        write_named(picture, figure.drawn(form))
         if not figure.fonts.complete:
             print("some letters are in no font of this machine; install one, such as Noto")
         print(f"wrote {picture}")
     if page:
-        write_atomically(page, attention_page(model, found, SOURCE.value, target))
+        write_named(page, attention_page(model, found, SOURCE.value, target))
         print(f"wrote {page}")
 
 

@@ -31,7 +31,7 @@ from transformer.reports.walkthrough_steps import steps, update_step
 from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import check_can_write, write_named
 
 restore_model = define_flags()
 SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
@@ -183,8 +183,7 @@ def _page(model: TrainedModel, source: str, target: str | None, layer: int, head
 
 def main() -> None:
     path = Path(OUT.value).expanduser()
-    if path.suffix != ".html" or path.is_dir() or not folder_allows(path):
-        raise UserError(f"--out={path} cannot be written; name an .html file in another place")
+    check_can_write(path, ".html")
     if TOY.value:
         intro = "Numbers that one can check by hand, computed by the functions of the model."
         page = walkthrough_page("A walk with small numbers", intro, {"Step by step": toy_steps()})
@@ -195,7 +194,7 @@ def main() -> None:
         if model.others or not hasattr(model.task, "search"):
             raise UserError("give the work directory of one translation model")
         page = _page(model, SOURCE.value, TARGET.value, LAYER.value, HEAD.value)
-    write_atomically(path, page)
+    write_named(path, page)
     print(f"wrote {path}")
 
 

@@ -23,7 +23,14 @@ import jax
 import orbax.checkpoint as ocp
 
 from transformer.models.functional import Params
-from transformer.runs.integrity import difference, digest, read_signed, signed, write_inventory
+from transformer.runs.integrity import (
+    MISSING,
+    difference,
+    digest,
+    read_signed,
+    signed,
+    write_inventory,
+)
 from transformer.system.distributed import from_first, in_all, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -36,6 +43,9 @@ _HALF_WRITTEN, _DELETED, _DAMAGED = ".orbax-checkpoint-tmp", ".deleted", ".damag
 _RECORD, _SCORES = "record.json", "scores.json"
 _DISK = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM EIO ENOENT ENOTDIR ENXIO ESTALE ETIMEDOUT EMFILE"
 _DISK_ERRORS = "|".join(os.strerror(getattr(errno, name)) for name in _DISK.split())
+# Of these, what says nothing about what is on the disk.
+_UNREADABLE = "EACCES EPERM EIO ENXIO ESTALE ETIMEDOUT EMFILE ENFILE"
+_UNREADABLE_ERRORS = "|".join(os.strerror(getattr(errno, name)) for name in _UNREADABLE.split())
 
 
 class Damaged(Exception):
@@ -159,7 +169,14 @@ class Store:
         return record if record and record["step"] == step else None
 
     def scores(self, step: int) -> dict[str, Any] | None:
-        return read_signed(self._scores_file(step))
+        """The validation scores; None if there are none. Raises Damaged."""
+        scores = read_signed(self._scores_file(step))
+        if scores is None and self.has_scores(step):
+            raise Damaged(f"{self._scores_file(step)} is damaged")
+        return scores
+
+    def has_scores(self, step: int) -> bool:
+        return os.path.lexists(self._scores_file(step))
 
     def _scores_file(self, step: int) -> Path:
         return self.directory / str(step) / _SCORES
@@ -169,14 +186,22 @@ class Store:
     def restore(self, step: int, likes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Items and record of a checkpoint; items are laid out as `likes`.
 
-        Raises Damaged in all processes or in none, and UserError if the checkpoint holds other
-        arrays than those of `likes`.
+        Raises Damaged in all processes or in none, and UserError if the checkpoint cannot be read
+        or holds other arrays than those of `likes`.
         """
         directory = self.directory / str(step)
 
+        def unreadable(reason: str) -> UserError:
+            return UserError(
+                f"cannot read the checkpoint {directory}: {reason}; mend that, then start again"
+            )
+
         # 1. The files.
         def record_and_reason() -> tuple[dict[str, Any] | None, str | None]:
-            record, reason = self.record(step), difference(directory)
+            try:
+                record, reason = self.record(step), difference(directory)
+            except OSError as error:
+                raise unreadable(f"{error.filename}: {error.strerror}") from error
             if record is None:
                 reason = reason or "its record is missing or altered"
             return record, reason
@@ -207,6 +232,8 @@ class Store:
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
             reason = reason_of(error)
+            if re.search(_UNREADABLE_ERRORS, str(error)):
+                raise unreadable(reason) from error
         # 4. Its bits.
         if in_all(reason is None):
             wrong = [name for name in wanted if digest(items[name]) != record["digests"][name]]
@@ -218,9 +245,10 @@ class Store:
 
 def steps_in(directory: Path) -> list[int]:
     """The steps that have a complete checkpoint in a folder, in ascending order."""
-    if not directory.is_dir():
+    try:
+        return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
+    except MISSING:
         return []
-    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
 
 
 def is_disk_trouble(error: BaseException) -> bool:

@@ -58,6 +58,7 @@ class Checkpoints:
         self._read_only = read_only
         self._is_scheduled = False  # whether what is being saved was due
         self._has_saved = False  # a scheduled checkpoint: there must always be one from then on
+        self._damaged_scores: set[int] = set()  # the steps
         self._failures = 0  # saves in a row that failed for a reason that is not the disk's
         if not read_only:
             self._store.prepare()
@@ -104,6 +105,7 @@ class Checkpoints:
             return
         try:
             self._store.write_scores(step, scores)
+            self._damaged_scores.discard(step)
         except UserError as error:
             logging.warning("%s; after a restart, step %d is evaluated again", error, step)
         self._prune()
@@ -146,6 +148,7 @@ class Checkpoints:
             keep = {*steps[-1:], *self.scheduled_steps()[-self._keep_last :]}
             if (best := self._best_step()) is not None:
                 keep.add(best)
+            keep.update(self._damaged_scores)  # any of these may be the best
             for step in steps:
                 if step not in keep and self._store.record(step) is not None:
                     self._store.remove(step)
@@ -170,12 +173,25 @@ class Checkpoints:
         return [
             step
             for step, record in records
-            if record and (record["scheduled"] or self._store.scores(step))
+            if record and (record["scheduled"] or self._store.has_scores(step))
         ]
 
     def best_step(self) -> int:
         """The step of the checkpoint with the best validation score."""
+        try:
+            scores = {step: self._store.scores(step) for step in self.scheduled_steps()}
+        except Damaged as error:
+            raise UserError(
+                f"{error}, and the best checkpoint cannot be told; restore that file, or use "
+                "--checkpoint=last"
+            ) from error
         step = self._best_step()
+        if missing := [s for s in list(scores)[:-1] if scores[s] is None]:
+            logging.warning(
+                "%s has no validation scores of step(s) %s; the best of the others is used",
+                self.directory,
+                ", ".join(map(str, missing)),
+            )
         if step is None:
             raise UserError(
                 f"no checkpoint in {self.directory} has a validation {self._best_metric}; "
@@ -185,17 +201,27 @@ class Checkpoints:
 
     def patience(self, step: int) -> int:
         """How many measurements had brought nothing better at this step, as training counts."""
-        scores = self._store.scores(step)
+        scores = self._scores(step)
         return scores["patience"]["without_better"] if scores and "patience" in scores else 0
 
     def _best_step(self) -> int | None:
         sign = -1 if self._direction == "lower" else 1
         found = {}
         for step in self.steps():
-            value = (self._store.scores(step) or {}).get(self._best_metric)
+            value = (self._scores(step) or {}).get(self._best_metric)
             if value is not None and value == value:
                 found[step] = sign * value, step
         return max(found, key=found.__getitem__) if found else None
+
+    def _scores(self, step: int) -> dict[str, Any] | None:
+        """What was given to `record_scores`; None, and a warning, if it is damaged."""
+        try:
+            return self._store.scores(step)
+        except Damaged as error:
+            if step not in self._damaged_scores:
+                logging.warning("%s", error)
+                self._damaged_scores.add(step)
+            return None
 
     # --- Restoring ---
 
@@ -227,7 +253,7 @@ class Checkpoints:
             )
             self._has_saved |= record["scheduled"]
             self._prune()
-            scores = from_first(lambda step=step: self._store.scores(step))
+            scores = from_first(lambda step=step: self._scores(step))
             return Restored(TrainState(step_array, **items), record["notes"], scores)
         if damaged:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in damaged.items())

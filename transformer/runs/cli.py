@@ -26,7 +26,8 @@ from transformer.runs.provenance import ROOT
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
-from transformer.system.startup import listen_to_interrupts
+from transformer.system.startup import fill_closed_streams, listen_to_interrupts
+from transformer.system.terminal import escape_standard_output, printable
 
 OWN_CONFIG = Path(__file__).with_name("own_config.py")
 
@@ -38,8 +39,10 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     `config_flags` would read it while the flag is being defined, outside of our reach. A --workdir
     with a run comes with a config of its own; else a run to begin with, training.init_from, does.
     """
+    fill_closed_streams()
     logging.set_verbosity(logging.WARNING)
-    logging.get_absl_handler().setFormatter(python_logging.Formatter("warning: %(message)s"))
+    logging.get_absl_handler().setFormatter(_Formatter("warning: %(message)s"))
+    escape_standard_output()
     # What fails in Orbax's threads is logged with tracebacks, and raised where we save; its
     # warnings are about our way of using it.
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
@@ -51,7 +54,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
-        run_with_it = _run_whose_config_counts(sys.argv)
+        with one_line_errors():
+            run_with_it = _run_whose_config_counts(sys.argv)
         config = f"{OWN_CONFIG}:{run_with_it}" if run_with_it else default_config
         sys.argv.insert(1, f"--config={config}")
 
@@ -76,6 +80,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                     f"the config file has no field {field}, which another model.family or "
                     "task.name has; leave it out, or give another --config"
                 ) from error
+            except UserError:  # of own_config.py
+                raise
             except (Exception, SystemExit) as error:  # it may raise whatever it likes
                 raise UserError(
                     f"the config file cannot be used: {type(error).__name__}: {error}"
@@ -98,6 +104,13 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
             distributed.end(1, traceback.format_exc())
 
     app.run(guarded, flags_parser=parse)
+
+
+class _Formatter(python_logging.Formatter):
+    """One line, whatever texts and names of files it holds."""
+
+    def format(self, record: python_logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def _whole(arg: str, types: Mapping[str, Any]) -> str:

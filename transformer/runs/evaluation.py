@@ -15,15 +15,29 @@ from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import check_can_write, write_atomically
 from transformer.tasks import seq2seq
-from transformer.tasks.task import Outputs
+from transformer.tasks.task import Outputs, find_task
 
 LATEST = "latest"  # below WORKDIR/eval: a link to the folder that was written last
 
 
+def check_can_evaluate(model: TrainedModel, splits: Sequence[str]) -> None:
+    """Raises UserError for splits that are not there, and where outputs cannot be written.
+
+    Better before hours of work than after.
+    """
+    model.check_paths()
+    with distributed.first_alone():
+        for split in splits:
+            find_task(model.config.task.name).content_sha256(model.task.data, split)
+    for split in splits:
+        _check_place(model, split)
+
+
 def evaluate(model: TrainedModel, split: str) -> Outputs:
     """Outputs for a split, by the devices of all processes; process 0 prints and writes them."""
+    model.check_paths()
     with _told(model, split) as progress:
         start = time.monotonic()
         outputs = model.task.evaluate(model.params, model.extra, split, progress)
@@ -34,6 +48,7 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
 def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
     """As `evaluate`, for a test set that the config does not name."""
     check_task(model.workdir, model.config)
+    _check_place(model, test.name)
     with _told(model, test.name) as progress:
         start = time.monotonic()
         hypotheses = model.task.translate(
@@ -64,8 +79,7 @@ def name_of(model: TrainedModel, of: str) -> str:
 
 def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:
     """WORKDIR/eval/<name>/: the texts, one example a line, and scores.json last."""
-    directory = workdir / "eval" / name.replace("/", "_")
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = _folder(workdir, name)
     for text, lines in outputs.texts.items():
         write_atomically(directory / f"{text}.txt", one_a_line(lines))
     for file, content in outputs.files.items():
@@ -77,6 +91,24 @@ def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, 
         new.symlink_to(directory.name)
         new.replace(latest)
     return directory
+
+
+def _folder(workdir: Path, name: str) -> Path:
+    """Where outputs go; raises UserError for a link, which may be a stranger's."""
+    directory = workdir / "eval" / name.replace("/", "_")
+    for folder in (directory.parent, directory):
+        if folder.is_symlink():
+            raise UserError(
+                f"{folder} is a link, which outputs do not follow; remove it, or move what it "
+                "leads to there"
+            )
+    return directory
+
+
+def _check_place(model: TrainedModel, of: str) -> None:
+    """Raises UserError if outputs cannot be written."""
+    if distributed.is_first():
+        check_can_write(_folder(model.workdir, name_of(model, of)) / "scores.json")
 
 
 def one_a_line(lines: Sequence[str]) -> str:
@@ -121,9 +153,11 @@ def _write(model: TrainedModel, of: str, outputs: Outputs, seconds: float) -> No
         "seconds": round(seconds, 1),
         **model.provenance(),
     }
-    folder = write_outputs(model.workdir, name_of(model, of), outputs, scores)
-    print(outputs.examples)
-    print(table(outputs))
+    try:
+        folder = write_outputs(model.workdir, name_of(model, of), outputs, scores)
+    finally:  # the disk may be full by now
+        print(outputs.examples)
+        print(table(outputs))
     print(f"{count} examples in {seconds:.1f} s; texts and scores in {folder}")
 
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from transformer.system.files import write_atomically
 from transformer.training.step import TrainState
 
 INVENTORY = "files.json"
+# What says that a file is not there. Other errors of reading say nothing about what is in it.
+MISSING = FileNotFoundError, NotADirectoryError
 _LARGE = 1 << 24  # bytes
 
 
@@ -69,10 +73,13 @@ def write_inventory(directory: Path, *, later: Collection[str]) -> None:
 
 
 def difference(directory: Path) -> str | None:
-    """What is wrong with the files of a directory by its inventory; None if nothing is."""
+    """What is wrong with the files of a directory by its inventory; None if nothing is.
+
+    Raises OSError if a file cannot be read.
+    """
     try:
         inventory, found = read_signed(directory / INVENTORY), _files(directory)
-    except OSError as error:
+    except MISSING as error:
         return str(error)
     if inventory is None:
         return f"{INVENTORY} is missing or altered"
@@ -132,18 +139,23 @@ def _hash_of(path: Path) -> str:
 
 
 def _files(directory: Path) -> dict[str, list[Any]]:
-    paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
-    return {
-        name: _size_and_hash(path)
-        for name, path in sorted(paths.items())
-        if path.is_file() and name != INVENTORY
-    }
+    def stop(error: OSError) -> None:  # a folder that cannot be read is not an empty one
+        raise error
+
+    found = {}
+    for folder, _, names in os.walk(directory, onerror=stop):
+        for path in (Path(folder, name) for name in names):
+            name = path.relative_to(directory).as_posix()
+            if name != INVENTORY and stat.S_ISREG(path.stat().st_mode):
+                found[name] = _size_and_hash(path)
+    return dict(sorted(found.items()))
 
 
 def _size_and_hash(path: Path) -> list[Any]:
-    size = path.stat().st_size
-    # Of large files there are digests of the arrays, which cost no second reading.
-    return [size, hashlib.sha256(path.read_bytes() if size <= _LARGE else b"").hexdigest()]
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        # Of large files there are digests of the arrays, which cost no second reading.
+        return [size, hashlib.sha256(file.read() if size <= _LARGE else b"").hexdigest()]
 
 
 def signed(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,10 +164,13 @@ def signed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_signed(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, as it was `signed`; None if it is missing or altered."""
+    """The JSON object in a file, as it was `signed`; None if it is missing or altered.
+
+    Raises OSError for a file that cannot be read.
+    """
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+    except (*MISSING, IsADirectoryError, ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or value.pop("sha256", None) != _sha256(value):
         return None

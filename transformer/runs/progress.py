@@ -9,6 +9,8 @@ from typing import Self, TextIO
 
 from tqdm import tqdm
 
+from transformer.system.terminal import printable
+
 SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal
 
 
@@ -57,7 +59,7 @@ class Progress:
     def print(self, text: str) -> None:
         """Prints a message above the bar."""
         with contextlib.suppress(OSError):  # the disk is full, or the reader gone: no reason to end
-            tqdm.write(text, file=self._stream)
+            tqdm.write("\n".join(map(printable, text.split("\n"))), file=self._stream)
             self._stream.flush()
 
     def close(self) -> None:

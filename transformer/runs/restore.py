@@ -1,7 +1,7 @@
 """A trained model, restored from its work directory and ready for use."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -10,7 +10,7 @@ from absl import flags
 
 from transformer.decoding.translation import DecodingConfig
 from transformer.models.functional import Params
-from transformer.runs import experiment, fields
+from transformer.runs import experiment, fields, own_paths
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
@@ -35,6 +35,12 @@ class TrainedModel:
     params: Params | list[Params]  # of an ensemble: those of each model
     extra: dict[str, Any] | list[dict[str, Any]]  # likewise
     others: Sequence[Self] = ()  # of an ensemble: the other models, without parameters
+    # That its config names and its user does not know, by field: see own_paths.py.
+    unknown_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def check_paths(self) -> None:
+        """To be called before the data are read: raises UserError if a stranger may name them."""
+        own_paths.check(self.workdir, self.unknown_paths)
 
     def provenance(self) -> dict[str, Any]:
         """What produced an output, for scores.json."""
@@ -86,6 +92,13 @@ def define_flags() -> Callable[..., TrainedModel]:
         "task.features": string("features", None, "The classifier that scores of images are over."),
     }
 
+    trust_paths = flags.DEFINE_bool(
+        "trust_paths",
+        False,
+        "Read the data paths that the config of the work directory names, though you have not "
+        "trained with them.",
+    )
+
     def restore_chosen(**instead: Any) -> TrainedModel:
         if workdir.value is None:
             raise UserError("--workdir is missing; give the work directory of a training run")
@@ -101,6 +114,8 @@ def define_flags() -> Callable[..., TrainedModel]:
             raise UserError("--ensemble names no work directory; give one, or leave it out")
         directories = [workdir.value, *others]
         models = [restore(Path(d), **which, overrides=changes) for d in directories]
+        if trust_paths.value:
+            models = [dataclasses.replace(model, unknown_paths={}) for model in models]
         return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen
@@ -220,8 +235,18 @@ def restore(
         stopped_early = 0 < training.patience <= patience
         params, extra = checkpoints.average_params(steps, *like)
     checkpoints.close()
+    given = [field for field, value in (overrides or {}).items() if value is not None]
     return TrainedModel(
-        workdir, config, task, steps, checkpoint, last_step, stopped_early, params, extra
+        workdir,
+        config,
+        task,
+        steps,
+        checkpoint,
+        last_step,
+        stopped_early,
+        params,
+        extra,
+        unknown_paths=own_paths.unknown(config, given),
     )
 
 

@@ -13,8 +13,9 @@ from transformer.data.test_sets import (
     read_files,
     sacrebleu_test_set,
 )
-from transformer.runs import experiment
+from transformer.runs import experiment, own_paths
 from transformer.runs.evaluation import (
+    check_can_evaluate,
     check_task,
     evaluate,
     evaluate_test_set,
@@ -77,6 +78,7 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel]) -> None:
     if test:
         evaluate_test_set(model, test)
     else:
+        check_can_evaluate(model, SPLIT.value)
         for split in SPLIT.value:
             evaluate(model, split)
 
@@ -114,6 +116,8 @@ def _score(workdir: str | None, config: experiment.Experiment | None, test: Test
     """Scores the translations of --hypotheses; with a work directory also writes what it found."""
     hypotheses = lines_of(HYPOTHESES.value)
     if test is None:
+        if not flags.FLAGS.trust_paths:
+            own_paths.check(Path(workdir), own_paths.unknown(config, given=()))
         pairs = open_source(config.data, SPLIT.value[0]).pairs()
         sources, references = map(list, zip(*pairs, strict=True))
         test = TestSet(SPLIT.value[0], sources, [references])

@@ -36,6 +36,7 @@ from transformer.system.sharding import (
     state_sharding,
     without_a_rule,
 )
+from transformer.system.terminal import go_on_without_readers
 from transformer.tasks.task import FACTS, TrainingTask, find_task
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, abstract_state, init_state
@@ -53,6 +54,7 @@ def run(
     profiled: the steps to trace. start: what WORKDIR/starts.jsonl says of this start.
     draw: makes pictures of metrics.jsonl; called after validations.
     """
+    go_on_without_readers()
     if distributed.from_first(lambda: config.sha256) != config.sha256:
         raise UserError(
             f"process {jax.process_index()} was given another config than process 0; start all "

@@ -60,8 +60,7 @@ class Engine:
         self.progress = progress
         self.pairs, self.tokens, self.log_prob = 0, 0, 0.0  # that were scored
         self._size = min(_LINES_AT_FIRST, LINES_AT_ONCE)
-        # So that what no line can have is not blamed on the first.
-        self._of_model([Item(0, "", constraints=("a",) if options.constraints else ())])
+        self._check_options()
 
     def run(self, lines: Iterable[str | UserError | None]) -> None:
         """All lines; None among them means that no more will come soon.
@@ -209,6 +208,10 @@ class Engine:
                 yield from self._answers(items[middle:])
         else:
             yield from answers
+
+    def _check_options(self) -> None:
+        """So that what no line can have is not blamed on the first."""
+        self._of_model([Item(0, "", constraints=("a",) if self.options.constraints else ())])
 
     def _of_model(self, items: list[Item]) -> list[list[Translation]]:
         options = self.options

@@ -22,7 +22,7 @@ from transformer.data.trees import Tree, escaped, own_tag, repaired
 from transformer.runs import cli, restore
 from transformer.streams.tree_drawing import drawing
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import write_named
 from transformer.tasks.parsing import Parsing
 
 restore_model = restore.define_flags()
@@ -55,7 +55,7 @@ def main() -> None:
                 else:
                     print(text, flush=True)
     if OUTPUT.value:
-        write_atomically(Path(OUTPUT.value).expanduser(), "".join(parts))
+        write_named(Path(OUTPUT.value).expanduser(), "".join(parts))
 
 
 def trees_of(model: restore.TrainedModel, lines: list[str]) -> Iterator[Tree | None]:

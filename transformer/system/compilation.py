@@ -5,7 +5,6 @@ import hashlib
 import os
 import platform
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Self
 
 import jax
 from jax import monitoring
+
+from transformer.system.terminal import say
 
 # What JAX warns of when it goes on without its cache. Program, error.
 CACHE_TROUBLE = r"Error (?:reading|writing) persistent compilation cache entry for '(.*?)': (.*)"
@@ -58,8 +59,7 @@ def use_cache() -> None:
             message = f"compiling, since the cache {folder} has a fault: {match[2]}"
         elif not issubclass(category, CompilationWarning):
             return show(message, category, *args, **kwargs)
-        with contextlib.suppress(OSError):  # the log may lie on a full disk
-            print(f"warning: {' '.join(str(message).split())}"[:400], file=sys.stderr)
+        say(f"warning: {' '.join(str(message).split())}"[:400])
 
     warnings.filterwarnings("always", CACHE_TROUBLE)
     warnings.showwarning = showwarning

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ import jax
 from absl import flags
 from jax._src.distributed import global_state  # the coordinator's store has no public name
 
+from transformer.system import lifelines
 from transformer.system.errors import UserError
 from transformer.system.terminal import say
 
@@ -26,14 +28,18 @@ NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes 
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this one is, from 0.")
 
 SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that it waits for the others
+SECONDS_FOR_PROCESS_0, SECONDS_FOR_ITS_NAME = 300.0, 30.0  # to begin to listen, to be known
 _A_WEEK = 7 * 24 * 3600 * 1000  # milliseconds: longer than anything that we wait for
 _END = "transformer/end"  # the key under which a process says that all must end
+_LIFELINES = "transformer/lifelines"  # the key of their address
+_HEARTBEAT = 25  # seconds without one, after which JAX takes a process for dead
 _SECONDS_BETWEEN_LOOKS = 1.0  # at that key
 _LOCAL_DEVICES = "jax_cuda_visible_devices", "jax_rocm_visible_devices"
 
 _asked = itertools.count()  # questions so far, the same in all processes
 _barriers = itertools.count()  # calls of `barrier`
 _has_left = threading.Event()
+_ends = threading.Event()  # this process and all others, in good order
 
 
 # --- Joining ------------------------------------------------------------------------------
@@ -50,10 +56,12 @@ def initialize() -> None:
     # JAX's own handler of SIGTERM would take the place of ours (preemption.py).
     jax.config.update("jax_enable_preemption_service", False)
     wait = "waiting for the other processes of the job; after 5 minutes JAX ends this one (SIGABRT)"
+    if PROCESS_ID.value and COORDINATOR.value:
+        _find_coordinator(COORDINATOR.value)
     timer = threading.Timer(SECONDS_UNTIL_IT_SAYS_SO, _say, [wait])
     timer.start()
     try:
-        jax.distributed.initialize(**arguments)
+        jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=_HEARTBEAT)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"cannot join the other processes ({str(error)[:300]}); say where they are with "
@@ -65,7 +73,58 @@ def initialize() -> None:
         for name in _LOCAL_DEVICES:
             jax.config.update(name, "all")
     _watcher.start()
+    _connect()
     _take_standard_output()
+
+
+def _find_coordinator(address: str) -> None:
+    """Returns when process 0 listens; raises UserError if it does not, where JAX would abort."""
+    host, _, port = address.rpartition(":")
+    start = time.monotonic()
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            return
+        except (OSError, UnicodeError) as error:
+            # Names of pods are known a little after the pods.
+            is_known = not isinstance(error, socket.gaierror | UnicodeError)
+            patience = SECONDS_FOR_PROCESS_0 if is_known else SECONDS_FOR_ITS_NAME
+            waited = time.monotonic() - start
+            if waited > patience:
+                raise UserError(
+                    f"no process 0 is found at --coordinator={address} ({error}); start it, or "
+                    "name its host and port"
+                ) from error
+            if waited < SECONDS_UNTIL_IT_SAYS_SO <= waited + 1:
+                _say(f"waiting for process 0 at {address} ({error})")
+            time.sleep(1)
+
+
+def _connect() -> None:
+    """From now on the death of another process ends this one soon; see lifelines.py."""
+    client = global_state.client
+    if is_first():
+        client.key_value_set(_LIFELINES, lifelines.Hub(_end_since_one_died).address)
+        return
+    address = client.blocking_key_value_get(_LIFELINES, 60_000)
+    host = global_state.coordinator_address.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(OSError):
+        lifelines.join(host, address, jax.process_index(), _end_since_one_died)
+
+
+def _end_since_one_died(number: int) -> None:
+    if _ends.is_set():
+        return
+    message = (
+        f"error: process {number} of the job died or cannot be reached, and the others end; its "
+        "own output may say why. The same commands go on from the last checkpoint"
+    )
+    if number:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
+            global_state.client.key_value_set(_END, json.dumps([1, message]))
+    else:
+        _say(message)  # unless JAX was faster, whose message blames "the leader (task 0)"
+        os._exit(1)
 
 
 def _take_standard_output() -> None:
@@ -101,6 +160,11 @@ def job() -> dict[str, Any] | None:
     if not all(given):
         raise UserError(
             "--coordinator, --num_processes and --process_id go together; give all or none"
+        )
+    if not re.fullmatch(r".+:\d{1,5}", COORDINATOR.value):
+        raise UserError(
+            f"--coordinator={COORDINATOR.value} must be the host and port of process 0, such as "
+            "node1:1234"
         )
     if not 0 <= PROCESS_ID.value < NUM_PROCESSES.value:
         raise UserError(
@@ -228,6 +292,7 @@ def leave() -> None:
     """Parts from the other processes, when all of them do."""
     if has_joined():
         barrier()
+        _ends.set()
         _has_left.set()
         _watcher.join()
         jax.distributed.shutdown()
@@ -262,6 +327,7 @@ def _watch() -> None:
             if "NOT_FOUND" in str(error):
                 continue
             return
+        _ends.set()
         is_coordinator = global_state.service is not None
         if is_coordinator:
             _say(message)

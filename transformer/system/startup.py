@@ -21,9 +21,28 @@ def use_huge_pages() -> None:
     of a small model's step goes into mapping that memory 4 KiB at a time. glibc reads this
     setting only when a process starts. Nothing is done where GLIBC_TUNABLES is set.
     """
+    signals = {*STOP_SIGNALS, signal.SIGINT}
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        # What comes while the new program starts waits for its handlers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+
+
+def fill_closed_streams() -> None:
+    """Leads standard streams that the shell has closed to /dev/null.
+
+    Otherwise a file that is opened later would get the number, and what C++ prints. sys.stdout and
+    sys.stdin stay None, which tells that they were closed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", errors="replace")  # noqa: SIM115
 
 
 def stop_when_told() -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any, TextIO
 
 # Controls; line and paragraph separators; marks that turn the direction of writing, which can make
 # a terminal show something else than what is there. Joiners, which many scripts need, stay.
@@ -24,6 +25,50 @@ def say(message: str) -> None:
         with contextlib.suppress(OSError):
             lines = map(printable, message.split("\n"))
             print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+class _Wrapped:
+    """An open text file, of which subclasses change a method."""
+
+    def __init__(self, file: TextIO):
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class _Printable(_Wrapped):
+    """A terminal: what is written to it is escaped, but for line feeds."""
+
+    def write(self, text: str) -> int:
+        return self._file.write("\n".join(map(printable, text.split("\n"))))
+
+
+class _Dispensable(_Wrapped):
+    """A file that may be full, or without reader: then nothing is written."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError:  # what is buffered would be tried again, and at the end of the process
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
+
+
+def go_on_without_readers() -> None:
+    """From now on work goes on when nobody reads standard output, or its disk is full."""
+    if sys.stdout is not None:
+        sys.stdout = _Dispensable(sys.stdout)
+
+
+def escape_standard_output() -> None:
+    """From now on `print` is harmless in a terminal: files and models may be a stranger's."""
+    if sys.stdout is not None and is_terminal(sys.stdout.fileno):
+        sys.stdout = _Printable(sys.stdout)
 
 
 @contextlib.contextmanager
