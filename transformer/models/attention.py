@@ -1,15 +1,24 @@
 """Scaled dot-product and multi-head attention (Section 3.2)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.cache import Places, attend
+from transformer.models.cache import Places, attend_to_parts
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
-from transformer.models.numerics import DropoutRngs, at_least_float32, dropout, multiply, row_keys
+from transformer.models.numerics import (
+    DropoutRngs,
+    at_least_float32,
+    dropout,
+    join,
+    multiply,
+    row_keys,
+    split,
+)
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.
@@ -23,6 +32,10 @@ class KeysValues(NamedTuple):
     value_BHSU: jax.Array
 
 
+def as_places(keys_values: KeysValues) -> Places:
+    return Places(keys_values.key_BHSK.swapaxes(2, 3), keys_values.value_BHSU)
+
+
 @jax.named_scope("attention")
 def dot_product_attention(
     query_BHTK: jax.Array,
@@ -31,8 +44,11 @@ def dot_product_attention(
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
+    own: KeysValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, T, U] and the weights.
+
+    own: for each query one key and value more, that it alone sees; with S = T, one after another.
 
     The weights, [B, H, T, S], are those before dropout, in at least float32, and 0 where the mask
     is False; None unless `return_weights`.
@@ -45,9 +61,17 @@ def dot_product_attention(
     scores_BHTS = multiply("BHTK,BHSK->BHTS", query_BHTK, memory.key_BHSK, dtype)
     # The paper's -inf would make NaN of a row that is masked whole.
     scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, jnp.finfo(scores_BHTS.dtype).min)
+    if own is not None:
+        score_BHT = multiply("BHTK,BHTK->BHT", query_BHTK, own.key_BHSK, dtype)
+        scores_BHTS = jnp.concatenate([scores_BHTS, score_BHT[..., None]], axis=-1)
     weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1)
     dropped_BHTS = dropout(weights_BHTS.astype(dtype), dropout_rate, rngs)
-    y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS, memory.value_BHSU, dtype)
+    if own is None:
+        y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS, memory.value_BHSU, dtype)
+    else:
+        y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS[..., :-1], memory.value_BHSU, dtype)
+        y_BHTU += multiply("BHT,BHTU->BHTU", dropped_BHTS[..., -1], own.value_BHSU, dtype)
+        weights_BHTS = weights_BHTS[..., :-1]
     if not return_weights:
         return y_BHTU.astype(dtype), None
     return y_BHTU.astype(dtype), jnp.where(mask_BTS[:, None], weights_BHTS, 0)
@@ -60,6 +84,7 @@ def attention(
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
+    own: KeysValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
@@ -70,33 +95,34 @@ def attention(
     if T <= MAX_QUERIES:
         mask_BTS = mask.dense()
         return dot_product_attention(
-            query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights
+            query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights, own
         )
 
     num_blocks = -(-T // MAX_QUERIES)
     positions_T = mask.query_positions_T
     blocks = (
-        _split(query_BHTK, num_blocks, axis=2),
+        split(query_BHTK, num_blocks, axis=2),
         # Queries that fill up the last block have segment 0: they attend to nothing.
-        _split(jnp.broadcast_to(mask.query_segments_BT, (B, T)), num_blocks, axis=1),
-        None if positions_T is None else _split(positions_T, num_blocks, axis=0),
-        None if rngs is None or dropout_rate == 0 else _split_rngs(rngs, B, num_blocks),
+        split(jnp.broadcast_to(mask.query_segments_BT, (B, T)), num_blocks, axis=1),
+        None if positions_T is None else split(positions_T, num_blocks, axis=0),
+        None if rngs is None or dropout_rate == 0 else split_rngs(rngs, B, num_blocks),
+        None if own is None else jax.tree.map(lambda x: split(x, num_blocks, axis=2), own),
     )
     # Gradients of keys and values are sums over the blocks, and summed in the type of these
     # copies: bfloat16 would round after each block.
     copies = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), memory)
 
     def attend(block):
-        query_BHTK, segments_BT, positions_T, rngs = block
+        query_BHTK, segments_BT, positions_T, rngs, own = block
         keys_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
-        mask_BTS = Mask(segments_BT, mask.key_segments_BS, positions_T).dense()
+        mask_BTS = mask._replace(query_segments_BT=segments_BT, query_positions_T=positions_T)
         return dot_product_attention(
-            query_BHTK, keys_values, mask_BTS, dropout_rate, rngs, return_weights
+            query_BHTK, keys_values, mask_BTS.dense(), dropout_rate, rngs, return_weights, own
         )
 
     # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
     results = jax.lax.map(jax.checkpoint(attend, prevent_cse=False), blocks)
-    return jax.tree.map(lambda x: _join(x, axis=2)[:, :, :T], results)
+    return jax.tree.map(lambda x: join(x, axis=2)[:, :, :T], results)
 
 
 class _DrawnKeys(NamedTuple):
@@ -108,26 +134,11 @@ class _DrawnKeys(NamedTuple):
         return self.keys_B
 
 
-def _split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
+def split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
     """Keys of their own for each block, along a first axis."""
     keys_B = row_keys(rngs, num_rows)
     fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
     return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
-
-
-def _split(x: jax.Array, num_blocks: int, axis: int) -> jax.Array:
-    """Equal blocks of an axis, along a first axis; zeros fill up the last."""
-    size = -(-x.shape[axis] // num_blocks)
-    padding = [(0, 0)] * x.ndim
-    padding[axis] = (0, num_blocks * size - x.shape[axis])
-    x = jnp.pad(x, padding)
-    return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :]), axis, 0)
-
-
-def _join(x: jax.Array, axis: int) -> jax.Array:
-    """Undoes `_split`, but for what fills up the last block."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 
 class MultiHeadAttention(nnx.Module):
@@ -183,15 +194,21 @@ class MultiHeadAttention(nnx.Module):
 
     def places(self, x_BSD: jax.Array) -> Places:
         """`keys_values`, as a decoding step takes them."""
-        keys_values = self.keys_values(x_BSD)
-        return Places(keys_values.key_BHSK.swapaxes(2, 3), keys_values.value_BHSU)
+        return as_places(self.keys_values(x_BSD))
 
     def step(
         self, x_BMD: jax.Array, places: Places, mask_BMX: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Attends from the newest token of each hypothesis. Returns [B, M, D] and the weights."""
-        y_BHMU, weights_BHMX = attend(self._split_heads(self.query(x_BMD)), places, mask_BMX)
-        return self.output(y_BHMU.swapaxes(1, 2).reshape(*x_BMD.shape[:2], -1)), weights_BHMX
+        y_BMD, (weights_BHMX,) = self.step_over(x_BMD, [(places, mask_BMX)])
+        return y_BMD, weights_BHMX
+
+    def step_over(
+        self, x_BMD: jax.Array, parts: Sequence[tuple[Places, jax.Array]]
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """`step` over places that lie in several arrays; see `attend_to_parts`."""
+        y_BHMU, weights = attend_to_parts(self._split_heads(self.query(x_BMD)), parts)
+        return self.output(y_BHMU.swapaxes(1, 2).reshape(*x_BMD.shape[:2], -1)), weights
 
     def _split_heads(self, x_BTX: jax.Array) -> jax.Array:
         return x_BTX.reshape(*x_BTX.shape[:2], self.num_heads, -1).swapaxes(1, 2)
