@@ -23,7 +23,7 @@ from transformer.system.errors import UserError
 from transformer.system.locks import lock_file
 
 # Change it whenever the same text would give other files.
-_FORMAT = 2
+_FORMAT = 3
 _CHUNK = 16_384  # pairs; what is random in them depends on it
 # With fewer pairs, starting processes takes longer than they save.
 _LARGE = 200_000
@@ -42,11 +42,12 @@ def token_cache(
     sampling_alpha: float = 0.0,
     num_samples: int = 1,
     *,
+    source_cut: int | None = None,
     num_processes: int | None = None,
 ) -> TokenizedPairs:
     """The tokenised pairs of a source: read from cache_dir, or made and kept there.
 
-    max_source_length, max_target_length, sampling_alpha: see PairEncoder.
+    max_source_length, max_target_length, sampling_alpha, source_cut: see PairEncoder.
     num_samples: all pairs, then all again, so many times; with a sampling_alpha they are
       segmented, and so kept or dropped, differently each time.
     num_processes: that tokenise; 0 means in this process. None chooses by the size of the
@@ -59,7 +60,7 @@ def token_cache(
     # 1. A cache is found by all that its content depends on.
     max_lengths = max_source_length, max_target_length
     hashes = source.fingerprint, tokenizers.source.sha256, tokenizers.target.sha256
-    identity = [_FORMAT, *hashes, *max_lengths, sampling_alpha, num_samples]
+    identity = [_FORMAT, *hashes, *max_lengths, source_cut, sampling_alpha, num_samples]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     directory = Path(cache_dir).expanduser() / key
     if (found := _open(directory, tokenizers)) is not None:
@@ -77,7 +78,7 @@ def token_cache(
             return found  # another process made it while this one waited
         shutil.rmtree(directory, ignore_errors=True)  # it is damaged
         _remove_leftovers(directory)
-        encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha)
+        encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha, source_cut)
         _build(directory, source, num_samples, encoder, num_processes)
     if (found := _open(directory, tokenizers)) is None:
         raise UserError(f"cannot read the token cache {directory}, just written; check the disk")
@@ -108,11 +109,11 @@ def _build(
             writer = TokenWriter(temporary, encoder.tokenizers.vocab_sizes)
         with writer, contextlib.closing(encode(chunks, encoder, num_processes)) as encoded:
             for chunk in encoded:
-                done = writer.num_pairs + sum(writer.dropped.values())
+                done = writer.num_pairs + writer.num_dropped
                 with _write_errors(cache_dir, writer.num_bytes * num_pairs // done if done else 0):
                     writer.append(chunk)
             if writer.num_pairs == 0:
-                counts = ", ".join(f"{name}: {count}" for name, count in writer.dropped.items())
+                counts = ", ".join(f"{name}: {count}" for name, count in writer.counts.items())
                 raise UserError(
                     f"no pair is left of {source.describe()}{times} ({counts}); see "
                     "data.max_source_length and data.max_target_length"

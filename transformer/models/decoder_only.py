@@ -41,7 +41,7 @@ FORMS = ("paper", "tensor2tensor")
 
 @dataclasses.dataclass(frozen=True)
 class DecoderOnlyConfig(LayerConfig):
-    """See configs/dialogsum_dmca.py."""
+    """See configs/t_dmca.py."""
 
     layers: str
     share_embeddings: str

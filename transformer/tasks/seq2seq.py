@@ -12,6 +12,7 @@ from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, Trai
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
 from transformer.data.token_cache import token_cache
+from transformer.data.token_files import TokenizedPairs
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
@@ -34,8 +35,13 @@ CPU_TOKENS = 2048
 class Seq2Seq:
     """A model with its vocabularies: it translates, and scores its translations.
 
-    Tasks with other scores derive from it: see transduction.py.
+    Tasks with other scores derive from it: see transduction.py. Those with other data, too: see
+    summarization.py.
     """
+
+    # What translate.py does with a line longer than the longest source of training.
+    long_lines = "split"
+    reads_blank = False  # see Translator
 
     def __init__(
         self,
@@ -48,7 +54,9 @@ class Seq2Seq:
         self.data = data
         self.tokenizers = tokenizers
         self.model = model
-        self.translator = Translator(model, tokenizers, decoding, mesh)
+        self.translator = Translator(
+            model, tokenizers, decoding, mesh, self.source_cut(data), self.reads_blank
+        )
 
     def save(self, workdir: Path) -> None:
         self.tokenizers.save(workdir)
@@ -103,7 +111,7 @@ class Seq2Seq:
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
     ) -> Outputs:
         with distributed.first_alone():
-            source = open_source(self.data, split)
+            source = self.open_source(self.data, split)
         sources, references = map(list, zip(*source.pairs(), strict=True))
         hypotheses = self.translate(
             params, extra, sources, lambda done: progress(done, len(sources))
@@ -113,9 +121,23 @@ class Seq2Seq:
         return Outputs(texts, found, _examples(sources, references, hypotheses))
 
     @staticmethod
+    def open_source(data: Any, split: str) -> PairSource:
+        """The pairs of a split; "train" is all that training sees."""
+        return training_source(data) if split == "train" else open_source(data, split)
+
+    @staticmethod
+    def source_cut(data: Any) -> int | None:
+        """To how many tokens, EOS included, longer sources are cut; None: they are left whole."""
+        del data
+
+    @staticmethod
     def check_data(data: DataConfig) -> None:
         """Raises UserError for data that could not be scored."""
         scores.check_language(**_kind_of_text(data))
+
+    @staticmethod
+    def check_pairs(data: Any, *splits: TokenizedPairs) -> None:
+        """Raises UserError for tokenised pairs that a run cannot do with."""
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what translating and scoring `source` needs."""
@@ -249,7 +271,7 @@ def prepare(
     print(f"data     preparing it, in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
-        source, validation_source = training_source(data), open_source(data, "validation")
+        source, validation_source = (kind.open_source(data, x) for x in ("train", "validation"))
         print(f"data     {source.describe()}; tokenising them if new", flush=True)
         tokenizers = (
             begun_with.tokenizers
@@ -259,9 +281,13 @@ def prepare(
         limits = data.max_source_length, data.max_target_length
         folder = Path(data.data_dir).expanduser() / "token_cache"
         sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
-        pairs = token_cache(source, tokenizers, folder, *limits, *sampling)
+        cut = kind.source_cut(data)
+        pairs = token_cache(source, tokenizers, folder, *limits, *sampling, source_cut=cut)
         print(f"data     {pairs.summary}", flush=True)
-        validation_pairs = token_cache(validation_source, tokenizers, folder, None, None)
+        validation_pairs = token_cache(
+            validation_source, tokenizers, folder, None, None, source_cut=cut
+        )
+        kind.check_pairs(data, pairs, validation_pairs)
 
     # 2. Rows and batches.
     lengths = pairs.source_lengths, pairs.target_lengths
@@ -307,11 +333,10 @@ def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
     return type(first)(first.data, first.tokenizers, model, first.translator.config, data_mesh())
 
 
-def content_sha256(data: DataConfig, split: str) -> str:
-    """See Task; split "train" is all that training sees."""
-    source = training_source(data) if split == "train" else open_source(data, split)
+def content_sha256(data: Any, split: str, kind: type[Seq2Seq] = Seq2Seq) -> str:
+    """See Task; kind as in `prepare`."""
     content = hashlib.sha256()
-    for pair in source.pairs():
+    for pair in kind.open_source(data, split).pairs():
         content.update(f"{pair[0]}\n{pair[1]}\n".encode(errors="surrogatepass"))
     return content.hexdigest()
 

@@ -17,7 +17,10 @@ from transformer.system.errors import UserError
 from transformer.training.step import TrainState
 
 # Modules of transformer.tasks; each has a TASK.
-TASKS = ("seq2seq", "transduction", "question_answering", "masked_lm", "classification")
+TASKS = (
+    *("seq2seq", "transduction", "question_answering", "summarization", "language_model"),
+    *("masked_lm", "classification"),
+)
 
 
 class Metric(NamedTuple):
