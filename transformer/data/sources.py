@@ -248,7 +248,7 @@ class DatasetPairs(PairSource):
             raw_dir=config.raw_dir and os.path.expanduser(config.raw_dir),
         )
         _check_columns(builder, config.dataset, columns)
-        datasets.prepare(builder)
+        datasets.prepare(builder, config.raw_dir and os.path.expanduser(config.raw_dir))
 
         self._name = f"{builder.info.full_name} {split}"
         content = _content(builder, config.dataset, split, field)

@@ -28,6 +28,9 @@ from transformer.tasks.encoders import EVALUATION_ROWS
 from transformer.tasks.task import Metric, Outputs, Task, examples
 from transformer.training.step import TrainState, make_nll_step
 
+# evaluate.py shows what the model writes after the first words of each document, beside the true
+# words.
+PROMPT_WORDS, FOLLOWING_WORDS = 6, 20
 ROW_SOURCES = 8  # windows in a packed row, at most
 DEFINITIONS = {
     "nll": "nats per token, EOS after each document included; windows do not overlap",
@@ -91,8 +94,9 @@ class LanguageModel(seq2seq.Seq2Seq):
             rows = batches.rows(number)
             batch = distribute(batches.packed.batch, rows, split_rows(mesh, axis=0))
             losses.append(jax.device_get(nll_step(params, extra, batch)))
-        prompts = [document[0] for document in documents]
-        followers = [" ".join(document[1:2]) for document in documents]
+        words = [" ".join(document).split() for document in documents]
+        prompts = [" ".join(w[:PROMPT_WORDS]) for w in words]
+        followers = [" ".join(w[PROMPT_WORDS:][:FOLLOWING_WORDS]) for w in words]
         longest = self.translator.config.longest(0)
         counts = self.tokenizers.target.encode_batch(prompts, num_threads=-1)
         kept = [i for i, tokens in enumerate(counts) if len(tokens) < longest]
