@@ -141,11 +141,11 @@ def picture(cases: list[dict[str, Any]]) -> bytes:
     FigureCanvasAgg(figure)
     for (form, title), axes in zip(FORMS.items(), figure.subplots(1, 3)):
         for number, model in enumerate(MODELS):
-            points = [
+            points = sorted(
                 (case["length"], case["bytes"] / 1e6)
                 for case in cases
                 if (case["model"], case["form"]) == (model, form)
-            ]
+            )
             axes.plot(*zip(*points), color=f"C{number}", marker="o", markersize=4, label=model)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
