@@ -463,8 +463,14 @@ def test_given_models_are_used_and_copied(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling_alpha": -0.1}, r"tokenizer.sampling_alpha is -0.1; it must be in \[0, 1\)"),
-        ({"sampling_alpha": 1.0}, r"tokenizer.sampling_alpha is 1.0; it must be in \[0, 1\)"),
+        (
+            {"sampling_alpha": -0.1},
+            r"tokenizer.sampling_alpha is -0.1; it must be at least 0 and below 1",
+        ),
+        (
+            {"sampling_alpha": 1.0},
+            r"tokenizer.sampling_alpha is 1.0; it must be at least 0 and below 1",
+        ),
         ({"num_samples": 0}, "tokenizer.num_samples is 0; it must be at least 1"),
         ({"num_samples": 2}, "tokenizer.num_samples is 2, but without sampling all would be"),
         (

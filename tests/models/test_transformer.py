@@ -466,15 +466,15 @@ def test_places_of_dropout(rates, draws, random_params):
         ("activation", "tanh", "relu, gelu, gelu_exact, elu, swish"),
         ("norm", "none", "post, pre"),
         ("normalization", "batch_norm", "layer_norm, rms_norm"),
-        ("norm_epsilon", 0.0, "in [1e-12, 1)"),
+        ("norm_epsilon", 0.0, "at least 1e-12 and below 1"),
         ("positions", "rotary", "sinusoidal, learned"),
         ("share_embeddings", True, "all, decoder, none"),
         ("dtype", "float16", "float32, bfloat16, float64"),
         ("num_encoder_layers", 0, "at least 1"),
         ("d_ff", -1, "at least 1"),
         ("d_k", -1, "at least 0"),
-        ("dropout", 1.0, "in [0, 1)"),
-        ("activation_dropout", float("nan"), "in [0, 1)"),
+        ("dropout", 1.0, "at least 0 and below 1"),
+        ("activation_dropout", float("nan"), "at least 0 and below 1"),
     ],
 )
 def test_wrong_values(field, value, allowed):

@@ -219,7 +219,7 @@ def test_what_cannot_be_learned(name, changes, message, text):
 def test_a_work_directory_without_its_labels(text, tmp_path):
     train.train(config_of(text), tmp_path / "run", Going())
     (tmp_path / "run/labels.json").unlink()
-    with pytest.raises(UserError, match=r"labels\.json is gone or damaged; put it back"):
+    with pytest.raises(UserError, match=r"labels\.json is missing; restore it"):
         restore(tmp_path / "run")
 
 

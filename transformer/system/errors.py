@@ -31,7 +31,7 @@ def check_range(config: Any, section: str, fields: str, low: float, below: float
     for field in fields.split():
         value = getattr(config, field)
         if not low <= value < below:
-            allowed = f"in [{low}, {below})"
+            allowed = f"at least {low} and below {below}"
             if below == math.inf:
                 allowed = f"at least {low}" if math.isfinite(value) else "a finite number"
             raise UserError(f"{section}.{field} is {value}; it must be {allowed}")
