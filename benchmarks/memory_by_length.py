@@ -43,7 +43,11 @@ from transformer.system.files import write_atomically
 from transformer.system.sharding import data_mesh
 
 MODELS = {"T-ED": dialogsum, "T-D": dialogsum_decoder, "T-DMCA": dialogsum_dmca}
-FORMS = {"whole": "training, a row at once", "blocks": "training, this code", "search": "beam search"}
+FORMS = {
+    "whole": "training, a row at once",
+    "blocks": "training, this code",
+    "search": "beam search",
+}
 TARGET = 128
 LIMITS = [0.25, 0.5, 1, 2, 4, 8]  # GB, of the table
 

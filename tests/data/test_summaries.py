@@ -49,13 +49,14 @@ def test_json_lines(line_break, document, tmp_path):
     )
     source = open_summaries(config, "train")
     assert list(source.pairs()) == [(document, "They greet."), ("x", "")]
-    assert len(source) == 2 and source.sample(1) == [(document, "They greet.")]
+    assert len(source) == 2
+    assert source.sample(1) == [(document, "They greet.")]
     assert references(config, "test") == [["They greet.", ""], ["Greetings.", "y"]]
     assert references(config, "train") == [["They greet.", ""]]
     zipped = tmp_path / "a.jsonl.gz"
     zipped.write_bytes(gzip.compress(lines.encode()))
-    other = open_summaries(data(train_file=str(zipped), document_field="dialogue",
-                                summary_field="summary", line_break=line_break), "train")  # fmt: skip
+    fields = dict(document_field="dialogue", summary_field="summary", line_break=line_break)
+    other = open_summaries(data(train_file=str(zipped), **fields), "train")
     assert other.fingerprint == source.fingerprint
 
 
@@ -161,7 +162,9 @@ def test_gigaword(serve, tmp_path):
     asked = "gigaword", tmp_path, "document", "summary"
     assert sorted(of_dataset(*asked)) == [("b", "c"), ("train UNK .", "train")]
     assert sorted(of_dataset(*asked, split="test")) == [("b", "c"), ("test <unk> .", "test")]
-    with pytest.raises(UserError, match=r"data\.summary_field is 'x', which gigaword does not have"):
+    with pytest.raises(
+        UserError, match=r"data\.summary_field is 'x', which gigaword does not have"
+    ):
         of_dataset("gigaword", tmp_path, "document", "x")
 
 
@@ -178,7 +181,12 @@ def test_cnn_dailymail(serve, tmp_path):
     lists = "".join(f"{url}\n" for url in urls.values())
     serve({links["cnn_stories"]: ("cnn.tgz", archives["cnn"])})
     serve({links["dm_stories"]: ("dm.tgz", archives["dailymail"])})
-    serve({links[f"{x}_urls"]: (f"{x}.txt", f"{lists}{x}\n".encode()) for x in ("train", "val", "test")})
+    serve(
+        {
+            links[f"{x}_urls"]: (f"{x}.txt", f"{lists}{x}\n".encode())
+            for x in ("train", "val", "test")
+        }
+    )
     found = of_dataset("cnn_dailymail", tmp_path, "article", "highlights", line_break=" <n> ")
     assert sorted(found) == [
         (f"{paper} news. More.", "One. <n> Two.") for paper in ("cnn", "dailymail")
@@ -209,7 +217,9 @@ def test_xsum(serve, tmp_path):
 
     splits = {"train": ["1"], "validation": ["2"], "test": ["3"]}
     serve({xsum._URL: ("splits.json", json.dumps(splits).encode())})
-    text = "[XSUM]URL[XSUM]\nx\n[XSUM]INTRODUCTION[XSUM]\nShort.\n[XSUM]RESTBODY[XSUM]\nEmail\nLong.\n"
+    text = (
+        "[XSUM]URL[XSUM]\nx\n[XSUM]INTRODUCTION[XSUM]\nShort.\n[XSUM]RESTBODY[XSUM]\nEmail\nLong.\n"
+    )
     with pytest.raises(UserError, match=r"xsum.*is not complete"):
         of_dataset("xsum", tmp_path, "document", "summary")
     folder = tmp_path / "raw"

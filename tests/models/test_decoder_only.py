@@ -82,9 +82,7 @@ def test_one_sequence():
         jnp.array(src), jnp.array([[1, 1, 1, 2, 2, 0]]), jnp.array([[1, 1, 2, 2, 0]])
     )
     tokens = np.concatenate([src, [[BOS, 5, BOS, 6, 0]]], axis=1)
-    np.testing.assert_array_equal(
-        tokens[0][order[0]], [7, 8, BOS, 5, 9, BOS, 6, EOS, EOS, 0, 0]
-    )
+    np.testing.assert_array_equal(tokens[0][order[0]], [7, 8, BOS, 5, 9, BOS, 6, EOS, EOS, 0, 0])
     np.testing.assert_array_equal(segments[0], [1, 1, 1, 1, 2, 2, 2, 0, 0, 0, 0])
 
 

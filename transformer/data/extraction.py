@@ -1,7 +1,7 @@
 """The extractive stage of Liu et al. 2018: which paragraphs about a title are worth reading.
 
-A paragraph's score is the sum over the words of the title of N_w log(N_d / N_dw): N_w times the word
-occurs in the paragraph, N_d paragraphs there are about this title, N_dw of them have the word.
+A paragraph's score is the sum over the words of the title of N_w log(N_d / N_dw): N_w times the
+word occurs in the paragraph, N_d paragraphs there are about this title, N_dw of them have the word.
 """
 
 import math

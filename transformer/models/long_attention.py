@@ -111,7 +111,7 @@ class LocalAttention(FullAttention):
         y_BHXU = self._in_blocks(self._split_heads(self.query(x_BXD)), keys_values, rows, rngs)
         y_BXD = self.output(y_BHXU.swapaxes(1, 2).reshape(*x_BXD.shape[:2], -1))
         # Whoever comes next sees no more than the end of the source.
-        B, X = rows.segments_BX.shape
+        X = rows.segments_BX.shape[1]
         length_B = jnp.sum(rows.segments_BX > 0, axis=1)
         most = min(X, (1 + self.blocks_before) * self.block_length - 1)
         positions_BX = length_B[:, None] + jnp.arange(-most, 0)[None]
@@ -190,7 +190,7 @@ class CompressedState(NamedTuple):
 class CompressedAttention(FullAttention):
     """Memory-compressed: a convolution of width and stride `compression` makes a block one token.
 
-    The paper's convolves keys and values; Tensor2Tensor's the vectors from which they are projected.
+    The paper's convolves keys and values; Tensor2Tensor's what they are projected of.
     """
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs):

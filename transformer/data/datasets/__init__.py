@@ -156,11 +156,10 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     )
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
-        with _quiet():
-            with _without_tensorflow(builder):
-                given = raw_dir if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else None
-                by_hand = tfds.download.DownloadConfig(manual_dir=given) if given else None
-                builder.download_and_prepare(download_config=by_hand)
+        with _quiet(), _without_tensorflow(builder):
+            given = raw_dir if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else None
+            by_hand = tfds.download.DownloadConfig(manual_dir=given) if given else None
+            builder.download_and_prepare(download_config=by_hand)
     except NonMatchingChecksumError as error:
         raise UserError(
             f"a download of {name} was damaged, or has changed: {_first_line(error)} "
