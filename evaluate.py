@@ -1,13 +1,17 @@
 """Scores a trained model on a split, and more that is done with a trained model.
 
     python evaluate.py --workdir=runs/demo --split=test
+    python evaluate.py --workdir=runs/demo --source=news.en --reference=news.de
+    python evaluate.py --workdir=runs/base --testset=wmt14/full
+    python evaluate.py --workdir=runs/demo --hypotheses=others.de
     python evaluate.py --workdir=runs/base --checkpoint=average --average_last=5
     python evaluate.py --workdir=runs/base --explain=big
     python evaluate.py --workdir=runs/base --checkpoint=average --export=models/base
 
-Writes WORKDIR/eval/<split>/ (of an ensemble, <split>-ensemble): sources.txt, references.txt,
-hypotheses.txt, scores.json. In several processes (docs/jobs.md) the devices of all share the
-work. --record and --verify are for the ledger of results: see transformer/reports/ledger.py.
+Writes sources.txt, references.txt, hypotheses.txt and scores.json to WORKDIR/eval/<split>/. What is
+not as by default is in the folder's name: test-step-500, test-average-5-at-1000, test-beam_size=1.
+WORKDIR/eval/latest leads to the last one. In several processes (docs/jobs.md) the devices of all
+share the work. --record and --verify are for the ledger of results: docs/results.md.
 """
 
 if __name__ == "__main__":
@@ -23,16 +27,13 @@ from absl import flags
 
 from transformer.exports import workdir as workdir_export
 from transformer.reports import ledger, recipes
-from transformer.runs import cli, restore
-from transformer.runs.evaluation import evaluate
+from transformer.runs import cli, restore, scoring
 from transformer.system import distributed
 from transformer.system.errors import UserError
 
 restore_model = restore.define_flags()
-flags.adopt_module_key_flags(restore)  # for --help
-SPLIT = flags.DEFINE_list(
-    "split", "test", "train, validation, test, or another split of the run's data set; or several."
-)
+for module in (scoring, distributed):
+    flags.adopt_module_key_flags(module)  # for --help
 RECORD = flags.DEFINE_string(
     "record",
     None,
@@ -58,17 +59,21 @@ def main() -> None:
     given = [flag.name for flag in (RECORD, VERIFY, EXPLAIN, EXPORT) if flag.value is not None]
     if len(given) > 1:
         raise UserError(f"--{' and --'.join(given)} are given; give one of them")
-    if not all(SPLIT.value) or not SPLIT.value:
+    splits = scoring.SPLIT.value
+    if not all(splits) or not splits:
         raise UserError("--split is empty; name a split, such as test")
     # What each of them decides by itself cannot be given.
-    refuse_flags("explain", EXPLAIN, "is for one run", "ensemble")
+    refuse_flags("explain", EXPLAIN, "is for one run", "ensemble", *scoring.OWN)
     refuse_flags("export", EXPORT, "is for one run", "ensemble")
-    refuse_flags("export", EXPORT, "evaluates nothing", "split", *restore.DECODING_FLAGS)
+    refuse_flags(
+        "export", EXPORT, "evaluates nothing", "split", *scoring.OWN, *restore.DECODING_FLAGS
+    )
     of_result = "checkpoint", "average_last", *restore.DECODING_FLAGS
-    refuse_flags("verify", VERIFY, "takes that from the result", "split", *of_result)
+    refuse_flags("verify", VERIFY, "takes that from the result", "split", *scoring.OWN, *of_result)
+    refuse_flags("record", RECORD, "is of the splits of a run", *scoring.OWN)
 
     if EXPLAIN.value is not None:
-        recipes.explain_run(EXPLAIN.value, SPLIT.value, restore_model)
+        recipes.explain_run(EXPLAIN.value, splits, restore_model)
     elif EXPORT.value is not None:
         directory = Path(os.path.normpath(os.path.expanduser(EXPORT.value)))
         workdir_export.export_chosen(directory, restore_model)
@@ -80,11 +85,9 @@ def main() -> None:
             distributed.end(1, "")
     elif RECORD.value is not None:
         path = Path(RECORD.value)
-        ledger.record(path, SPLIT.value, restore_model, values.checkpoint, values.average_last)
+        ledger.record(path, splits, restore_model, values.checkpoint, values.average_last)
     else:
-        model = restore_model()
-        for split in SPLIT.value:
-            evaluate(model, split)
+        scoring.run(values.workdir, restore_model)
 
 
 def refuse_flags(name: str, flag: flags.FlagHolder, reason: str, *others: str) -> None:

@@ -1,11 +1,14 @@
-"""Continues prompts with a language model.
+"""Makes images with a trained generator.
 
-    python generate.py --workdir=runs/lm --prompt="It was a" --samples=3
-    python generate.py --workdir=runs/lm --input=prompts.txt --temperature=0.7 --top_p=0.9
+    python generate.py --workdir=runs/sagan_cifar10 --grid=samples.png
+    python generate.py --workdir=runs/sagan_cifar10 --classes=cat,ship --seeds=0:100 --output=images
+    python generate.py --workdir=runs/sagan_cifar10 --classes=cat --seeds=3,7 --interpolate=8 \
+        --grid=between.png
 
-A prompt is a line; an empty one lets the model begin as it likes. Each output is a line, the prompt
-included. The config's decoding section says how; its flags override that: --temperature=0 searches
-for the most probable text instead of sampling, and other numbers for --seed give other samples.
+A class and a seed name an image: the same in any batch, on any device. --output is a folder; an
+image goes to OUTPUT/<class>/<seed>.png. --grid is one picture: a row for each class, a column for
+each seed. --truncation draws noise within plus and minus that number alone: better images that
+are more alike.
 """
 
 if __name__ == "__main__":
@@ -14,41 +17,68 @@ if __name__ == "__main__":
     be_quiet_when_interrupted()
     use_huge_pages()  # before JAX is imported
 
-import os
-import sys
+from pathlib import Path
 
+import numpy as np
 from absl import flags
 
-from transformer.data.text_files import read_lines
-from transformer.runs import cli, restore
+from transformer.data.pictures import grid, picture
+from transformer.runs import cli
+from transformer.runs.restore import define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.files import folder_allows, write_atomically, write_named
+from transformer.tasks.image_generation import between, class_numbers, seed_numbers
 
-restore_model = restore.define_flags()
-flags.adopt_module_key_flags(restore)  # for --help
-PROMPT = flags.DEFINE_string("prompt", None, "How the text begins; empty: as the model likes.")
-INPUT = flags.DEFINE_string("input", None, "UTF-8 text, or .gz, a prompt a line.")
-SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", lower_bound=1)
+restore_model = define_flags()
+CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
+SEEDS = flags.DEFINE_string("seeds", "0:8", "Such as 0:8 (from 0 to 7), or 3,7,11.")
+OUTPUT = flags.DEFINE_string("output", None, "A folder for the images, a file for each.")
+GRID = flags.DEFINE_string("grid", None, "A PNG file for all of them.")
+TRUNCATION = flags.DEFINE_float(
+    "truncation", None, "The largest noise, such as 1.", lower_bound=0.01
+)
+INTERPOLATE = flags.DEFINE_integer(
+    "interpolate", None, "From each seed to the next, so many steps.", lower_bound=2
+)
 
 
 def main() -> None:
     if distributed.job() is not None:
         raise UserError("generate.py works in one process; start it once, without srun or mpirun")
-    if (PROMPT.value is None) == (INPUT.value is None):
-        raise UserError("give --prompt or --input, and not both")
-    prompts = [PROMPT.value]
-    if INPUT.value is not None:
-        prompts = list(read_lines(os.path.expanduser(INPUT.value)))
+    output, page = (value and Path(value).expanduser() for value in (OUTPUT.value, GRID.value))
+    if not (output or page):
+        raise UserError("nothing is to be written; give --grid, --output or both")
+    if page and (page.suffix != ".png" or page.is_dir() or not folder_allows(page)):
+        raise UserError(f"--grid={page} cannot be written; name a .png file in another place")
+    if output and (output.is_file() or not folder_allows(output / "x")):
+        raise UserError(f"--output={output} cannot be written; name a folder in another place")
+    if INTERPOLATE.value and output:
+        raise UserError("--interpolate makes images between seeds; give --grid, and not --output")
     model = restore_model()
-    if model.config.task.name != "language_model":
+    if model.config.task.name != "images":
         raise UserError(
             f"{model.workdir} is a run of the task {model.config.task.name}; give the --workdir of "
-            "a language model"
+            "one of images"
         )
-    asked = model.task.search(model.params, model.extra, prompts, nbest=SAMPLES.value)
-    for found in asked:
-        for text in found:
-            sys.stdout.write(f"{text.text}\n")
+    task, seeds = model.task, seed_numbers(SEEDS.value)
+    numbers = class_numbers(CLASSES.value, task.classes)
+    noise = task.noise(seeds, TRUNCATION.value)
+    if INTERPOLATE.value:
+        noise = between(noise, INTERPOLATE.value)
+    columns = len(noise)
+    labels = np.repeat(numbers, columns)
+    made = task.images(
+        task.ready(model.params, model.extra), np.tile(noise, (len(numbers), 1)), labels
+    )
+    if output:
+        for image, label, seed in zip(made, labels, np.tile(seeds, len(numbers)), strict=True):
+            name = task.classes[label].replace("/", "_")
+            write_atomically(output / name / f"{seed}.png", picture(image).png)
+        print(f"wrote {len(made)} images to {output}")
+    if page:
+        write_named(page, picture(grid(made, columns)).png)
+        print(f"wrote {page}; rows: {', '.join(task.classes[number] for number in numbers)}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@
 
 A second start with the same --workdir continues where the first one stopped; --workdir alone is
 enough then, and flags such as --config.training.steps=20000 change what may change.
---profile=100:103 writes a trace of the updates from step 100 to step 103 to WORKDIR/profile.
+
+Every field of a config is a flag. This lists them, with their values and what they mean:
+
+    python train.py --config=configs/base.py --fields
 """
 
 if __name__ == "__main__":
@@ -20,8 +23,9 @@ from pathlib import Path
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from transformer.reports import run_report
 from transformer.reports.plots import learning_curve
-from transformer.runs import cli, provenance, train
+from transformer.runs import cli, fields, init_from, provenance, train
 from transformer.runs.experiment import Experiment
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -31,14 +35,19 @@ from transformer.tasks.task import find_task
 DEMO = Path(__file__).parent / "configs" / "demo.py"
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "The config file (default: configs/demo.py)."
+    "config", None, "The config file (default: configs/demo.py, or the config of --workdir's run)."
 )
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Where the run lives (default: runs/<name of the config>)."
 )
+FIELDS = flags.DEFINE_bool("fields", False, "Only list the fields of the config.")
+PREPARE = flags.DEFINE_bool(
+    "prepare", False, "Only prepare data and work directory; training then needs no network."
+)
 PROFILE = flags.DEFINE_string(
     "profile", None, "START:STOP; traces the updates between these steps into WORKDIR/profile."
 )
+flags.adopt_module_key_flags(distributed)  # for --help
 
 
 def main() -> None:
@@ -52,23 +61,41 @@ def main() -> None:
     workdir = Path(WORKDIR.value or Path("runs") / config_path.stem)
     if not isinstance(CONFIG.value, ConfigDict):
         raise UserError(f"get_config of {config_path} returns no ConfigDict; see configs/base.py")
+    if own and WORKDIR.value is None:
+        raise UserError("--workdir is missing; name a folder for the run that begins there")
     config = Experiment.from_dict(CONFIG.value.to_dict())
+    overrides = dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    if config.training.init_from:
+        config = init_from.with_its_model(config, workdir, overrides)
+    if FIELDS.value:
+        print(fields.listing(config))
+        return
     steps = config.training.steps
+    if PREPARE.value:
+        if distributed.job() is not None:
+            raise UserError("--prepare works in one process; start it once, without srun or mpirun")
+        train.prepare(config, workdir)
+        return
     profiled = range(0) if PROFILE.value is None else step_range(PROFILE.value, steps)
     # Now: the files that this process has read may soon be of another commit.
     start = {
         **provenance.conditions(),
         "config_file": provenance.relative(str(config_path)),
-        "overrides": dict(config_flags.get_override_values(flags.FLAGS["config"])),
+        "overrides": overrides,
     }
-    if own and (earlier := provenance.starts(workdir)):
+    if own and (earlier := provenance.starts(Path(own))):
         start["config_file"] = earlier[-1]["config_file"]
-        start["overrides"] = {**earlier[-1]["overrides"], **start["overrides"]}
-    train.run(config, workdir, profiled, start)
-    if distributed.is_first():
-        metrics = find_task(config.task.name).metrics
-        directions = {name: metric.better for name, metric in metrics.items()}
+        start["overrides"] = {**earlier[-1]["overrides"], **overrides}
+    metrics = find_task(config.task.name).metrics
+    directions = {name: metric.better for name, metric in metrics.items()}
+
+    def draw() -> None:
         learning_curve(workdir / "metrics.jsonl", workdir / "learning_curve.png", directions)
+
+    train.run(config, workdir, profiled, start, draw)
+    if distributed.is_first():
+        draw()
+        run_report.write(workdir)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ from transformer.system.errors import UserError
 from transformer.system.terminal import is_terminal, say
 
 restore_model = restore.define_flags()
-flags.adopt_module_key_flags(restore)  # for --help
 INPUT = flags.DEFINE_string(
     "input", None, "UTF-8 text, or .gz, one sentence a line; standard input if none."
 )

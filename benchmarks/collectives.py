@@ -1,11 +1,9 @@
 """What the devices exchange in a compiled program, read from its HLO text."""
 
 import dataclasses
-import math
-import re
 from collections.abc import Iterator
 
-from benchmarks.hlo import Instruction, parse
+from benchmarks.hlo import Instruction, branches_of, parse, size_of, turns_of
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 
@@ -35,15 +33,6 @@ def collectives(text: str) -> dict[str, Traffic]:
     return {kind: traffic[kind] for kind in KINDS if kind in traffic}
 
 
-def size_of(result: str) -> int:
-    """The bytes of an HLO type such as bf16[3,5]{1,0}, or of a tuple of them."""
-    size = 0
-    for name, dimensions in re.findall(r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\]", result):
-        bits = 8 if name == "pred" else int(re.search(r"\d+", name)[0])
-        size += math.prod(int(n) for n in dimensions.split(",") if n) * bits // 8
-    return size
-
-
 def _walk(
     computations: dict[str, list[Instruction]], name: str, times: int | None, frame: str
 ) -> Iterator[tuple[str, str, int, tuple[str, str]]]:
@@ -63,29 +52,15 @@ def _walk(
             key = frame, instruction.attribute("channel_id") or instruction.name
             yield kind, instruction.type, times, key
         elif kind == "while":
-            turns = _turns(instruction, computations)
+            turns = turns_of(instruction, computations)
             turns = None if None in (times, turns) else times * turns
             body = instruction.attribute("body")
             yield from _walk(computations, body, turns, body)
         elif kind == "conditional":
-            branches = instruction.line.partition("branch_computations=")[2]
-            for branch in re.findall(r"%([\w.-]+)", branches):
-                if branch in computations:
-                    yield from _walk(computations, branch, times, branch)
+            for branch in branches_of(instruction):
+                yield from _walk(computations, branch, times, branch)
         elif body := instruction.body:
             for kind, result, runs, key in _walk(computations, body, times, frame):
                 if body.startswith("all-reduce-scatter"):  # all-reduce and slice in one
                     kind, result = "reduce-scatter", instruction.type
                 yield kind, result, runs, key
-
-
-def _turns(loop: Instruction, computations: dict[str, list[Instruction]]) -> int | None:
-    """How often a loop runs its body, if the text says so."""
-    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.line):
-        return int(known[1])
-    # For a TPU there is only the condition: a counter, from 0, less than a constant.
-    condition = computations[loop.attribute("condition")]
-    text = "\n".join(instruction.line for instruction in condition)
-    less = re.search(r"ROOT .* compare\(.*?, (?:.* )?%?([\w.-]+)\), direction=LT", text)
-    constants = dict(re.findall(r"%?(\S+) = \w+\[\]\S* constant\((\d+)\)", text))
-    return int(constants[less[1]]) if less and less[1] in constants else None

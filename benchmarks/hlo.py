@@ -1,5 +1,6 @@
 """The text of a compiled program (HLO), line by line."""
 
+import math
 import re
 from typing import NamedTuple
 
@@ -19,6 +20,12 @@ class Instruction(NamedTuple):
         """The x of name=%x or name="x"; "" if there is none."""
         found = re.search(rf'\b{name}=(?:"([^"]*)"|%?([\w.-]+))', self.line)
         return found[found.lastindex] if found else ""
+
+    @property
+    def operands(self) -> list[str]:
+        """The names of what it reads, in order."""
+        text = self.line.partition(f" {self.opcode}(")[2]
+        return re.findall(r"%([\w.-]+)", text[: text.find(")")])
 
     @property
     def body(self) -> str:
@@ -42,3 +49,46 @@ def parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
         elif match := _INSTRUCTION.match(line):
             computation.append(Instruction(*match.groups(), line))
     return computations, entry
+
+
+def size_of(result: str) -> int:
+    """The bytes of an HLO type such as bf16[3,5]{1,0}, or of a tuple of them."""
+    return sum(size for size, _ in _sizes(result))
+
+
+def size_in_memory(result: str) -> int:
+    """The same without what a TPU keeps on its chip, which has a memory space, as S(1)."""
+    return sum(size for size, layout in _sizes(result) if "S(" not in layout)
+
+
+def _sizes(result: str) -> list[tuple[int, str]]:
+    return [
+        (math.prod(int(n) for n in dimensions.split(",") if n) * bits_of(name) // 8, layout)
+        for name, dimensions, layout in re.findall(
+            r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\](\{[^}]*\})?", result
+        )
+    ]
+
+
+def bits_of(name: str) -> int:
+    return 8 if name == "pred" else int(re.search(r"\d+", name)[0])
+
+
+def turns_of(loop: Instruction, computations: dict[str, list[Instruction]]) -> int | None:
+    """How often a loop runs its body, if the text says so."""
+    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.line):
+        return int(known[1])
+    # For a TPU there is only the condition: a counter, from 0, less than a constant.
+    condition = computations[loop.attribute("condition")]
+    text = "\n".join(instruction.line for instruction in condition)
+    less = re.search(r"ROOT .* compare\(.*?, (?:.* )?%?([\w.-]+)\), direction=LT", text)
+    constants = dict(re.findall(r"%?(\S+) = \w+\[\]\S* constant\((\d+)\)", text))
+    return int(constants[less[1]]) if less and less[1] in constants else None
+
+
+def branches_of(conditional: Instruction) -> list[str]:
+    """The computations of which a conditional runs one."""
+    line = conditional.line
+    return re.findall(
+        r"%([\w.-]+)", line.partition("branch_computations={")[2].partition("}")[0]
+    ) or [conditional.attribute(f"{which}_computation") for which in ("true", "false")]

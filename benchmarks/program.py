@@ -6,6 +6,7 @@ import numpy as np
 from transformer.data.batches import Batch
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import num_params
+from transformer.models.kernels import chosen, proven
 from transformer.runs.experiment import Experiment
 from transformer.system.sharding import make_mesh, state_sharding
 from transformer.training.optimizers import make_optimizer
@@ -28,20 +29,29 @@ class Program:
     """The train step of a model, on the config's mesh, and the state that it updates."""
 
     def __init__(self, config: Experiment, vocab_size: int, devices=None):
-        """devices: all of them if None."""
+        """devices: all of them if None; others are compiled for, and nothing is tried on them."""
         self.mesh = make_mesh(config.mesh, devices)
-        self.model = build_model(config.model, sizes_of(config, vocab_size))
+        if devices is None:
+            model = proven(config.model, self.mesh)
+        else:
+            model = chosen(config.model, self.mesh.devices.flat[0].platform)
+        self.model = build_model(model, sizes_of(config, vocab_size))
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
         self._optimizer = make_optimizer(config.optimizer, schedule)
         self._training = config.training
         self._shapes = abstract_state(self.model, self._optimizer)
+        self.variables = self._shapes.params, self._shapes.extra  # their shapes
         self.num_params = num_params(self._shapes.params)
+
+    def lower(self, batch: Batch) -> jax.stages.Lowered:
+        """The train step for batches of this shape, not yet compiled."""
+        train_step = make_train_step(self.model, self._optimizer, self._training, self.mesh)
+        return train_step.lower(self._shapes, batch)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
         """Makes `step` ready for batches of this shape; returns what it calls."""
-        train_step = make_train_step(self.model, self._optimizer, self._training, self.mesh)
-        self._compiled = train_step.lower(self._shapes, batch).compile()
+        self._compiled = self.lower(batch).compile()
         return self._compiled
 
     def start(self) -> None:

@@ -19,7 +19,8 @@ def get_config() -> ConfigDict:
     # What is learned from what: seq2seq, sentences from sentences; transduction, symbols from
     # symbols; question_answering, for bAbI (docs/algorithmic.md has these two); summarization
     # (docs/summarization.md); language_model (docs/language-models.md); masked_lm and
-    # classification, for BERT (docs/bert.md).
+    # classification, for BERT (docs/bert.md); parsing, for trees (docs/parsing.md); images
+    # (docs/images.md).
     config.task.name = "seq2seq"
 
     config.data = ConfigDict()
@@ -65,6 +66,8 @@ def get_config() -> ConfigDict:
     config.tokenizer.model_type = "bpe"
     # Section 5.1; the 4 special pieces and the 256 bytes are among them.
     config.tokenizer.vocab_size = 37_000
+    # Another type for the target, if not joint: word, for trees (docs/parsing.md).
+    config.tokenizer.target_model_type = placeholder(str)
     # One vocabulary for both languages, or one of vocab_size for each.
     config.tokenizer.joint = True
     # The tokenizer is trained on at most so many training pairs, evenly spaced.
@@ -82,24 +85,26 @@ def get_config() -> ConfigDict:
 
     config.model = ConfigDict()  # the columns of Table 3
     config.model.family = "transformer"  # which of models/family.py; the fields below are its own
-    config.model.num_encoder_layers = 6
-    config.model.num_decoder_layers = 6
-    config.model.d_model = 512
-    config.model.d_ff = 2048
-    config.model.num_heads = 8
+    config.model.num_encoder_layers = 6  # N of the encoder
+    config.model.num_decoder_layers = 6  # N of the decoder
+    config.model.d_model = 512  # the size of embeddings and of each layer's output
+    config.model.d_ff = 2048  # the inner size of feed-forward networks
+    config.model.num_heads = 8  # attention heads h of each layer
     # The size of each head's keys and values; 0 is d_model / num_heads.
     config.model.d_k = 0
     config.model.d_v = 0
     config.model.attention_bias = False  # whether the projections of attention have biases
     config.model.dropout = 0.1  # of sublayer outputs and of embeddings, Section 5.4
-    config.model.attention_dropout = 0.0
-    config.model.activation_dropout = 0.0
-    # Or gelu (its tanh form), gelu_exact (by the error function), elu, swish.
+    config.model.attention_dropout = 0.0  # of attention weights
+    config.model.activation_dropout = 0.0  # inside of feed-forward networks
+    # Of feed-forward networks: relu, gelu (its tanh form), gelu_exact (by the error function), elu,
+    # swish.
     config.model.activation = "relu"
-    config.model.norm = "post"  # LayerNorm(x + Sublayer(x)); or pre
-    config.model.normalization = "layer_norm"  # or rms_norm
+    # post: LayerNorm(x + Sublayer(x)); or pre: x + Sublayer(LayerNorm(x)).
+    config.model.norm = "post"
+    config.model.normalization = "layer_norm"  # layer_norm or rms_norm
     config.model.norm_epsilon = 1e-6  # added to the variance
-    config.model.positions = "sinusoidal"  # or learned (Table 3, row E)
+    config.model.positions = "sinusoidal"  # sinusoidal, or learned (Table 3, row E)
     # Rows of the tables of learned positions; no more than data.max_*_length.
     config.model.max_positions = 256
     # Which of source embedding, target embedding and output layer share one matrix:
@@ -110,6 +115,9 @@ def get_config() -> ConfigDict:
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
     # normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
+    # Fast forms for GPUs and TPUs: plain, none; cudnn_attention,triton_norm,blocked_loss or some of
+    # them; or auto, all that are for the device. A run tries each first (docs/performance.md).
+    config.model.kernels = "auto"
 
     config.optimizer = ConfigDict()  # Section 5.3
     # adam, adamw, bert_adam, lamb, sgd or adafactor. bert_adam is adamw without the correction of
@@ -133,24 +141,24 @@ def get_config() -> ConfigDict:
     config.optimizer.decay_steps = placeholder(int)
 
     config.training = ConfigDict()
-    config.training.steps = 100_000  # updates
+    config.training.steps = 100_000  # updates of the whole run
     # Positions in an update, source or target, whichever are more: whole rows.
     config.training.tokens_per_update = 25_000
     # As many as fit on one device at once; an update is accumulated from such parts.
     # 0: all of it, on CPUs 2,048.
     config.training.max_tokens_per_device = 0
-    config.training.label_smoothing = 0.1
+    config.training.label_smoothing = 0.1  # epsilon of Section 5.4
     # A work directory, or what evaluate.py --export made of one (as of an average), whose
     # parameters and tokenizer the run begins with; the optimizer begins anew.
     config.training.init_from = placeholder(str)
-    config.training.seed = 0
-    config.training.log_every = 100  # updates
-    # A checkpoint and its validation nll (the paper: every 10 minutes).
+    config.training.seed = 0  # of parameters, dropout and the order of batches
+    config.training.log_every = 100  # updates between lines of metrics.jsonl
+    # Updates between checkpoints, each with its validation nll (the paper: every 10 minutes).
     config.training.checkpoint_every = 1500
     # Full validation, which also translates and measures BLEU: at each checkpoint or some of
     # them; 0: never.
     config.training.full_validation_every = 7500
-    config.training.keep_last = 5
+    config.training.keep_last = 5  # checkpoints; the best one is kept besides
     # Which metric of the task names the best checkpoint, kept besides the last: bleu or nll.
     config.training.best_metric = "bleu"
     # Stop after so many measurements of best_metric without a better one; 0: never.
@@ -162,17 +170,19 @@ def get_config() -> ConfigDict:
     config.training.rollback_after = 5
     config.training.max_loss_rise = 2.0
     config.training.max_rollbacks = 3
+    # A project of Weights & Biases to log to, besides metrics.jsonl (docs/tracking.md).
+    config.training.wandb = placeholder(str)
 
     config.decoding = ConfigDict()  # Section 6.1
     config.decoding.beam_size = 4  # hypotheses of each sentence; 1: greedy
-    config.decoding.length_penalty = 0.6  # alpha; 0: long outputs get no help
-    # Scores are divided by ((5 + length) / 6)^alpha: gnmt; or by length^alpha: power.
+    config.decoding.length_penalty = 0.6  # its exponent alpha; 0: long outputs get no help
+    # What scores are divided by. gnmt: ((5 + length) / 6)^alpha; power: length^alpha.
     config.decoding.length_penalty_form = "gnmt"
     # How much scores fall where source tokens get little attention (beta of Wu et al. 2016).
     config.decoding.coverage_penalty = 0.0
     # The longest output: source tokens * max_length_ratio + max_extra_length, EOS included.
     config.decoding.max_extra_length = 50
-    config.decoding.max_length_ratio = 1.0  # see max_extra_length
+    config.decoding.max_length_ratio = 1.0
     config.decoding.max_length = 0  # the most tokens of any output; 0: as many as the source allows
     config.decoding.min_length = 0  # the fewest tokens of any output, EOS included
     config.decoding.min_length_ratio = 0.0  # the fewest tokens for each source token
@@ -186,7 +196,9 @@ def get_config() -> ConfigDict:
     config.decoding.top_k = 0  # sample from so many tokens, the most probable ones; 0: from all
     # Sample from the fewest tokens that have this probability together.
     config.decoding.top_p = 1.0
-    config.decoding.seed = 0  # of samples
+    config.decoding.seed = 0  # of samples; above temperature 0
+    # Outputs are trees over the words of the source: matching brackets, a tag for each word.
+    config.decoding.brackets = False
 
     config.mesh = ConfigDict()  # docs/scaling.md; one of them may be 0: all devices that are left
     # Devices that differ in the rows they compute, and are alike in all else.

@@ -88,7 +88,7 @@ def get_model() -> ConfigDict:
         ):
             del model[name]
         model.family = "bert"
-        model.num_layers = 12
+        model.num_layers = 12  # of the encoder
         model.num_token_types = 2  # embeddings that tell sentence A from sentence B
         # What follows the encoder. pre_training: masked tokens, and whether sentence B follows A;
         # masked_lm: masked tokens alone, as in RoBERTa; classification; none.

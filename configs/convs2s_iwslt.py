@@ -32,16 +32,16 @@ def get_config() -> ConfigDict:
 def get_model() -> ConfigDict:
     model = ConfigDict()
     model.family = "convolutional"
-    model.embedding_size = 256
+    model.embedding_size = 256  # of words, on both sides
     # Groups of blocks: channels x width of the convolution x how many.
     model.encoder_blocks = "256x3x4"
     model.decoder_blocks = "256x3x3"
     model.output_size = 256  # units before the softmax layer
     # Rows of the table of learned positions of either side; later positions share the last.
     model.max_positions = 1024
-    model.weight_normalization = True
+    model.weight_normalization = True  # of convolutions and linear layers
     model.share_attention = False  # one attention for all blocks of the decoder
     # Of embeddings, of the inputs of convolutions and of the softmax layer.
     model.dropout = 0.3
-    model.dtype = "float32"  # or bfloat16
+    model.dtype = "float32"  # of activations; or bfloat16
     return model

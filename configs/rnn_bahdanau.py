@@ -30,14 +30,14 @@ def get_config() -> ConfigDict:
 def get_model() -> ConfigDict:
     model = ConfigDict()
     model.family = "rnn"
-    model.embedding_size = 620
+    model.embedding_size = 620  # of words, on both sides
     model.hidden_size = 1000  # of each direction of the encoder, and of the decoder
     model.num_layers = 1  # of the encoder, and of the decoder
     # gated_unit: the paper's, whose update gate weighs the new state and whose reset gate acts
     # before the product. gru: that of cuDNN and PyTorch. lstm.
     model.cell = "gated_unit"
     model.gate_biases = 1  # biases of each gate: 0, 1, or 2 as cuDNN has them
-    model.encoder = "bidirectional"  # or forward; or reversed, which reads the source from its end
+    model.encoder = "bidirectional"  # or forward, or reversed: from the end of the source
     # The decoder's first state. copy: the encoder's last states, layer by layer. Or a tanh layer
     # on: backward, the last state of that direction; both directions' last states; the mean of
     # the annotations.
@@ -56,17 +56,17 @@ def get_model() -> ConfigDict:
     # units: tanh of the state, attentional (tanh of state and context), maxout of the state
     # before, word and context.
     model.readout = "maxout"
-    model.readout_size = 500
-    model.readout_bias = True
+    model.readout_size = 500  # units, if readout is none of state and concat
+    model.readout_bias = True  # of the readout units
     model.output_bias = False  # of the softmax layer
     # Which of source embedding, target embedding and softmax layer share one matrix: all; decoder
     # (the latter two); none.
     model.share_embeddings = "none"
-    model.embedding_dropout = 0.0
+    model.embedding_dropout = 0.0  # of embeddings
     model.layer_dropout = 0.0  # between layers
     model.memory_dropout = 0.0  # of the annotations
     model.output_dropout = 0.0  # of the readout
     # bahdanau, sutskever, luong: as the papers begin. glorot: the field's usual one.
     model.initialization = "bahdanau"
-    model.dtype = "float32"  # or bfloat16
+    model.dtype = "float32"  # of activations; or bfloat16
     return model

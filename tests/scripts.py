@@ -18,7 +18,6 @@ from transformer.runs import experiment
 from transformer.runs.checkpoints import Checkpoints
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import find_task
-from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, init_state
 
@@ -30,9 +29,8 @@ SERVER = """
 import atexit, json, os, runpy, sys, threading, traceback
 import train  # which imports all that the scripts need, and starts no backend of JAX
 from absl import flags
-for name in list(flags.FLAGS):
-    if name in ("config", "workdir", "profile"):
-        delattr(flags.FLAGS, name)
+for flag in list(flags.FLAGS.flags_by_module_dict()["train"]):
+    delattr(flags.FLAGS, flag.name)
 del sys.modules["train"]
 
 for line in sys.stdin:
@@ -73,6 +71,7 @@ def environment() -> dict[str, str]:
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu",
+        "SACREBLEU": f"{compiled.name}/sacrebleu",  # where it keeps test sets
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
     }
 
@@ -179,7 +178,8 @@ def final_state(workdir: Path) -> TrainState:
     config = experiment.load(workdir)
     model = find_task(config.task.name).restore(config, workdir).model
     width = getattr(config.model, "d_model", None)
-    adam = make_optimizer(config.optimizer, make_schedule(config.optimizer, width))
+    schedule = make_schedule(config.optimizer, width)
+    adam = find_task(config.task.name).make_optimizer(config, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     sharding = replicated(data_mesh(jax.devices()[:1]))
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)

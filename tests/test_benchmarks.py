@@ -1,5 +1,6 @@
 """The benchmarks run, and say what they should."""
 
+import csv
 import dataclasses
 import importlib.util
 import json
@@ -25,7 +26,6 @@ from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.loss import cross_entropy
 from transformer.runs.experiment import Experiment
-from transformer.runs.restore import restore
 
 ROOT = Path(__file__).parents[1]
 TINY = [
@@ -405,40 +405,52 @@ def test_gpu_quick(tmp_path):
         assert result.get("failed", {}).keys() <= (set() if has_torch else {"pytorch"}), name
 
 
-# --- seeds.py -----------------------------------------------------------------------------
+# --- The paper's tables -------------------------------------------------------------------
+
+
+def test_table2(tmp_path):
+    """The FLOPs that reference counts give; half the utilisation takes twice as long."""
+    price = "--prices=NVIDIA H100=2.5"
+    said = succeeded(run("benchmarks/table2.py", "--format=csv", price, cwd=tmp_path)).out.decode()
+    parts = said.split("\n\n")
+    rows = {row["config"]: row for row in csv.DictReader(parts[0].splitlines())}
+    assert float(rows["base"]["FLOPs here"]) == pytest.approx(0.94e18, rel=0.03)
+    assert float(rows["big"]["FLOPs here"]) == pytest.approx(9.6e18, rel=0.03)
+    hours = {row["hours on 8 x"]: row for row in csv.DictReader(parts[1].splitlines())}
+    expected = float(rows["big"]["FLOPs here"]) / (989e12 * 0.4 * 8 * 3600)
+    assert float(hours["NVIDIA H100"]["big"]) == pytest.approx(expected, abs=0.01)
+    assert float(hours["NVIDIA H100"]["$ big"]) == pytest.approx(expected * 8 * 2.5, abs=0.6)
+    assert hours["NVIDIA A100"]["$ big"] == ""
+    assert "--average_last=20" in parts[2]
+    for flag, part in (("--prices=H100=2", "'H100'"), ("--utilisation=2", "in (0, 1]")):
+        assert_refused(run("benchmarks/table2.py", flag, cwd=tmp_path), part)
+
+
+def test_table3():
+    """With 41,000 tokens the paper's counts, but big's."""
+    said = succeeded(run("benchmarks/table3.py", "--format=csv", cwd=ROOT)).out.decode()
+    rows = list(csv.DictReader(said.splitlines()))
+    assert len(rows) == 20
+    for row in rows:
+        if row["million parameters"] and row["row"] != "big":
+            assert round(float(row["ours, 41k"])) == pytest.approx(
+                int(row["million parameters"]), abs=1
+            )
 
 
 @pytest.mark.slow
-def test_seeds(tmp_path):
-    """Two seeds, the third of which cannot be trained; then the same command again."""
-    write_toy(tmp_path, train=97, validation=5, test=7)
-    _, *fields = toy_flags(data_test_source="test.en", data_test_target="test.de", training_steps=2)
-    script = [sys.executable, ROOT / "benchmarks" / "seeds.py", ROOT / "configs" / "base.py"]
-    options = ["--name=toy", "--average_last=1", "--together=2", "--export=models"]
-
-    def seeds(numbers: str, *more: str) -> subprocess.CompletedProcess:
-        command = [*script, *options, f"--seeds={numbers}", "--", *fields, *more]
-        env = os.environ | environment()
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-
-    done = seeds("1,2")
+def test_table2_rehearsal(tmp_path):
+    script = [sys.executable, ROOT / "benchmarks" / "table2_rehearsal.py", tmp_path, "--steps=40"]
+    env = os.environ | environment()
+    done = subprocess.run(script, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    results = [json.loads((tmp_path / "results" / f"toy-{n}.json").read_text()) for n in (1, 2)]
-    assert [result["seed"] for result in results] == [1, 2]
-    assert [result["config_file"] for result in results] == ["configs/base.py"] * 2
-    for number, result in enumerate(results, start=1):
-        model = restore(tmp_path / "models" / f"toy-{number}", None, None)
-        assert (model.checkpoint, model.steps) == (result["checkpoint"], result["checkpoint_steps"])
-    assert re.search(r"^test: BLEU \d+\.\d\d ± \d+\.\d\d, 2 seeds$", done.stdout, re.M)
-
-    refused = seeds("1,x")
-    assert refused.returncode == 2
-    assert "argument --seeds: invalid numbers value: '1,x'" in refused.stderr
-
-    changed = (tmp_path / "results" / "toy-1.json").stat().st_mtime
-    again = seeds("1,3", "--config.model.d_model=15")
-    assert again.returncode == 1
-    assert (tmp_path / "results" / "toy-1.json").stat().st_mtime == changed
-    assert "seed 3: train.py ended with exit code 2" in again.stderr
-    assert "d_model = 15 is not divisible" in again.stderr
-    assert again.stdout.startswith("seed 1: BLEU ")
+    found = re.findall(
+        r"^(\w+): tokenised, compound-split BLEU [\d.]+; beam 4, alpha 0.6; average of (\d+)$",
+        done.stdout,
+        re.M,
+    )
+    assert found == [("base", "5"), ("big", "20")]
+    for name, average in found:
+        scores = json.loads((tmp_path / name / "eval/latest/scores.json").read_text())
+        assert len(scores["checkpoint_steps"]) == int(average)
+        assert scores["examples"] == 40

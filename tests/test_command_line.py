@@ -13,6 +13,7 @@ from processes import flags_of_a_job, run_together
 from scripts import (
     ROOT,
     assert_refused,
+    environment,
     final_state,
     metrics,
     run,
@@ -110,18 +111,49 @@ def test_a_work_directory_is_enough_to_go_on(learned, tmp_path):
     assert gone_on["overrides"] == begun["overrides"] | {"training.steps": 243}
 
 
+def test_data_are_prepared_where_there_is_a_network(tmp_path):
+    """What is trained then is what would have been trained at once."""
+    write_toy(tmp_path, train=97, validation=5)
+    said = succeeded(run("train.py", *toy_flags(), "--workdir=run", "--prepare", cwd=tmp_path)).out
+    assert said.endswith(b"prepared run; python train.py --workdir=run\n")
+    assert b"preparing it" not in said  # which is about data sets
+    names = {path.name for path in (tmp_path / "run").iterdir()} - {"lock"}
+    assert names == {"config.json", "files.json", "tokenizer.model"}
+    succeeded(run("train.py", "--workdir=run", cwd=tmp_path))
+    whole = ["--workdir=whole", "--config.training.steps=2.0e0"]
+    succeeded(run("train.py", *toy_flags(), *whole, cwd=tmp_path))
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_fine_tuning_is_one_short_command(learned, tmp_path):
+    for split in ("train", "validation"):
+        for side in ("en", "de"):
+            shutil.copy(learned.parent / f"{split}.{side}", tmp_path)
+    origin = f"--config.training.init_from={learned}"
+    short = [origin, "--config.training.steps=1", "--config.training.full_validation_every=0"]
+    short.append("--config.training.best_metric=nll")
+    assert_refused(run("train.py", *short, cwd=tmp_path), "--workdir is missing; name a folder")
+    done = succeeded(run("train.py", *short, "--workdir=tuned", cwd=tmp_path))
+    assert f"initial  the best of {learned}, step(s) ".encode() in done.out
+    assert metrics(tmp_path / "tuned")[0]["train/nll"] < 1.5
+    assert experiment.load(tmp_path / "tuned").model == experiment.load(learned).model
+    (start,) = map(json.loads, (tmp_path / "tuned/starts.jsonl").read_text().splitlines())
+    assert start["config_file"] == "configs/base.py"
+    assert start["overrides"]["model.d_model"] == 32
+    assert start["overrides"]["training.steps"] == 1
+
+
 def evaluate(workdir: Path, *arguments: str) -> dict:
-    """The scores of a split, by default of the last checkpoint on the test data."""
-    flags = ["--workdir=run", "--split=test", "--checkpoint=last", *arguments]
-    split = flags[-1].removeprefix("--split=") if "--split" in flags[-1] else "test"
-    succeeded(run("evaluate.py", *flags, cwd=workdir.parent))
-    return json.loads((workdir / "eval" / split / "scores.json").read_text())
+    """The scores of the test split, or of what the flags say."""
+    succeeded(run("evaluate.py", "--workdir=run", *arguments, cwd=workdir.parent))
+    return json.loads((workdir / "eval" / "latest" / "scores.json").read_text())
 
 
 def test_bleu_in_training_is_bleu_of_evaluate(learned):
     in_training = [line for line in metrics(learned) if "eval/validation/bleu" in line]
     assert [line["step"] for line in in_training] == [120, 240]
-    scores = evaluate(learned, "--split=validation")
+    scores = evaluate(learned, "--split=validation", "--checkpoint=last")
+    assert (learned / "eval/latest").readlink() == Path("validation-step-240")
     assert scores["bleu"]["score"] == in_training[-1]["eval/validation/bleu"] > 10
     assert scores["checkpoint_steps"] == [240]
     assert scores["examples"] == 29 + len(ODD_PAIRS)
@@ -147,6 +179,7 @@ def test_validation_nll_is_of_every_sentence(learned):
 
 def test_every_sentence_is_scored_whole(learned):
     scores = evaluate(learned)
+    assert (learned / "eval/latest").readlink() == Path("test")  # all by default
     texts = {}
     for name in ("sources", "references", "hypotheses"):
         content = (learned / "eval" / "test" / f"{name}.txt").read_bytes().decode()
@@ -175,7 +208,7 @@ def test_two_processes_evaluate_as_one(learned):
     checkpoint = ["--checkpoint=average", "--average_last=2"]
 
     def texts_and_scores() -> tuple[dict[str, bytes], dict]:
-        directory = learned / "eval" / "test"
+        directory = learned / "eval" / "latest"
         files = {path.name: path.read_bytes() for path in directory.iterdir()}
         return files, json.loads(files.pop("scores.json")) | {"seconds": 0}
 
@@ -206,8 +239,72 @@ def test_scores_say_what_they_are_of(learned):
     average = evaluate(learned, "--checkpoint=average", "--average_last=2", "--beam_size=1")
     assert average["checkpoint_steps"] == [120, 240]
     assert average["beam_size"] == 1
+    name = "test-average-2-at-240-beam_size=1"
+    assert json.loads((learned / "eval" / name / "scores.json").read_text()) == average
+    step = evaluate(learned, "--checkpoint=120")
+    assert step["checkpoint_steps"] == [120]
+    assert (learned / "eval/latest").readlink() == Path("test-step-120")
+    refused = run("evaluate.py", "--workdir=run", "--checkpoint=7", cwd=learned.parent)
+    assert_refused(refused, "run has no checkpoint of step 7; it has: 120, 240 (training.keep_last")
     # It is the hash of WORKDIR/config.json, whatever the flags.
     assert average["config_sha256"] == config.sha256
+
+
+def test_test_sets_of_ones_own(learned):
+    """Files are scored as the split is that has them; more references match more."""
+    directory = learned.parent
+    expected = evaluate(learned)
+    own = ["--source=test.en", "--reference=test.de"]
+    scores = evaluate(learned, *own)
+    assert (learned / "eval/latest").readlink() == Path("test.en")
+    of_test = ["--split=test", f"--hypotheses={learned / 'eval/test/hypotheses.txt'}"]
+    again = evaluate(learned, *of_test)
+    assert (learned / "eval/latest").readlink() == Path("test-of-hypotheses.txt")
+    assert scores["bleu"] == again["bleu"] == expected["bleu"]
+    hypotheses = [learned / "eval" / x / "hypotheses.txt" for x in ("test", "test.en")]
+    assert hypotheses[0].read_bytes() == hypotheses[1].read_bytes()
+
+    shutil.copy(hypotheses[0], directory / "second.de")
+    both = evaluate(learned, own[0], "--reference=test.de,second.de")
+    assert both["bleu"]["score"] == pytest.approx(100)
+    assert both["bleu"]["signature"].startswith("nrefs:2|")
+    names = {path.name for path in (learned / "eval/test.en").iterdir()}
+    assert names >= {"references.txt", "references.2.txt"}
+
+    folder = Path(environment()["SACREBLEU"]) / "wmt14/full"
+    folder.mkdir(parents=True)
+    for side in ("src", "ref", "docid", "genre", "origlang"):
+        text = directory / f"test.{'en' if side == 'src' else 'de'}"
+        shutil.copy(text, folder / f"wmt14_full.en-de.{side}")
+    by_name = evaluate(learned, "--testset=wmt14/full", "--checkpoint=120")
+    assert (learned / "eval/latest").readlink() == Path("wmt14_full-step-120")
+    assert by_name["split"] == "wmt14/full"
+    alone = ["--hypotheses=second.de", "--testset=wmt14/full", "--languages=en-de"]
+    said = succeeded(run("evaluate.py", *alone, cwd=directory)).out.decode()
+    assert f"bleu {expected['bleu']['score']:42.2f}  nrefs:1|" in said
+    assert "report" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source=test.en"], "--source is given without --reference; to translate without"),
+        (["--reference=test.de"], "--reference is given without --source or --hypotheses; give"),
+        (["--source=test.en", "--reference="], "--reference names no file; give one, or several"),
+        (["--source=test.en", "--reference=train.de"], "test.en has 38 lines and train.de has 499"),
+        (["--source=x", "--reference=test.de"], "cannot read x: No such file"),
+        (["--hypotheses=train.de"], "train.de has 499 lines and test has 38; line n of both"),
+        (["--testset=wmt14/ful"], "no test set 'wmt14/ful'; did you mean: wmt14/full"),
+        (["--testset=mtedx/test"], "test set mtedx/test has no en-de; it has: el-en, es-en"),
+        (["--testset=wmt14", "--split=test"], "--split and another test set are given; leave one"),
+        (["--testset=wmt14", "--record=x"], "--testset is given, and --record is of the splits"),
+        (["--checkpoint=newest"], "--checkpoint=newest: it must be last, best, average, or a step"),
+        (["--languages=en-de"], "--languages is for --hypotheses without --workdir; leave it out"),
+    ],
+)
+def test_test_sets_that_cannot_be_used(learned, arguments, message):
+    refused = run("evaluate.py", "--workdir=run", *arguments, cwd=learned.parent)
+    assert_refused(refused, message)
 
 
 @pytest.mark.slow
@@ -219,9 +316,10 @@ def test_an_ensemble(learned):
     jobs = [[*command, "--average_last=2", *job] for job in flags_of_a_job(2)]
     for process in run_together(jobs, learned.parent):
         succeeded(process)
-    texts = [learned / "eval" / name / "hypotheses.txt" for name in ("test", "test-ensemble")]
+    names = [f"test-average-2-at-240{ending}" for ending in ("", "-ensemble")]
+    texts = [learned / "eval" / name / "hypotheses.txt" for name in names]
     assert texts[0].read_bytes() == texts[1].read_bytes()
-    together = json.loads((learned / "eval" / "test-ensemble" / "scores.json").read_text())
+    together = json.loads(texts[1].with_name("scores.json").read_text())
     other = {name: alone[name] for name in ("checkpoint_steps", "config_sha256")}
     assert together["ensemble_with"] == [{"workdir": "again", **other}]
     # Recorded and verified.
@@ -284,7 +382,7 @@ def test_a_result_is_recorded_and_verified(learned):
     assert result["checkpoint_steps"] == steps
     # 3. The translations lie beside it.
     hypotheses = (directory / "results" / "toy" / "test.txt").read_bytes()
-    assert hypotheses == (learned / "eval" / "test" / "hypotheses.txt").read_bytes()
+    assert hypotheses == (learned / "eval" / "latest" / "hypotheses.txt").read_bytes()
     # 4. It agrees with the run, until it is changed.
     verify = ["--verify=results/toy.json", "--workdir=run"]
     assert b"10 of 10 scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
@@ -320,7 +418,8 @@ def test_an_export(learned):
     before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
     verify = ["--workdir=out/small", "--verify=results/a.json"]
     assert b"10 of 10 scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
-    texts = [workdir / "eval" / "test" / "hypotheses.txt" for workdir in (learned, small)]
+    texts = [learned / "eval/test-average-2-at-240", small / "eval/test"]
+    texts = [folder / "hypotheses.txt" for folder in texts]
     assert texts[0].read_bytes() == texts[1].read_bytes()
     shutil.rmtree(small / "eval")
     for script, arguments, message in (

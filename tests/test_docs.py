@@ -1,11 +1,15 @@
 """README.md and docs/: commands can be parsed, links lead somewhere, code and fields exist."""
 
+import contextlib
 import dataclasses
 import importlib.util
+import io
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -19,11 +23,11 @@ from transformer.data.batches import Batch
 from transformer.decoding.config import DecodingConfig
 from transformer.models.family import Sizes
 from transformer.models.functional import FunctionalModel
-from transformer.runs.experiment import check_field
+from transformer.runs.experiment import type_of_field
 from transformer.runs.provenance import ROOT
 from transformer.system.sharding import MeshConfig, make_mesh, state_sharding
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with
 # another flag.
 COMMAND = re.compile(
@@ -157,7 +161,32 @@ def test_fields_are_there(page):
     sections = "task|data|tokenizer|model|optimizer|training|decoding|mesh"
     for text in names(page):
         if (match := re.match(rf"({sections})\.\w+(?==|$)", text)) and match[0] not in REMOVED:
-            check_field(match[0])
+            type_of_field(match[0])
+
+
+def test_the_notebook():
+    """Every cell runs, and prints what the notebook shows."""
+    notebook = json.loads((ROOT / "docs/sentence-to-logits.ipynb").read_text())
+    names: dict = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec("".join(cell["source"]), names)
+            shown = "".join(text for output in cell["outputs"] for text in output["text"])
+            assert printed.getvalue() == shown
+    assert names["logits_BTV"].shape == (1, 21, 280)
+
+
+def test_what_is_said_of_versions_agrees():
+    """Of the project: pyproject.toml, CITATION.cff and CHANGELOG.md. And extras have files."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    latest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
+    assert project["version"] == citation["version"] == latest
+    files = {path.stem.removeprefix("requirements-") for path in ROOT.glob("requirements-*.txt")}
+    extras = re.search(r"for name in \((.*?)\)", (ROOT / "setup.py").read_text())[1]
+    assert set(re.findall(r'"([\w-]+)"', extras)) == files
 
 
 def test_the_family_of_the_page_can_be_used(tmp_path, monkeypatch):

@@ -141,6 +141,20 @@ def test_it_evaluates_and_translates(whole):
 
 
 @pytest.mark.slow
+def test_its_pages_are_made(whole):
+    family, workdir = whole
+    report = (workdir / "report.html").read_text()  # at the end of the training
+    assert "The data of whole" in report
+    assert "Curves" in report
+    command = ["--workdir=whole", "--source=one two three", "--figure=x.svg", "--target=Eno"]
+    succeeded(run("transformer/reports/visualize.py", *command, cwd=workdir.parent))
+    page = (workdir.parent / "attention.html").read_text()
+    assert ("<h2>Positions</h2>" in page) == (family != "rnn")
+    assert ("<h2>Steps</h2>" in page) == (family == "universal")
+    assert '"encoder"' in page or '"cross"' in page
+
+
+@pytest.mark.slow
 def test_it_learns_from_one_pair_a_row(whole):
     family, workdir = whole
     arguments = [*flags(family, data_packing=False), "--workdir=unpacked"]

@@ -38,14 +38,16 @@ evaluation/scores.py, in this order.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformer.streams.model import Model
 
 
-def load(workdir: str, **options: Any) -> "Model":
+def load(workdir: "str | Path", **options: Any) -> "Model":
     """The trained model of a work directory, to translate and to score with.
 
-    options: `checkpoint` ("best", "last" or "average"), `average_last` and `ensemble` (more work
-      directories), as the flags of translate.py; `long_lines` and `max_tokens`, see
+    options: `checkpoint` ("best", "last", "average" or a step), `average_last` and `ensemble` (more
+      work directories), as the flags of translate.py; `long_lines` and `max_tokens`, see
       streams/model.py; and fields of the decoding section, such as `beam_size`.
     Raises UserError (transformer.system.errors) for what cannot be used.
 

@@ -16,7 +16,7 @@ def test_families_by_name():
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("transfomer", "did you mean 'transformer'? it must"), ("gan", "'gan'; it")]
+    ("name", "hint"), [("transfomer", "did you mean 'transformer'? it must"), ("vae", "'vae'; it")]
 )
 def test_an_unknown_family(name, hint):
     with pytest.raises(UserError, match=r"^model\.family is .*must be one of: ") as error:

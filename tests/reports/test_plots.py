@@ -40,9 +40,9 @@ def curves(axes):
 def test_learning_curve(tmp_path, drawn):
     metrics_path = write(
         tmp_path / "base$^$",
-        (100, {"train/loss": 5.5, "train/grad_norm": 1.0}),
+        (100, {"train/nll": 5.5, "train/grad_norm": 1.0}),
         (100, {"eval/validation/nll": 5.0, "eval/validation/bleu": 10.0}),
-        (200, {"train/loss": 3.5, "train/grad_norm": 1.0}),
+        (200, {"train/nll": 3.5, "train/grad_norm": 1.0}),
         (200, {"eval/validation/nll": 3.0, "eval/validation/bleu": 27.25}),
         (300, {"eval/validation/nll": 3.25, "eval/validation/bleu": math.nan}),
     )
@@ -58,7 +58,7 @@ def test_learning_curve(tmp_path, drawn):
     assert figure.get_suptitle() == "base$^$"
     loss, bleu = figure.axes
     assert curves(loss) == {
-        "training, as minimised": ([100, 200], [5.5, 3.5]),
+        "training, with dropout": ([100, 200], [5.5, 3.5]),
         "validation (best 3.00 at step 200)": ([100, 200, 300], [5.0, 3.0, 3.25]),
     }
     assert curves(bleu) == {
@@ -77,7 +77,7 @@ def test_learning_curve(tmp_path, drawn):
 @pytest.mark.parametrize(
     ("metric", "label"),
     [
-        ("train/loss", "nats per token"),
+        ("train/nll", "nats per token"),
         ("eval/validation/nll", "nats per token"),
         ("eval/validation/bleu", "BLEU"),
     ],
@@ -100,8 +100,8 @@ def test_every_metric_has_a_panel_and_its_best(tmp_path, drawn):
 
 
 def test_nothing_to_draw(tmp_path):
-    metrics_path = write(tmp_path, (100, {"train/grad_norm": 1.0, "train/loss": math.nan}))
-    with pytest.raises(UserError, match="nothing to draw: expected numbers for train/loss"):
+    metrics_path = write(tmp_path, (100, {"train/grad_norm": 1.0, "train/nll": math.nan}))
+    with pytest.raises(UserError, match="nothing to draw: expected numbers for train/nll"):
         learning_curve(metrics_path, tmp_path / "curve.png", BETTER)
     metrics_path.write_text("")
     with pytest.raises(UserError, match="nothing to draw"):

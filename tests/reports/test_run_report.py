@@ -3,13 +3,19 @@
 import csv
 import dataclasses
 import json
+import re
 
+import numpy as np
 import pytest
 from scripts import assert_refused, run, succeeded
 from small_configs import MODEL, PAPER
 
 from transformer.evaluation.scores import corpus_scores
+from transformer.reports import run_report
+from transformer.reports.run_report import page, run_of
 from transformer.runs import experiment
+from transformer.runs.provenance import add_start
+from transformer.system.files import write_json
 
 SCRIPT = "transformer/reports/report.py"
 REFERENCES = [f"das ist der Satz Nummer {i} hier ." for i in range(30)]
@@ -26,6 +32,11 @@ def write_run(workdir, d_ff, hypotheses, steps=40):
             {"step": step, **train, "total/target_tokens": 1e5 * step, "total/seconds": 6.0 * step}
         )
         lines.append({"step": step, "eval/validation/nll": abs(30 - step) + 1.0})
+    add_start(
+        workdir, {"step": 0, "config_file": "configs/x.py", "overrides": {"model.d_ff": d_ff}}
+    )
+    facts = {"counts": {"dropped: source too long": 17}, "lengths": {"tokens": [0, 2, 5]}}
+    write_json(workdir / "data.json", facts)
     (workdir / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if hypotheses:
         folder = workdir / "eval/test"
@@ -63,16 +74,45 @@ def test_a_page_about_a_run(directory):
     bleu = json.loads((directory / "a/eval/test/scores.json").read_text())["bleu"]
     assert f"{bleu['score']:.2f}" in page
     assert bleu["signature"] in page
-    assert page.count("<svg") == 1
-    assert 'src="' not in page
+    assert page.count("<svg") == 2  # curves, and how long sentences are
+    assert not re.search('src="(?!data:)', page)
     assert 'href="http' not in page
     assert "Is the difference chance?" not in page
+    assert "configs/x.py --config.model.d_ff=7" in page
+    assert (
+        "<bdi>model.d_ff</bdi></td><td class=n><bdi>7</bdi></td><td class=n><bdi>2,048</bdi>"
+        in page
+    )
+    assert "<bdi>dropped: source too long</bdi></td><td class=n><bdi>17</bdi>" in page
+    assert "length ratio, a" in page
+
+
+def test_attention_is_beside_the_best_and_the_worst(directory):
+    asked = []
+
+    def attend(pairs):
+        asked.extend(pairs)
+        return [np.eye(3)] * len(pairs)
+
+    found = page([run_of(directory / "a")], attend)
+    assert found.count('<img class="weights"') == len(asked) == 16
+    assert asked[0] == (SOURCES[29], "<script>alert(1)</script>")  # the worst comes first
+    assert asked[8][1] in REFERENCES
+
+
+def test_a_report_at_the_end_of_a_training_never_fails_it(directory, tmp_path, capsys):
+    run_report.write(tmp_path / "nowhere")
+    assert "warning: no report: UserError: " in capsys.readouterr().err
+    run_report.write(directory / "unfinished")
+    assert "Curves" in (directory / "unfinished/report.html").read_text()
 
 
 def test_runs_side_by_side(directory):
     command = [SCRIPT, "--workdir=a,b,unfinished", "--out=compared.html", "--format=csv"]
     said = succeeded(run(*command, cwd=directory)).out.decode()
     rows = {row["run"]: row for row in csv.DictReader(said.splitlines())}
+    pattern = [SCRIPT, "--workdir=*", "--format=csv"]
+    assert succeeded(run(*pattern, cwd=directory)).out.decode() == said
     assert [rows[name]["model.d_ff"] for name in ("a", "b", "unfinished")] == ["7", "9", "7"]
     assert [rows[name]["best nll"] for name in ("a", "b", "unfinished")] == ["1", "1", "21"]
     assert rows["unfinished"]["test bleu"] == ""

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from configs import base
+from transformer.runs import sweep
 from transformer.runs.experiment import (
     FORMAT,
     Experiment,
-    check_field,
     check_workdir,
     load,
     save,
+    type_of_field,
     with_fields,
 )
 from transformer.system.errors import UserError
@@ -75,6 +76,22 @@ def test_presets_state_only_what_differs(name):
     assert len(set(assigned)) == len(assigned)
     for section, field in assigned:
         assert after[section][field] != before[section][field], f"{section}.{field}"
+
+
+@pytest.mark.parametrize("name", ["table3", "table3_paper", "parsing"])
+def test_every_sweep_has_runs(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    path = f"configs/sweeps/{name}.py"
+    runs = sweep.runs_of(sweep.read_plan(path), path, lambda x: sweep.sections_of(x, {}), name)
+    assert len(runs) == {"table3": 60, "table3_paper": 20, "parsing": 4}[name]
+    assert all(isinstance(run.config, Experiment) for run in runs)
+    if name == "table3":
+        by_name = {run.name: run.config for run in runs}
+        assert by_name["B_d_k_16-0"].model.d_k == 4
+        assert by_name["C_8_layers-2"].model.num_decoder_layers == 4
+        big, small = by_name["big-1"], by_name["base-1"]
+        assert big.training.steps == 3 * small.training.steps
+        assert (big.model.d_model, big.model.num_heads) == (256, 16)
 
 
 def test_base_is_the_paper():
@@ -217,15 +234,15 @@ def test_sections_and_fields_must_be_there():
         Experiment.from_dict(base_dict() | {"optimiser": {}})
 
 
-def test_check_field():
-    check_field("model.d_model")
-    check_field("model")
+def test_type_of_field():
+    type_of_field("model.d_model")
+    type_of_field("model")
     with pytest.raises(UserError, match=r"did you mean model.d_model\?"):
-        check_field("model.dmodel")
+        type_of_field("model.dmodel")
     with pytest.raises(UserError, match=r"did you mean training\?"):
-        check_field("trainning.steps")
+        type_of_field("trainning.steps")
     with pytest.raises(UserError, match="there are task, model"):
-        check_field("zzz")
+        type_of_field("zzz")
 
 
 # --- Work directories ---------------------------------------------------------------------

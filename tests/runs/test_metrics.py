@@ -15,6 +15,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
+from transformer.data.pictures import Picture
 from transformer.runs import metrics
 from transformer.runs.metrics import MetricsWriter, read_metrics
 from transformer.system.errors import UserError
@@ -56,6 +57,16 @@ def test_one_line_a_call_and_the_same_for_tensorboard(tmp_path):
     assert scalars(first) == (100, {"train/loss": 3.5, "train/nll": 3.0})
     assert scalars(second) == (200, {"train/loss": pytest.approx(math.nan, nan_ok=True)})
     assert 0 < first.wall_time <= second.wall_time
+
+
+def test_a_picture_for_tensorboard_alone(tmp_path):
+    with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
+        writer.write_picture(100, "samples", Picture(b"a PNG", 3, 5))
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+    ((_, event),) = read_events(tmp_path)
+    (value,) = event.summary.value
+    assert (event.step, value.tag) == (100, "samples")
+    assert (value.image.encoded_image_string, value.image.height) == (b"a PNG", 3)
 
 
 def test_not_finite_is_null(tmp_path):
@@ -341,3 +352,19 @@ def test_no_room_at_the_start(tmp_path):
     with no_room_beyond(0):
         MetricsWriter(tmp_path, first_step=2, evaluated=False).close()
     assert written(tmp_path) == [(1, TRAIN), (2, TRAIN)]
+
+
+def test_tensorboard_shows_the_fields_of_the_config(tmp_path):
+    fields = {"model.d_model": 7, "optimizer.name": "adam", "data.raw_dir": None}
+    kind = dict(first_step=0, evaluated=True, fields=fields, outcomes=["train/nll"])
+    with MetricsWriter(tmp_path, **kind) as writer:
+        writer.write(1, {"train/nll": 2.0})
+    (events,) = read_events(tmp_path)
+    found = [value for event in events for value in event.summary.value]
+    assert [value.tag.split("/")[-1] for value in found] == [
+        *("experiment", "session_start_info", "session_end_info", "nll")
+    ]
+    content = found[1].metadata.plugin_data.content
+    assert b"model.d_model" in content
+    assert b"adam" in content
+    assert b"train/nll" in found[0].metadata.plugin_data.content

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,20 +10,30 @@ import pytest
 from scripts import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "exports"))
+from small_bert import CONFIG as BERT
+from small_bert import PIECES, WORDS
 from small_models import trained_model
 
-from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever
+from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever, universal_base
 from transformer.data.vocabulary import BOS, EOS
+from transformer.data.wordpiece import WordPiece
 from transformer.models.convolutional_blocks import ConvolutionalConfig
+from transformer.models.family import build_model
+from transformer.models.masks import Mask
 from transformer.models.rnn import RNNConfig
+from transformer.models.universal_steps import UniversalConfig
+from transformer.runs.restore import TrainedModel
 from transformer.streams.attention_maps import (
     Token,
     attention_of,
+    attentions,
     by_words,
     merge_words,
     rollout,
 )
 from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh
+from transformer.tasks.masked_lm import MaskedLM, sizes_of
 
 SOURCE, TARGET = "one two three", "three  one"
 RNN = RNNConfig(**rnn_bahdanau.get_model().to_dict() | {"embedding_size": 6, "hidden_size": 7})
@@ -30,6 +41,7 @@ WITHOUT = RNNConfig(
     **rnn_sutskever.get_config().model.to_dict()
     | {"embedding_size": 6, "hidden_size": 6, "num_layers": 1}
 )
+UNIVERSAL = UniversalConfig(**universal_base.get_config().model.to_dict())
 CONVOLUTIONAL = ConvolutionalConfig(
     **convs2s_iwslt.get_model().to_dict()
     | {"embedding_size": 6, "output_size": 6, "encoder_blocks": "8x3x1"}
@@ -70,6 +82,68 @@ def test_other_families(random_params, base, layers):
     np.testing.assert_allclose(found.maps["cross"].sum(axis=-1), 1, rtol=1e-5)
     (expected,) = model.task.translate(model.params, model.extra, [SOURCE])
     assert [x for x in by_words(found.target[:-1])[0] if x] == expected.split()
+
+
+def test_several_pairs_at_once_are_as_one_by_one(random_params):
+    model = trained_model(random_params, num_decoder_layers=2)
+    pairs = [(SOURCE, TARGET), ("three", "one two one two one"), ("two one", "")]
+    for pair, found in zip(pairs, attentions(model, pairs), strict=True):
+        alone = attention_of(model, *pair)
+        assert found.target == alone.target
+        for name, weights in found.maps.items():
+            np.testing.assert_allclose(weights, alone.maps[name], atol=1e-6)
+
+
+def test_weights_reproduce_the_output_of_the_layer(random_params):
+    """Of the first encoder layer, by hand."""
+    model = trained_model(random_params)
+    weights_HSS = attention_of(model, SOURCE, TARGET).maps["encoder"][0]
+    params = model.params["encoder_layers"][0]["self_attention"]
+    bound = model.task.model.bind(model.params)
+    src_BS = np.array([[*model.task.tokenizers.source.encode(SOURCE), EOS]])
+    x_BSD = bound._embed_source(src_BS, np.arange(src_BS.shape[1])[None], None)
+    value_SHU = (x_BSD[0] @ params["value"]["kernel"]).reshape(src_BS.shape[1], 2, 7)
+    joined_SX = np.einsum("hst,thu->shu", weights_HSS, value_SHU).reshape(-1, 14)
+    layer = bound.encoder_layers[0].self_attention
+    expected, _ = layer(x_BSD, layer.keys_values(x_BSD), Mask(src_BS > 0, src_BS > 0))
+    np.testing.assert_allclose(joined_SX @ params["output"]["kernel"], expected[0], atol=1e-5)
+
+
+def test_a_universal_transformer_has_steps(random_params):
+    changes = {"halting": "paper", "num_heads": 2, "d_model": 14, "d_ff": 11}
+    base = dataclasses.replace(UNIVERSAL, **changes, encoder_steps=3, decoder_steps=2)
+    model = trained_model(random_params, base=base)
+    found = attention_of(model, SOURCE, TARGET)
+    assert found.layer == "step"
+    assert found.maps["encoder"].shape[0] == 3
+    tokenizers = model.task.tokenizers
+    src, tgt = (x.encode(text) for x, text in zip(tokenizers, (SOURCE, TARGET), strict=True))
+    bound = model.task.model.bind(model.params)
+    expected = bound.num_steps(np.array([[*src, EOS]]), np.array([[BOS, *tgt]]))
+    for side, steps in zip(("source", "target"), expected, strict=True):
+        assert len(found.steps[side]) == len(getattr(found, side))
+        np.testing.assert_array_equal(found.steps[side], steps[0])
+
+
+def test_bert_has_that_of_its_two_sentences(random_params):
+    tokenizer = WordPiece([*PIECES, *WORDS], lowercase=True)
+    model = build_model(BERT.model, sizes_of(BERT, tokenizer))
+    params = random_params(model)
+    task = MaskedLM(BERT, tokenizer, model, data_mesh())
+    trained = TrainedModel(Path("run"), BERT, task, [3], "last", 3, False, params, {})
+    found = attention_of(trained, "Fourteen one", "two")
+    assert [x.text for x in found.source] == [
+        *("[CLS]", "four", "##teen", "one", "[SEP]", "two", "[SEP]")
+    ]
+    assert by_words(found.source)[0] == ["[CLS]", "fourteen", "one", "[SEP]", "two", "[SEP]"]
+    ids = [tokenizer.ids[x.text] for x in found.source]
+    types = [0, 0, 0, 0, 0, 1, 1]
+    bound = model.bind(params)
+    _, weights = bound.encode(np.array([ids]), np.array([types]), return_weights=True)
+    assert list(found.maps) == ["encoder"]
+    np.testing.assert_allclose(found.maps["encoder"][0], weights[0][0], atol=1e-6)
+    with pytest.raises(UserError, match="15 tokens, and the model takes 13"):
+        attention_of(trained, "one " * 13)
 
 
 def test_words_by_hand():

@@ -4,7 +4,7 @@ import doctest
 
 import echo_model
 import pytest
-from scripts import assert_refused, run, succeeded, toy_flags, write_toy
+from scripts import ROOT, assert_refused, run, succeeded, toy_flags, write_toy
 
 import transformer
 from transformer.streams.model import Model
@@ -27,6 +27,20 @@ def test_the_example_of_the_docstring(toy, monkeypatch):
     for test in doctest.DocTestFinder().find(transformer.load, globs=vars(transformer)):
         runner.run(test)
     assert runner.summarize() == (0, 7)
+
+
+def test_the_examples_of_the_page(toy, monkeypatch):
+    monkeypatch.chdir(toy)
+    page = ROOT / "docs" / "python.md"
+    assert doctest.testfile(str(page), module_relative=False) == (0, 11)
+
+
+def test_a_path_is_as_good_as_a_text(toy):
+    sentences = ["one two"]
+    texts = [
+        transformer.load(toy / "runs/demo", checkpoint=x).translate(sentences) for x in (2, "2")
+    ]
+    assert texts[0] == texts[1]
 
 
 def test_an_ensemble(toy):

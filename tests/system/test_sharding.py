@@ -41,6 +41,7 @@ from transformer.system.sharding import (
     row_shards,
     split_rows,
     state_sharding,
+    without_a_rule,
 )
 from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import (
@@ -142,10 +143,14 @@ def test_every_parameter_has_one_rule_and_every_rule_a_parameter():
     assert used == set(FAMILY.sharding)
 
 
-def test_a_parameter_without_a_rule_is_a_defect():
+def test_a_parameter_without_a_rule_is_not_split():
     adapter = {"adapter": {"kernel": np.zeros((2, 2))}}
     with pytest.raises(ValueError, match=r"match the parameter adapter/kernel; found: none"):
         state_sharding(abstract_mesh(2, 2, 2), adapter, FAMILY.sharding)
+    assert without_a_rule(adapter, FAMILY.sharding) == ["adapter/kernel"]
+    # Nothing is split here, and a newcomer's layer may be tried before its row is written.
+    (copied,) = jax.tree.leaves(state_sharding(abstract_mesh(8, 1, 1), adapter, FAMILY.sharding))
+    assert copied.spec == P()
     twice = (("adapter/.+", P()), (".+/kernel", P("fsdp", None)))
     with pytest.raises(ValueError, match=r"adapter/kernel; found: adapter/\.\+, \.\+/kernel"):
         state_sharding(abstract_mesh(2, 2, 2), adapter, twice)

@@ -1,7 +1,9 @@
 import os
+import re
 import sys
+import threading
 
-from transformer.system.terminal import is_terminal, printable, say
+from transformer.system.terminal import is_terminal, printable, say, signs_of_life
 
 
 def test_control_characters_are_escaped():
@@ -25,3 +27,20 @@ def test_a_terminal():
     os.close(theirs)
     os.close(ours)
     assert not is_terminal(lambda: theirs)
+
+
+def test_signs_of_life(capsys):
+    told = threading.Event()
+
+    def how_far() -> str:
+        told.set()
+        return "half"
+
+    with signs_of_life("counting", how_far, seconds=0.01):
+        assert told.wait(30)
+    assert re.match(r"counting: 0 s, half\n", capsys.readouterr().err)
+    before = threading.active_count()
+    with signs_of_life("nothing"):
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+    assert capsys.readouterr().err == ""

@@ -65,9 +65,14 @@ def test_it_trains_and_samples(tmp_path):
         assert scores[name]["score"] == pytest.approx(final[f"eval/validation/{name}"], rel=1e-4)
 
     def generate(*flags):
-        return run("generate.py", "--workdir=run", *flags, cwd=tmp_path)
+        return run("complete.py", "--workdir=run", *flags, cwd=tmp_path)
 
-    lines = succeeded(generate("--prompt=one two", "--samples=3")).out.decode().splitlines()
+    lines = (
+        succeeded(generate("--prompt=one two", "--samples=3"))
+        .out.decode()
+        .removesuffix("\n")
+        .split("\n")
+    )
     assert len(lines) == 3
     assert all(line.startswith("one two") for line in lines)
     assert len(set(lines)) == 3

@@ -12,7 +12,7 @@ FIELDS = {
     "data.test_summary_fields": "summary, other",
     "data.data_dir": "data",
     "data.max_source_length": 8,
-    "data.max_target_length": 20,
+    "data.max_target_length": 40,
     "tokenizer.vocab_size": 300,
     "model.d_model": 8,
     "model.d_ff": 11,

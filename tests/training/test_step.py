@@ -144,8 +144,8 @@ def test_metrics_of_a_step():
     loss = jax.jit(lambda: model().bind(params).loss(flat, None, 0.1))()
     assert int(metrics.tokens) == np.count_nonzero(batch.tgt_out_BT)
     np.testing.assert_allclose(metrics.loss, loss.loss, rtol=1e-5)
-    np.testing.assert_allclose(metrics.nll, loss.nll, rtol=1e-5)
-    assert abs(metrics.loss - metrics.nll) > 0.01
+    np.testing.assert_allclose(metrics.terms["nll"], loss.nll, rtol=1e-5)
+    assert abs(metrics.loss - metrics.terms["nll"]) > 0.01
     gradient = jax.tree.map(jnp.subtract, params, state.params)
     np.testing.assert_allclose(metrics.grad_norm, optax.tree.norm(gradient), rtol=1e-3)
     assert int(state.step) == 1
@@ -154,7 +154,7 @@ def test_metrics_of_a_step():
 def test_without_label_smoothing_the_loss_is_the_nll():
     _, metrics = one_step(update_batch(Layout(7, 1, 7)), label_smoothing=0.0)
     assert metrics.loss > 0
-    np.testing.assert_allclose(metrics.loss, metrics.nll, rtol=1e-6)
+    np.testing.assert_allclose(metrics.loss, metrics.terms["nll"], rtol=1e-6)
 
 
 def test_packed_is_unpacked():
@@ -246,7 +246,9 @@ def test_nll_step_is_without_dropout_and_smoothing():
     nll_step = make_nll_step(model(dropout=0.5), data_mesh(jax.devices()[:1]))
     loss = nll_step(start().params, {}, Batch(*(x[0] for x in batch)))
     _, metrics = one_step(batch)
-    np.testing.assert_allclose([loss.loss, loss.nll], [metrics.nll, metrics.nll], rtol=1e-5)
+    np.testing.assert_allclose(
+        [loss.loss, loss.nll], [metrics.terms["nll"], metrics.terms["nll"]], rtol=1e-5
+    )
 
 
 def test_a_step_reuses_the_memory_of_its_state():
@@ -294,7 +296,7 @@ def test_extra_state_and_terms_go_through_a_step():
     assert float(state.extra["calls"]) == 3
     np.testing.assert_allclose(state.params["w"], 3 - (29 + 180) / 6, rtol=1e-6)
     np.testing.assert_allclose(metrics.loss, 3 * 29 + 3 * 90, rtol=1e-6)
-    np.testing.assert_allclose([metrics.nll, metrics.terms["size"]], [87, 270], rtol=1e-6)
+    np.testing.assert_allclose([metrics.terms["nll"], metrics.terms["size"]], [87, 270], rtol=1e-6)
     # An update that is skipped leaves it as it is.
     state, metrics = step(state, x_ABT * jnp.nan)
     assert bool(metrics.skipped)
@@ -346,7 +348,7 @@ def test_a_tiny_model_learns():
     state, nll = jax.jit(lambda: init_state(toy, adam, seed=2))(), []
     for k in range(200):
         state, metrics = step(state, batches[k])
-        nll.append(float(metrics.nll / metrics.tokens))
+        nll.append(float(metrics.terms["nll"] / metrics.tokens))
     # 19 words, equally frequent, and EOS after 4.5 of them on average.
     words, ends = 3.5 / 4.5, 1 / 4.5
     unigram_entropy = -words * np.log(words / 19) - ends * np.log(ends)

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer.data.documents import read_documents, text_files, text_sha256
 from transformer.data.sources import SPLITS, Pair, PairSource
-from transformer.data.token_files import TokenizedPairs, token_dtype
+from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
 from transformer.data.vocabulary import EOS, Tokenizer
 from transformer.system.errors import UserError, check_range, setting
 
@@ -119,6 +119,6 @@ def windows(files: list[str], tokenizer: Tokenizer, length: int) -> Windows:
         source_offsets=np.arange(count + 1),
         target_tokens=np.concatenate(parts),
         target_offsets=np.concatenate([[0], np.cumsum(lengths)]),
-        report={},
+        report={**dict.fromkeys(COUNTED, 0), "pairs": count, "total": count},
     )
     return Windows(pairs, num_documents, num_bytes)

@@ -21,6 +21,7 @@ from transformer.data.tokenizers import Tokenizers
 from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
 from transformer.system.locks import lock_file
+from transformer.system.terminal import signs_of_life
 
 # Change it whenever the same text would give other files.
 _FORMAT = 3
@@ -107,9 +108,12 @@ def _build(
     try:
         with _write_errors(cache_dir):
             writer = TokenWriter(temporary, encoder.tokenizers.vocab_sizes)
-        with writer, contextlib.closing(encode(chunks, encoder, num_processes)) as encoded:
+        told = signs_of_life(
+            f"tokenising {num_pairs:,} pairs", lambda: f"{writer.num_seen / num_pairs:.0%} done"
+        )
+        with told, writer, contextlib.closing(encode(chunks, encoder, num_processes)) as encoded:
             for chunk in encoded:
-                done = writer.num_pairs + writer.num_dropped
+                done = writer.num_seen
                 with _write_errors(cache_dir, writer.num_bytes * num_pairs // done if done else 0):
                     writer.append(chunk)
             if writer.num_pairs == 0:

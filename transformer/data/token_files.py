@@ -19,7 +19,7 @@ import numpy as np
 
 _SIDES = ("source", "target")
 DROPPED = ("empty", "source_too_long", "target_too_long")  # why pairs are
-_COUNTED = (*DROPPED, "source_cut")
+COUNTED = (*DROPPED, "source_cut")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read(directory: Path, vocab_sizes: tuple[int, int]) -> TokenizedPairs:
             raise ValueError(f"{path.name} has another checksum than when it was written")
         arrays[name] = content.view(dtype)
     num_pairs = len(arrays["source_offsets"]) - 1
-    counts = {name: operator.index(meta["counts"][name]) for name in _COUNTED}
+    counts = {name: operator.index(meta["counts"][name]) for name in COUNTED}
     total = num_pairs + sum(counts[name] for name in DROPPED)
     report = {"pairs": num_pairs, **counts, "total": total}
     return TokenizedPairs(**arrays, report=report)
@@ -125,9 +125,13 @@ class TokenWriter:
         self._ends = dict.fromkeys(_SIDES, 0)
         self.num_pairs = 0
         self.num_bytes = 0
-        self.counts = dict.fromkeys(_COUNTED, 0)
+        self.counts = dict.fromkeys(COUNTED, 0)
         for side in _SIDES:
             self._write(f"{side}_offsets", np.zeros(1, np.int64))
+
+    @property
+    def num_seen(self) -> int:
+        return self.num_pairs + sum(self.counts[name] for name in DROPPED)
 
     def __enter__(self):
         return self
@@ -148,10 +152,6 @@ class TokenWriter:
         self.num_pairs += len(chunk.source_lengths)
         for name, count in chunk.counts.items():
             self.counts[name] += count
-
-    @property
-    def num_dropped(self) -> int:
-        return sum(self.counts[name] for name in DROPPED)
 
     def finish(self) -> None:
         """Everything is on the disk after this."""

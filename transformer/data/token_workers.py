@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 
 from transformer.data.sources import Pair
-from transformer.data.token_files import DROPPED, Chunk, token_dtype
+from transformer.data.token_files import COUNTED, Chunk, token_dtype
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS
 from transformer.system.cores import available_cores
@@ -44,7 +44,7 @@ class PairEncoder:
 
     def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> Chunk:
         """The chunk of this number, which seeds what is random in it."""
-        counts = dict.fromkeys((*DROPPED, "source_cut"), 0)
+        counts = dict.fromkeys(COUNTED, 0)
         batches = []
         for side, tokenizer in enumerate(self.tokenizers):
             texts = [pair[side] for pair in pairs]

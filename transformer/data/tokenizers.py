@@ -14,6 +14,7 @@ from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.files import write_atomically
+from transformer.system.terminal import signs_of_life
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
 # A vocabulary holds the special tokens; if of pieces of words, the bytes and the characters, too.
@@ -33,10 +34,18 @@ class TokenizerConfig:
     # recorded=False: the hash of the tokenizer says more than where it lay.
     source_model: str | None = setting(recorded=False)
     target_model: str | None = setting(recorded=False)
+    target_model_type: str | None = None
 
     def __post_init__(self):
         check_choice(self, "tokenizer", "model_type", MODEL_TYPES)
         check_range(self, "tokenizer", "vocab_size", _SMALLEST_VOCABULARY[self.model_type])
+        if self.target_model_type is not None:
+            check_choice(self, "tokenizer", "target_model_type", MODEL_TYPES)
+            if self.joint:
+                raise UserError(
+                    "tokenizer.target_model_type is given and tokenizer.joint is True; leave the "
+                    "former out, or set tokenizer.joint to False"
+                )
         check_range(self, "tokenizer", "sample_size num_samples", 1)
         check_range(self, "tokenizer", "sampling_alpha", 0, 1)
         no_merges = self.model_type in ("unigram", "word")
@@ -146,17 +155,20 @@ def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
     targets = [target for _, target in sample]
     logging.info("training the tokenizer on %d of %d pairs", len(sample), len(pairs))
 
-    def train(sentences: list[str]) -> Tokenizer:
-        if config.model_type == "subword-nmt":
+    def train(sentences: list[str], model_type: str) -> Tokenizer:
+        with signs_of_life(f"training the tokenizer on {len(sentences):,} sentences"):
+            return learn(sentences, model_type)
+
+    def learn(sentences: list[str], model_type: str) -> Tokenizer:
+        if model_type == "subword-nmt":
             return train_subword_nmt(sentences, num_merges=config.vocab_size)
-        return train_sentencepiece(
-            sentences, vocab_size=config.vocab_size, model_type=config.model_type
-        )
+        return train_sentencepiece(sentences, vocab_size=config.vocab_size, model_type=model_type)
 
     if config.joint:
-        tokenizer = train(sources + targets)
+        tokenizer = train(sources + targets, config.model_type)
         return Tokenizers(tokenizer, tokenizer)
-    return Tokenizers(train(sources), train(targets))
+    target_type = config.target_model_type or config.model_type
+    return Tokenizers(train(sources, config.model_type), train(targets, target_type))
 
 
 def _configured(config: TokenizerConfig) -> Tokenizers:

@@ -28,6 +28,7 @@ class DecodingConfig:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    brackets: bool = False
 
     def __post_init__(self):
         check_range(self, "decoding", "beam_size beam_groups", 1, 1025)
@@ -68,6 +69,11 @@ class DecodingConfig:
                     f"decoding.{name} is for samples; set decoding.temperature, too (1: the "
                     "model's own probabilities)"
                 )
+        if self.brackets and self.temperature:
+            raise UserError(
+                "decoding.brackets is for a search, and decoding.temperature asks for samples; "
+                "leave one of them out"
+            )
         if self.diversity and self.beam_groups == 1:
             raise UserError("decoding.diversity is between groups; set decoding.beam_groups, too")
 

@@ -11,6 +11,7 @@ from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.decoding.batching import Shape, batches, most_rows
+from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
@@ -54,12 +55,18 @@ class Translator:
         tokenizers: Tokenizers,
         config: DecodingConfig,
         mesh: jax.sharding.Mesh,
+        grammar: Grammar | None = None,
         source_cut: int | None = None,
         reads_blank: bool = False,
     ):
         """source_cut: to how many tokens, EOS included, `translate` cuts longer sources.
         reads_blank: whether a blank source has an output, as it has for a language model.
         """
+        if config.brackets and grammar is None:
+            raise UserError(
+                "decoding.brackets is for trees, which the task parsing has; set it to False"
+            )
+        self.grammar = grammar
         self.reads_blank = reads_blank
         self.tokenizers = tokenizers
         self.source_cut = source_cut
@@ -83,7 +90,7 @@ class Translator:
         longest = c.longest(src_BS.shape[1])
         bound = self._model.bind(*variables)
         cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
-        choice, rules = parts_of_search(c, wishes, src_BS)
+        choice, rules = parts_of_search(c, wishes, src_BS, self.grammar)
         if any(isinstance(rule, Coverage) for rule in rules):
             cache["attention"] = jnp.zeros((src_BS.shape[0] * beam_size, src_BS.shape[1]))
         found = beam_search(
@@ -275,8 +282,8 @@ class Translator:
             for texts in constraints or [()] * len(sources)
         ]
         return [
-            Sentence(source, begin, list(filter(None, wanted)))
-            for source, begin, wanted in zip(sources, begins, phrases, strict=True)
+            Sentence(source, begin, list(filter(None, wanted)), len(text.split()))
+            for source, begin, wanted, text in zip(sources, begins, phrases, sentences, strict=True)
         ]
 
     def _translations(self, found: Hypotheses, row: int) -> list[Translation]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from transformer.data.vocabulary import PAD
 from transformer.decoding.batching import Shape
+from transformer.decoding.brackets import Brackets, Grammar
 from transformer.decoding.choices import (
     Beam,
     Choice,
@@ -30,16 +31,18 @@ class Wishes(NamedTuple):
     phrase_BPC: np.ndarray | None = None
     next_BPCC: np.ndarray | None = None
     seed_B: np.ndarray | None = None
+    words_B: np.ndarray | None = None
 
 
 class Sentence(NamedTuple):
     source: np.ndarray  # token ids and EOS; empty if blank
     prefix: list[int]
     phrases: list[tuple[int, ...]]
+    words: int  # of the source
 
 
 def parts_of_search(
-    config: DecodingConfig, wishes: Wishes, src_BS: jax.Array
+    config: DecodingConfig, wishes: Wishes, src_BS: jax.Array, grammar: Grammar | None
 ) -> tuple[Choice, list[Rule]]:
     """What `beam_search` is to be made of."""
     rules = []
@@ -47,6 +50,8 @@ def parts_of_search(
         rules.append(MinLength(wishes.min_length_B))
     if wishes.prefix_BP is not None:
         rules.append(Prefix(wishes.prefix_BP))
+    if wishes.words_B is not None:
+        rules.append(Brackets(grammar, wishes.words_B, wishes.max_length_B))
     if config.no_repeat_ngram:
         rules.append(NoRepeat(config.no_repeat_ngram))
     if config.coverage_penalty:
@@ -83,9 +88,10 @@ def arrays_of(
         phrase_BPC=np.full((B, P, C), PAD, np.int32) if P else None,
         next_BPCC=np.zeros((B, P, C, C), np.int32) if P else None,
         seed_B=np.zeros(B, np.uint32) if config.temperature else None,
+        words_B=np.zeros(B, np.int32) if config.brackets else None,
     )
     for row, i in enumerate(members):
-        source, prefix, phrases = sentences[i]
+        source, prefix, phrases, words = sentences[i]
         src_BS[row, : len(source)] = source
         # Section 6.1: input length + 50, the input counted without its EOS.
         wishes.max_length_B[row] = config.longest(len(source) - 1)
@@ -95,6 +101,8 @@ def arrays_of(
             wishes.prefix_BP[row, : len(prefix)] = prefix
         if P:
             wishes.phrase_BPC[row], wishes.next_BPCC[row] = phrase_tables(phrases, P, C)
+        if config.brackets:
+            wishes.words_B[row] = words
         if config.temperature:  # of this row alone, so that its neighbours do not matter
             asked = np.concatenate([source, np.asarray(prefix, np.int32)])
             wishes.seed_B[row] = zlib.crc32(asked.astype("<i4").tobytes())

@@ -31,14 +31,15 @@ TOKENIZED_DEFINITION = (
 def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
-    *,
+    *more_references: Sequence[str],
     target_language: str,
     is_tokenized: bool = False,
 ) -> dict[str, dict]:
     """Scores a corpus of translations with every metric of this project.
 
     Both sides are raw, detokenised text, one sentence an item. No sentence is dropped: an
-    empty hypothesis counts against the score. With `is_tokenized` both are tokens between
+    empty hypothesis counts against the score. More references of each sentence can be given:
+    what is in one of them counts. With `is_tokenized` both are tokens between
     spaces, which `bleu` then counts as they are, and the tokenised scores are left out.
 
     Returns `bleu`, `chrf` (chrF2) and `ter`, each `{"score", "signature"}` as sacreBLEU
@@ -54,20 +55,20 @@ def corpus_scores(
     Raises ValueError when the sides differ in length (a defect of the caller) and
     UserError when there is nothing to score.
     """
-    hypotheses, references = _checked(hypotheses, references)
-    language = _primary_subtag(target_language)
+    given = [_checked(hypotheses, side)[1] for side in (references, *more_references)]
+    hypotheses, language = list(hypotheses), _primary_subtag(target_language)
     scores: dict[str, dict] = {}
     for name, metric in (
         ("bleu", bleu_metric(language, is_tokenized)),
         ("chrf", CHRF()),
         ("ter", _ter_metric(language, is_tokenized)),
     ):
-        score = metric.corpus_score(hypotheses, [references]).score
+        score = metric.corpus_score(hypotheses, given).score
         # The signature knows the number of references only after scoring.
         scores[name] = {"score": score, "signature": str(metric.get_signature())}
     if language not in NO_SPACES and not is_tokenized:
         hypotheses = tokenize_and_split_compounds(hypotheses, language)
-        references = tokenize_and_split_compounds(references, language)
+        given = [tokenize_and_split_compounds(side, language) for side in given]
         for name, case, lowercase in (
             ("bleu_tokenized_compound_split", "cased", False),
             ("bleu_tokenized_compound_split_lowercase", "lower-cased", True),
@@ -75,7 +76,7 @@ def corpus_scores(
             # `force` silences sacreBLEU's warning about tokenised text: here it is meant.
             metric = BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
             scores[name] = {
-                "score": metric.corpus_score(hypotheses, [references]).score,
+                "score": metric.corpus_score(hypotheses, given).score,
                 "definition": TOKENIZED_DEFINITION.format(case=case, version=version("sacremoses")),
             }
     return scores

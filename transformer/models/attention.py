@@ -7,18 +7,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer.models.attention_blocks import in_blocks
 from transformer.models.cache import Places, attend_to_parts
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
-from transformer.models.numerics import (
-    DropoutRngs,
-    at_least_float32,
-    dropout,
-    join,
-    multiply,
-    row_keys,
-    split,
-)
+from transformer.models.numerics import DropoutRngs, dropout, multiply
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.
@@ -84,61 +77,62 @@ def attention(
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
+    cudnn: bool = False,
     own: KeysValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
-    More than MAX_QUERIES are taken in blocks, one after another, and the backward pass computes
-    the softmax of a block again instead of keeping it (Rabe and Staats, arXiv 2112.05682).
+    More than MAX_QUERIES are taken in blocks: attention_blocks.py.
+
+    cudnn: by NVIDIA's kernel, where it can.
     """
-    B, _, T, _ = query_BHTK.shape
-    if T <= MAX_QUERIES:
+    if (
+        cudnn
+        and own is None
+        and not return_weights
+        and _cudnn_takes(query_BHTK, memory, dropout_rate, rngs)
+    ):
+        return _cudnn_attention(query_BHTK, memory, mask.dense()), None
+    if query_BHTK.shape[2] <= MAX_QUERIES:
         mask_BTS = mask.dense()
         return dot_product_attention(
             query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights, own
         )
 
-    num_blocks = -(-T // MAX_QUERIES)
-    positions_T = mask.query_positions_T
-    blocks = (
-        split(query_BHTK, num_blocks, axis=2),
-        # Queries that fill up the last block have segment 0: they attend to nothing.
-        split(jnp.broadcast_to(mask.query_segments_BT, (B, T)), num_blocks, axis=1),
-        None if positions_T is None else split(positions_T, num_blocks, axis=0),
-        None if rngs is None or dropout_rate == 0 else split_rngs(rngs, B, num_blocks),
-        None if own is None else jax.tree.map(lambda x: split(x, num_blocks, axis=2), own),
+    return in_blocks(
+        dot_product_attention,
+        MAX_QUERIES,
+        query_BHTK,
+        memory,
+        mask,
+        dropout_rate,
+        rngs,
+        return_weights,
+        own,
     )
-    # Gradients of keys and values are sums over the blocks, and summed in the type of these
-    # copies: bfloat16 would round after each block.
-    copies = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), memory)
-
-    def attend(block):
-        query_BHTK, segments_BT, positions_T, rngs, own = block
-        keys_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
-        mask_BTS = mask._replace(query_segments_BT=segments_BT, query_positions_T=positions_T)
-        return dot_product_attention(
-            query_BHTK, keys_values, mask_BTS.dense(), dropout_rate, rngs, return_weights, own
-        )
-
-    # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
-    results = jax.lax.map(jax.checkpoint(attend, prevent_cse=False), blocks)
-    return jax.tree.map(lambda x: join(x, axis=2)[:, :, :T], results)
 
 
-class _DrawnKeys(NamedTuple):
-    """In place of DropoutRngs: keys drawn before, one for each row."""
+def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
+    """Whether cuDNN's kernel can do this: it has no dropout of ours, and takes even lengths."""
+    (_, _, T, K), (_, _, S, U) = query_BHTK.shape, memory.value_BHSU.shape
+    return (
+        query_BHTK.dtype in (jnp.bfloat16, jnp.float16)
+        and (rngs is None or dropout_rate == 0)
+        and (K == U and K % 8 == 0 and K <= 128 and T % 2 == 0 and S % 2 == 0 and T > 1)
+    )
 
-    keys_B: jax.Array
 
-    def dropout(self) -> jax.Array:
-        return self.keys_B
-
-
-def split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
-    """Keys of their own for each block, along a first axis."""
-    keys_B = row_keys(rngs, num_rows)
-    fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
-    return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
+@jax.named_scope("attention")
+def _cudnn_attention(query_BHTK, memory, mask_BTS):
+    # It takes the mask as an array that it adds to the scores, which keeps the sentences of a row
+    # apart; segment ids it would ignore. With heads after length nothing is transposed.
+    arrays = (x.swapaxes(1, 2) for x in (query_BHTK, *memory))
+    mask_B1TS = jnp.broadcast_to(
+        mask_BTS[:, None],
+        (query_BHTK.shape[0], 1, query_BHTK.shape[2], memory.key_BHSK.shape[2]),
+    )
+    y_BTHU = jax.nn.dot_product_attention(*arrays, mask=mask_B1TS, implementation="cudnn")
+    return y_BTHU.swapaxes(1, 2)
 
 
 class MultiHeadAttention(nnx.Module):
@@ -157,10 +151,11 @@ class MultiHeadAttention(nnx.Module):
         d_v: int,
         use_bias: bool = False,
         dropout_rate: float,
+        cudnn: bool = False,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        """use_bias: of all four projections; the paper has none, BERT does."""
+        """use_bias: of all four projections; the paper has none, BERT does. cudnn: see above."""
 
         def linear(d_in, d_out):
             return Linear(d_in, d_out, use_bias=use_bias, dtype=dtype, rngs=rngs)
@@ -171,6 +166,7 @@ class MultiHeadAttention(nnx.Module):
         self.output = linear(num_heads * d_v, d_model)
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
+        self.cudnn = cudnn
 
     def keys_values(self, x_BSD: jax.Array) -> KeysValues:
         """The keys and values of the vectors attended to."""
@@ -187,7 +183,7 @@ class MultiHeadAttention(nnx.Module):
         """Attends from x to the given keys and values. Returns [B, T, D] and the weights."""
         query_BHTK = self._split_heads(self.query(x_BTD))
         y_BHTU, weights_BHTS = attention(
-            query_BHTK, memory, mask, self.dropout_rate, rngs, return_weights
+            query_BHTK, memory, mask, self.dropout_rate, rngs, return_weights, self.cudnn
         )
         y_BTX = y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
         return self.output(y_BTX), weights_BHTS

@@ -17,6 +17,7 @@ from transformer.data.sequences import Labelled, Masked
 from transformer.models.blocks import EncoderLayer, LayerConfig, normalization
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
+from transformer.models.kernels import uses
 from transformer.models.layers import ACTIVATIONS, Embedding, Linear
 from transformer.models.loss import Loss, cross_entropy, output_loss
 from transformer.models.masks import Mask
@@ -160,6 +161,7 @@ class Bert(nnx.Module):
             label_smoothing,
             self.dtype,
             self.masked_lm.bias_V[...],
+            blocked=uses(self.config, "blocked_loss"),
         )
         if self.config.head == "masked_lm":
             return loss

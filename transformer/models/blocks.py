@@ -8,6 +8,7 @@ from flax import nnx
 
 from transformer.models.attention import KeysValues, MultiHeadAttention
 from transformer.models.cache import DecodingStep, Places, write_places
+from transformer.models.kernels import check_names, uses
 from transformer.models.layers import (
     ACTIVATIONS,
     NORMALIZATIONS,
@@ -39,12 +40,16 @@ class LayerConfig:
     normalization: str
     norm_epsilon: float
     dtype: str
+    kernels: str = setting(
+        may_change=True, recorded=False, architecture=False, default="plain"
+    )  # which work directories of earlier commits lack
 
     def __post_init__(self):
         check_range(self, "model", "d_model d_ff num_heads", 1)
         check_range(self, "model", "d_k d_v", 0)
         check_range(self, "model", "dropout attention_dropout activation_dropout", 0, 1)
         check_choice(self, "model", "activation", ACTIVATIONS)
+        check_names(self.kernels)
         check_choice(self, "model", "norm", ("post", "pre"))
         check_choice(self, "model", "normalization", NORMALIZATIONS)
         check_range(self, "model", "norm_epsilon", 1e-12, 1)
@@ -193,7 +198,10 @@ def normalization(config: LayerConfig) -> Normalization:
 
 def add_and_norm(config: LayerConfig) -> AddAndNorm:
     return AddAndNorm(
-        normalization(config), norm_first=config.norm == "pre", dropout_rate=config.dropout
+        normalization(config),
+        norm_first=config.norm == "pre",
+        dropout_rate=config.dropout,
+        fused=uses(config, "triton_norm"),
     )
 
 
@@ -205,6 +213,7 @@ def _attention(config: LayerConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
         d_v=config.value_size,
         use_bias=config.attention_bias,
         dropout_rate=config.attention_dropout,
+        cudnn=uses(config, "cudnn_attention"),
         dtype=jnp.dtype(config.dtype),
         rngs=rngs,
     )

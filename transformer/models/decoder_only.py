@@ -26,6 +26,7 @@ from transformer.models.cache import Places, decoding_step, empty_places, first_
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.experts import Experts
 from transformer.models.family import Family, Sizes
+from transformer.models.kernels import uses
 from transformer.models.layers import Embedding
 from transformer.models.long_attention import KINDS, Now, Rows
 from transformer.models.loss import Loss, output_loss
@@ -153,12 +154,14 @@ class DecoderOnly(nnx.Module):
         )
         real_BT = batch.tgt_segments_BT > 0
         table_VD = self._output.table_VD[...]
+        others = label_smoothing, self.dtype
+        blocked = uses(self.config, "blocked_loss")
         labels_BT = batch.tgt_out_BT
-        loss = output_loss(y_BTD, table_VD, labels_BT, real_BT, label_smoothing, self.dtype)
+        loss = output_loss(y_BTD, table_VD, labels_BT, real_BT, *others, blocked=blocked)
         terms = {}
         if self.config.loss_over == "all":
             labels_BS, real_BS = _next_tokens(batch.src_BS, batch.src_segments_BS)
-            source = output_loss(y_BSD, table_VD, labels_BS, real_BS, label_smoothing, self.dtype)
+            source = output_loss(y_BSD, table_VD, labels_BS, real_BS, *others, blocked=blocked)
             terms["source"] = source.loss
         if balance_B is not None:
             tokens_B = jnp.sum(real_BT, axis=1)

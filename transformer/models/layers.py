@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer.models import fused_norm
 from transformer.models.numerics import (
     DropoutRngs,
     at_least_float32,
     dropout,
     multiply,
+    row_keys,
     standardize,
 )
 
@@ -133,10 +135,15 @@ class AddAndNorm(nnx.Module):
         x = add_and_norm.after(x, y, rngs)
     """
 
-    def __init__(self, norm: nnx.Module, *, norm_first: bool, dropout_rate: float):
+    def __init__(
+        self, norm: nnx.Module, *, norm_first: bool, dropout_rate: float, fused: bool = False
+    ):
+        """fused: by the kernel of fused_norm.py, where it can."""
         self.norm = norm
         self.norm_first = norm_first
         self.dropout_rate = dropout_rate
+        takes = not norm_first and norm.form == "layer_norm"
+        self.fused = fused and takes and fused_norm.fits(norm.scale.shape[0])
 
     @jax.named_scope("add_and_norm")
     def before(self, x_BTD: jax.Array) -> jax.Array:
@@ -144,5 +151,11 @@ class AddAndNorm(nnx.Module):
 
     @jax.named_scope("add_and_norm")
     def after(self, x_BTD: jax.Array, y_BTD: jax.Array, rngs: DropoutRngs | None) -> jax.Array:
+        if self.fused:
+            drops = rngs is not None and self.dropout_rate > 0
+            keys_B = row_keys(rngs, x_BTD.shape[0]) if drops else None
+            scale_D, bias_D = self.norm.scale[...], self.norm.bias[...]
+            rates = self.dropout_rate, self.norm.epsilon
+            return fused_norm.add_and_norm(x_BTD, y_BTD, keys_B, scale_D, bias_D, *rates)
         x_BTD = x_BTD + dropout(y_BTD, self.dropout_rate, rngs)
         return x_BTD if self.norm_first else self.norm(x_BTD)

@@ -26,10 +26,11 @@ from transformer.models.attention import (
     as_places,
     attention,
     dot_product_attention,
-    split_rngs,
 )
+from transformer.models.attention_blocks import split_rngs
 from transformer.models.blocks import LayerConfig
 from transformer.models.cache import Places, write_places
+from transformer.models.kernels import uses
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, join, split
@@ -72,6 +73,7 @@ class FullAttention(MultiHeadAttention):
             d_v=config.value_size,
             use_bias=config.attention_bias,
             dropout_rate=config.attention_dropout,
+            cudnn=uses(config, "cudnn_attention"),
             dtype=jnp.dtype(config.dtype),
             rngs=rngs,
         )

@@ -1,13 +1,19 @@
 """Cross-entropy with label smoothing (Section 5.4)."""
 
+import functools
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from transformer.models.numerics import at_least_float32, multiply, split
 
 MAX_POSITIONS = 2048  # of a row whose logits are in memory at once
+
+# In how many parts the positions of a row go through `output_loss` if it is blocked.
+LOSS_BLOCKS = 4
 
 
 class Loss(NamedTuple):
@@ -50,13 +56,22 @@ def output_loss(
     label_smoothing: float,
     dtype: jnp.dtype,
     bias_V: jax.Array | None = None,
+    blocked: bool = False,
 ) -> Loss:
     """`cross_entropy` of the logits hidden @ output^T + bias.
 
     A model's loss begins with its last hidden states, so that the logits, its largest array, are
-    made here and nowhere else. More than MAX_POSITIONS are taken in blocks, one after another, and
-    the backward pass computes the logits of a block again.
+    made here and nowhere else. More than MAX_POSITIONS are taken in parts, one after another, and
+    the backward pass computes their logits again.
+
+    blocked: in blocks of positions, so that they never exist as a whole. What is kept of a block
+    is the gradient of its logits, in `dtype`, in which products take it anyway; the forward pass
+    computes it, so that no logits are computed twice. `nll` then has no gradient.
     """
+    if blocked:
+        static = (label_smoothing, jnp.dtype(dtype))
+        loss, nll = _blocked(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT)
+        return Loss(loss, jax.lax.stop_gradient(nll), jnp.sum(real_BT, dtype=jnp.int32))
     if labels_BT.shape[1] > MAX_POSITIONS:
         num_blocks = -(-labels_BT.shape[1] // MAX_POSITIONS)
         sides = hidden_BTD, labels_BT, real_BT
@@ -74,3 +89,84 @@ def output_loss(
         if bias_V is not None:
             logits_BTV += bias_V[None, None]
     return cross_entropy(logits_BTV, labels_BT, real_BT, label_smoothing)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _blocked(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT):
+    arrays = hidden_BTD, labels_BT, real_BT
+    sums = [_block(static, output_VD, bias_V, *block)[:2] for block in _blocks(*arrays)]
+    return tuple(map(sum, zip(*sums, strict=True)))
+
+
+def _blocked_forward(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT):
+    dtype = static[1]
+    losses, nlls, dhidden, doutput, dbias = [], [], [], [], []
+    for hidden_BtD, *block in _blocks(hidden_BTD, labels_BT, real_BT):
+        # One block after the other, so that one at a time is in memory.
+        hidden_BtD, *_ = jax.lax.optimization_barrier((hidden_BtD, *dhidden[-1:]))
+        loss, nll, slopes_BtV = _block(static, output_VD, bias_V, hidden_BtD, *block)
+        losses.append(loss)
+        nlls.append(nll)
+        with jax.named_scope("logits"):
+            dhidden_BtD = multiply("BTV,VD->BTD", slopes_BtV, output_VD, dtype)
+            dhidden.append(dhidden_BtD.astype(hidden_BTD.dtype))
+            doutput.append(multiply("BTV,BTD->VD", slopes_BtV, hidden_BtD, dtype))
+            if bias_V is not None:
+                dbias.append(slopes_BtV.sum((0, 1), dtype=bias_V.dtype))
+    gradients = jnp.concatenate(dhidden, 1), sum(doutput), sum(dbias) if dbias else None
+    return (sum(losses), sum(nlls)), gradients
+
+
+def _blocked_backward(static, gradients, given):
+    dhidden_BTD, doutput_VD, dbias_V = jax.tree.map(
+        lambda x: x * given[0].astype(x.dtype), gradients
+    )
+    none = np.zeros(dhidden_BTD.shape[:2], jax.dtypes.float0)
+    return dhidden_BTD, doutput_VD, dbias_V, none, none
+
+
+_blocked.defvjp(_blocked_forward, _blocked_backward)
+
+
+def _blocks(*arrays_BTx: jax.Array) -> list[tuple[jax.Array, ...]]:
+    """Parts of the positions of all rows, so that every device has its rows of each part."""
+    parts = math.gcd(arrays_BTx[0].shape[1], LOSS_BLOCKS)
+    return list(zip(*(jnp.split(x, parts, axis=1) for x in arrays_BTx), strict=True))
+
+
+def _block(static, output_VD, bias_V, hidden_BTD, labels_BT, real_BT):
+    """The sums of loss and nll, and the gradient [B, T, V] of the loss with respect to logits."""
+    label_smoothing, dtype = static
+    V = output_VD.shape[0]
+    with jax.named_scope("logits"):
+        logits_BTV = multiply("BTD,VD->BTV", hidden_BTD, output_VD, dtype)
+        if bias_V is not None:
+            logits_BTV += bias_V[None, None]
+    with jax.named_scope("loss"):
+        normalizer_BT, mean_BT = _log_sum_exp_and_mean(logits_BTV)
+        label_logit_BT = jnp.take_along_axis(logits_BTV, labels_BT[..., None], 2)[..., 0]
+        nll_BT = normalizer_BT - label_logit_BT
+        loss_BT = (1 - label_smoothing) * nll_BT + label_smoothing * (normalizer_BT - mean_BT)
+        is_label_BTV = labels_BT[..., None] == jnp.arange(V)[None, None]
+        wanted_BTV = jnp.where(is_label_BTV, 1 - label_smoothing, 0) + label_smoothing / V
+        slopes_BTV = jnp.exp(logits_BTV - normalizer_BT[..., None]) - wanted_BTV
+        slopes_BTV = jnp.where(real_BT[..., None], slopes_BTV, 0).astype(dtype)
+        sums = (jnp.sum(x_BT, where=real_BT) for x_BT in (loss_BT, nll_BT))
+        return *sums, slopes_BTV
+
+
+def _log_sum_exp_and_mean(x_BTV: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both in one pass over x: a sum of exponentials follows the largest number seen so far."""
+
+    def join(first, second):
+        (max1, exps1, sum1), (max2, exps2, sum2) = first, second
+        largest = jnp.maximum(max1, max2)
+        exps = exps1 * jnp.exp(max1 - largest) + exps2 * jnp.exp(max2 - largest)
+        return largest, exps, sum1 + sum2
+
+    lowest = jnp.asarray(jnp.finfo(x_BTV.dtype).min, x_BTV.dtype)
+    zero = jnp.zeros((), x_BTV.dtype)
+    largest_BT, exps_BT, sum_BT = jax.lax.reduce(
+        (x_BTV, jnp.ones_like(x_BTV), x_BTV), (lowest, zero, zero), join, (2,)
+    )
+    return largest_BT + jnp.log(exps_BT), sum_BT / x_BTV.shape[2]

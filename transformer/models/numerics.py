@@ -54,10 +54,15 @@ def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
     if rngs is None or rate == 0:
         return x
     keys_B = row_keys(rngs, x.shape[0])
-    threshold = min(round(rate * 2**32), 2**32 - 1)
+    threshold = threshold_of(rate)
     keep = random_words(keys_B, x.shape) >= np.uint32(threshold)
     scaled = x.astype(at_least_float32(x.dtype)) * (2**32 / (2**32 - threshold))
     return jnp.where(keep, scaled, 0).astype(x.dtype)
+
+
+def threshold_of(rate: float) -> int:
+    """Random words below it, a share of `rate` of all, are those of dropped elements."""
+    return min(round(rate * 2**32), 2**32 - 1)
 
 
 def random_words(keys_B: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -72,10 +77,10 @@ def random_words(keys_B: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     place = jnp.zeros(shape, jnp.uint32)
     for axis in range(1, len(shape)):
         place = place * np.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-    return _mix(_mix(place ^ first) ^ second)
+    return mix(mix(place ^ first) ^ second)
 
 
-def _mix(x: jax.Array) -> jax.Array:
+def mix(x: jax.Array) -> jax.Array:
     """A bijection of 32-bit words in which every bit of x moves every bit of the result."""
     # Multipliers and shifts: C. Wellons, "Prospecting for Hash Functions", 2018.
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)

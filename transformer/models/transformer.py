@@ -24,6 +24,7 @@ from transformer.models.encoder_decoder import (
     segments_or_one,
 )
 from transformer.models.family import Family, Sizes
+from transformer.models.kernels import uses
 from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout
@@ -108,7 +109,16 @@ class Transformer(EncoderDecoder):
         real_BT = batch.tgt_segments_BT > 0
         labels_BT, table_VD = batch.tgt_out_BT, self._output.table_VD[...]
         bias_V = self.output_bias_V[...] if self.config.output_bias else None
-        return output_loss(y_BTD, table_VD, labels_BT, real_BT, label_smoothing, self.dtype, bias_V)
+        return output_loss(
+            y_BTD,
+            table_VD,
+            labels_BT,
+            real_BT,
+            label_smoothing,
+            self.dtype,
+            bias_V,
+            blocked=uses(self.config, "blocked_loss"),
+        )
 
     def __call__(
         self,

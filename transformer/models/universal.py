@@ -23,6 +23,7 @@ from transformer.models.cache import (
 from transformer.models.encoder_decoder import EncoderDecoder, check_shared, segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.halting import Halting
+from transformer.models.kernels import uses
 from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
@@ -64,7 +65,9 @@ class Universal(EncoderDecoder):
         inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
         y_BTD, halting, _ = self._decode(*inputs, rngs)
         real_BT, table_VD = batch.tgt_segments_BT > 0, self._output.table_VD[...]
-        loss = output_loss(y_BTD, table_VD, batch.tgt_out_BT, real_BT, label_smoothing, self.dtype)
+        blocked = uses(self.config, "blocked_loss")
+        labels_BT, eps = batch.tgt_out_BT, label_smoothing
+        loss = output_loss(y_BTD, table_VD, labels_BT, real_BT, eps, self.dtype, blocked=blocked)
         if self.config.halting == "none":
             return loss
         real = batch.src_segments_BS > 0, real_BT

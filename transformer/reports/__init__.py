@@ -1,5 +1,6 @@
 """What people read of runs.
 
-The ledger of results and its page, learning curves, and how a run differs from a published recipe.
+The ledger of results and its page, learning curves, reports on runs, pictures of attention, the
+walk-through, and how a run differs from a published recipe.
 Nothing here trains a model.
 """

@@ -310,8 +310,10 @@ def _recorded_data(
 ) -> Any:
     """The data section of a result; where the files lie is not recorded."""
     section, config = task.sections["data"], result["config"]
-    if config["data.dataset"] is None:
-        raise UserError(f"{path} is of text files; give the --workdir of its run")
+    # Treebanks have no name; they lie in --raw_dir.
+    if config.get("data.dataset", raw_dir) is None:
+        where = "" if "data.dataset" in config else ", or --raw_dir"
+        raise UserError(f"{path} is of text files; give the --workdir of its run{where}")
     names = [field.name for field in dataclasses.fields(section)]
     places = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
     return section(**{name: config.get(f"data.{name}") for name in names} | places)

@@ -15,7 +15,7 @@ from transformer.system.files import write_atomically
 
 Curve = Sequence[tuple[int, float | None]]  # steps and values; None where it was not finite
 
-_TRAINING = "train/loss"
+_TRAINING = "train/nll"  # as validation: without label smoothing
 _LABELS = {"nll": "nats per token", "bleu": "BLEU"}
 
 
@@ -27,10 +27,10 @@ def label(metric: str) -> str:
 def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]) -> None:
     """Draws the learning curves of a metrics.jsonl into a PNG file.
 
-    One panel has the training loss and the `nll` of each evaluated split; each other metric of
-    these has a panel of its own. The title is the name of the work directory. Works while the run
-    is still writing. better: which way each metric is better, "lower" or "higher". Raises UserError
-    when the file has none of these metrics.
+    One panel has the `nll` of training, which has dropout, and of each evaluated split; each other
+    metric of these has a panel of its own. The title is the name of the work directory. Works while
+    the run is still writing. better: which way each metric is better, "lower" or "higher". Raises
+    UserError when the file has none of these metrics.
     """
     curves: dict[str, list[tuple[int, float | None]]] = {_TRAINING: []}
     for line in read_metrics(metrics_path):
@@ -43,7 +43,7 @@ def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]
         if not finite:
             continue
         if name == _TRAINING:
-            panels[label("nll")]["training, as minimised"] = curve
+            panels[label("nll")]["training, with dropout"] = curve
             continue
         split, _, metric = name.removeprefix("eval/").rpartition("/")
         lower = better[metric] == "lower"

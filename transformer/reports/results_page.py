@@ -41,7 +41,7 @@ def by_data(folder: Path) -> dict[str, dict[str, Result]]:
     for path in sorted(folder.glob("*.json")):
         result = ledger.read(path)
         config = result["config"]
-        data = config["data.dataset"] or f"text files {result['data_sha256']['train'][:8]}"
+        data = config.get("data.dataset") or f"text files {result['data_sha256']['train'][:8]}"
         languages = " to ".join(v for k, v in config.items() if k.endswith("_language"))
         found[", ".join(filter(None, [data, languages]))][path.stem] = result
     return found

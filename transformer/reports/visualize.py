@@ -1,62 +1,85 @@
 """Pictures of attention: which words a trained model looks at.
 
     python -m transformer.reports.visualize --workdir=runs/demo --source="the old man sleeps ."
-    python -m transformer.reports.visualize --workdir=runs/demo --source="..." --target="..." \
-        --figure=cross.svg --attention=cross --layer=2
+    python -m transformer.reports.visualize --workdir=runs/demo --source="..." --target="..." \\
+        --figure=encoder.svg --attention=encoder --layer=2
 
 The page (attention.html) is one file that any browser opens, without a network: all layers and
 heads, as lines, as matrices or all at once; tokens or whole words; the mean of the heads; attention
-rollout. A figure, PNG or SVG, is for papers: the heads of one layer. Without --target the model's
-own translation is shown.
+rollout; below, the model's positional encodings, the masks and the learning rate. Figures, PNG or
+SVG, are for papers: the heads of one layer, or another picture of the page (--picture). Without
+--target the model's own translation is shown. BERT takes --source alone, or with --target as
+sentence B.
 """
 
 import base64
-import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import flags
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from transformer.runs import cli
-from transformer.runs.restore import define_flags
-from transformer.streams.attention_maps import (
-    SIDES,
-    Attention,
-    attention_of,
-    by_words,
-    merge_words,
+from transformer.reports.figures import (
+    Picture,
+    attention_figure,
+    draw_attention,
+    masks_figure,
+    positions_figure,
+    schedule_figure,
+    steps_figure,
 )
-from transformer.streams.model import Model
+from transformer.reports.pages import image
+from transformer.runs import cli
+from transformer.runs.restore import TrainedModel, define_flags
+from transformer.streams.attention_maps import SIDES, Attention, attention_of, by_words
 from transformer.system.errors import UserError
 from transformer.system.files import folder_allows, write_atomically
+
+__all__ = ["attention_figure", "attention_page", "pictures"]
 
 TEMPLATE = Path(__file__).with_name("attention_page.html")
 # A page of more weights than this has them in 8 bits in place of 16.
 MANY_WEIGHTS = 4_000_000
+# Masks of more tokens than these would not be readable.
+MOST_MASKED = 24
+
+# What a picture shows, for those who read the page.
+ABOUT = {
+    "steps": "How many steps the model takes to read each source token and to write each token.",
+    "positions": "What is added to the embedding of a token, position by position (Section 3.5).",
+    "masks": f"Who may attend to whom (Section 3.2.3): blue may, white may not. Here for the first "
+    f"{MOST_MASKED} tokens of this pair, in a batch with longer ones, whence the padding; and for "
+    "two sentences that share a row.",
+    "learning_rate": "The learning rate of this run; beside it that of Equation 3 (Section 5.3), "
+    "for other sizes and warm-ups.",
+}
 
 restore_model = define_flags()
 SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
 TARGET = flags.DEFINE_string("target", None, "A translation (default: the model's own).")
 OUT = flags.DEFINE_string("out", "attention.html", "The page to write; empty: none.")
 FIGURE = flags.DEFINE_string("figure", None, "A PNG or SVG file to write as well.")
-ATTENTION = flags.DEFINE_enum("attention", "cross", list(SIDES), "Which one the figure shows.")
+PICTURE = flags.DEFINE_enum("picture", "attention", ["attention", *ABOUT], "What the figure shows.")
+ATTENTION = flags.DEFINE_enum(
+    "attention", None, list(SIDES), "Which one it shows (default: cross, if there is one)."
+)
 LAYER = flags.DEFINE_integer("layer", None, "Its layer, from 1 (default: the last).")
 HEADS = flags.DEFINE_list("heads", None, "Its heads, from 1, e.g. 1,4 (default: all).")
 WORDS = flags.DEFINE_boolean("words", False, "Whether the figure has words in place of tokens.")
 
 
-def attention_page(attention: Attention, name: str, source: str, target: str) -> str:
-    """One self-contained HTML file. name: of the model."""
-    bits = 16 if sum(x.size for x in attention.maps.values()) <= MANY_WEIGHTS else 8
+def attention_page(model: TrainedModel, found: Attention, source: str, target: str) -> str:
+    """One self-contained HTML file about a pair of sentences."""
+    bits = 16 if sum(x.size for x in found.maps.values()) <= MANY_WEIGHTS else 8
     data: dict[str, Any] = {
-        "name": name,
+        "name": model.workdir.resolve().name,
         "source": source,
         "target": target,
-        "tokens": {side: getattr(attention, side) for side in ("source", "target", "inputs")},
+        "layer": found.layer,
+        "steps": {side: np.asarray(steps).tolist() for side, steps in found.steps.items()},
+        "tokens": {side: getattr(found, side) for side in ("source", "target", "inputs")},
         "maps": {
             key: {
                 "shape": weights.shape,
@@ -65,73 +88,43 @@ def attention_page(attention: Attention, name: str, source: str, target: str) ->
                 "bits": bits,
                 "data": _packed(weights, bits),
             }
-            for key, weights in attention.maps.items()
+            for key, weights in found.maps.items()
         },
     }
     # Within a script element only these could end it, or begin a comment.
     text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return TEMPLATE.read_text().replace("__DATA__", text)
+    drawn = {name: draw() for name, draw in pictures(model, found).items()}
+    more = "".join(
+        f"<h2>{name.replace('_', ' ').capitalize()}</h2><p>{ABOUT[name]}</p>"
+        f'<div class="wide">{image(picture.drawn("png"), ABOUT[name])}</div>'
+        for name, picture in drawn.items()
+        if picture
+    )
+    return TEMPLATE.read_text().replace("__PICTURES__", more).replace("__DATA__", text)
 
 
-def attention_figure(
-    model: Model,
-    source: str,
-    target: str | None = None,
-    *,
-    attention: str = "cross",
-    layer: int | None = None,
-    heads: list[int] | None = None,
-    words: bool = False,
-) -> Figure:
-    """The heads of a layer as matrices, queries down and keys across; a notebook shows it.
-
-    attention: "encoder", "decoder" or "cross". layer, heads: from 1; default: the last, and all.
-    Raises UserError for those that there are not.
-    """
-    return _figure(model.attention(source, target), attention, layer, heads, words)
+def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Picture | None]]:
+    """What there is beside attention, by name; drawing may find that there is nothing to draw."""
+    config = model.config.model
+    drawn = {
+        "positions": lambda: positions_figure(model),
+        "masks": lambda: masks_figure(found.source[:MOST_MASKED], found.target[:MOST_MASKED]),
+        "learning_rate": lambda: schedule_figure(model.config),
+    }
+    if found.steps:
+        limits = config.encoder_steps, config.decoder_steps
+        return {"steps": lambda: steps_figure(found, limits), **drawn}
+    return drawn
 
 
-def _figure(found: Attention, name: str, layer: int | None, heads: Any, words: bool) -> Figure:
-    if name not in found.maps:
-        raise UserError(f"the model has no attention {name!r}; it has: {', '.join(found.maps)}")
-    weights_LHQK = found.maps[name]
-    L, H = weights_LHQK.shape[:2]
-    layer = L if layer is None else layer
-    heads = list(range(1, H + 1)) if heads is None else heads
-    if not 1 <= layer <= L:
-        raise UserError(f"layer {layer} is asked for; the model has 1 to {L}")
-    for head in heads:
-        if not 1 <= head <= H:
-            raise UserError(f"head {head} is asked for; the model has 1 to {H}")
-    queries, keys = found.tokens(name)
-    weights_hQK = weights_LHQK[layer - 1, [head - 1 for head in heads]]
-    names = [[token.text for token in tokens] for tokens in (queries, keys)]
-    if words:
-        names, members = zip(*map(by_words, (queries, keys)), strict=True)
-        weights_hQK = merge_words(weights_hQK, *members)
-    columns = min(4, len(heads))
-    rows = -(-len(heads) // columns)
-    across, down = (max(1.6, 0.24 * len(side)) for side in (names[1], names[0]))
-    figure = Figure(figsize=(columns * across + 1.2, rows * (down + 0.9) + 0.3))
-    FigureCanvasAgg(figure)
-    figure.set_layout_engine("constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for panel in panels[len(heads) :]:
-        panel.axis("off")
-    for i, (panel, head) in enumerate(zip(panels, heads)):
-        panel.imshow(weights_hQK[i], cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        texts = [[text.replace("$", r"\$") for text in side] for side in names]
-        panel.set_xticks(
-            range(len(texts[1])),
-            texts[1],
-            rotation=60,
-            fontsize=8,
-            ha="right",
-            rotation_mode="anchor",
-        )
-        is_first = i % columns == 0
-        panel.set_yticks(range(len(texts[0])), texts[0] if is_first else [], fontsize=8)
-        panel.set_title(f"layer {layer}, head {head}", fontsize=9)
+def _figure(model: TrainedModel, found: Attention, heads: list[int] | None) -> Picture:
+    """The one that the flags ask for."""
+    if PICTURE.value == "attention":
+        return draw_attention(found, ATTENTION.value, LAYER.value, heads, WORDS.value)
+    drawn = pictures(model, found)
+    figure = drawn[PICTURE.value]() if PICTURE.value in drawn else None
+    if figure is None:
+        raise UserError(f"{model.workdir} has a model without {PICTURE.value}; choose another")
     return figure
 
 
@@ -161,14 +154,14 @@ def main() -> None:
     model = restore_model()
     found = attention_of(model, SOURCE.value, TARGET.value)
     target = TARGET.value or " ".join(by_words(found.target[:-1])[0])
-    content = io.BytesIO()
     if picture:  # first, since it may be refused
-        figure = _figure(found, ATTENTION.value, LAYER.value, heads, WORDS.value)
-        figure.savefig(content, format=picture.suffix[1:].lower(), dpi=150)
-        write_atomically(picture, content.getvalue())
+        figure = _figure(model, found, heads)
+        write_atomically(picture, figure.drawn(picture.suffix[1:].lower()))
+        if not figure.fonts.complete:
+            print("some letters are in no font of this machine; install one, such as Noto")
         print(f"wrote {picture}")
     if page:
-        write_atomically(page, attention_page(found, model.workdir.name, SOURCE.value, target))
+        write_atomically(page, attention_page(model, found, SOURCE.value, target))
         print(f"wrote {page}")
 
 

@@ -13,13 +13,16 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from absl import app, flags, logging
 
-from transformer.runs.experiment import check_field
+from transformer.runs import help
+from transformer.runs.experiment import is_run, type_of_field
+from transformer.runs.provenance import ROOT
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
@@ -33,7 +36,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
 
     A script with a --config flag, defined without a default, gives its default here:
     `config_flags` would read it while the flag is being defined, outside of our reach. A --workdir
-    with a run comes with a config of its own.
+    with a run comes with a config of its own; else a run to begin with, training.init_from, does.
     """
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_handler().setFormatter(python_logging.Formatter("warning: %(message)s"))
@@ -48,18 +51,21 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
-        workdir = _workdir_with_a_run(sys.argv)
-        config = f"{OWN_CONFIG}:{workdir}" if workdir else default_config
+        run_with_it = _run_whose_config_counts(sys.argv)
+        config = f"{OWN_CONFIG}:{run_with_it}" if run_with_it else default_config
         sys.argv.insert(1, f"--config={config}")
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
         with one_line_errors():
+            if help.is_asked_for(argv):
+                print(help.text())
+                sys.stdout.flush()  # a reader that is gone shows here
+                sys.exit(0)
             given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
             overrides = [override[1] for override in given if override]
-            for override in overrides:
-                check_field(override)
+            types = {override: type_of_field(override) for override in overrides}
             try:
-                rest = flags.FLAGS(list(argv))
+                rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
             except flags.Error as error:
                 raise UserError(f"{error}; see --help and configs/base.py") from error
             except AttributeError as error:
@@ -94,10 +100,28 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     app.run(guarded, flags_parser=parse)
 
 
-def _workdir_with_a_run(argv: Sequence[str]) -> str | None:
-    given = [re.match(r"--?workdir(?:=(.*))?$", arg) for arg in argv]
-    found = [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
-    return found[-1] if found and (Path(found[-1]) / "config.json").is_file() else None
+def _whole(arg: str, types: Mapping[str, Any]) -> str:
+    """1e5 as 100000, where a field is a whole number."""
+    match = re.fullmatch(r"(--?config\.(.*)=)(\d+(?:\.\d+)?e\+?\d+)", arg, re.I)
+    if not match or types[match[2]] not in (int, int | None) or float(match[3]) % 1:
+        return arg
+    return f"{match[1]}{float(match[3]):.0f}"
+
+
+def _of_the_package(arg: str) -> str:
+    """--config=configs/base.py also where the package is installed and there is no such folder."""
+    flag, _, path = arg.partition("=")
+    is_ours = flag.lstrip("-") == "config" and (ROOT / path).is_file()
+    return f"{flag}={ROOT / path}" if is_ours and not Path(path).exists() else arg
+
+
+def _run_whose_config_counts(argv: Sequence[str]) -> str | None:
+    for flag in ("workdir", "config.training.init_from"):
+        given = [re.match(rf"--?{re.escape(flag)}(?:=(.*))?$", arg) for arg in argv]
+        found = [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
+        if found and is_run(folder := Path(found[-1]).expanduser()):
+            return str(folder)
+    return None
 
 
 @contextlib.contextmanager

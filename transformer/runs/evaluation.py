@@ -1,24 +1,103 @@
-"""A trained model on a split: what it makes of it, written to the work directory."""
+"""A trained model on a split or a test set: what it makes of it, written to the work directory."""
 
 import contextlib
+import dataclasses
 import json
+import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.data.test_sets import TestSet
+from transformer.runs import experiment
 from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
+from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.tasks import seq2seq
 from transformer.tasks.task import Outputs
+
+LATEST = "latest"  # below WORKDIR/eval: a link to the folder that was written last
 
 
 def evaluate(model: TrainedModel, split: str) -> Outputs:
     """Outputs for a split, by the devices of all processes; process 0 prints and writes them."""
+    with _told(model, split) as progress:
+        start = time.monotonic()
+        outputs = model.task.evaluate(model.params, model.extra, split, progress)
+    _write(model, split, outputs, time.monotonic() - start)
+    return outputs
+
+
+def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
+    """As `evaluate`, for a test set that the config does not name."""
+    check_task(model.workdir, model.config)
+    with _told(model, test.name) as progress:
+        start = time.monotonic()
+        hypotheses = model.task.translate(
+            model.params, model.extra, test.sources, lambda done: progress(done, len(test.sources))
+        )
+    data = model.task.data
+    outputs = seq2seq.score_test_set(data.target_language, data.is_tokenized, test, hypotheses)
+    _write(model, test.name, outputs, time.monotonic() - start)
+    return outputs
+
+
+def name_of(model: TrainedModel, of: str) -> str:
+    """A folder below WORKDIR/eval: what was evaluated, and in what it was not as by default."""
+    parts = [of]
+    default = model.checkpoint if (model.workdir / experiment.EXPORTED).exists() else "best"
+    if model.checkpoint == "average" != default:
+        parts.append(f"average-{len(model.steps)}-at-{model.steps[-1]}")
+    elif model.checkpoint != default:
+        parts.append(f"step-{model.steps[-1]}")
+    if model.config.decoding:
+        usual, asked = model.config.decoding, model.task.translator.config
+        for field in dataclasses.fields(usual):
+            value = getattr(asked, field.name)
+            if value != getattr(usual, field.name):
+                parts.append(f"{field.name}={value}")
+    return "-".join(parts + (["ensemble"] if model.others else []))
+
+
+def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:
+    """WORKDIR/eval/<name>/: the texts, one example a line, and scores.json last."""
+    directory = workdir / "eval" / name.replace("/", "_")
+    directory.mkdir(parents=True, exist_ok=True)
+    for text, lines in outputs.texts.items():
+        write_atomically(directory / f"{text}.txt", one_a_line(lines))
+    for file, content in outputs.files.items():
+        write_atomically(directory / file, content)
+    write_atomically(directory / "scores.json", json.dumps(scores, indent=2) + "\n")
+    latest, new = directory.with_name(LATEST), directory.with_name(f"{LATEST}.{os.getpid()}.tmp")
+    with contextlib.suppress(OSError):  # file systems of buckets have no links
+        new.unlink(missing_ok=True)
+        new.symlink_to(directory.name)
+        new.replace(latest)
+    return directory
+
+
+def one_a_line(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def check_task(workdir: Path, config: experiment.Experiment) -> None:
+    """Raises UserError for a run that knows no test sets but its splits."""
+    if config.task.name != "seq2seq":
+        raise UserError(
+            f"{workdir} is a run of the task {config.task.name}, and test sets by file or name are "
+            "for seq2seq; give --split alone"
+        )
+
+
+@contextlib.contextmanager
+def _told(model: TrainedModel, of: str) -> Iterator[Callable[[int, int], None]]:
+    """Prints what is evaluated; gives a function that is told how far that is."""
     steps = ", ".join(map(str, model.steps))
     others = "".join(f" with {other.workdir}" for other in model.others)
-    print(f"{model.workdir} at step {steps}{others}; {split}", flush=True)
-    start = time.monotonic()
+    print(f"{model.workdir} at step {steps}{others}; {of}", flush=True)
     with contextlib.ExitStack() as stack:
         bars: list[Progress] = []
 
@@ -28,37 +107,30 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
                     bars.append(stack.enter_context(Progress(total, initial=0)))
                 bars[0].update(done)
 
-        outputs = model.task.evaluate(model.params, model.extra, split, progress)
-    seconds = time.monotonic() - start
+        yield progress
+
+
+def _write(model: TrainedModel, of: str, outputs: Outputs, seconds: float) -> None:
     if not distributed.is_first():
-        return outputs
+        return
     count = len(outputs.texts["hypotheses"])
     scores = {
         **outputs.scores,
-        "split": split,
+        "split": of,
         "examples": count,
         "seconds": round(seconds, 1),
         **model.provenance(),
     }
-    name = f"{split}-ensemble" if model.others else split
-    directory = write_outputs(model.workdir, name, outputs, scores)
+    folder = write_outputs(model.workdir, name_of(model, of), outputs, scores)
     print(outputs.examples)
-    for name, score in outputs.scores.items():
-        kind = score["signature"] if "signature" in score else score["definition"]
-        print(f"{name:40} {score['score']:6.2f}  {kind}")
-    print(f"{count} examples in {seconds:.1f} s; texts and scores in {directory}")
-    return outputs
+    print(table(outputs))
+    print(f"{count} examples in {seconds:.1f} s; texts and scores in {folder}")
 
 
-def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:
-    """WORKDIR/eval/<name>/: the texts, one example a line, and scores.json last."""
-    directory = workdir / "eval" / name.replace("/", "_")
-    directory.mkdir(parents=True, exist_ok=True)
-    for text, lines in outputs.texts.items():
-        write_atomically(directory / f"{text}.txt", one_a_line(lines))
-    write_atomically(directory / "scores.json", json.dumps(scores, indent=2) + "\n")
-    return directory
-
-
-def one_a_line(lines: list[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+def table(outputs: Outputs) -> str:
+    """The scores, a line each."""
+    lines = []
+    for name, found in outputs.scores.items():
+        kind = found["signature"] if "signature" in found else found["definition"]
+        lines.append(f"{name:40} {found['score']:6.2f}  {kind}")
+    return "\n".join(lines)

@@ -148,18 +148,32 @@ def fields_marked(config: Experiment, flag: str, default: bool) -> dict[str, boo
     }
 
 
-def check_field(path: str) -> None:
-    """Raises UserError unless `path`, such as model.d_model, names a field of some config."""
-    sections: dict[str, set[str]] = {}
+def type_of_field(path: str) -> Any:
+    """Of a field such as model.d_model; raises UserError unless some config has it.
+
+    None for a whole section.
+    """
+    sections: dict[str, dict[str, Any]] = {}
     for task in TASKS:
         for family in FAMILIES:
             for name, section in _section_types(task, family).items():
-                fields = {field.name for field in dataclasses.fields(section)}
-                sections[name] = sections.setdefault(name, set()) | fields
+                types = {field.name: field.type for field in dataclasses.fields(section)}
+                sections[name] = sections.get(name, {}) | types
     section, _, field = path.partition(".")
     _check_keys([section], sections, "")
-    if field:
-        _check_keys([field], sorted(sections[section]), f"{section}.")
+    if not field:
+        return None
+    _check_keys([field], sorted(sections[section]), f"{section}.")
+    return sections[section][field]
+
+
+def is_run(directory: Path) -> bool:
+    """Whether it has a run's config. A folder of Hugging Face's has another of that name."""
+    path = directory / "config.json"
+    try:
+        return path.is_file() and '"training"' in path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return True  # which `load` explains
 
 
 def load(workdir: Path) -> Experiment:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,32 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.tasks.task import TrainedTask
 from transformer.training.step import initial_params
+
+
+def with_its_model(config: Experiment, workdir: Path, given: Collection[str]) -> Experiment:
+    """The config with the model and the tokenizer of training.init_from.
+
+    given: fields that are set by flags, such as model.d_model, and stay. `load` refuses what does
+    not fit. A run that has begun has them in its own config.
+    """
+    origin = Path(config.training.init_from).expanduser()
+    source = workdir if (workdir / "config.json").exists() else origin
+    if not experiment.is_run(source):
+        return config  # a folder of the hub; or nothing, as `load` will say
+    other = experiment.load(source)
+    is_other_family = other.model.family != config.model.family
+    if is_other_family and not any(name.startswith("model.") for name in given):
+        config = dataclasses.replace(config, model=other.model)
+    fields, found = experiment.flat(config), _what_is_shared(other)
+    changes = {
+        name: value
+        for name, value in found.items()
+        if name in fields and name not in given and fields[name] != value
+    }
+    if changes:
+        said = ", ".join(f"{name}={value}" for name, value in changes.items())
+        print(f"initial  as in {source}: {said}")
+    return experiment.with_fields(config, changes)
 
 
 def is_kept(workdir: Path) -> bool:

@@ -1,24 +1,34 @@
 """What a run says of itself as it goes on: metrics, totals, lines for people."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer.runs.experiment import Experiment, flat
 from transformer.runs.metrics import MetricsWriter, read_metrics
 from transformer.runs.progress import Progress
+from transformer.runs.tracking import WandbWriter
 from transformer.system import distributed
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+from transformer.tasks.task import Examples, find_task
 from transformer.training.divergence import Monitor
 from transformer.training.step import StepMetrics
+
+SECONDS_BETWEEN_PICTURES = 30.0
 
 
 class Window:
     """The updates since the last line of the log; its notes go into checkpoints."""
 
     def __init__(self, notes: dict[str, Any] | None = None):
-        new = {"loss": 0.0, "nll": 0.0, "tokens": 0, "grad_norm": 0.0, "updates": 0, "terms": {}}
+        new = {"loss": 0.0, "tokens": 0, "grad_norm": 0.0, "updates": 0, "terms": {}}
         self._sums = notes or new
+        if "nll" in self._sums:  # in a checkpoint of an earlier commit
+            self._sums["terms"]["nll"] = self._sums.pop("nll")
         # Of this process alone, so not in the notes:
         self._start = time.monotonic()
         self._updates_here = 0
@@ -38,23 +48,23 @@ class Window:
         self._updates_here += 1
         self._tokens_here += num_tokens
         self._wait += wait
+        sums = self._sums
+        for name in metrics.terms:  # logged as not a number if all updates are skipped
+            sums["terms"].setdefault(name, 0.0)
         if metrics.skipped:
             return
-        sums = self._sums
         sums["loss"] += float(metrics.loss)
-        sums["nll"] += float(metrics.nll)
         sums["tokens"] += int(metrics.tokens)
         sums["grad_norm"] += float(metrics.grad_norm)
         sums["updates"] += 1
         for name, value in metrics.terms.items():
-            sums["terms"][name] = sums["terms"].setdefault(name, 0.0) + float(value)
+            sums["terms"][name] += float(value)
 
     def summary(self) -> dict[str, float]:
         """The values to log; without any update that was not skipped, they are not numbers."""
         tokens, updates = (self._sums[name] or math.nan for name in ("tokens", "updates"))
         return {
             "train/loss": self._sums["loss"] / tokens,
-            "train/nll": self._sums["nll"] / tokens,
             **{f"train/{name}": value / tokens for name, value in self._sums["terms"].items()},
             "train/grad_norm": self._sums["grad_norm"] / updates,
             "train/tokens_per_second": self._tokens_here / (time.monotonic() - self._start),
@@ -65,6 +75,7 @@ class Window:
 class RunLog:
     """Writes metrics and shows progress, in process 0; in the others it does nothing.
 
+    draw: makes the picture of the learning curves anew.
     schedule: the learning rate of the n-th update that was not skipped.
     flops_per_token, peak: of training, and of all devices together; None where not known.
     """
@@ -72,31 +83,47 @@ class RunLog:
     def __init__(
         self,
         workdir: Path,
-        steps: int,
+        config: Experiment,
         schedule: Callable[[int], float],
         flops_per_token: float,
         peak: float | None,
         start_time: float,
+        draw: Callable[[], None],
     ):
-        self._workdir, self._steps = workdir, steps
-        self._schedule = schedule
+        self._workdir, self._config = workdir, config
+        self._shown, self._schedule = find_task(config.task.name).shown, schedule
         self._flops_per_token, self._peak = flops_per_token, peak
         self._start_time = start_time
+        self._draw, self._drawn_at = draw, time.monotonic()
         self._metrics: MetricsWriter | None = None
+        self._wandb: WandbWriter | None = None
         self._progress: Progress | None = None
         self._tokens, self._seconds_before = 0.0, 0.0
 
     def open(self, step: int, *, evaluated: bool) -> None:
         """Takes up the log where the run stands; what later steps wrote is removed."""
         if distributed.is_first():
-            self._metrics = MetricsWriter(self._workdir, first_step=step, evaluated=evaluated)
-            self._progress = Progress(self._steps, initial=step)
+            fields, project = flat(self._config), self._config.training.wandb
+            metrics = find_task(self._config.task.name).metrics
+            outcomes = ["train/nll", *(f"eval/validation/{name}" for name in metrics)]
+            self._metrics = MetricsWriter(
+                self._workdir,
+                first_step=step,
+                evaluated=evaluated,
+                fields=fields,
+                outcomes=outcomes,
+            )
+            if project and not self._wandb:
+                self._wandb = WandbWriter(project, self._workdir, fields)
+            self._progress = Progress(self._config.training.steps, initial=step)
             self._tokens, self._seconds_before = self._last_totals(step)
 
     def close(self) -> None:
         if self._metrics:
             self._metrics.close()
             self._progress.close()
+            if self._wandb:
+                self._wandb.close()
 
     def print(self, text: str) -> None:
         """Prints a message above the progress bar."""
@@ -117,18 +144,37 @@ class RunLog:
         speed = values["train/tokens_per_second"]
         if self._peak is not None:
             values["train/mfu"] = self._flops_per_token * speed / self._peak
-        self._metrics.write(step, values)
-        self._progress.update(step, loss=values["train/loss"], tokens_per_second=speed)
+        self._write(step, values)
+        shown = {name: values[f"train/{name}"] for name in self._shown}
+        self._progress.update(step, **shown, tokens_per_second=speed)
 
-    def validation(self, step: int, scores: Mapping[str, float], examples: str) -> None:
-        """Logs the metrics of a validation, and shows examples if there are any."""
+    def validation(self, step: int, scores: Mapping[str, float], examples: Examples) -> None:
+        """Logs the metrics of a validation, and shows examples if there are any.
+
+        Pictures go to WORKDIR/<name>/<step>.png, and to TensorBoard.
+        """
         if not self._metrics:
             return
-        if examples:
-            self.print(f"step {step}, validation:\n{examples}")
-        self._metrics.write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
+        if examples.text:
+            self.print(f"step {step}, validation:\n{examples.text}")
+        self._write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
+        for name, picture in examples.pictures.items():
+            try:
+                write_atomically(self._workdir / name / f"{step:08}.png", picture.png)
+            except UserError as error:  # a full disk does not end the run
+                self.print(f"warning: {error}")
+            self._metrics.write_picture(step, name, picture)
+        if time.monotonic() - self._drawn_at >= SECONDS_BETWEEN_PICTURES:
+            with contextlib.suppress(OSError, UserError):  # no reason to end
+                self._draw()
+            self._drawn_at = time.monotonic()
         shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
         self.print(f"step {step}: validation {shown}")
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        self._metrics.write(step, values)
+        if self._wandb:
+            self._wandb.write(step, values)
 
     def rewind(self, step: int, *, evaluated: bool) -> None:
         """The run is back at `step`: see MetricsWriter.rewind."""

@@ -14,7 +14,7 @@ from transformer.system.compilation import Compilations
 from transformer.system.errors import UserError
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.tasks.task import Metric, TrainingTask
-from transformer.training.divergence import norms_by_layer, write_report
+from transformer.training.divergence import write_report
 from transformer.training.step import TrainingConfig
 
 TRIES_AT_THE_END, SECONDS_BETWEEN_TRIES = 60, 10.0  # to save the last checkpoint
@@ -155,9 +155,7 @@ class Loop:
     def report_divergence(self, at: RunState, workdir: Path) -> NoReturn:
         path, bad = workdir / "divergence.json", at.monitor.bad
         with self.compilations.allowed():
-            batch, _ = self.task.batch(bad[0].batch)
-            model, smoothing = self.task.task.model, self.config.label_smoothing
-            norms = norms_by_layer(model, at.train, batch, smoothing)
+            norms = self.task.norms(at.train, bad[0].batch)
         if distributed.is_first():
             examples = [self.task.examples(update.batch) for update in bad]
             write_report(path, at.monitor, examples, norms)

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from socket import gethostname
@@ -15,8 +15,10 @@ from typing import Any, Self
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import RecordWriter
+from tensorboardX.summary import hparams
 from tqdm import tqdm
 
+from transformer.data.pictures import Picture
 from transformer.system.errors import UserError
 
 
@@ -53,6 +55,7 @@ class MetricsWriter:
 
     first_step: the step of the checkpoint that the run continues from, 0 for a fresh start.
     evaluated: whether the run had evaluated that checkpoint before it stopped.
+    fields: the config's, which TensorBoard shows beside the metrics named in `outcomes`.
 
     What an earlier start wrote beyond that is removed (in TensorBoard, hidden). So in the end
     metrics.jsonl is the same as if nothing had been interrupted, provided that the training
@@ -66,7 +69,15 @@ class MetricsWriter:
     is not what `read_metrics` expects. In a job of many processes only one may have a writer.
     """
 
-    def __init__(self, workdir: Path, *, first_step: int, evaluated: bool):
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        first_step: int,
+        evaluated: bool,
+        fields: Mapping[str, Any] | None = None,
+        outcomes: Sequence[str] = (),
+    ):
         workdir.mkdir(parents=True, exist_ok=True)
         self._path = workdir / "metrics.jsonl"
         self._held: list[dict[str, Any]] = []  # lines to append
@@ -79,6 +90,8 @@ class MetricsWriter:
         name = f"events.out.tfevents.{int(time())}.{gethostname()}.{number:04}"
         self._events: RecordWriter | None = RecordWriter(str(workdir / name))
         self._add_event(Event(wall_time=time(), file_version="brain.Event:2"))
+        for summary in hparams(fields, dict.fromkeys(outcomes)) if fields else ():
+            self._add_event(Event(wall_time=time(), summary=summary))
         self._hide_later_events(first_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -95,6 +108,17 @@ class MetricsWriter:
         self._flush()
         scalars = [Summary.Value(tag=name, simple_value=v) for name, v in values.items()]
         self._add_event(Event(step=int(step), wall_time=time(), summary=Summary(value=scalars)))
+
+    def write_picture(self, step: int, name: str, picture: Picture) -> None:
+        """Shows a picture in TensorBoard."""
+        image = Summary.Image(
+            height=picture.height,
+            width=picture.width,
+            colorspace=3,
+            encoded_image_string=picture.png,
+        )
+        summary = Summary(value=[Summary.Value(tag=name, image=image)])
+        self._add_event(Event(step=int(step), wall_time=time(), summary=summary))
 
     def rewind(self, step: int, *, evaluated: bool) -> None:
         """Removes what later steps than `step` wrote, all if it is 0: the run is back there.

@@ -1,7 +1,6 @@
 """A trained model, restored from its work directory and ready for use."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -11,11 +10,10 @@ from absl import flags
 
 from transformer.decoding.translation import DecodingConfig
 from transformer.models.functional import Params
-from transformer.runs import experiment
+from transformer.runs import experiment, fields
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
-from transformer.runs.provenance import ROOT
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, replicated
@@ -31,7 +29,7 @@ class TrainedModel:
     config: Experiment  # as in WORKDIR/config.json
     task: TrainedTask
     steps: list[int]  # of the checkpoint, or of those averaged
-    checkpoint: str  # which of CHECKPOINTS these are
+    checkpoint: str  # which of CHECKPOINTS these are, or a step
     last_step: int  # that the run has a checkpoint of
     stopped_early: bool  # by training.patience
     params: Params | list[Params]  # of an ensemble: those of each model
@@ -64,14 +62,11 @@ def define_flags() -> Callable[..., TrainedModel]:
     """
     string, integer = flags.DEFINE_string, flags.DEFINE_integer
     workdir = string("workdir", None, "The work directory of a training run.")
-    ensemble = flags.DEFINE_list(
-        "ensemble", None, "More work directories, whose models decode together with --workdir's."
-    )
-    checkpoint = flags.DEFINE_enum(
+    checkpoint = string(
         "checkpoint",
         None,
-        CHECKPOINTS,
-        "Which parameters to use (default: the best, or those that were exported).",
+        "Which parameters to use: best, last, average, or a step such as 1000 (default: the best, "
+        "or those that were exported).",
     )
     average_last = integer(
         "average_last",
@@ -79,10 +74,16 @@ def define_flags() -> Callable[..., TrainedModel]:
         "Checkpoints to average (default: the last 5, or all if fewer).",
         lower_bound=1,
     )
+    ensemble = flags.DEFINE_list(
+        "ensemble", None, "More work directories, whose models decode together with --workdir's."
+    )
     overrides = {
         **{f"decoding.{name}": flag for name, flag in _decoding_flags().items()},
-        "data.data_dir": string("data_dir", None, "Overrides the run's data.data_dir."),
-        "data.raw_dir": string("raw_dir", None, "Overrides the run's data.raw_dir."),
+        "data.data_dir": string(
+            "data_dir", None, "Where TFDS keeps data sets and we keep the tokenised text."
+        ),
+        "data.raw_dir": string("raw_dir", None, "A local folder with the raw files."),
+        "task.features": string("features", None, "The classifier that scores of images are over."),
     }
 
     def restore_chosen(**instead: Any) -> TrainedModel:
@@ -113,28 +114,13 @@ def _decoding_flags() -> dict[str, flags.FlagHolder]:
         float: flags.DEFINE_float,
         str: flags.DEFINE_string,
     }
-    comments = _comments((ROOT / "configs" / "base.py").read_text(encoding="utf-8"))
+    comments = fields.comments(fields.BASE)
     defined = {}
     for field in dataclasses.fields(DecodingConfig):
         kind = next(kind for kind in kinds if kind in (field.type, *get_args(field.type)))
         comment = comments[f"decoding.{field.name}"]
-        defined[field.name] = kinds[kind](field.name, None, f"{comment}. Overrides the config.")
+        defined[field.name] = kinds[kind](field.name, None, f"{comment}.")
     return defined
-
-
-def _comments(source: str) -> dict[str, str]:
-    """What a config file says of each field, as decoding.beam_size, above it and beside it.
-
-    A field of which it says nothing shares what is said of the one before.
-    """
-    found, above, words = {}, [], ""
-    for line in source.splitlines():
-        if match := re.fullmatch(r" *config\.(\w+\.\w+) = [^#]*(?:# (.*))?", line):
-            words = " ".join([*above, match[2] or ""]).strip().removesuffix(".") or words
-            found[match[1]] = words[:1].upper() + words[1:]
-        comment = re.fullmatch(r" *# (.*)", line)
-        above = [*above, comment[1]] if comment else []
-    return found
 
 
 def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
@@ -179,12 +165,16 @@ def restore(
     average_last: int | None = None,
     overrides: dict[str, Any] | None = None,
 ) -> TrainedModel:
-    """Restores the 'last' or 'best' checkpoint, or the 'average' of the last few.
+    """Restores the 'last' or 'best' checkpoint, that of a step, or the 'average' of the last few.
 
     An export holds one set of parameters, and no other can be asked for.
     overrides: values for fields of the config, such as decoding.beam_size; None leaves a field
       as it is.
     """
+    if checkpoint and checkpoint not in CHECKPOINTS and not checkpoint.isdecimal():
+        raise UserError(
+            f"--checkpoint={checkpoint}: it must be {', '.join(CHECKPOINTS)}, or a step"
+        )
     config = experiment.load(workdir)
     check_seal(workdir)
     kind = find_task(config.task.name)
@@ -247,6 +237,13 @@ def _chosen(
         raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
     last_step = steps[-1]
     patience = checkpoints.patience(last_step)
+    if checkpoint.isdecimal():
+        if int(checkpoint) not in steps:
+            raise UserError(
+                f"{workdir} has no checkpoint of step {checkpoint}; it has: "
+                f"{', '.join(map(str, steps))} (training.keep_last says how many are kept)"
+            )
+        return [int(checkpoint)], last_step, patience
     if checkpoint != "average":
         steps = [last_step if checkpoint == "last" else checkpoints.best_step()]
         return steps, last_step, patience

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,23 +24,34 @@ from transformer.runs.updates import Updates
 from transformer.system import distributed
 from transformer.system.compilation import Compilations, memory_summary, units
 from transformer.system.errors import UserError
+from transformer.system.files import write_json
 from transformer.system.hardware import memory_limit, memory_of_host, peak_flops
 from transformer.system.locks import lock_workdir
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.profiling import Profile
-from transformer.system.sharding import bytes_per_device, make_mesh, state_sharding
-from transformer.tasks.task import TrainingTask, find_task
-from transformer.training.optimizers import make_optimizer
+from transformer.system.sharding import (
+    bytes_per_device,
+    data_mesh,
+    make_mesh,
+    state_sharding,
+    without_a_rule,
+)
+from transformer.tasks.task import FACTS, TrainingTask, find_task
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, abstract_state, init_state
 
 
 def run(
-    config: Experiment, workdir: Path, profiled: range = range(0), start: Mapping | None = None
+    config: Experiment,
+    workdir: Path,
+    profiled: range = range(0),
+    start: Mapping | None = None,
+    draw: Callable[[], None] = lambda: None,
 ) -> None:
     """Trains to the end, or until told to stop; then the process ends with code 75.
 
     profiled: the steps to trace. start: what WORKDIR/starts.jsonl says of this start.
+    draw: makes pictures of metrics.jsonl; called after validations.
     """
     if distributed.from_first(lambda: config.sha256) != config.sha256:
         raise UserError(
@@ -51,7 +62,7 @@ def run(
         with StopRequest() as stop, contextlib.ExitStack() as stack:
             if distributed.is_first():
                 stack.enter_context(lock_workdir(workdir))
-            train(config, workdir, stop, profiled, start)
+            train(config, workdir, stop, profiled, start, draw)
     except Stopped as stopped:
         if stopped.together:
             distributed.leave()
@@ -69,6 +80,7 @@ def train(
     stop: StopRequest,
     profiled: range = range(0),
     start: Mapping[str, Any] | None = None,
+    draw: Callable[[], None] = lambda: None,
 ) -> None:
     """Trains to the end, from the newest checkpoint if there is one."""
     start_time = time.monotonic()
@@ -91,16 +103,10 @@ def train(
         _check_memory(config, task.task.model, mesh)
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
-        optimizer = make_optimizer(config.optimizer, schedule)
+        optimizer = kind.make_optimizer(config, schedule)
 
         # 2. The work directory.
-        if first:
-            seal(workdir, {"config.json": config.to_json()})
-            experiment.save(workdir, config)
-            task.task.save(workdir)
-            seal(workdir)
-        if origin:
-            init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
+        _begin(workdir, config, task, origin)
         metric = kind.metrics[training.best_metric]
         checkpoints = stack.enter_context(
             contextlib.closing(
@@ -138,11 +144,12 @@ def train(
         peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
         log = RunLog(
             workdir,
-            training.steps,
+            config,
             lambda n: float(rate(n)),
             task.flops / task.num_tokens,
             peak and peak * mesh.size,
             start_time,
+            draw,
         )
         stack.callback(log.close)
         log.open(at.step, evaluated=at.is_evaluated)
@@ -171,6 +178,36 @@ def train(
     if bad := len(at.monitor.bad):
         print(f"warning: the last {bad} updates were bad", file=sys.stderr)
     print(f"done     {at.step} steps; python evaluate.py --workdir={workdir} --split=test")
+
+
+def prepare(config: Experiment, workdir: Path) -> None:
+    """What `train` does before it needs its devices: the data, and a work directory to begin in.
+
+    For clusters whose nodes with devices have no network. One process on any machine does it.
+    """
+    with lock_workdir(workdir):
+        experiment.check_workdir(workdir, config)
+        check_seal(workdir)
+        origin = _origin(config, workdir)
+        mesh = data_mesh(jax.local_devices()[:1])
+        kind = find_task(config.task.name)
+        task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
+        _begin(workdir, config, task, origin)
+    print(f"prepared {workdir}; python train.py --workdir={workdir}")
+
+
+def _begin(
+    workdir: Path, config: Experiment, task: TrainingTask, origin: TrainedModel | None
+) -> None:
+    """Writes what a run has before its first checkpoint."""
+    if distributed.is_first():
+        seal(workdir, {"config.json": config.to_json()})
+        experiment.save(workdir, config)
+        task.task.save(workdir)
+        seal(workdir)
+        write_json(workdir / FACTS, task.facts()._asdict())
+    if origin:
+        init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
 
 
 class Programs(NamedTuple):
@@ -202,6 +239,11 @@ def prepare_programs(config: Experiment, task: TrainingTask, optimizer: Any, mes
         f"{' x '.join(f'{size} {axis}' for axis, size in mesh.shape.items())}",
         flush=True,
     )
+    if names := without_a_rule(shapes.params, model.sharding):
+        print(
+            f"note     the family's sharding table has no row for {', '.join(names)}: copied to "
+            "every device"
+        )
     init = jax.jit(
         lambda: init_state(model, optimizer, config.training.seed), out_shardings=shardings
     )

@@ -1,13 +1,14 @@
 """Which tokens a trained model looks at: the attention weights of a sentence pair, as arrays."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.vocabulary import BOS, EOS, Tokenizer
+from transformer.data.vocabulary import BOS, EOS, PAD, Tokenizer
+from transformer.data.wordpiece import CONTINUES, WordPiece
 from transformer.decoding.word_alignment import words_of_tokens
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
@@ -20,6 +21,8 @@ SIDES = {
 }
 
 BLANK = "·"  # a token that is no text by itself
+# What a layer of a family is called, if not a layer.
+LAYERS = {"convolutional": "block", "universal": "step"}
 
 
 class Token(NamedTuple):
@@ -33,54 +36,133 @@ class Attention(NamedTuple):
 
     A decoder's query is at the token that it has just read, and writes the next one. So its
     self-attention is between `inputs`, and its attention to the source is that of `target`.
+    An encoder alone has a source alone: its one or two sentences.
     """
 
     source: list[Token]
     target: list[Token]  # the last is EOS
     inputs: list[Token]  # BOS, then the target without EOS
     maps: dict[str, np.ndarray]
+    layer: str  # what a layer is called: layer, step or block
+    # Of a model with adaptive computation time, how many steps each token of `source` takes, and
+    # the decoder to write each one of `target`; else {}.
+    steps: dict[str, np.ndarray]
 
     def tokens(self, name: str) -> tuple[list[Token], list[Token]]:
         """The queries and the keys of a map."""
         return tuple(getattr(self, side) for side in SIDES[name])
 
 
+def has_attention(model: TrainedModel) -> bool:
+    """Whether it has attention from a target to a source."""
+    return hasattr(model.task, "search") and getattr(model.config.model, "attends", True)
+
+
 def attention_of(model: TrainedModel, source: str, target: str | None = None) -> Attention:
     """The weights of all layers and heads, for a target or for the model's own translation.
 
-    Raises UserError for a model without attention, for an ensemble, and for a blank source.
+    Of an encoder alone, such as BERT: those of a source and, if there is a target, of the two as
+    sentences A and B. Raises UserError for a model without attention, for an ensemble, and for a
+    blank source.
     """
     if model.others:
         raise UserError("an ensemble has the attention of each model; give one work directory")
-    if not hasattr(model.task, "search"):
-        raise UserError(
-            f"{model.workdir} is a run of the task {model.config.task.name}, which has no source "
-            "and target; give the work directory of a translation model"
-        )
     if not source.strip():
         raise UserError("the source sentence is empty; give one of at least one word")
+    if model.config.model.family == "bert":
+        return _of_encoder(model, source, target)
+    if not hasattr(model.task, "search"):
+        raise UserError(
+            f"{model.workdir} is a run of the task {model.config.task.name}, which has no "
+            "sentences; give the work directory of a translation model or of BERT"
+        )
+    if not has_attention(model):
+        raise UserError(
+            f"{model.workdir} has a model without attention (model.attention=none); give another"
+        )
     if target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
-    tokenizers = model.task.tokenizers
+    return attentions(model, [(source, target)])[0]
+
+
+def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[Attention]:
+    """`attention_of` several pairs of source and target, of a model that translates."""
+    if not pairs:
+        return []
+    tokenizers, texts = model.task.tokenizers, zip(*pairs, strict=True)
     ids = [
-        tokenizer.encode_batch([text], num_threads=1)[0]
-        for tokenizer, text in zip(tokenizers, (source, target), strict=True)
+        tokenizer.encode_batch(side, num_threads=1)
+        for tokenizer, side in zip(tokenizers, texts, strict=True)
     ]
-    src_BS, tgt_in_BT = jnp.array([[*ids[0], EOS]]), jnp.array([[BOS, *ids[1]]])
+    src_BS = _rows([[*sentence, EOS] for sentence in ids[0]])
+    tgt_in_BT = _rows([[BOS, *sentence] for sentence in ids[1]])
+    halts = getattr(model.config.model, "halting", "none") != "none"
 
     @jax.jit
     def forward(params, extra):
         bound = model.task.model.bind(params, extra)
-        return bound(src_BS, tgt_in_BT, return_weights=True)[1]
+        weights = bound(src_BS, tgt_in_BT, return_weights=True)[1]
+        return weights, bound.num_steps(src_BS, tgt_in_BT) if halts else ()
 
-    maps = _by_name(forward(model.params, model.extra))
-    if not maps:
-        raise UserError(
-            f"{model.workdir} has a model without attention (model.attention=none); give another"
-        )
-    source_tokens, target_tokens = map(_tokens, tokenizers, ids)
-    inputs = [Token("BOS", -1, "BOS"), *target_tokens[:-1]]
-    return Attention(source_tokens, target_tokens, inputs, maps)
+    weights, steps = jax.device_get(forward(model.params, model.extra))
+    maps, found = _by_name(weights), []
+    for b, (source_ids, target_ids) in enumerate(zip(*ids, strict=True)):
+        source, target = map(_tokens, tokenizers, (source_ids, target_ids))
+        inputs = [Token("BOS", -1, "BOS"), *target[:-1]]
+        sides = {"source": source, "target": target, "inputs": inputs}
+        sizes = {name: len(tokens) for name, tokens in sides.items()}
+        own = {
+            name: weights_LBHQK[:, b, :, : sizes[SIDES[name][0]], : sizes[SIDES[name][1]]]
+            for name, weights_LBHQK in maps.items()
+        }
+        counts = {
+            side: counts[b, : sizes[side]]
+            for side, counts in zip(("source", "target"), steps, strict=False)
+        }
+        layer = LAYERS.get(model.config.model.family, "layer")
+        found.append(Attention(**sides, maps=own, layer=layer, steps=counts))
+    return found
+
+
+def _of_encoder(model: TrainedModel, first: str, second: str | None) -> Attention:
+    tokenizer = model.task.tokenizer
+    texts = [first] if second is None else [first, second]
+    ids, types, tokens = [tokenizer.cls], [0], [Token("[CLS]", -1, "[CLS]")]
+    for number, sentence in enumerate(tokenizer.encode_batch(texts)):
+        ids += [*sentence, tokenizer.sep]
+        types += [number] * (len(sentence) + 1)
+        tokens += [*_pieces(tokenizer, sentence), Token("[SEP]", -1, "[SEP]")]
+    if len(ids) > (most := model.config.model.max_positions):
+        raise UserError(f"the text has {len(ids)} tokens, and the model takes {most}; shorten it")
+
+    @jax.jit
+    def forward(params, extra):
+        bound = model.task.model.bind(params, extra)
+        types_BS = jnp.array([types]) % model.config.model.num_token_types
+        return bound.encode(jnp.array([ids]), types_BS, return_weights=True)[1]
+
+    weights_LHSS = np.stack(
+        [np.asarray(x[0], np.float32) for x in forward(model.params, model.extra)]
+    )
+    return Attention(tokens, [], [], {"encoder": weights_LHSS}, "layer", {})
+
+
+def _pieces(tokenizer: WordPiece, ids: Sequence[int]) -> list[Token]:
+    words: list[list[str]] = []
+    places = []
+    for i in ids:
+        if tokenizer.is_continuation_V[i] and words:
+            words[-1].append(tokenizer.pieces[i].removeprefix(CONTINUES))
+        else:
+            words.append([tokenizer.pieces[i]])
+        places.append(len(words) - 1)
+    whole = ["".join(word) for word in words]
+    return [Token(tokenizer.pieces[i], n, whole[n]) for i, n in zip(ids, places, strict=True)]
+
+
+def _rows(sentences: Sequence[Sequence[int]]) -> jax.Array:
+    width = max(map(len, sentences))
+    return jnp.array([[*sentence, *[PAD] * (width - len(sentence))] for sentence in sentences])
 
 
 def by_words(tokens: Sequence[Token]) -> tuple[list[str], np.ndarray]:
@@ -119,17 +201,15 @@ def rollout(weights_LHQQ: np.ndarray) -> np.ndarray:
     return np.stack(flows)
 
 
-def _by_name(weights) -> dict[str, np.ndarray]:
-    """What a family returns as its weights, without the batch; only what there is."""
+def _by_name(weights: Any) -> dict[str, np.ndarray]:
+    """What a family returns as its weights, [layers, B, heads, queries, keys]."""
     if hasattr(weights, "cross"):
         layers = {name: getattr(weights, name) for name in SIDES}
     else:  # of the decoder alone, without heads: of one layer or of several
         several = weights if isinstance(weights, list) else [weights]
         layers = {"cross": [x[:, None] for x in several if x is not None]}
     return {
-        name: np.stack([np.asarray(x[0], np.float32) for x in found])
-        for name, found in layers.items()
-        if len(found)
+        name: np.stack([np.asarray(x, np.float32) for x in found]) for name, found in layers.items()
     }
 
 

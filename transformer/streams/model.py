@@ -172,7 +172,7 @@ class Model:
 def load(
     workdir: str | Path,
     *,
-    checkpoint: str | None = None,
+    checkpoint: str | int | None = None,
     average_last: int | None = None,
     ensemble: Sequence[str | Path] = (),
     long_lines: str | None = None,
@@ -182,7 +182,7 @@ def load(
     """See `transformer.load`."""
     logging.set_verbosity(logging.WARNING)
     overrides: Mapping[str, Any] = {f"decoding.{name}": x for name, x in decoding.items()}
-    which = checkpoint, average_last, overrides
+    which = None if checkpoint is None else str(checkpoint), average_last, overrides
     models = [restore(Path(folder).expanduser(), *which) for folder in (workdir, *ensemble)]
     return Model(models[0] if len(models) == 1 else as_one(models), long_lines, max_tokens)
 

@@ -14,16 +14,24 @@ class UserError(Exception):
     """
 
 
-def setting(*, may_change: bool = False, recorded: bool = True, architecture: bool = True) -> Any:
-    """A required field of a config section that is not like most.
+def setting(
+    *,
+    may_change: bool = False,
+    recorded: bool = True,
+    architecture: bool = True,
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """A field of a config section that is not like most.
 
     may_change: a run may be continued with another value.
     recorded: the ledger of results keeps the value. It leaves out where files lie and how the
       work is spread over devices.
+    default: of a field that is newer than some work directories.
     architecture: of a model section: two models that differ in it cannot share parameters.
     """
     flags = {"may_change": may_change, "recorded": recorded, "architecture": architecture}
-    return dataclasses.field(metadata=flags)
+    kw_only = default is not dataclasses.MISSING  # so that required fields may follow
+    return dataclasses.field(default=default, kw_only=kw_only, metadata=flags)
 
 
 def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):
@@ -37,9 +45,9 @@ def check_range(config: Any, section: str, fields: str, low: float, below: float
             raise UserError(f"{section}.{field} is {value}; it must be {allowed}")
 
 
-def check_choice(config: Any, section: str, field: str, choices: Collection[str]) -> None:
+def check_choice(config: Any, section: str, field: str, choices: Collection[Any]) -> None:
     """Raises UserError unless config.field is one of the choices."""
     value = getattr(config, field)
     if value not in choices:
-        allowed = ", ".join(choices)
+        allowed = ", ".join(map(str, choices))
         raise UserError(f"{section}.{field} is {value!r}; it must be one of: {allowed}")

@@ -1,31 +1,50 @@
 """What is known of the devices."""
 
 import os
+from typing import NamedTuple
 
 import jax
 
-# Peak of dense bfloat16 matrix products in FLOP/s per JAX device, from the makers' data sheets.
-PEAK_BFLOAT16 = {
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,  # SXM
-    "NVIDIA H100 NVL": 835e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H200": 989e12,  # SXM
-    "NVIDIA H200 NVL": 835e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,  # v5p
-    "TPU v6 lite": 918e12,
+
+class Specification(NamedTuple):
+    """What a maker says of a device, as JAX counts devices."""
+
+    bfloat16: float  # peak of dense matrix products, FLOP/s
+    memory: float  # GiB
+    bandwidth: float  # of that memory, bytes/s
+    link: float  # to devices beside it, bytes/s out of it (and as much into it at once)
+
+
+# What the makers' data sheets give: NVIDIA's for each GPU, in SXM form unless named (its sum of
+# both directions of NVLink, halved; for L4, PCIe 4.0), and Google Cloud's page for each TPU (the
+# sum of a chip's links). Memory, bandwidth and link were written down without the sheets at hand:
+# compare them before you rely on them, those marked ? above all. A chip of TPU v4 is two devices.
+SPECIFICATIONS = {
+    "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
+    "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9),
+    "NVIDIA H100 NVL": Specification(835e12, 94e9 / 2**30, 3.9e12, 300e9),  # ?
+    "NVIDIA H100 PCIe": Specification(756e12, 80e9 / 2**30, 2.0e12, 300e9),  # ?
+    "NVIDIA H200": Specification(989e12, 141e9 / 2**30, 4.8e12, 450e9),
+    "NVIDIA H200 NVL": Specification(835e12, 141e9 / 2**30, 4.8e12, 450e9),
+    "NVIDIA L4": Specification(121e12, 24e9 / 2**30, 0.3e12, 32e9),
+    "TPU v4": Specification(275e12, 16, 1.2e12 / 2, 150e9),  # ?
+    "TPU v5 lite": Specification(197e12, 16, 0.82e12, 200e9),
+    "TPU v5": Specification(459e12, 95, 2.765e12, 600e9),  # v5p
+    "TPU v6 lite": Specification(918e12, 32, 1.64e12, 448e9),
 }
+
+
+def specification(device: jax.Device) -> Specification | None:
+    """The device's row of the table; None if it has none."""
+    # Devices have longer names, with memory sizes: NVIDIA A100-SXM4-40GB.
+    names = [name for name in SPECIFICATIONS if device.device_kind.startswith(name)]
+    return SPECIFICATIONS[max(names, key=len)] if names else None
 
 
 def peak_flops(device: jax.Device, dtype: str) -> float | None:
     """The device's peak for products of this type; None where it is not known."""
-    if dtype != "bfloat16":
-        return None
-    # Devices have longer names, with memory sizes: NVIDIA A100-SXM4-40GB.
-    names = [name for name in PEAK_BFLOAT16 if device.device_kind.startswith(name)]
-    return PEAK_BFLOAT16[max(names, key=len)] if names else None
+    found = specification(device)
+    return found.bfloat16 if found and dtype == "bfloat16" else None
 
 
 def memory_limit(device: jax.Device) -> int | None:

@@ -105,11 +105,13 @@ def state_sharding(mesh: Mesh, state: Any, rules: ShardingRules) -> Any:
     vocabulary of 37,000 over tensor=16 is, over tensor=8 it is not. Heads may be cut: 8 heads
     over tensor=16 are halves, which is right, but costs further messages.
 
-    Raises ValueError for a parameter that no rule matches, or more than one.
+    Raises ValueError for a parameter that more than one rule matches; and for one that none
+    matches, if parameters are split. Otherwise that is copied: see `without_a_rule`.
     """
+    are_split = mesh.shape["fsdp"] * mesh.shape["tensor"] > 1
 
     def leaf(path, x) -> NamedSharding:
-        spec = partition_spec(path, rules)
+        spec = partition_spec(path, rules, strict=are_split)
         if len(spec) > len(x.shape):
             spec = P()
         axes = [
@@ -134,17 +136,31 @@ def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
     return jax.tree.map(leaf, params, state_sharding(mesh, params, rules))
 
 
-def partition_spec(path: jax.tree_util.KeyPath, rules: ShardingRules) -> P:
+def without_a_rule(params: Any, rules: ShardingRules) -> list[str]:
+    """The parameters that no rule matches, such as encoder_layers/0/adapter/kernel."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    return [_name(path) for path in paths if not _matches(path, rules)]
+
+
+def _name(path: jax.tree_util.KeyPath) -> str:
+    """Of a parameter: the keys of dicts."""
+    return "/".join(str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
+
+
+def _matches(path: jax.tree_util.KeyPath, rules: ShardingRules) -> list[tuple[str, P]]:
+    return [row for row in rules if re.fullmatch(row[0], _name(path))]
+
+
+def partition_spec(path: jax.tree_util.KeyPath, rules: ShardingRules, *, strict: bool = True) -> P:
     """What the rules say of a leaf; its last keys, those of dicts, name a parameter.
 
-    A leaf without such keys, as a counter of the optimizer, is copied.
+    A leaf without such keys, as a counter of the optimizer, is copied; without `strict` so is one
+    that no rule matches.
     """
-    keys = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
-    if not keys:
+    name, matches = _name(path), _matches(path, rules)
+    if not name:
         return P()
-    name = "/".join(keys)
-    matches = [row for row in rules if re.fullmatch(row[0], name)]
-    if not matches and jax.tree_util.GetAttrKey("extra") in path:
+    if not matches and (not strict or jax.tree_util.GetAttrKey("extra") in path):
         return P()
     if len(matches) != 1:
         found = ", ".join(pattern for pattern, _ in matches) or "none"

@@ -4,7 +4,9 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 # Controls; line and paragraph separators; marks that turn the direction of writing, which can make
 # a terminal show something else than what is there. Joiners, which many scripts need, stay.
@@ -22,6 +24,30 @@ def say(message: str) -> None:
         with contextlib.suppress(OSError):
             lines = map(printable, message.split("\n"))
             print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def signs_of_life(
+    work: str, how_far: Callable[[], str] = lambda: "", *, seconds: float = 30.0
+) -> Iterator[None]:
+    """Says every half minute that work which prints nothing goes on.
+
+    how_far: called in another thread.
+    """
+    start, ended = time.monotonic(), threading.Event()
+
+    def speak() -> None:
+        while not ended.wait(seconds):
+            so_far = [f"{time.monotonic() - start:.0f} s", *filter(None, [how_far()])]
+            say(f"{work}: {', '.join(so_far)}")
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        speaker.join()
 
 
 def is_terminal(descriptor: Callable[[], int]) -> bool:

@@ -1,5 +1,6 @@
 """Classes or numbers of texts and of pairs of texts, by an encoder with a head (BERT)."""
 
+import collections
 import functools
 import hashlib
 import json
@@ -25,6 +26,7 @@ from transformer.data.wordpiece import WordPiece, WordPieceConfig
 from transformer.evaluation.labels import class_scores, number_scores
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
+from transformer.models.kernels import proven
 from transformer.models.loss import Loss
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -43,7 +45,8 @@ from transformer.tasks.encoders import (
     rows_to_evaluate,
     training_batches,
 )
-from transformer.tasks.task import Metric, Outputs, Task, examples, mean_nll
+from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples, mean_nll
+from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_train_step
 
 LABELS = "labels.json"  # in a work directory
@@ -227,7 +230,7 @@ class ClassificationTraining:
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], Examples]:
         del full  # there is no more to measure
         losses, found_NX = self.task.run(
             self.measure,
@@ -238,13 +241,30 @@ class ClassificationTraining:
         )
         references = [example.label for example in self.given["validation"]]
         scores = scores_of(self.task.data, self.task.outputs(found_NX), references)
-        return {"nll": mean_nll(losses)} | {n: x["score"] for n, x in scores.items()}, ""
+        found = {"nll": mean_nll(losses)} | {n: x["score"] for n, x in scores.items()}
+        return found, Examples()
+
+    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
+        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
+        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         return [
             {"example": int(i), **self.given["train"][i]._asdict()}
             for i in self.packed.pairs_of(self.batches.rows(number).ravel())
         ]
+
+    def facts(self) -> Facts:
+        counts = {
+            "training examples": len(self.given["train"]),
+            "cut, since they are too long": self.packed.num_cut,
+            "validation examples": len(self.given["validation"]),
+            "vocabulary": self.task.tokenizer.vocab_size,
+        }
+        labels = collections.Counter(example.label for example in self.given["train"])
+        if not self.task.is_regression:
+            counts |= {f"label {label}": count for label, count in labels.most_common()}
+        return Facts(counts, {"tokens of an example": np.bincount(self.packed.lengths).tolist()})
 
 
 def sizes_of(config: Any, tokenizer: WordPiece, classes: list[str] | None) -> Sizes:
@@ -273,7 +293,7 @@ def prepare(
             lambda: (text for x in given["train"] for text in x[:2] if text),
         )
     classes = None if data.regression else classes_of(given["train"], "the train split")
-    model = build_model(config.model, sizes_of(config, tokenizer, classes))
+    model = build_model(proven(config.model, mesh), sizes_of(config, tokenizer, classes))
     task = Classification(config, tokenizer, classes, model, mesh)
     packed = task.rows("train", given["train"], seed)
 

@@ -20,6 +20,7 @@ from transformer.data.tokenizers import get_tokenizers
 from transformer.decoding.translation import Translation
 from transformer.models.family import build_model
 from transformer.models.functional import Params
+from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import distribute, row_shards, split_rows
@@ -181,7 +182,7 @@ def prepare(
             if begun_with
             else get_tokenizers(workdir, config.tokenizer, source)
         )
-    model = build_model(config.model, seq2seq.sizes_of(config, tokenizers))
+    model = build_model(proven(config.model, mesh), seq2seq.sizes_of(config, tokenizers))
     task = LanguageModel(data, tokenizers, model, config.decoding, mesh)
     train, validation = task.windows("train"), task.windows("validation")
     print(

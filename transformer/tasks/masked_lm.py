@@ -19,6 +19,7 @@ from transformer.data.wordpiece import WordPiece, WordPieceConfig
 from transformer.evaluation.masked_baselines import masked_baselines
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
+from transformer.models.kernels import proven
 from transformer.models.loss import cross_entropy
 from transformer.system import distributed
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -36,7 +37,8 @@ from transformer.tasks.encoders import (
     rows_to_evaluate,
     training_batches,
 )
-from transformer.tasks.task import Metric, Outputs, Task, examples
+from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples
+from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_train_step
 
 HEADS = ("masked_lm", "pre_training")
@@ -260,13 +262,17 @@ class MaskedLMTraining:
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], Examples]:
         del full  # there is no more to measure
         found = []
         for batch in batches(self.validation, self.validation_rows, self.mesh):
             check()
             found.append(self.measure(state.params, state.extra, batch))
-        return self.task.metrics(jax.device_get(found)), ""
+        return self.task.metrics(jax.device_get(found)), Examples()
+
+    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
+        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
+        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         decode, packed = self.task.tokenizer.decode, self.packed
@@ -274,6 +280,18 @@ class MaskedLMTraining:
             {"sequence": int(i), "text": decode(packed.tokens_of(i)[0].tolist())}
             for i in packed.pairs_of(self.batches.rows(number).ravel())
         ]
+
+    def facts(self) -> Facts:
+        documents = self.packed.sequences.documents
+        counts = {
+            "documents": len(documents),
+            "tokens of documents": len(documents.tokens),
+            "sequences": len(self.packed.lengths),
+            "masked tokens": int(self.packed.predictions.sum()),
+            "sequences of validation": len(self.validation.lengths),
+            "vocabulary": self.task.tokenizer.vocab_size,
+        }
+        return Facts(counts, {"tokens of a sequence": np.bincount(self.packed.lengths).tolist()})
 
 
 def sizes_of(config: Any, tokenizer: WordPiece) -> Sizes:
@@ -297,7 +315,7 @@ def prepare(
             begun_with,
             lambda: (line for document in read_documents(files["train"]) for line in document),
         )
-        model = build_model(config.model, sizes_of(config, tokenizer))
+        model = build_model(proven(config.model, mesh), sizes_of(config, tokenizer))
         task = MaskedLM(config, tokenizer, model, mesh)
         packed = task.rows("train", seed, data.duplicates)
         validation = task.held_out("validation")

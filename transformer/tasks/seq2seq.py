@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
+from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
-from transformer.data.token_files import TokenizedPairs
+from transformer.data.token_files import DROPPED, TokenizedPairs
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
+from transformer.data.vocabulary import UNK
+from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.programs import Variables
@@ -21,10 +25,12 @@ from transformer.decoding.translation import Translation, Translator
 from transformer.evaluation import scores
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
+from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
-from transformer.tasks.task import Metric, Outputs, Task, examples, mean_nll
+from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples, mean_nll
+from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_nll_step, make_train_step
 
 # What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
@@ -35,10 +41,12 @@ CPU_TOKENS = 2048
 class Seq2Seq:
     """A model with its vocabularies: it translates, and scores its translations.
 
-    Tasks with other scores derive from it: see transduction.py. Those with other data, too: see
-    summarization.py.
+    Tasks with other scores derive from it: see transduction.py. One whose data are no pairs of
+    text files or of a data set gives its own `open_source` and `training_source`.
     """
 
+    open_source = staticmethod(open_source)
+    training_source = staticmethod(training_source)
     # What translate.py does with a line longer than the longest source of training.
     long_lines = "split"
     reads_blank = False  # see Translator
@@ -55,8 +63,14 @@ class Seq2Seq:
         self.tokenizers = tokenizers
         self.model = model
         self.translator = Translator(
-            model, tokenizers, decoding, mesh, self.source_cut(data), self.reads_blank
+            *(model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)),
+            *(self.source_cut(data), self.reads_blank),
         )
+
+    @staticmethod
+    def grammar(tokenizers: Tokenizers, decoding: DecodingConfig) -> Grammar | None:
+        """What the tokens are, where outputs are trees."""
+        del tokenizers, decoding
 
     def save(self, workdir: Path) -> None:
         self.tokenizers.save(workdir)
@@ -119,11 +133,6 @@ class Seq2Seq:
         texts = {"sources": sources, "references": references, "hypotheses": hypotheses}
         found = self.scores((params, extra), split, sources, references, hypotheses)
         return Outputs(texts, found, _examples(sources, references, hypotheses))
-
-    @staticmethod
-    def open_source(data: Any, split: str) -> PairSource:
-        """The pairs of a split; "train" is all that training sees."""
-        return training_source(data) if split == "train" else open_source(data, split)
 
     @staticmethod
     def source_cut(data: Any) -> int | None:
@@ -215,20 +224,26 @@ class Seq2SeqTraining:
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], Examples]:
         losses = []
         for batch in self._validation_batches():
             check()
             losses.append(self.nll_step(state.params, state.extra, batch))
         found = {"nll": mean_nll(losses)}
         if not full:
-            return found, ""
+            return found, Examples()
         sources, references = map(list, zip(*self.validation_source.pairs(), strict=True))
         hypotheses = self.task.translate(state.params, state.extra, sources, check)
         variables = state.params, state.extra
         texts = sources, references, hypotheses
         found |= self.task.validation_scores(variables, "validation", *texts)
-        return found, _examples(*texts)
+        turn = int(state.step) // self.training.checkpoint_every
+        shown = _examples(*([lines[turn % len(lines)]] for lines in texts))
+        return found, Examples(shown)
+
+    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
+        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
+        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers
@@ -240,6 +255,28 @@ class Seq2SeqTraining:
             }
             for i in packed.pairs_of(self.batches.rows(number))
         ]
+
+    def facts(self) -> Facts:
+        pairs, counts = self.batches.packed.pairs, {}
+        counts["training pairs"] = pairs.report["total"]
+        for why in DROPPED:
+            counts[f"dropped: {why.replace('_', ' ')}"] = pairs.report[why]
+        counts["sources cut"] = pairs.report["source_cut"]
+        counts["kept"] = len(pairs)
+        counts["validation pairs"] = len(self.validation.packed.pairs)
+        sides = {"source": pairs.source_tokens, "target": pairs.target_tokens}
+        for (side, tokens), tokenizer in zip(sides.items(), self.task.tokenizers, strict=True):
+            counts[f"{side} vocabulary"] = tokenizer.vocab_size
+            counts[f"{side} tokens"] = len(tokens)
+            counts[f"unknown {side} tokens"] = int(np.count_nonzero(tokens == UNK))
+        lengths = {"source": pairs.source_lengths, "target": pairs.target_lengths}
+        return Facts(
+            counts,
+            {
+                f"tokens of a {side} sentence, EOS included": np.bincount(x).tolist()
+                for side, x in lengths.items()
+            },
+        )
 
     def _validation_batches(self) -> Iterator[Batch]:
         for number in range(len(self.validation)):
@@ -268,10 +305,12 @@ def prepare(
             "a packed row apart; set data.packing to False"
         )
     # 1. Text and tokenizers. One process makes what is new; the others find it.
-    print(f"data     preparing it, in {data.data_dir} if new", flush=True)
+    if isinstance(data, DataConfig) and not data.uses_text_files:
+        print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
-        source, validation_source = (kind.open_source(data, x) for x in ("train", "validation"))
+        source = kind.training_source(data)
+        validation_source = kind.open_source(data, "validation")
         print(f"data     {source.describe()}; tokenising them if new", flush=True)
         tokenizers = (
             begun_with.tokenizers
@@ -308,7 +347,7 @@ def prepare(
     )
 
     # 3. The model.
-    model = build_model(config.model, sizes_of(config, tokenizers))
+    model = build_model(proven(config.model, mesh), sizes_of(config, tokenizers))
     task = kind(data, tokenizers, model, config.decoding, mesh)
     hashes = [source.fingerprint, validation_source.fingerprint, *(t.sha256 for t in tokenizers)]
     hashes.append(batches.fingerprint)
@@ -335,8 +374,10 @@ def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
 
 def content_sha256(data: Any, split: str, kind: type[Seq2Seq] = Seq2Seq) -> str:
     """See Task; kind as in `prepare`."""
+    is_train = split == "train"
+    source = kind.training_source(data) if is_train else kind.open_source(data, split)
     content = hashlib.sha256()
-    for pair in kind.open_source(data, split).pairs():
+    for pair in source.pairs():
         content.update(f"{pair[0]}\n{pair[1]}\n".encode(errors="surrogatepass"))
     return content.hexdigest()
 
@@ -349,6 +390,23 @@ def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, di
 
 def _examples(sources: list[str], references: list[str], hypotheses: list[str]) -> str:
     return examples({"source": sources, "reference": references, "translation": hypotheses})
+
+
+def score_test_set(
+    target_language: str, is_tokenized: bool, test: TestSet, hypotheses: list[str]
+) -> Outputs:
+    """Translations of a test set, whoever made them; those of process 0 are scored."""
+    texts = {"sources": test.sources} if test.sources else {}
+    for number, references in enumerate(test.references, start=1):
+        texts["references" if number == 1 else f"references.{number}"] = references
+    texts["hypotheses"] = hypotheses
+    found = {}
+    if distributed.is_first():
+        kind = {"target_language": target_language, "is_tokenized": is_tokenized}
+        found = scores.corpus_scores(hypotheses, *test.references, **kind)
+    shown = {"source": test.sources} if test.sources else {}
+    shown |= {"reference": test.references[0], "translation": hypotheses}
+    return Outputs(texts, found, examples(shown))
 
 
 def _kind_of_text(data: DataConfig) -> dict[str, Any]:

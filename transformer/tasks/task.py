@@ -12,14 +12,16 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 import optax
 
+from transformer.data.pictures import Picture
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system.errors import UserError
+from transformer.training.optimizers import make_optimizer
 from transformer.training.step import TrainState
 
 # Modules of transformer.tasks; each has a TASK.
 TASKS = (
     *("seq2seq", "transduction", "question_answering", "summarization", "language_model"),
-    *("masked_lm", "classification"),
+    *("masked_lm", "classification", "parsing", "images"),
 )
 
 
@@ -40,11 +42,34 @@ class Outputs(NamedTuple):
     scores: by metric, a dict with `score` and with `signature` or `definition`, and with
       `needs_model` if the hypotheses alone do not tell the score. Those of process 0 count.
     examples: a few of the texts, for people to read.
+    files: what else is written beside the texts, by file name.
     """
 
     texts: dict[str, list[str]]
     scores: dict[str, dict[str, Any]]
     examples: str
+    files: Mapping[str, bytes] = {}
+
+
+class Examples(NamedTuple):
+    """What a validation shows: text, and pictures by name."""
+
+    text: str = ""
+    pictures: Mapping[str, Picture] = {}
+
+
+class Facts(NamedTuple):
+    """What a run learns from, for people to read; WORKDIR/data.json has it.
+
+    counts: by what is counted, in words.
+    lengths: of each kind of sequence, how many have 0, 1, 2, ... tokens.
+    """
+
+    counts: dict[str, int]
+    lengths: dict[str, list[int]]
+
+
+FACTS = "data.json"
 
 
 class TrainedTask(Protocol):
@@ -84,11 +109,21 @@ class TrainingTask(Protocol):
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], Examples]:
         """Metrics, and examples for people to read; `check` is called often, and may raise."""
+
+    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
+        """Of each layer the norms of its parameters and of the gradient of a batch."""
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         """What is in a batch, for people to read."""
+
+    def facts(self) -> Facts:
+        """Of its data and vocabulary."""
+
+
+def one_optimizer(config: Any, schedule: Callable) -> optax.GradientTransformationExtraArgs:
+    return make_optimizer(config.optimizer, schedule)
 
 
 class Task(NamedTuple):
@@ -104,6 +139,9 @@ class Task(NamedTuple):
     content_sha256: (data section, split) gives a hash of a split's examples.
     rescore: (data section, split, hypotheses) gives their scores, as Outputs has them, but for
       those that need the model.
+    make_optimizer: (config, schedule) gives what make_step takes; optimizers.make_optimizer, but
+      for a task with several optimizers.
+    shown: the metrics of training, without their "train/", that the progress bar shows.
     """
 
     sections: Mapping[str, type]
@@ -114,6 +152,8 @@ class Task(NamedTuple):
     ensemble: Callable[..., TrainedTask]
     content_sha256: Callable[[Any, str], str]
     rescore: Callable[[Any, str, list[str]], dict[str, dict[str, Any]]]
+    make_optimizer: Callable[..., optax.GradientTransformationExtraArgs] = one_optimizer
+    shown: tuple[str, ...] = ("loss",)
 
 
 def find_task(name: str) -> Task:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +125,15 @@ def write_report(
 
 
 def norms_by_layer(
-    model: FunctionalModel, state: TrainState, batch: Any, label_smoothing: float
+    model: FunctionalModel,
+    state: TrainState,
+    batch: Any,
+    loss_of: Callable[[Any, Any], jax.Array],
 ) -> dict[str, dict[str, float]]:
-    """Norms of parameters and of the gradient of a batch, for each layer."""
+    """Norms of parameters and of the gradient of a batch, for each layer.
+
+    loss_of: gives the loss of a bound model on the first of the accumulation steps.
+    """
     mesh = jax.tree.leaves(batch)[0].sharding.mesh
 
     def norms(params: Params, extra: dict, batch: Any):
@@ -135,7 +141,7 @@ def norms_by_layer(
 
         def loss(params: Params) -> jax.Array:
             bound = model.bind(gather_fsdp(mesh, params, model.sharding), extra)
-            return bound.loss(part, None, label_smoothing).loss
+            return loss_of(bound, part)
 
         return _squares(params), _squares(jax.grad(loss)(params))
 
@@ -150,12 +156,25 @@ def norms_by_layer(
     }
 
 
+def norms_by_layer_of_loss(
+    model: FunctionalModel, state: TrainState, batch: Any, label_smoothing: float
+) -> dict[str, dict[str, float]]:
+    """`norms_by_layer` of the model's own loss, without dropout."""
+    return norms_by_layer(
+        model, state, batch, lambda bound, part: bound.loss(part, None, label_smoothing).loss
+    )
+
+
 def _squares(tree: Params) -> dict[str, jax.Array]:
-    """The summed squares of each layer: of encoder_layers/0, target_embedding, ..."""
+    """The summed squares of each layer: of encoder_layers/0, target_embedding, ...
+
+    A layer's name ends with its number, or without one before the name of the parameter.
+    """
     sums: dict[str, jax.Array] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         names = [str(key.key) for key in path]
-        layer = "/".join(names[:2] if names[0].endswith("layers") else names[:1])
+        ends = [i for i, name in enumerate(names, start=1) if name.isdecimal()]
+        layer = "/".join(names[: ends[0]] if ends else names[:-1] or names)
         sums[layer] = sums.get(layer, 0.0) + (leaf.astype("float32") ** 2).sum()
     return sums
 

@@ -1,7 +1,7 @@
 """Optimizers by name (Section 5.3)."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -102,6 +102,29 @@ def make_optimizer(
     if config.max_grad_norm == 0:
         return chosen
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), chosen)
+
+
+def by_part(
+    optimizers: Mapping[str, optax.GradientTransformationExtraArgs],
+) -> optax.GradientTransformationExtraArgs:
+    """An optimizer for each part of the parameters, such as each of two networks.
+
+    Its state is a tuple of theirs. `update` takes gradients of all parts or of some, and gives
+    updates of these; the state of the others stays as it is.
+    """
+
+    def init(params: Any) -> tuple[Any, ...]:
+        return tuple(optimizer.init(params[name]) for name, optimizer in optimizers.items())
+
+    def update(grads, state, params=None, **how):
+        updates, new = {}, []
+        for (name, optimizer), old in zip(optimizers.items(), state, strict=True):
+            if name in grads:
+                updates[name], old = optimizer.update(grads[name], old, params[name], **how)
+            new.append(old)
+        return updates, tuple(new)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _from_optax(

@@ -33,6 +33,7 @@ class TrainingConfig:
     max_loss_rise: float = setting(may_change=True)
     rollback_after: int = setting(may_change=True)
     max_rollbacks: int = setting(may_change=True)
+    wandb: str | None = setting(may_change=True, recorded=False, default=None)
 
     def __post_init__(self):
         positive = "steps tokens_per_update log_every checkpoint_every keep_last rollback_after"
@@ -61,9 +62,8 @@ class StepMetrics(NamedTuple):
     """Sums over the tokens of one update, and the norm of its gradient before clipping."""
 
     loss: jax.Array
-    nll: jax.Array
     tokens: jax.Array  # those that the loss is of
-    terms: dict[str, jax.Array]  # named parts of the loss
+    terms: dict[str, jax.Array]  # what else is logged, by name: nll, parts of the loss
     grad_norm: jax.Array
     skipped: jax.Array  # bool: loss or gradient was not finite, so nothing was updated
 
@@ -139,7 +139,7 @@ def make_train_step(
 
         # 2. Its mean over the real tokens of the whole update.
         tokens = jnp.maximum(loss.tokens, 1)
-        grad_norm = _norm(grads) / tokens
+        grad_norm = global_norm(grads) / tokens
         grads = jax.tree.map(lambda g: g / tokens, grads)
 
         # 3. The optimizer, unless it would spoil the parameters for good.
@@ -147,7 +147,8 @@ def make_train_step(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, apply=finite)
         params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
         extra = jax.tree.map(lambda new, old: jnp.where(finite, new, old), extra, state.extra)
-        metrics = StepMetrics(*loss, grad_norm=grad_norm, skipped=~finite)
+        terms = {"nll": loss.nll, **loss.terms}
+        metrics = StepMetrics(loss.loss, loss.tokens, terms, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state, extra), metrics
 
     state = state_sharding(mesh, abstract_state(model, optimizer), model.sharding)
@@ -159,10 +160,19 @@ def make_train_step(
     )
 
 
-def _norm(grads: Params) -> jax.Array:
+def global_norm(grads: Params) -> jax.Array:
     """The global norm; as products, since XLA on the CPU would write all squares to memory."""
-    squares = [jnp.vdot(g, g, precision="highest") for g in jax.tree.leaves(grads)]
-    return jnp.sqrt(sum(squares))
+
+    def norm(*arrays: jax.Array) -> jax.Array:
+        return jnp.sqrt(sum(jnp.vdot(g, g, precision="highest") for g in arrays))
+
+    def norm_of_few(*arrays: jax.Array) -> jax.Array:
+        """Vectors as one: a kernel for each would take longer to start than to run."""
+        vectors = [g for g in arrays if g.ndim == 1]
+        return norm(*(g for g in arrays if g.ndim != 1), jnp.concatenate([*vectors, jnp.zeros(1)]))
+
+    leaves = jax.tree.leaves(grads)
+    return jax.lax.platform_dependent(*leaves, cpu=norm, default=norm_of_few)
 
 
 def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):

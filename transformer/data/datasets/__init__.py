@@ -22,6 +22,7 @@ from absl import logging
 
 from transformer.system.errors import UserError
 from transformer.system.locks import lock_file
+from transformer.system.terminal import signs_of_life
 
 # TFDS 4.9.10 finds its checksums with this package but does not require it. The standard
 # library has the same.
@@ -106,7 +107,9 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     if dataset in _LABELLED:
         import tensorflow_datasets.text
     if dataset in _SUMMARIES:
-        import tensorflow_datasets.summarization  # noqa: F401
+        import tensorflow_datasets.summarization
+    if dataset not in (*_OURS, *_TRANSLATION, *_LABELLED, *_SUMMARIES):
+        import tensorflow_datasets.image_classification  # noqa: F401
     import transformer.data.datasets.algorithmic
     import transformer.data.datasets.babi
     import transformer.data.datasets.grammar_en_de
@@ -138,6 +141,8 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     from tensorflow_datasets.core.download import downloader, extractor
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
+    from transformer.data.datasets.without_tensorflow import replace_tensorflow
+
     if builder.data_path.exists():
         raise UserError(f"{builder.data_dir} holds no complete dataset; delete it, run again")
     # What a killed process left behind: we have the lock.
@@ -154,9 +159,11 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
         errors=types.SimpleNamespace(UnimplementedError=NotImplementedError),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(copy=_cannot_copy)),
     )
+    replace_tensorflow(builder)
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
-        with _quiet(), _without_tensorflow(builder):
+        told = signs_of_life(f"preparing {name}", lambda: _downloaded(downloads))
+        with told, _quiet(), _without_tensorflow(builder):
             given = raw_dir if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else None
             by_hand = tfds.download.DownloadConfig(manual_dir=given) if given else None
             builder.download_and_prepare(download_config=by_hand)
@@ -203,6 +210,13 @@ def _without_tensorflow(builder: tfds.core.DatasetBuilder) -> Iterator[None]:
 def _open_utf8(path: str | os.PathLike, mode: str = "r") -> IO[str]:
     # TensorFlow ends lines at line feeds alone.
     return open(path, mode, encoding="utf-8", errors="replace", newline="\n")
+
+
+def _downloaded(folder: Path) -> str:
+    size = 0
+    with contextlib.suppress(OSError):  # files are renamed meanwhile
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return f"{size / 1e6:,.0f} MB in {folder}" if size else ""
 
 
 def _cannot_copy(source: str, _) -> None:

@@ -1,0 +1,260 @@
+"""Says what a program would be on GPUs or TPUs, on a machine that has none.
+
+    python benchmarks/estimate.py --config=configs/base.py --device=h200 \\
+        --config.model.dtype=bfloat16
+    python benchmarks/estimate.py --config=configs/big.py --device=v5e:2x4 --config.mesh.fsdp=8
+    python benchmarks/estimate.py --config=configs/base.py --device=h200 --program=search
+    python benchmarks/estimate.py --compare=before.json,after.json
+
+The program is compiled for the device: a minute or two of a CPU. Its text says which kernels run
+and what each reads, writes and multiplies; bounds.py makes a time of that which no device can beat.
+No data set is needed: shapes follow from the config. Devices: h200, h100, a100 and l4
+(pip install "jax[cuda13]"), slices of TPU v4, v5e, v5p and v6e (pip install "jax[tpu]"), and cpu.
+"""
+
+import dataclasses
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from ml_collections import config_flags
+
+from benchmarks import bounds, timing
+from benchmarks.collectives import collectives
+from benchmarks.costs import kernels, unknown_loops
+from benchmarks.program import Program, training_flops
+from benchmarks.targets import compile_options, target_devices
+from transformer.data.batches import Batch, layout
+from transformer.decoding.translation import Translator, Wishes
+from transformer.runs import cli
+from transformer.runs.experiment import Experiment
+from transformer.runs.provenance import conditions
+from transformer.system.compilation import units
+from transformer.system.errors import UserError
+from transformer.system.hardware import specification
+from transformer.system.sharding import row_shards
+from transformer.training.step import make_nll_step
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
+DEVICE = flags.DEFINE_string("device", "h200", "h200, h100:8, v5e:2x4, cpu:8, ...")
+PROGRAM = flags.DEFINE_enum(
+    "program", "train", ["train", "validation", "search"], "What to compile"
+)
+SENTENCES = flags.DEFINE_integer("sentences", 64, "Of a search, on each device", lower_bound=1)
+LENGTH = flags.DEFINE_integer("length", 32, "Source tokens of each, as wide as rows", lower_bound=1)
+STEPS = flags.DEFINE_integer("steps", 32, "Tokens of each output", lower_bound=1)
+OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
+HLO = flags.DEFINE_string("hlo", None, "A file for the program's text")
+COMPARE = flags.DEFINE_list("compare", None, "Show two JSON files side by side; compile nothing")
+
+
+def main() -> None:
+    if COMPARE.value:
+        if len(COMPARE.value) != 2:
+            raise UserError("--compare takes two files: --compare=before.json,after.json")
+        print(side_by_side(*(json.loads(Path(name).read_text()) for name in COMPARE.value)))
+        return
+    # The cache gives programs back without what the compiler knew of them.
+    jax.config.update("jax_enable_compilation_cache", False)
+    result = estimate(Experiment.from_dict(CONFIG.value.to_dict()))
+    print(shown(result))
+    if OUTPUT.value:
+        timing.write(OUTPUT.value, result)
+
+
+def estimate(config: Experiment) -> dict[str, Any]:
+    """Compiles; returns what the program's text and the compiler say."""
+    devices = target_devices(DEVICE.value)
+    vocab_size, training = config.tokenizer.vocab_size, config.training
+    program = Program(config, vocab_size, devices)
+    mesh, device = program.mesh, specification(devices[0])
+    result: dict[str, Any] = {
+        "commit": conditions()["commit"],
+        "device": DEVICE.value,
+        "device_kind": devices[0].device_kind,
+        "mesh": dict(mesh.shape),
+        "program": PROGRAM.value,
+        "parameters": program.num_params,
+        "model": dataclasses.asdict(config.model),
+    }
+
+    # 1. Shapes, from the config alone.
+    widths = config.data.max_source_length, config.data.max_target_length
+    rows = layout(  # as for an accelerator: train.py's own parts are for a CPU
+        training.tokens_per_update, training.max_tokens_per_device, *widths, row_shards(mesh)
+    )
+    result["rows"] = [rows.accumulation, rows.rows_per_step, *widths]
+    shape = (rows.accumulation, rows.rows_per_step)
+    if PROGRAM.value == "validation":
+        shape = shape[1:]
+    source, target = (jax.ShapeDtypeStruct((*shape, width), jnp.int32) for width in widths)
+    batch = Batch(source, source, target, target, target)
+
+    # 2. The program.
+    start = time.monotonic()
+    if PROGRAM.value == "train":
+        lowered, passes = program.lower(batch), 3
+    elif PROGRAM.value == "validation":
+        nll_step = make_nll_step(program.model, mesh)
+        lowered, passes = nll_step.lower(*program.variables, batch), 1
+    else:
+        translator = Translator(program.model, None, config.decoding, mesh)
+        search = translator.programs.jitted(beam_size=config.decoding.beam_size, nbest=1)
+        sentences = SENTENCES.value * mesh.size
+        tokens = jax.ShapeDtypeStruct((sentences, LENGTH.value), jnp.int32)
+        limits = jax.ShapeDtypeStruct((sentences,), jnp.int32)
+        lowered, passes = search.lower(program.variables, tokens, Wishes(limits)), 0
+    try:
+        compiled = lowered.compile(compiler_options=compile_options(devices))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return result | {"exchange": {}, "does_not_fit": " ".join(str(error).split())[:200]}
+    result["compile_seconds"] = time.monotonic() - start
+    text = compiled.as_text()
+    if HLO.value:
+        Path(HLO.value).write_text(text)
+
+    # 3. What it needs of each device.
+    memory = compiled.memory_analysis()
+    result["memory"] = {
+        "arguments": memory.argument_size_in_bytes,
+        "results": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        "temporary": memory.temp_size_in_bytes,
+        "program": memory.generated_code_size_in_bytes,
+    }
+    turns = turns_of_search(unknown_loops(text), STEPS.value) if PROGRAM.value == "search" else []
+    found = kernels(text, turns)
+    traffic = collectives(text)
+    result["kernels"] = sum(kernel.runs for kernel in found)
+    result["bytes"] = sum(kernel.runs * kernel.bytes for kernel in found)
+    result["flops"] = sum(kernel.runs * kernel.flops for kernel in found)
+    result["exchange"] = {kind: dataclasses.asdict(t) for kind, t in traffic.items()}
+    if passes:
+        lengths = (np.full(rows.accumulation * rows.rows_per_step, width) for width in widths)
+        flops = training_flops(config, vocab_size, *lengths).sum() * passes / 3
+        result["model_flops"] = flops / mesh.size
+    if device is None:
+        return result
+    if devices[0].platform == "tpu":
+        # XLA writes a TPU's products as convolutions, whose FLOPs the text does not tell.
+        result["flops"] = compiled.cost_analysis()["flops"]
+
+    # 4. The bounds that follow.
+    result["memory_limit"] = device.memory * 2**30
+    result["kinds"] = bounds.by_kind(found, device)
+    result["costliest"] = bounds.costliest(found, device, 12)
+    result["exchange_ms"] = bounds.exchange_ms(traffic, mesh.size, device)
+    work = sum(row["ms"] for row in result["kinds"].values())
+    if devices[0].platform == "tpu":
+        work = max(work, 1e3 * result["flops"] / (bounds.PEAK_SHARE * device.bfloat16))
+    result["bound_ms"] = work
+    if passes:
+        result["mfu_allowed"] = result["model_flops"] / device.bfloat16 / (work / 1e3)
+        result["tokens_per_second_allowed"] = rows.rows * sum(widths) / (work / 1e3)
+    else:
+        result["tokens_per_second_allowed"] = (
+            SENTENCES.value * STEPS.value * mesh.size / (work / 1e3)
+        )
+    return result
+
+
+def turns_of_search(loops: int, steps: int) -> list[int]:
+    """How often each loop of a search turns for outputs of so many tokens, none of them shorter.
+
+    Loops follow one another with room for 16, 32, 64, ... tokens; the last is for the few sentences
+    that go on alone, of which there are none.
+    """
+    ends = [min(steps, 16 * 2**i) for i in range(max(loops - 2, 0))]
+    ends = [0, *ends, steps]
+    return [*(after - before for before, after in itertools.pairwise(ends)), 0]
+
+
+def shown(result: dict[str, Any]) -> str:
+    """For people."""
+    axes = " x ".join(f"{size} {axis}" for axis, size in result["mesh"].items())
+    lines = [f"device      {result['device']} ({result['device_kind']}), {axes}"]
+    accumulation, at_once, source, target = result["rows"]
+    model = result["model"]
+    lines.append(
+        f"model       {result['parameters']:,} parameters, {model['dtype']}, kernels: "
+        f"{model.get('kernels', 'plain')}"
+    )
+    if result["program"] != "search":
+        lines.append(f"rows        {accumulation} x {at_once} of {source} + {target} tokens")
+    if "does_not_fit" in result:
+        return "\n".join([*lines, f"memory      does not fit: {result['does_not_fit']}"])
+    total = sum(result["memory"].values())
+    verdict = ""
+    if limit := result.get("memory_limit"):
+        verdict = f" of {limit / 2**30:.0f} GiB, {'fits' if total <= limit else 'does not fit'}"
+    parts = ", ".join(f"{units(size)} {name}" for name, size in result["memory"].items())
+    lines.append(f"memory      {units(total)}{verdict}: {parts}")
+    lines.append(
+        f"work        {result['flops'] / 1e12:.2f} TFLOP in products"
+        + (f" ({result['model_flops'] / 1e12:.2f} the model's)" if "model_flops" in result else "")
+        + f", {result['bytes'] / 1e9:.1f} GB moved, {result['kernels']:,} kernels"
+    )
+    for kind, traffic in result["exchange"].items():
+        ms = f", at least {result['exchange_ms'][kind]:.2f} ms" if "exchange_ms" in result else ""
+        lines.append(f"exchange    {traffic['count']} {kind}, {units(traffic['bytes'])}{ms}")
+    if "bound_ms" not in result:
+        return "\n".join(lines)
+    mfu = f", MFU at most {result['mfu_allowed']:.0%}" if "mfu_allowed" in result else ""
+    lines.append(
+        f"bound       {result['bound_ms']:.2f} ms{mfu}, "
+        f"{result['tokens_per_second_allowed']:,.0f} tokens a second at most"
+    )
+    lines.append(
+        f"            if memory gives {bounds.MEMORY_SHARE:.0%} and products "
+        f"{bounds.PEAK_SHARE:.0%} of the data sheet, a kernel takes "
+        f"{1e6 * bounds.KERNEL_SECONDS:.0f} microseconds to start, and exchange is hidden"
+    )
+    lines.append("\n  bound ms   kernels       GB    TFLOP  kind of work")
+    for kind, row in result["kinds"].items():
+        lines.append(
+            f"{row['ms']:10.2f} {row['kernels']:9,} {row['bytes'] / 1e9:8.2f} "
+            f"{row['flops'] / 1e12:8.2f}  {kind}"
+        )
+    lines.append("\n  bound ms      runs  MB each  GFLOP each  the costliest kernels")
+    for row in result["costliest"]:
+        lines.append(
+            f"{row['ms']:10.3f} {row['runs']:9,} {row['bytes'] / 1e6:8.1f} "
+            f"{row['flops'] / 1e9:11.1f}  {row['kind']}: {row['op_name'][-60:]}"
+        )
+    return "\n".join(lines)
+
+
+def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Two results, number by number."""
+
+    def numbers(result: dict[str, Any]) -> dict[str, float]:
+        found = {f"memory, {name}, GiB": x / 2**30 for name, x in result.get("memory", {}).items()}
+        for name, unit in (("flops", 1e12), ("model_flops", 1e12), ("bytes", 1e9)):
+            if name in result:
+                found[f"{name}, {'TFLOP' if unit == 1e12 else 'GB'}"] = result[name] / unit
+        names = "kernels", "bound_ms", "mfu_allowed", "tokens_per_second_allowed"
+        found |= {name: result[name] for name in names if name in result}
+        found |= {f"bound, {k}, ms": row["ms"] for k, row in result.get("kinds", {}).items()}
+        exchange = result["exchange"]
+        return found | {f"{kind}, MiB": t["bytes"] / 2**20 for kind, t in exchange.items()}
+
+    first, second = numbers(before), numbers(after)
+    lines = [f"{'':40} {before['commit'] or '':>14.10} {after['commit'] or '':>14.10}"]
+    for name in dict.fromkeys([*first, *second]):
+        cells = (f"{x[name]:14,.2f}" if name in x else f"{'-':>14}" for x in (first, second))
+        lines.append(f"{name:40} {' '.join(cells)}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    cli.run(main, default_config=Path(__file__).parents[1] / "configs" / "base.py")

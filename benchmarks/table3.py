@@ -1,0 +1,90 @@
+"""Table 3: the paper's columns, the parameters of its rows, and the same rows in small.
+
+    python benchmarks/table3.py
+    python benchmarks/table3.py --out=runs/table3 --format=md
+
+Parameters are counted for the true sizes. The paper does not give the rows of its embedding matrix:
+its text says about 37,000 tokens, its counts fit about 41,000 (and 36,000 for big), so both are
+shown. With --out, the folder of a sweep of configs/sweeps/table3.py, the table has what came of it.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from absl import flags
+
+from benchmarks.program import sizes_of
+from transformer.models.family import build_model
+from transformer.models.functional import num_params
+from transformer.reports import sweep_report
+from transformer.reports.tables import FORMATS, formatted
+from transformer.runs import cli, sweep
+from transformer.runs.experiment import Experiment
+from transformer.runs.launcher import Launcher, Options
+
+OUT = flags.DEFINE_string("out", None, "The folder of the sweep in small; none: without it.")
+FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
+VOCABULARIES = (37_000, 41_000)
+SMALL = "configs/sweeps/table3.py"
+OURS = ("best perplexity", "validation bleu", "test bleu", "parameters")
+# Perplexity, BLEU and millions of parameters of the paper, which leaves the latter out in (A), (D)
+# and (E).
+PAPER = {
+    "base": ("4.92", "25.8", "65"),
+    "A_1_head": ("5.29", "24.9", ""),
+    "A_4_heads": ("5.00", "25.5", ""),
+    "A_16_heads": ("4.91", "25.8", ""),
+    "A_32_heads": ("5.01", "25.4", ""),
+    "B_d_k_16": ("5.16", "25.1", "58"),
+    "B_d_k_32": ("5.01", "25.4", "60"),
+    "C_2_layers": ("6.11", "23.7", "36"),
+    "C_4_layers": ("5.19", "25.3", "50"),
+    "C_8_layers": ("4.88", "25.5", "80"),
+    "C_d_model_256": ("5.75", "24.5", "28"),
+    "C_d_model_1024": ("4.66", "26.0", "168"),
+    "C_d_ff_1024": ("5.12", "25.4", "53"),
+    "C_d_ff_4096": ("4.75", "26.2", "90"),
+    "D_dropout_0.0": ("5.77", "24.6", ""),
+    "D_dropout_0.2": ("4.95", "25.5", ""),
+    "D_smoothing_0.0": ("4.67", "25.3", ""),
+    "D_smoothing_0.2": ("5.47", "25.7", ""),
+    "E_learned_positions": ("4.92", "25.7", ""),
+    "big": ("4.33", "26.4", "213"),
+}
+
+
+def main() -> None:
+    paper = "configs/sweeps/table3_paper.py"
+    head = ["row", "paper: perplexity", "BLEU", "million parameters"]
+    head += [f"ours, {vocabulary // 1000}k" for vocabulary in VOCABULARIES]
+    lines = []
+    for run in runs_of(paper):
+        counts = [f"{millions(run.config, vocabulary):.1f}" for vocabulary in VOCABULARIES]
+        lines.append([run.row, *PAPER[run.row], *counts])
+    if OUT.value:
+        launcher = Launcher(Options(Path(OUT.value), evaluate=sweep.read_plan(SMALL).evaluate))
+        rows = sweep_report.rows_of(launcher, runs_of(SMALL))
+        known = {column for row in rows for column in row.columns}
+        columns = [column for column in OURS if column in known]
+        own, found = sweep_report.table(rows, columns) if columns else (["row", "done"], [])
+        head += [f"small: {name}" for name in own[1:]]
+        by_row = {line[0]: line[1:] for line in found}
+        lines = [[*line, *by_row.get(line[0], [""])] for line in lines]
+    print(formatted(head, lines, FORMAT.value), end="")
+
+
+def runs_of(path: str) -> list[sweep.Run]:
+    return sweep.runs_of(
+        sweep.read_plan(path), path, lambda file: sweep.sections_of(file, {}), "base"
+    )
+
+
+def millions(config: Experiment, vocabulary: int) -> float:
+    model = build_model(config.model, sizes_of(config, vocabulary))
+    return num_params(model.abstract_params()) / 1e6
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,133 @@
+"""Trains and evaluates many runs: rows of settings, each with several seeds.
+
+    python sweep.py --config=configs/sweeps/table3.py
+    python sweep.py --config=configs/multi30k_tiny.py --seeds=1,2,3 --results=results
+    python sweep.py --config=configs/sweeps/table3.py --table=md --plot=table3.png
+
+A sweep file is a config file with a second function, get_sweep: see docs/sweeps.md. The same
+command again goes on: runs that are done are not repeated, the others resume. With --table, --plot
+or --dry_run nothing is trained.
+"""
+
+if __name__ == "__main__":
+    from transformer.system.startup import be_quiet_when_interrupted
+
+    be_quiet_when_interrupted()
+
+import dataclasses
+import fnmatch
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from transformer.reports import sweep_report, tables
+from transformer.runs import cli, job_arrays, sweep
+from transformer.runs.launcher import Launcher, Options
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A sweep file, or any config file.")
+OUT = flags.DEFINE_string("out", None, "For the work directories (default: runs/<config>).")
+SEEDS = flags.DEFINE_list("seeds", None, "Seeds of each row, in place of those of the file.")
+ONLY = flags.DEFINE_list("only", ["*"], "Names of runs or rows; * stands for anything.")
+EVALUATE = flags.DEFINE_string(
+    "evaluate", None, "Flags of evaluate.py, in place of those of the file; none: only train."
+)
+RESULTS = flags.DEFINE_string("results", None, "A folder of the ledger: records each run there.")
+EXPORT = flags.DEFINE_string("export", None, "A folder for what was evaluated, without more.")
+TOGETHER = flags.DEFINE_integer(
+    "together", None, "How many runs at once (default: 1; on a cluster all).", lower_bound=1
+)
+GPUS = flags.DEFINE_list("gpus", [], "Numbers of GPUs, each of which has one run at a time.")
+TABLE = flags.DEFINE_enum("table", None, tables.FORMATS, "Prints the table of what there is.")
+METRIC = flags.DEFINE_list("metric", [], "Columns of the table; or what to plot.")
+PLOT = flags.DEFINE_string("plot", None, "A PNG file: draws --metric.")
+DRY_RUN = flags.DEFINE_bool("dry_run", False, "Prints the command of each run.")
+SLURM = flags.DEFINE_string("slurm", None, "Writes an array of jobs for sbatch to this file.")
+JOBSET = flags.DEFINE_string("jobset", None, "Writes a JobSet for kubectl to this file.")
+
+
+def main() -> None:
+    if not flags.FLAGS["config"].present:
+        raise UserError("--config is missing; give a sweep file, such as configs/sweeps/table3.py")
+    if GPUS.value and TOGETHER.value:
+        raise UserError("--gpus and --together are both given; there is one run on each of --gpus")
+    file = config_flags.get_config_filename(flags.FLAGS["config"])
+    given = dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    plan, name = sweep.read_plan(file), Path(file).stem
+    if SEEDS.value is not None:
+        plan = dataclasses.replace(plan, seeds=numbers(SEEDS.value))
+    runs = sweep.runs_of(plan, file, lambda path: sweep.sections_of(path, given), name)
+    wanted = [
+        run
+        for run in runs
+        if any(fnmatch.fnmatchcase(x, glob) for x in (run.name, run.row) for glob in ONLY.value)
+    ]
+    if not wanted:
+        raise UserError(f"--only={','.join(ONLY.value)} names no run; --dry_run shows the names")
+    options = Options(
+        out=Path(OUT.value or Path("runs") / name),
+        flags=[f"--config.{field}={value}" for field, value in given.items()],
+        evaluate=plan.evaluate if EVALUATE.value is None else EVALUATE.value,
+        results=RESULTS.value and Path(RESULTS.value),
+        export=EXPORT.value and Path(EXPORT.value),
+        together=TOGETHER.value or 1,
+        gpus=GPUS.value,
+    )
+    launcher = Launcher(options)
+    if DRY_RUN.value:
+        for run in wanted:
+            print(shlex.join(["python", "train.py", *launcher.training_flags(run)]))
+    elif SLURM.value or JOBSET.value:
+        write_jobs(name, [run.name for run in wanted], str(options.out))
+    elif TABLE.value or PLOT.value:
+        show(launcher, wanted)
+    else:
+        failed = launcher.launch(wanted)
+        show(launcher, wanted)
+        if failed:
+            raise SystemExit(1)
+
+
+def numbers(words: list[str]) -> list[int]:
+    if not all(word.isdecimal() for word in words) or not words:
+        raise UserError(f"--seeds={','.join(words)} must be whole numbers, as in --seeds=1,2,3")
+    return [int(word) for word in words]
+
+
+def show(launcher: Launcher, runs: list[sweep.Run]) -> None:
+    """The table and the plot that the flags ask for."""
+    rows = sweep_report.rows_of(launcher, runs)
+    if PLOT.value:
+        if len(METRIC.value) != 1:
+            raise UserError("--plot draws one metric; add --metric=eval/validation/nll, or another")
+        sweep_report.plot(rows, METRIC.value[0], Path(PLOT.value))
+        print(f"written  {PLOT.value}")
+    if TABLE.value or not PLOT.value:
+        columns = [] if PLOT.value else METRIC.value
+        print(tables.formatted(*sweep_report.table(rows, columns), TABLE.value or "text"), end="")
+
+
+def write_jobs(name: str, runs: list[str], out: str) -> None:
+    """The files for a cluster; each of their tasks calls this script for one run."""
+    own = re.compile("--?(slurm|jobset|only|together)(=|$)")
+    if bad := [word for word in sys.argv[1:] if not re.match("--?[^=]+=", word)]:
+        raise UserError(f"{bad[0]!r}: with --slurm and --jobset give each flag as --name=value")
+    command = ["python", *(word for word in sys.argv if not own.match(word))]
+    together = TOGETHER.value or len(runs)
+    if SLURM.value:
+        text = job_arrays.slurm(name, out, runs, command, together)
+        write_atomically(Path(SLURM.value), text)
+        print(f"written  {SLURM.value}: {len(runs)} tasks; sbatch {SLURM.value}")
+    if JOBSET.value:
+        text = job_arrays.jobset(name, runs, command, together)
+        write_atomically(Path(JOBSET.value), text)
+        print(f"written  {JOBSET.value}: {len(runs)} pods; kubectl apply -f {JOBSET.value}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,155 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_configs import sizes_of
+
+from configs import base
+from transformer.models import fused_norm, kernels
+from transformer.models.family import build_model
+from transformer.models.loss import output_loss
+from transformer.models.numerics import DropoutRngs, dropout, row_keys
+from transformer.runs.experiment import Experiment
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh
+
+
+def model_config(**changes):
+    config = base.get_config()
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 32, "num_heads": 2}
+    config.model.update(sizes | {"d_ff": 11} | changes)
+    return Experiment.from_dict(config.to_dict()).model
+
+
+def normal(number, *shape):
+    return jax.random.normal(jax.random.fold_in(jax.random.key(3), number), shape)
+
+
+@pytest.mark.parametrize(("rate", "T"), [(0.3, 24), (0.0, 7)])
+def test_norm_kernel_in_float64(rate, T):
+    """Result and gradients of the kernel, interpreted, against the formula."""
+    B, D = 3, 32
+    x, y, direction = (normal(i, B, T, D) for i in range(3))
+    scale_D, bias_D = normal(3, D), normal(4, D)
+
+    def rngs():
+        return DropoutRngs(jax.random.key(7), jnp.arange(B))
+
+    def kernel(x, y, scale_D, bias_D):
+        keys = row_keys(rngs(), B) if rate else None
+        return fused_norm.add_and_norm(x, y, keys, scale_D, bias_D, rate, 1e-6, interpret=True)
+
+    with jax.enable_x64(True):
+
+        def formula(x, y, scale_D, bias_D):
+            z = jnp.float64(x) + jnp.float64(dropout(y, rate, rngs()))
+            z -= z.mean(-1, keepdims=True)
+            z /= jnp.sqrt((z**2).mean(-1, keepdims=True) + 1e-6)
+            return z * scale_D[None, None] + bias_D[None, None]
+
+        expected, pull_back = jax.vjp(formula, x, y, scale_D, bias_D)
+        gradients = pull_back(jnp.float64(direction))
+    result, pull_back = jax.vjp(kernel, x, y, scale_D, bias_D)
+    for ours, wanted in zip([result, *pull_back(direction)], [expected, *gradients], strict=True):
+        np.testing.assert_allclose(ours, wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("T", [8, 7])
+def test_blocked_loss_in_float64(T):
+    B, D, V = 3, 16, 37
+    with jax.enable_x64(True):
+        arrays = [jnp.float64(x) for x in (normal(0, B, T, D), normal(1, V, D), normal(2, V))]
+        labels_BT = jax.random.randint(jax.random.key(0), (B, T), 0, V)
+        real_BT = jnp.arange(T)[None] < jnp.array([T, 3, 0])[:, None]
+
+        def found(blocked):
+            def loss(hidden_BTD, output_VD, bias_V):
+                sums = output_loss(
+                    hidden_BTD, output_VD, labels_BT, real_BT, 0.1, jnp.float64, bias_V, blocked
+                )
+                return 3 * sums.loss, sums
+
+            return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
+
+        (plain, plain_gradients), (ours, gradients) = found(False), found(True)
+    for a, b in zip(jax.tree.leaves((ours, gradients)), jax.tree.leaves((plain, plain_gradients))):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def test_logits_of_any_size():
+    """The sum of exponentials neither overflows nor vanishes."""
+    hidden_BTD = jnp.ones((1, 1, 1))
+    for factor in (1e4, -1e4):
+        output_VD = factor * jnp.array([[1.0], [0.5], [0.0]])
+        sums = output_loss(
+            hidden_BTD,
+            output_VD,
+            jnp.array([[1]]),
+            jnp.ones((1, 1), bool),
+            0.0,
+            jnp.float32,
+            blocked=True,
+        )
+        assert float(sums.nll) == pytest.approx(5000)
+
+
+def test_a_kernel_is_tried():
+    config = model_config(dtype="bfloat16")
+    assert kernels.disagreement("triton_norm", config, interpret=True) == ""
+    assert kernels.disagreement("blocked_loss", config) == ""
+
+
+def test_a_wrong_kernel_is_found(monkeypatch):
+    config = model_config(dtype="bfloat16")
+    right = fused_norm.threshold_of
+    monkeypatch.setattr(fused_norm, "threshold_of", lambda rate: right(rate) + 2**26)  # 1.6 %
+    found = kernels.disagreement("triton_norm", config, interpret=True)
+    assert found.startswith("its result 0 is ")
+
+
+def test_what_fails_is_not_used(capsys):
+    config = model_config(kernels="triton_norm,blocked_loss")
+    config = kernels.proven(config, data_mesh())
+    assert config.kernels == "blocked_loss"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("warning  triton_norm is not used: it fails (ValueError: ")
+    assert lines[1] == "kernels  blocked_loss; tried on this device"
+
+
+def test_choices():
+    config = model_config()
+    assert config.kernels == "auto"
+    assert kernels.chosen(config, "cpu").kernels == "plain"
+    assert kernels.chosen(config, "gpu").kernels == "triton_norm,blocked_loss"
+    bfloat16 = dataclasses.replace(config, dtype="bfloat16")
+    assert kernels.chosen(bfloat16, "gpu").kernels == "cudnn_attention,triton_norm,blocked_loss"
+    assert not kernels.uses(config, "blocked_loss")
+    with pytest.raises(UserError, match="must be auto, plain, or some of cudnn_attention"):
+        model_config(kernels="flash")
+
+
+def test_models_agree(monkeypatch):
+    """The whole model with both kernels, packed rows and dropout, against the plain one."""
+    call = fused_norm.add_and_norm
+    monkeypatch.setattr(fused_norm, "add_and_norm", lambda *args: call(*args, interpret=True))
+    from transformer.data.batches import Batch
+
+    segments = jnp.array([[1, 1, 2, 2, 2, 3, 0, 0], [1, 1, 1, 1, 2, 2, 2, 2]])
+    words = jax.random.randint(jax.random.key(1), (2, 8), 3, 37)
+    batch = Batch(words, segments, words, words, segments)
+
+    def loss_and_gradient(names):
+        model = build_model(model_config(kernels=names), sizes_of(37))
+        params = model.init(jax.random.key(0))
+
+        def loss(params):
+            rngs = DropoutRngs(jax.random.key(2), jnp.arange(2))
+            return model.bind(params).loss(batch, rngs, 0.1).loss
+
+        return jax.jit(jax.value_and_grad(loss))(params)
+
+    plain, fast = loss_and_gradient("plain"), loss_and_gradient("triton_norm,blocked_loss")
+    for ours, wanted in zip(jax.tree.leaves(fast), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(ours, wanted, atol=2e-5, rtol=1e-4)

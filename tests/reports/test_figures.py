@@ -1,0 +1,82 @@
+"""Figures of trained models, for papers and notebooks."""
+
+import sys
+
+import numpy as np
+import pytest
+from scripts import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "exports"))
+from small_configs import PAPER
+from small_models import trained_model
+
+from transformer.reports import figures
+from transformer.reports.figures import (
+    attention_figure,
+    fonts_for,
+    masks_figure,
+    positions_figure,
+    positions_of,
+    schedule_figure,
+)
+from transformer.streams.attention_maps import Token, attention_of
+from transformer.streams.model import Model
+
+
+@pytest.fixture(scope="module")
+def model(random_params):
+    return trained_model(random_params, num_decoder_layers=2)
+
+
+def images(figure):
+    return [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]
+
+
+def test_a_notebook_shows_the_weights(model):
+    found = attention_of(model, "one two", "two")
+    figure = attention_figure(Model(model), "one two", "two", attention="encoder", heads=[2])
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    (shown,) = images(figure)
+    np.testing.assert_allclose(shown, found.maps["encoder"][0, 1])
+    assert figure.axes[0].get_title() == "layer 1, head 2"
+    last = attention_figure(model, "one two", "two")
+    np.testing.assert_allclose(images(last), found.maps["cross"][1])
+
+
+@pytest.mark.filterwarnings("error:Glyph")
+def test_letters_that_no_font_has_are_text_in_an_svg(model):
+    figure = attention_figure(model, "one \U000e0041\u0378", "$x$ two", words=True)
+    assert not figure.fonts.complete
+    assert "two" in figure.drawn("svg").decode()
+    assert fonts_for("Größe\u200d").complete
+    assert attention_figure(model, "one", "two").fonts == (["DejaVu Sans"], True)
+
+
+def test_positions_by_hand(model, random_params):
+    table = positions_of(model, 5)
+    assert table.shape == (5, 14)
+    np.testing.assert_allclose(table[1, :2], [np.sin(1), np.cos(1)], rtol=1e-6)
+    assert len(images(positions_figure(model))) == 2
+    learned = trained_model(random_params, positions="learned")
+    np.testing.assert_array_equal(positions_of(learned, 5), learned.params["source_positions"][:5])
+
+
+def test_masks_by_hand():
+    source = [Token(text, i, text) for i, text in enumerate(("one", "EOS"))]
+    target = [Token(text, i, text) for i, text in enumerate(("a", "b", "EOS"))]
+    encoder, decoder, cross, packed = images(masks_figure(source, target))
+    assert encoder.astype(int).tolist() == 2 * [[1, 1, 0, 0, 0]] + 3 * [[0] * 5]
+    assert decoder[:3, :3].astype(int).tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert decoder[3:].sum() == decoder[:, 3:].sum() == 0
+    assert cross[:3, :2].all()
+    assert cross.sum() == 6
+    assert packed.sum() == 15 + 10
+    assert len(images(masks_figure(source, []))) == 2  # an encoder alone has no target
+
+
+def test_the_learning_rate_peaks_where_warm_up_ends():
+    own, lecture = schedule_figure(PAPER).axes
+    steps, rates = own.lines[0].get_data()
+    assert abs(steps[np.argmax(rates)] - PAPER.optimizer.warmup_steps) < 300
+    assert max(rates) == pytest.approx((512 * 4000) ** -0.5, rel=0.02)
+    assert len(lecture.lines) == len(figures.EQUATION_3)

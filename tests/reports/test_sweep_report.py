@@ -1,0 +1,76 @@
+"""The table and the plots of a sweep, whatever of it there is."""
+
+import dataclasses
+import json
+
+import pytest
+from small_configs import MODEL, PAPER
+
+from transformer.reports import sweep_report
+from transformer.runs import experiment
+from transformer.runs.launcher import Launcher, Options
+from transformer.runs.sweep import plan_of, runs_of
+from transformer.system.errors import UserError
+from transformer.system.files import write_json
+
+ROWS = [{"name": "a"}, {"name": "b", "model.d_ff": 13}, {"name": "later", "model.d_ff": 17}]
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    small = dataclasses.replace(PAPER, model=MODEL)
+    sections = {name: dataclasses.asdict(x) for name, x in small.sections.items()}
+    plan = plan_of({"rows": ROWS, "seeds": [0, 1]}, "s.py")
+    runs = runs_of(plan, "c.py", lambda path: json.loads(json.dumps(sections)), "c")
+    launcher = Launcher(Options(tmp_path))
+    for run, bleus in zip(runs, ([10, 30], [20, 24], [50], []), strict=False):
+        workdir = launcher.workdir(run)
+        experiment.save(workdir, run.config)
+        lines = [
+            {"step": 10 * i, "eval/validation/nll": 5.0 - i, "eval/validation/bleu": bleu}
+            for i, bleu in enumerate(bleus, start=1)
+        ]
+        (workdir / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_json(launcher.workdir(runs[0]) / "eval/test/scores.json", {"bleu": {"score": 12.0}})
+    write_json(launcher.workdir(runs[0]) / "sweep.json", launcher._mark(runs[0]))
+    return launcher, runs
+
+
+def test_mean_and_deviation_over_the_seeds_so_far(sweep):
+    rows = sweep_report.rows_of(*sweep)
+    head, lines = sweep_report.table(rows)
+    found = [dict(zip(head, line, strict=True)) for line in lines]
+    assert [line["row"] for line in found] == ["a", "b", "later"]
+    assert [line["done"] for line in found] == ["1 of 2", "0 of 2", "0 of 2"]
+    assert [line["model.d_ff"] for line in found] == ["11", "13", ""]
+    assert found[0]["best bleu"] == "27 ± 4.2"
+    assert [line["best bleu"] for line in found[1:]] == ["50", ""]
+    assert found[0]["best perplexity"] == "20.09"  # e^3
+    assert found[0]["test bleu"] == "12"
+    assert "last nll" not in head
+    assert "training.seed" not in head
+
+
+def test_columns_that_are_asked_for(sweep):
+    rows = sweep_report.rows_of(*sweep)
+    head, lines = sweep_report.table(rows, ["last bleu"])
+    assert (head, lines[0]) == (["row", "done", "last bleu"], ["a", "1 of 2", "27 ± 4.2"])
+    with pytest.raises(UserError, match="no run has the metric 'bleu'; there are: "):
+        sweep_report.table(rows, ["bleu"])
+
+
+@pytest.mark.parametrize("metric", ["eval/validation/bleu", "best bleu"])
+def test_plots(sweep, metric, tmp_path):
+    path = tmp_path / "plot.png"
+    sweep_report.plot(sweep_report.rows_of(*sweep), metric, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UserError, match="no run has the metric"):
+        sweep_report.plot(sweep_report.rows_of(*sweep), metric + "x", path)
+
+
+def test_nothing_yet(tmp_path, sweep):
+    rows = sweep_report.rows_of(Launcher(Options(tmp_path / "other")), sweep[1])
+    assert sweep_report.table(rows) == (
+        ["row", "done"],
+        [["a", "0 of 2"], ["b", "0 of 2"], ["later", "0 of 2"]],
+    )

@@ -1,0 +1,71 @@
+"""What the config files say of each field."""
+
+import dataclasses
+import runpy
+
+import pytest
+from scripts import run, succeeded
+
+from configs import demo
+from transformer.runs import fields
+from transformer.runs.experiment import Experiment
+from transformer.runs.provenance import ROOT
+
+# Every family and every task is in one of these.
+CONFIGS = "base rnn_bahdanau convs2s_iwslt universal_base bert_base classification algorithmic"
+
+
+def config_of(name: str) -> Experiment:
+    values = runpy.run_path(str(ROOT / "configs" / f"{name}.py"))["get_config"]()
+    return Experiment.from_dict(values.to_dict())
+
+
+@pytest.mark.parametrize("name", CONFIGS.split())
+def test_every_field_is_explained(name):
+    config = config_of(name)
+    found = fields.fields(config)
+    assert not [field.name for field in found if not field.comment]
+    names = [f"{s}.{f.name}" for s, x in config.sections.items() for f in dataclasses.fields(x)]
+    assert sorted(field.name for field in found) == sorted(names)
+
+
+def test_comments_above_and_beside(tmp_path, monkeypatch):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/base.py").write_text(
+        "    config.model = ConfigDict()  # of the section\n"
+        "    # Of two\n"
+        "    # lines.\n"
+        "    config.model.a = 1\n"
+        "    config.model.b = placeholder(int)\n"
+        "    config.model.c = 3  # its own\n"
+        "    config.model.d = 4\n"
+        "\n"
+        "    config.model.e = 5\n"
+        "    # of f alone...\n"
+        "    config.model.f = 6  # and more.\n"
+    )
+    (tmp_path / "configs/other.py").write_text(
+        "        model.g = 7  # of g\n        model.a = 2\n    model.c = 4  # another\n"
+    )
+    monkeypatch.setattr(fields, "ROOT", tmp_path)
+    base = {"model.a": "Of two lines", "model.b": "Of two lines", "model.c": "Its own"}
+    base |= {"model.d": "Of two lines", "model.f": "Of f alone... and more"}
+    assert fields.comments("configs/base.py") == base
+    other = {"model.g": "Of g", "model.c": "Another"}
+    assert fields.comments("configs/other.py") == base | other
+
+
+def test_the_listing():
+    config = Experiment.from_dict(demo.get_config().to_dict())
+    lines = fields.listing(config).splitlines()
+    i = lines.index("  --config.model.d_model=128   (configs/base.py: 512)")
+    assert lines[i + 1] == "      The size of embeddings and of each layer's output"
+    assert "  --config.model.d_k=0" in lines
+    assert "  --config.data.raw_dir=" in lines
+    assert max(map(len, lines)) <= 100
+
+
+def test_train_py_lists_fields(tmp_path):
+    said = succeeded(run("train.py", "--fields", "--config.model.d_ff=77", cwd=tmp_path)).out
+    assert b"  --config.model.d_ff=77   (configs/base.py: 2048)\n" in said
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,58 @@
+"""A sweep as a job of a cluster."""
+
+import subprocess
+
+import yaml
+
+from transformer.runs.job_arrays import jobset, slurm
+
+COMMAND = ["python", "sweep.py", "--config=s.py", "--evaluate=--split=test --checkpoint=best"]
+
+
+def test_slurm(tmp_path):
+    """Each task calls for its own run; a stand-in for srun prints what it is told."""
+    text = slurm("table3", "runs/s", ["a-0", "b=1_c-0"], COMMAND, 8)
+    assert "--array=0-1%8\n" in text
+    (tmp_path / "srun").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\nexit $CODE\n')
+    (tmp_path / "scontrol").write_text('#!/bin/bash\necho "$@" > requeued\n')
+    for name in ("srun", "scontrol"):
+        (tmp_path / name).chmod(0o755)
+
+    def task(number, code):
+        return subprocess.run(
+            ["bash", "-c", text],
+            env={
+                "PATH": f"{tmp_path}:/usr/bin:/bin",
+                "SLURM_ARRAY_TASK_ID": str(number),
+                "SLURM_ARRAY_JOB_ID": "77",
+                "CODE": str(code),
+            },
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+
+    done = task(1, 0)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [*COMMAND, "--only=b=1_c-0"]
+    assert task(0, 1).returncode == 1
+    assert not (tmp_path / "requeued").exists()
+    assert task(0, 75).returncode == 75
+    assert (tmp_path / "requeued").read_text() == "requeue 77_0\n"
+
+
+def test_jobset(tmp_path):
+    found = yaml.safe_load(jobset("Table_3", ["a-0", "b=1_c-0"], COMMAND, 2))
+    assert found["metadata"]["name"] == "table-3"
+    job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert (job["completions"], job["parallelism"]) == (2, 2)
+    (container,) = job["template"]["spec"]["containers"]
+    (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    done = subprocess.run(
+        [*container["command"], *container["args"]],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "JOB_COMPLETION_INDEX": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [*COMMAND[1:], "--only=b=1_c-0"]

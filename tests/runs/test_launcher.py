@@ -1,0 +1,146 @@
+"""Sweeps that fail, are stopped and start again; scripts that only pretend stand for ours."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from configs import base
+from transformer.runs import launcher
+from transformer.runs.launcher import Launcher, Options
+from transformer.runs.sweep import plan_of, runs_of
+from transformer.system.locks import lock_workdir
+
+# Notes that it was called; "trains" for as long as a file says, and hears SIGTERM.
+SCRIPT = """
+import json, os, signal, sys, time
+from pathlib import Path
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+workdir = Path(flags["workdir"])
+workdir.mkdir(parents=True, exist_ok=True)
+name = Path(sys.argv[0]).stem
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+with (workdir.parent / "calls").open("a") as file:
+    place = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    file.write(f"{name} {workdir.name} {place}\\n")
+if name == "train" and (workdir.parent / "fail").exists() and workdir.name.startswith("b"):
+    sys.exit("it broke")
+while name == "train" and (workdir.parent / "slow").exists():
+    if stopped:
+        sys.exit(75)
+    time.sleep(0.01)
+if "record" in flags:
+    Path(flags["record"]).parent.mkdir(exist_ok=True)
+    Path(flags["record"]).write_text('{"checkpoint": "average", "checkpoint_steps": [1, 2]}')
+if "export" in flags:
+    (workdir.parent / "exported").write_text(" ".join(sys.argv[1:]))
+    Path(flags["export"]).mkdir(parents=True)
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch):
+    for name in ("train", "evaluate"):
+        (tmp_path / f"{name}.py").write_text(SCRIPT)
+    monkeypatch.setattr(launcher, "ROOT", tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    plan = plan_of({"rows": [{"name": "a"}, {"name": "b", "model.d_ff": 7}]}, "s.py")
+
+    def make(**options):
+        runs = runs_of(plan, "c.py", lambda path: base.get_config().to_dict(), "c")
+        return Launcher(Options(out, **options)), runs
+
+    make.out = out
+    make.calls = lambda: (out / "calls").read_text().splitlines()
+    return make
+
+
+def test_one_failed_run_does_not_end_the_others_and_a_start_again_goes_on(sweep, capfd):
+    own, runs = sweep(flags=["--config.model.dtype=bfloat16"])
+    (sweep.out / "fail").touch()
+    assert own.launch(list(reversed(runs))) == ["b-0"]
+    assert "it broke" in capfd.readouterr().err
+    assert sweep.calls() == ["train b-0 ", "train a-0 ", "evaluate a-0 "]
+    assert [own.is_done(run) for run in runs] == [True, False]
+    (sweep.out / "fail").unlink()
+    assert own.launch(runs) == []
+    assert sweep.calls()[3:] == ["train b-0 ", "evaluate b-0 "]
+    assert own.launch(runs) == []
+    assert len(sweep.calls()) == 5
+
+
+def test_a_run_that_is_to_be_evaluated_otherwise_is_not_done(sweep):
+    own, runs = sweep(evaluate="none")
+    own.launch(runs)
+    assert sweep.calls() == ["train a-0 ", "train b-0 "]
+    other, _ = sweep(evaluate="--split=validation")
+    assert not other.is_done(runs[0])
+
+
+def test_results_and_exports(sweep):
+    results, export = sweep.out / "results", sweep.out / "models"
+    own, runs = sweep(results=results, export=export)
+    own.launch(runs[:1])
+    assert (results / "a-0.json").exists()
+    assert "--checkpoint=average --average_last=2" in (sweep.out / "exported").read_text()
+    assert own.is_done(runs[0])
+    for path in (sweep.out / "a-0").iterdir():  # the result stays
+        path.unlink()
+    assert own.is_done(runs[0])
+
+
+def test_each_gpu_has_one_run(sweep):
+    own, runs = sweep(gpus=["3", "5"], evaluate="none")
+    own.launch(runs)
+    assert sorted(sweep.calls()) == ["train a-0 3", "train b-0 5"]
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_signal_goes_on_to_the_runs(sweep, capfd):
+    (sweep.out / "slow").touch()
+    own, runs = sweep()
+
+    def stop():
+        wait_for(sweep.out / "calls")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(SystemExit) as stopped:
+        own.launch(runs)
+    thread.join()
+    assert stopped.value.code == 75
+    assert sweep.calls() == ["train a-0 "]
+    assert capfd.readouterr().err.endswith("stopped; the same command goes on\n")
+    (sweep.out / "slow").unlink()
+    assert sweep()[0].launch(runs) == []
+
+
+def test_waits_for_a_run_that_outlived_its_sweep(sweep, capfd):
+    own, runs = sweep(evaluate="none")
+    workdir = sweep.out / "a-0"
+    hold = f"""
+import sys, time
+from pathlib import Path
+from transformer.system.locks import lock_workdir
+with lock_workdir(Path({str(workdir)!r})):
+    time.sleep(1.5)
+"""
+    with subprocess.Popen([sys.executable, "-c", hold], env=os.environ | {"PYTHONPATH": "."}):
+        wait_for(workdir / "lock")
+        assert own.launch(runs[:1]) == []
+    assert "waiting  a-0" in capfd.readouterr().err
+    with lock_workdir(workdir):
+        assert own.is_done(runs[0])

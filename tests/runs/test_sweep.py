@@ -1,0 +1,111 @@
+"""The runs of a sweep, and their names."""
+
+import pytest
+
+from configs import base
+from transformer.runs.experiment import Experiment
+from transformer.runs.sweep import Plan, plan_of, read_plan, runs_of, sections_of
+from transformer.system.errors import UserError
+
+
+def load(path):
+    return base.get_config().to_dict()
+
+
+def runs(own="base", **plan):
+    return runs_of(plan_of(plan, "s.py"), "configs/base.py", load, own)
+
+
+def test_a_plain_config_with_seeds():
+    found = runs(own="base", seeds=[3, 1])
+    assert [run.name for run in found] == ["base-3", "base-1"]
+    assert found[0].flags == ["--config=configs/base.py", "--config.training.seed=3"]
+    assert found[0].config.training.seed == 3
+
+
+def test_a_grid_has_every_combination_and_a_zip_goes_side_by_side():
+    found = runs(
+        grid={"model.num_heads": [4, 8], "model.dropout": [0.0, 0.3]},
+        zip={"model.d_ff": [512, 1024], "optimizer.warmup_steps": [10, 20]},
+        seeds=[0],
+    )
+    names = [run.row for run in found]
+    assert len(names) == 8
+    assert names[0] == "num_heads=4_dropout=0.0_d_ff=512_warmup_steps=10"
+    assert names[-1] == "num_heads=8_dropout=0.3_d_ff=1024_warmup_steps=20"
+    assert {(run.config.model.d_ff, run.config.optimizer.warmup_steps) for run in found} == {
+        (512, 10),
+        (1024, 20),
+    }
+
+
+def test_rows_may_have_names_and_differ_in_fields():
+    rows = [{"name": "base"}, {"name": "A", "model.num_heads": 4}, {"model.dropout": 0.2}]
+    found = runs(rows=rows, seeds=[0])
+    assert [run.name for run in found] == ["base-0", "A-0", "dropout=0.2-0"]
+    assert found[1].config.model.num_heads == 4
+    assert found[2].config.model.num_heads == 8
+
+
+def test_a_named_row_with_a_grid():
+    names = [run.name for run in runs(rows=[{"name": "A"}], grid={"model.d_ff": [7, 9]})]
+    assert names == ["A_d_ff=7-0", "A_d_ff=9-0"]
+
+
+def test_fields_of_one_name_keep_their_sections():
+    (run,) = runs(rows=[{"optimizer.name": "sgd", "task.name": "seq2seq", "optimizer.epsilon": 1}])
+    assert run.row == "optimizer.name=sgd_task.name=seq2seq_epsilon=1"
+
+
+def test_a_combination_that_cannot_be_is_told_by_its_run():
+    good, bad = runs(grid={"model.num_heads": [4, 3]})
+    assert isinstance(good.config, Experiment)
+    assert isinstance(bad.config, UserError)
+    assert "d_model = 512 is not divisible" in str(bad.config)
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"sede": [0]}, "s.py: get_sweep gives an unknown field 'sede'; did you mean 'seeds'"),
+        ({"rows": [{"model.num_head": 4}]}, "config.model.num_head; did you mean model.num_heads"),
+        ({"rows": [{"name": "a"}, {"name": "a"}]}, "two runs have the name a-0"),
+        ({"grid": {"model.d_ff": [7, 7]}}, "two runs have the name d_ff=7-0"),
+        ({"seeds": [1, 1]}, "two runs have the name base-1"),
+        ({"seeds": []}, "the sweep has no run"),
+        ({"seeds": "12"}, "seeds is '12'"),
+        ({"rows": {"model.d_ff": 3}}, "rows is .* must be a list of dicts"),
+        ({"grid": {"model.d_ff": 3}}, "grid must be a dict from fields to lists"),
+        ({"zip": {"model.d_ff": [3, 4], "model.d_k": [1]}}, "different lengths"),
+        (
+            {"rows": [{"model.d_ff": 3}], "grid": {"model.d_ff": [4]}},
+            "two axes set model.d_ff",
+        ),
+        ({"grid": {"training.seed": [4]}}, "give the seeds of all rows as `seeds`"),
+        ({"rows": [{"name": "a/b"}]}, "cannot name a folder"),
+        ({"rows": [{"model.cell": "gru"}]}, "the sweep sets model.cell, which .*base.py does not"),
+        ({"evaluate": 3}, "evaluate is 3"),
+    ],
+)
+def test_refused(plan, message):
+    with pytest.raises(UserError, match=message):
+        runs(**plan)
+
+
+def test_files(tmp_path):
+    path = tmp_path / "sweep.py"
+    path.write_text(
+        "from configs.demo import get_config\ndef get_sweep():\n    return {'seeds': [7]}"
+    )
+    assert read_plan(str(path)) == Plan(seeds=[7])
+    assert sections_of(str(path), {"model.d_ff": 5})["model"]["d_ff"] == 5
+    path.write_text("from configs.demo import get_config")
+    assert read_plan(str(path)) == Plan()
+    path.write_text("def get_sweep():\n    return 3")
+    with pytest.raises(UserError, match="get_sweep gives 3; it must give a dict"):
+        read_plan(str(path))
+    path.write_text("1 / 0")
+    with pytest.raises(UserError, match="cannot be used: ZeroDivisionError"):
+        read_plan(str(path))
+    with pytest.raises(UserError, match="there is no config file"):
+        sections_of("nowhere.py", {})

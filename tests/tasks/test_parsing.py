@@ -1,0 +1,140 @@
+"""Parsing as a user does it, and what is counted."""
+
+import json
+
+import pytest
+from scripts import ROOT, assert_refused, run, succeeded, toy_flags, write_toy
+
+from transformer.data.trees import is_well_formed, read_trees
+from transformer.evaluation import evalb
+from transformer.runs import experiment
+from transformer.tasks import parsing
+
+NOUNS, VERBS = ["dogs", "cats", "cells", "genes"], ["see", "bind", "hear"]
+FIELDS = {
+    "data.raw_dir": "bank",
+    "data.data_dir": "data",
+    "data.max_source_length": 31,
+    "data.max_target_length": 31,
+    "tokenizer.vocab_size": 300,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.d_model": 14,
+    "model.d_ff": 11,
+    "model.num_heads": 2,
+    "optimizer.warmup_steps": 7,
+    "training.tokens_per_update": 155,
+    "training.steps": 2,
+    "training.log_every": 1,
+    "training.checkpoint_every": 2,
+    "training.full_validation_every": 2,
+    "decoding.beam_size": 2,
+    "decoding.max_extra_length": 20,
+}
+FLAGS = [
+    f"--config={ROOT / 'configs' / 'parsing_small.py'}",
+    *(f"--config.{name}={value}" for name, value in FIELDS.items()),
+]
+
+
+def tree(i):
+    noun, verb, other = NOUNS[i % 4], VERBS[i % 3], NOUNS[i // 5 % 4]
+    of = (
+        f"(NP (NP (NNS {other})) (PP (IN of) (NP (NNS {noun}))))"
+        if i % 2
+        else f"(NP (NNS {other}))"
+    )
+    return f"(S1 (S (NP-SBJ (NNS {noun})) (VP (VBP {verb}) {of}) (. .)))\n"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("parsing")
+    (directory / "bank").mkdir()
+    for name, numbers in (("train", range(97)), ("dev", range(97, 104)), ("test", range(7))):
+        (directory / f"bank/{name}.trees").write_text("".join(map(tree, numbers)))
+    succeeded(run("train.py", *FLAGS, "--workdir=whole", cwd=directory))
+    return directory
+
+
+def test_validation_has_f1(directory):
+    lines = (directory / "whole/metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert {f"eval/validation/{name}" for name in parsing.TASK.metrics} <= last.keys()
+
+
+@pytest.mark.parametrize("flag", ["--brackets", "--nobrackets"])
+def test_all_sentences_count(directory, flag):
+    """Whatever a model without a clue writes; F1 of the files is that of the scores."""
+    succeeded(run("evaluate.py", "--workdir=whole", "--split=test", flag, cwd=directory))
+    folder = directory / "whole/eval/latest"
+    scores = json.loads((folder / "scores.json").read_text())
+    gold, trees, sequences, sources = (
+        (folder / f"{name}.txt").read_text().splitlines()
+        for name in ("references", "hypotheses", "sequences", "sources")
+    )
+    assert len(gold) == len(trees) == scores["examples"] == 7
+    pairs = zip(read_trees(gold, "gold"), read_trees(trees, "trees"), strict=True)
+    counts = [evalb.count([a], [b]) for a, b in pairs]
+    assert all(x.status == evalb.OK for x in counts)
+    assert evalb.total(counts)["f1"] == pytest.approx(scores["f1"]["score"])
+    lengths = [len(line.split()) for line in sources]
+    formed = [is_well_formed(x.split(), n) for x, n in zip(sequences, lengths, strict=True)]
+    assert scores["malformed"]["score"] == pytest.approx(100 * (1 - sum(formed) / 7))
+    assert scores["malformed"]["score"] == 0 or flag == "--nobrackets"
+    data = experiment.load(directory / "whole").data
+    data = type(data)(**{**vars(data), "raw_dir": str(directory / "bank")})
+    again = parsing.rescore(data, "test", trees)
+    assert again["f1"]["score"] == pytest.approx(scores["f1"]["score"])
+
+
+def test_perfect_and_malformed():
+    gold = list(read_trees([tree(1)], "gold"))
+    (own,) = gold
+    sequence = "(S (NP XX )NP (VP XX (NP (NP XX )NP (PP XX (NP XX )NP )PP )NP )VP XX )S"
+    assert parsing.bracket_scores([parsing.mended(sequence, own)], [own.children[0]])["f1"][
+        "score"
+    ] == pytest.approx(100)
+    assert parsing._malformed([sequence], gold)["malformed"]["score"] == 0
+    assert parsing._malformed([sequence[:-3]], gold)["malformed"]["score"] == 100
+
+
+def test_the_command_prints_trees(directory):
+    script = "transformer/streams/parse.py"
+    text = b"Dogs (of genes) see cells.\n\ncats hear\n"
+    first, blank, last = (
+        succeeded(run(script, "--workdir=whole", cwd=directory, stdin=text))
+        .out.decode()
+        .split("\n")
+    )[:3]
+    assert blank == ""
+    (found,) = read_trees([first], "first")
+    words = ["Dogs", "-LRB-", "of", "genes", "-RRB-", "see", "cells", "."]
+    assert [leaf.word for leaf in found.leaves()] == words
+    assert [leaf.label for leaf in found.leaves()][1::3] == ["-LRB-", "-RRB-", "."]
+    assert len(list(read_trees([last], "last"))) == 1
+    flags = ["--workdir=whole", "--format=drawing", "--is_tokenized", "--output=drawn.txt"]
+    succeeded(run(script, *flags, cwd=directory, stdin=b"dogs see .\n"))
+    drawn = (directory / "drawn.txt").read_text()
+    assert [line.split()[-1] for line in drawn.splitlines() if "XX" in line] == ["dogs", "see"]
+    scored = ["--gold=bank/test.trees", "--test=bank/test.trees"]
+    said = succeeded(run("transformer/reports/evalb.py", *scored, cwd=directory)).out.decode()
+    assert ["F1", "100.00"] in [line.split() for line in said.splitlines()]
+
+
+def test_refused(directory):
+    (directory / "bad").mkdir(exist_ok=True)
+    (directory / "bad/train.trees").write_text(tree(1) + "(S (NN Ro(SSA)))\n")
+    flags = [*FLAGS, "--config.data.raw_dir=bad", "--workdir=new"]
+    assert_refused(run("train.py", *flags, cwd=directory), "train.trees, line 2: the word 'Ro'")
+    assert not (directory / "new").exists()
+    flags = ["--gold=bank/test.trees", "--test=bank/dev.trees", "--parameters=bank/dev.trees"]
+    assert_refused(run("transformer/reports/evalb.py", *flags, cwd=directory), "line 1 is no line")
+    flags[1:] = ["--test=bad/train.trees"]
+    assert_refused(run("transformer/reports/evalb.py", *flags, cwd=directory), "7 lines and")
+
+
+def test_trees_are_for_this_task_alone(directory):
+    write_toy(directory, train=97, validation=5)
+    flags = [*toy_flags(), "--config.decoding.brackets=True", "--workdir=other"]
+    assert_refused(run("train.py", *flags, cwd=directory), "decoding.brackets is for trees")

@@ -1,0 +1,283 @@
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bounds
+from benchmarks.collectives import Traffic, collectives
+from benchmarks.costs import kernels, unknown_loops
+from benchmarks.estimate import side_by_side, turns_of_search
+from benchmarks.hlo import size_in_memory, size_of
+from benchmarks.targets import target_devices
+from transformer.system.errors import UserError
+from transformer.system.hardware import Specification
+
+ROOT = Path(__file__).parent.parent
+SMALL = [
+    "--config.model.num_encoder_layers=1",
+    "--config.model.num_decoder_layers=1",
+    "--config.model.d_model=8",
+    "--config.model.d_ff=12",
+    "--config.model.num_heads=2",
+    "--config.tokenizer.vocab_size=270",
+    "--config.data.max_source_length=5",
+    "--config.data.max_target_length=7",
+    "--config.training.tokens_per_update=133",  # 19 rows of 7
+]
+
+
+def estimate(*args: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "benchmarks/estimate.py", *args]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+
+
+def test_size_of_types():
+    assert size_of("f32[]{:T(128)}") == 4
+    assert size_of("bf16[3,5]{1,0:T(8,128)(2,1)S(1)}") == 30
+    assert size_of("(pred[7]{0}, /*index=1*/s32[2,3]{1,0}, f8e4m3fn[11])") == 7 + 24 + 11
+
+
+# As XLA's compiler for TPUs writes it, shortened. The loop turns 3 times; in it, one all-gather
+# (channel 8) spread over two fusions, and a reduce-scatter made of an all-reduce and a slice.
+HLO = """\
+HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
+
+%add.1 (x.1: f32[], y.1: f32[]) -> f32[] {
+  ROOT %sum.1 = f32[] add(%x.1, %y.1)
+}
+
+%all-reduce-scatter.2 (param.1: f32[16]) -> f32[2] {
+  %all-reduce.3 = f32[16]{0:T(128)} all-reduce(%param.1), channel_id=9, to_apply=%add.1
+  ROOT %slice.1 = f32[2]{0:T(128)} dynamic-slice(%all-reduce.3, %c.1), dynamic_slice_sizes={2}
+}
+
+%async_collective_fusion.4 (param.2: bf16[5]) -> bf16[40] {
+  ROOT %all-gather.5 = bf16[40]{0:T(256)} all-gather(%param.2), channel_id=8, dimensions={0}
+}
+
+%async_collective_fusion.6 (param.3: bf16[5]) -> bf16[40] {
+  ROOT %all-gather.7 = bf16[40]{0:T(256)} all-gather(%param.3), channel_id=8, dimensions={0}
+}
+
+%cond.8 (param.4: (s32[], f32[16])) -> pred[] {
+  %constant.9 = s32[]{:T(128)} constant(3)
+  %counter.1 = s32[]{:T(128)} get-tuple-element(%param.4), index=0
+  ROOT %lt.1 = pred[]{:T(512)} compare(%counter.1, %constant.9), direction=LT
+}
+
+%body.10 (param.5: (s32[], f32[16])) -> (s32[], f32[16]) {
+  %fusion.11 = bf16[40]{0:T(256)} fusion(%a.1), kind=kCustom, calls=%async_collective_fusion.4
+  %fusion.12 = bf16[40]{0:T(256)} fusion(%a.1), kind=kCustom, calls=%async_collective_fusion.6
+  %fusion.13 = f32[2]{0:T(128)} fusion(%b.1), kind=kCustom, calls=%all-reduce-scatter.2
+}
+
+ENTRY %main.14 (param.6: f32[8]) -> f32[8] {
+  %start.1 = (f32[6]{0}, f32[6]{0}, u32[]{:S(2)}) collective-permute-start(%p.1), channel_id=1
+  %done.1 = f32[6]{0:T(128)} collective-permute-done(%start.1)
+  %while.15 = (s32[]{:T(128)}, f32[16]{0}) while(%t.1), condition=%cond.8, body=%body.10
+  ROOT %all-reduce.16 = (f32[], f32[10]{0}) all-reduce(%q.1, %r.1), channel_id=2, to_apply=%add.1
+}
+"""
+
+
+def test_collectives_of_a_tpu():
+    assert collectives(HLO) == {
+        "all-reduce": Traffic(1, 44),
+        "all-gather": Traffic(3, 3 * 80),
+        "reduce-scatter": Traffic(3, 3 * 8),
+        "collective-permute": Traffic(1, 24),
+    }
+
+
+def test_a_loop_that_says_how_often_it_turns():
+    line = '"known_trip_count":{"n":"7"}'
+    hlo = HLO.replace("body=%body.10", f"body=%body.10, backend_config={{{line}}}")
+    assert collectives(hlo)["all-gather"] == Traffic(7, 7 * 80)
+
+
+def test_a_loop_of_unknown_length_is_an_error():
+    with pytest.raises(ValueError, match="loop with all-gather"):
+        collectives(HLO.replace("direction=LT", "direction=NE"))
+
+
+# Counted by hand below. Arrays: bf16[8,4] has 64 bytes, bf16[4,16] 128, bf16[8,16] 256,
+# f32[100,4] 1600, f32[8,4] 128, s32[8,1] 32.
+PROGRAM = """\
+HloModule jit_train_step, is_scheduled=true
+
+%fused_product (p.0: bf16[8,4], p.1: bf16[4,16]) -> bf16[8,16] {
+  %p.0 = bf16[8,4]{1,0} parameter(0)
+  %p.1 = bf16[4,16]{1,0} parameter(1)
+  %dot.1 = f32[8,16]{1,0} dot(%p.0, %p.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %convert.1 = bf16[8,16]{1,0} convert(%dot.1)
+}
+
+%fused_rows (p.2: f32[100,4], p.3: s32[8,1]) -> f32[8,4] {
+  %p.2 = f32[100,4]{1,0} parameter(0)
+  %p.3 = s32[8,1]{1,0} parameter(1)
+  ROOT %gather.1 = f32[8,4]{1,0} gather(%p.2, %p.3), slice_sizes={1,4}
+}
+
+%fused_write (p.4: f32[100,4], p.5: f32[8,4], p.6: s32[]) -> f32[100,4] {
+  %p.4 = f32[100,4]{1,0} parameter(0)
+  %p.5 = f32[8,4]{1,0} parameter(1)
+  %p.6 = s32[] parameter(2)
+  %zero.1 = s32[] constant(0)
+  ROOT %write.1 = f32[100,4]{1,0} dynamic-update-slice(%p.4, %p.5, %p.6, %zero.1)
+}
+
+%cond.1 (t.1: (s32[], f32[100,4])) -> pred[] {
+  %t.1 = (s32[], f32[100,4]{1,0}) parameter(0)
+  ROOT %less.1 = pred[] custom-call(%t.1), custom_call_target="unknown"
+}
+
+%body.1 (t.2: (s32[], f32[100,4])) -> (s32[], f32[100,4]) {
+  %t.2 = (s32[], f32[100,4]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%t.2), index=0
+  %x.1 = f32[100,4]{1,0} get-tuple-element(%t.2), index=1
+  %double.1 = f32[100,4]{1,0} add(%x.1, %x.1), metadata={op_name="jit(f)/while/add_and_norm/add"}
+  ROOT %t.3 = (s32[], f32[100,4]{1,0}) tuple(%i.1, %double.1)
+}
+
+ENTRY %main.1 (a.1: bf16[8,4], b.1: bf16[4,16], c.1: f32[100,4], d.1: s32[8,1]) -> f32[100,4] {
+  %a.1 = bf16[8,4]{1,0} parameter(0)
+  %b.1 = bf16[4,16]{1,0} parameter(1)
+  %c.1 = f32[100,4]{1,0} parameter(2)
+  %d.1 = s32[8,1]{1,0} parameter(3)
+  %product.1 = bf16[8,16]{1,0} fusion(%a.1, %b.1), kind=kCustom, calls=%fused_product
+  %rows.1 = f32[8,4]{1,0} fusion(%c.1, %d.1), kind=kLoop, calls=%fused_rows
+  %step.1 = s32[] constant(3)
+  %write.2 = f32[100,4]{1,0} fusion(%c.1, %rows.1, %step.1), kind=kLoop, calls=%fused_write
+  %q.1 = bf16[2,6,3,8]{3,2,1,0} bitcast(%product.1)
+  %k.1 = bf16[2,10,3,8]{3,2,1,0} broadcast(%q.1)
+  %call.1 = (bf16[2,3,6,8]{3,1,2,0}, u8[999]{0}) custom-call(%q.1, %k.1, %k.1), \
+custom_call_target="__cudnn$fmhaSoftmax"
+  %t.4 = (s32[], f32[100,4]{1,0}) tuple(%step.1, %write.2)
+  %while.1 = (s32[], f32[100,4]{1,0}) while(%t.4), condition=%cond.1, body=%body.1
+  ROOT %out.1 = f32[100,4]{1,0} get-tuple-element(%while.1), index=1
+}
+"""
+
+
+def test_costs_counted_by_hand():
+    found = {k.instruction.name: (k.runs, k.bytes, k.flops) for k in kernels(PROGRAM, [5])}
+    assert found == {
+        # Both operands and the result, in their types: 8 x 4 x 16 multiplications and additions.
+        "product.1": (1, 64 + 128 + 256, 2 * 8 * 4 * 16),
+        "rows.1": (1, 128 + 32 + 128, 0),  # the rows that are read, not the whole table
+        "write.2": (1, 128 + 4 + 128, 0),  # in place: what is written, not the whole array
+        # 576 bytes of q, 960 of k.
+        "k.1": (1, 576 + 960, 0),
+        # k twice is read once; the workspace is nobody's. Q K^T and weights times V.
+        "call.1": (1, 576 + 960 + 576, 2 * 2 * (2 * 3) * 6 * 10 * 8),
+        "double.1": (5, 1600 + 1600, 0),  # a turn of the loop reads x once
+    }
+    assert unknown_loops(PROGRAM) == 1
+    assert {k.instruction.name: k.kind for k in kernels(PROGRAM)}["double.1"] == "add & norm"
+
+
+def test_bounds_counted_by_hand():
+    # 1 GB/s and 1 GFLOP/s at the assumed shares.
+    device = Specification(1e9 / bounds.PEAK_SHARE, 16, 1e9 / bounds.MEMORY_SHARE, 1e9)
+    seconds = {k.instruction.name: bounds.seconds_of(k, device) for k in kernels(PROGRAM, [5])}
+    assert seconds["product.1"] == pytest.approx(1024e-9 + 2e-6)  # FLOPs, more than bytes
+    assert seconds["write.2"] == pytest.approx(260e-9 + 2e-6)
+    assert seconds["double.1"] == pytest.approx(5 * (3200e-9 + 2e-6))
+    rows = bounds.by_kind(kernels(PROGRAM, [5]), device)
+    assert rows["add & norm"]["bytes"] == 5 * 3200
+    assert sum(row["ms"] for row in rows.values()) == pytest.approx(1e3 * sum(seconds.values()))
+    (first, *_) = bounds.costliest(kernels(PROGRAM, [5]), device, 3)
+    assert first["op_name"] == "jit(f)/while/add_and_norm/add"
+    assert first["runs"] == 5
+    exchange = {"all-reduce": Traffic(2, 800), "reduce-scatter": Traffic(1, 100)}
+    ms = bounds.exchange_ms(exchange, 8, device)
+    assert ms == pytest.approx({"all-reduce": 1400e-6, "reduce-scatter": 700e-6})
+
+
+def test_memory_of_the_chip_does_not_count():
+    assert size_in_memory("(bf16[3,5]{1,0:T(8,128)(2,1)S(1)}, f32[7]{0})") == 28
+
+
+def test_turns_of_search():
+    assert turns_of_search(2, 30) == [30, 0]  # one loop, and that of the few left
+    assert turns_of_search(4, 40) == [16, 16, 8, 0]
+    assert turns_of_search(4, 10) == [10, 0, 0, 0]
+
+
+@pytest.mark.slow
+def test_estimates_for_virtual_devices(tmp_path):
+    mesh = ["--config.mesh.fsdp=2", "--config.mesh.tensor=2"]
+    output = tmp_path / "a.json"
+    process = estimate("--device=cpu:8", *SMALL, *mesh, f"--output={output}")
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    assert lines[0] == "device      cpu:8 (cpu), 2 data x 2 fsdp x 2 tensor"
+    assert lines[2] == "rows        1 x 20 of 5 + 7 tokens"
+    exchanged = re.findall(r"exchange    (\d+) ([a-z-]+), ", process.stdout)
+    assert {"all-reduce", "all-gather"} <= {kind for _, kind in exchanged}
+    assert all(int(count) > 0 for count, _ in exchanged)
+    result = json.loads(output.read_text())
+    # The program multiplies what the model needs, for the rows that are empty, too.
+    assert result["flops"] == pytest.approx(result["model_flops"], rel=0.2)
+    table = side_by_side(result, result | {"kernels": 7})
+    (row,) = [line for line in table.splitlines() if line.startswith("kernels")]
+    assert row.split()[1:] == [f"{result['kernels']:,.2f}", "7.00"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["validation", "search"])
+def test_estimates_of_other_programs(program):
+    process = estimate("--device=cpu", f"--program={program}", *SMALL)
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"^work        0\.00 TFLOP .*, [1-9][\d,]* kernels$", process.stdout, re.M)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("h300", "--device=h300 is unknown; it must be h200, "),
+        ("cpu:none", "--device=cpu:none has no number of devices"),
+    ],
+)
+def test_bad_devices(device, message):
+    with pytest.raises(UserError, match=message):
+        target_devices(device)
+
+
+HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
+
+
+@pytest.mark.skipif(not HAS_LIBTPU, reason="libtpu is not here")
+def test_estimates_for_a_slice():
+    process = estimate("--device=v5e:2x4", *SMALL, "--config.mesh.fsdp=8")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("device      v5e:2x4 (TPU v5 lite), 1 data x 8 fsdp")
+    assert re.search(r"^memory .* of 16 GiB, fits: ", process.stdout, re.M)
+    assert re.search(r"^exchange    \d+ all-gather, ", process.stdout, re.M)
+
+
+HAS_CUDA = importlib.util.find_spec("jax_cuda13_plugin") is not None
+
+
+@pytest.mark.skipif(not HAS_CUDA, reason="jax[cuda13] is not here")
+def test_estimates_for_a_gpu():
+    process = estimate("--device=h200:8", *SMALL, "--config.model.dtype=bfloat16")
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"^memory .* of 131 GiB, fits: ", process.stdout, re.M)
+    assert re.search(r"^bound .* ms, MFU at most ", process.stdout, re.M)
+
+
+@pytest.mark.parametrize(
+    ("device", "package"),
+    [("v5e:2x4", "jax[tpu]"), ("h200", "jax[cuda13]"), ("l4:8", "jax[cuda13]")],
+)
+def test_without_the_compilers(device, package, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError) as error:
+        target_devices(device)
+    assert "needs" in str(error.value)
+    assert f'pip install "{package}"' in str(error.value)

@@ -1,0 +1,183 @@
+"""The task images as a user runs it: train, stop, resume, several devices, generate, score."""
+
+import json
+import os
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+from processes import run_together, slurm_variables, training
+from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded
+
+from transformer.runs.restore import restore
+
+CLASSES = {"red": (255, 40, 40), "blue": (40, 40, 255)}
+FLAGS = {
+    "data.train_images": "images",
+    "data.held_out": 0.3,
+    "model.generator_width": 8,
+    "model.discriminator_width": 8,
+    "model.noise_size": 5,
+    "training.steps": 4,
+    "training.tokens_per_update": 16,
+    "training.log_every": 2,
+    "training.checkpoint_every": 2,
+    "training.full_validation_every": 4,
+    "task.samples_every": 2,
+    "task.average_from": 1,
+    "task.num_scored": 10,
+    "task.features": "features.npz",
+}
+
+
+def flags(**changes) -> list[str]:
+    fields = FLAGS | {name.replace("_", ".", 1): value for name, value in changes.items()}
+    config = f"--config={ROOT / 'configs' / 'sagan_cifar10.py'}"
+    return [config, *(f"--config.{name}={value}" for name, value in fields.items())]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Sixty images of two colours, and a classifier of them."""
+    directory = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    for name, colour in CLASSES.items():
+        (directory / "images" / name).mkdir(parents=True)
+        for i in range(30):
+            pixels = np.clip(np.array(colour) + rng.normal(0, 30, (32, 32, 3)), 0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(directory / "images" / name / f"{i}.png")
+    trained = run("transformer/runs/feature_classifier.py", *flags(), "--epochs=3", cwd=directory)
+    assert "accuracy 100.0" in succeeded(trained).out.decode()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    succeeded(run("train.py", *flags(), "--workdir=whole", cwd=folder))
+    return folder / "whole"
+
+
+def pixels(path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def assert_same_run(a, b) -> None:
+    assert metrics(a) == metrics(b)
+    jax.tree.map(np.testing.assert_array_equal, final_state(a), final_state(b))
+    for sample in sorted((a / "samples").iterdir()):
+        assert (b / "samples" / sample.name).read_bytes() == sample.read_bytes()
+
+
+@pytest.mark.slow
+def test_it_resumes_bit_for_bit(whole):
+    for steps in (2, 4):
+        arguments = [*flags(training_steps=steps), "--workdir=parts"]
+        result = succeeded(run("train.py", *arguments, cwd=whole.parent))
+    assert "generator loss" in result.err
+    assert "discriminator loss" in result.err
+    assert metrics(whole.parent / "parts")[2:] == metrics(whole)[2:]
+    states = final_state(whole.parent / "parts"), final_state(whole)
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+@pytest.mark.slow
+def test_killed_at_once_it_goes_on(whole):
+    workdir = whole.parent / "killed"
+    arguments = flags()
+    with training(arguments, workdir, stderr=-3, stdout=-3) as (process,):
+        while not list((workdir / "checkpoints").glob("2/*")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    succeeded(run("train.py", *arguments, f"--workdir={workdir}", cwd=whole.parent))
+    assert_same_run(workdir, whole)
+
+
+@pytest.mark.slow
+def test_eight_devices_are_one(whole):
+    """Batch statistics are those of the whole batch."""
+    command = [ROOT / "train.py", *flags(), "--config.mesh.fsdp=2", "--workdir=eight"]
+    (result,) = run_together([command], whole.parent, devices=8)
+    succeeded(result)
+    pairs = zip(metrics(whole), metrics(whole.parent / "eight"), strict=True)
+    for one, eight in list(pairs)[:2]:  # later the difference of sums has grown
+        assert one == pytest.approx(eight, rel=2e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_are_one(whole):
+    command = [ROOT / "train.py", *flags(), "--workdir=two"]
+    for process in run_together(2 * [command], whole.parent, slurm_variables(2)):
+        succeeded(process)
+    pairs = zip(metrics(whole), metrics(whole.parent / "two"), strict=True)
+    for one, two in list(pairs)[:2]:
+        assert one == pytest.approx(two, rel=2e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_stops_the_run(folder):
+    # In float32 a rate of 1e30 makes the first update the last finite one.
+    changes = {"optimizer_peak_learning_rate": 1e30, "task_discriminator_learning_rate": 1e30}
+    more = {"training_rollback_after": 1, "training_max_rollbacks": 1}
+    arguments = flags(**changes, **more, training_full_validation_every=0)
+    arguments += ["--config.training.best_metric=discriminator_loss", "--workdir=diverged"]
+    result = run("train.py", *arguments, cwd=folder)
+    assert result.code == 2
+    assert "the loss is bad again after 1 rollbacks" in result.err
+    report = json.loads((folder / "diverged" / "divergence.json").read_text())
+    assert report["updates"][0]["examples"][0]["class"] in CLASSES
+    assert "generator/blocks/0" in report["norms_by_layer"]
+
+
+@pytest.mark.slow
+def test_it_evaluates_and_generates(whole):
+    folder = whole.parent
+    last = metrics(whole)[-1]
+    succeeded(run("evaluate.py", "--workdir=whole", "--split=validation", cwd=folder))
+    directory = whole / "eval" / "validation"
+    scores = json.loads((directory / "scores.json").read_text())
+    assert scores["fid_ours"]["score"] == pytest.approx(last["eval/validation/fid_ours"])
+    assert scores["features"]["accuracy"] == 100.0
+    assert "9 generated and 9 real images" in scores["fid_ours"]["definition"]
+    own = ["--real=whole/eval/validation/features.npz", "--real_array=reference"]
+    own += [own[0].replace("--real", "--generated"), "--generated_array=generated"]
+    result = succeeded(run("transformer/reports/image_scores.py", *own, cwd=folder))
+    assert b"4 and 4 real images, features that were given" in result.out
+
+    words = ["--workdir=whole", "--classes=blue", "--seeds=0,1,5", "--grid=grid.png"]
+    succeeded(run("generate.py", *words, "--output=out", cwd=folder))
+    one, page = (pixels(folder / name) for name in ("out/blue/5.png", "grid.png"))
+    assert page.shape == (36, 104, 3)
+    np.testing.assert_array_equal(page[2:34, 70:102], one)
+    model = restore(whole)
+    ready = model.task.ready(model.params, model.extra)
+    again = model.task.images(ready, model.task.noise(np.array([5])), np.array([0]))
+    np.testing.assert_array_equal(again[0], one)
+    assert np.abs(model.task.noise(np.arange(50), 0.5)).max() <= 0.5
+    succeeded(run("generate.py", *words[:3], "--grid=between.png", "--interpolate=4", cwd=folder))
+    assert pixels(folder / "between.png").shape == (36, 8 * 34 + 2, 3)
+    words = ["--workdir=whole", "--classes=red", "--seeds=0", "--pixels=3x4", "--figure=a.png"]
+    succeeded(run("transformer/reports/image_attention.py", *words, cwd=folder))
+    assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_trained_is_refused(folder):
+    for changes, message in (
+        ({"data_train_images": "nowhere"}, "there is no nowhere"),
+        ({"task_features": "nowhere.npz"}, "cannot read nowhere.npz"),
+        (
+            {"training_tokens_per_update": 15, "task_discriminator_steps": 2},
+            "is 15 images; it must",
+        ),
+        ({"task_samples_every": 3}, "task.samples_every is 3, which is no multiple"),
+        ({"training_label_smoothing": 0.1}, "the task images has none; set it to 0"),
+        ({"optimizer_schedule": "noam"}, "optimizer.warmup_steps is 0; it must be at least 1"),
+    ):
+        refused = run("train.py", *flags(**changes), "--workdir=refused", cwd=folder)
+        assert_refused(refused, message)
+        assert not (folder / "refused").exists()
+    assert_refused(run("generate.py", "--workdir=x", cwd=folder), "give --grid, --output or both")

@@ -1,0 +1,131 @@
+"""sweep.py as a user runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from scripts import ROOT, assert_refused, environment, metrics, run, succeeded, toy_flags, write_toy
+
+from transformer.runs.restore import restore
+
+FILE = """
+from configs import base
+get_config = base.get_config
+def get_sweep():
+    return {"grid": {"model.num_heads": [1, 3]}, "seeds": [0, 1], "evaluate": "--split=validation"}
+"""
+FIELDS = toy_flags(data_test_source="test.en", data_test_target="test.de")[1:]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sweep")
+    write_toy(directory, train=97, validation=5, test=7)
+    (directory / "toy.py").write_text(FILE)
+    return directory
+
+
+def test_commands_and_jobs_are_written(directory):
+    said = succeeded(run("sweep.py", "--config=toy.py", "--dry_run", *FIELDS[-1:], cwd=directory))
+    first, *others = said.out.decode().splitlines()
+    assert len(others) == 3
+    assert first.startswith("python train.py --config=toy.py --config.training.seed=0 ")
+    assert first.endswith(f"{FIELDS[-1]} --workdir=runs/toy/num_heads=1-0")
+    own = ["--config=toy.py", "--out=o", "--slurm=a.sh", "--jobset=a.yaml", "--only=*-1"]
+    succeeded(run("sweep.py", *own, cwd=directory))
+    script = (directory / "a.sh").read_text()
+    assert "--array=0-1%2\n" in script
+    assert "sweep.py --config=toy.py --out=o --only=" in script
+    job = yaml.safe_load((directory / "a.yaml").read_text())
+    assert "set -- num_heads=1-1 num_heads=3-1;" in str(job)
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        ([], "--config is missing"),
+        (["--config=toy.py", "--only=nobody"], "--only=nobody names no run"),
+        (["--config=toy.py", "--seeds=1,x"], "--seeds=1,x must be whole numbers"),
+        (["--config=toy.py", "--plot=a.png"], "--plot draws one metric"),
+        (["--config=toy.py", "--gpus=0", "--together=2"], "--gpus and --together"),
+        (["--config=toy.py", "--table=md", "--metric=x"], "no run has the metric 'x'"),
+    ],
+)
+def test_refused(directory, flags, part):
+    assert_refused(run("sweep.py", *flags, cwd=directory), part)
+
+
+def test_a_wrong_sweep_file(directory):
+    (directory / "wrong.py").write_text(FILE.replace("grid", "gird"))
+    assert_refused(run("sweep.py", "--config=wrong.py", cwd=directory), "did you mean 'grid'?")
+    (directory / "twice.py").write_text(FILE.replace("[1, 3]", "[1, 1]"))
+    assert_refused(run("sweep.py", "--config=twice.py", cwd=directory), "two runs have the name")
+
+
+def sweep(directory, *flags):
+    command = [sys.executable, ROOT / "sweep.py", flags[0], *FIELDS, *flags[1:]]
+    return subprocess.Popen(
+        command,
+        cwd=directory,
+        env=os.environ | environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_goes_on(directory):
+    """Killed in the middle of a run, told to stop, and started again; a row that cannot be run."""
+    flags = ["--config=toy.py", "--out=killed", "--config.training.steps=12"]
+    out = directory / "killed"
+    with sweep(directory, *flags) as process:
+        wait_for(out / "num_heads=1-0/checkpoints/2", process)
+        process.send_signal(signal.SIGKILL)
+    with sweep(directory, *flags) as process:
+        wait_for(out / "num_heads=1-1/checkpoints/2", process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+    assert process.returncode == 75, err
+    with sweep(directory, *flags) as process:
+        said, err = process.communicate()
+    assert process.returncode == 1, err  # 3 heads
+    assert "is done  num_heads=1-0" in said
+    assert "failed   num_heads=3-1: model.d_model = 14 is not divisible" in err
+    lines = said.splitlines()[-3:]
+    assert [line.split()[:4] for line in lines[1:]] == [
+        ["num_heads=1", "2", "of", "2"],
+        ["num_heads=3", "0", "of", "2"],
+    ]
+    starts = (out / "num_heads=1-1/starts.jsonl").read_text().splitlines()
+    assert json.loads(starts[-1])["step"] > 0
+    steps = [line["step"] for line in metrics(out / "num_heads=1-1")]
+    assert steps == sorted(steps)
+    assert max(steps) == 12
+
+
+@pytest.mark.slow
+def test_seeds_are_recorded_and_exported(directory):
+    flags = [f"--config={ROOT / 'configs/base.py'}", "--seeds=1,2", "--together=2", "--out=runs/s"]
+    more = ["--evaluate=--split=test --average_last=1", "--results=results", "--export=models"]
+    with sweep(directory, *flags, *more) as process:
+        said, err = process.communicate()
+    assert process.returncode == 0, err
+    results = [json.loads((directory / f"results/base-{n}.json").read_text()) for n in (1, 2)]
+    assert [result["seed"] for result in results] == [1, 2]
+    assert [result["config_file"] for result in results] == ["configs/base.py"] * 2
+    for number, result in enumerate(results, start=1):
+        model = restore(directory / "models" / f"base-{number}", None, None)
+        assert (model.checkpoint, model.steps) == (result["checkpoint"], result["checkpoint_steps"])
+    assert said.splitlines()[-1].split()[:4] == ["base", "2", "of", "2"]

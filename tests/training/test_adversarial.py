@@ -1,0 +1,149 @@
+"""One update of two networks: what it depends on, and what it changes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import sagan_cifar10
+from transformer.models.family import Sizes, build_model
+from transformer.models.sagan import SAGANConfig
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh
+from transformer.tasks.image_generation import ImagesConfig
+from transformer.training.adversarial import (
+    ImageBatch,
+    from_bytes,
+    make_adversarial_step,
+    to_bytes,
+)
+from transformer.training.optimizers import by_part
+from transformer.training.step import TrainState
+
+TASK = dataclasses.replace(
+    ImagesConfig(**sagan_cifar10.get_config().task.to_dict()), average_decay=0.75, average_from=2
+)
+MODEL = SAGANConfig("sagan", 32, 1, 3, 8, 8, "paper", 16, "float32")
+
+
+class Rate:
+    """Gradient descent, so that a difference of parameters is the gradient times the rate."""
+
+    def __init__(self, rate):
+        self.init = lambda params: jnp.zeros((), jnp.int32)
+        self.rate = rate
+
+    def update(self, grads, state, params):
+        return jax.tree.map(lambda g: -self.rate * g, grads), state + 1
+
+
+RATES = by_part({"discriminator": Rate(0.5), "generator": Rate(0.25)})
+
+
+@pytest.fixture(scope="module")
+def update(random_params):
+    model = build_model(MODEL, Sizes(2, 2, False, 1, 1))
+    params = jax.tree.map(lambda x: 0.3 * x, random_params(model))
+    extra = jax.tree.map(lambda x: jnp.full(x.shape, x.size**-0.5), model.abstract_extra())
+    state = TrainState(jnp.int32(0), params, RATES.init(params), extra)
+    step = make_adversarial_step(model, RATES, TASK, (3, 2), False, 7, data_mesh(jax.devices()[:1]))
+    images = np.random.default_rng(0).integers(0, 256, (1, 5, 32, 32, 1), np.uint8)
+    batch = ImageBatch(images, np.array([[0, 1, 1, 0, 1]], np.int32))
+
+    def run(step_number=0, given=None):
+        start = jax.tree.map(jnp.array, given or state)._replace(step=jnp.int32(step_number))
+        return step(start, batch)
+
+    return state, run
+
+
+def moved(a, b) -> dict[str, bool]:
+    pairs = zip(*(jax.tree_util.tree_leaves_with_path(x) for x in (a, b)), strict=True)
+    return {jax.tree_util.keystr(k): bool(np.any(x != y)) for (k, x), (_, y) in pairs}
+
+
+def test_both_networks_their_optimizers_and_vectors_move(update):
+    state, run = update
+    new, metrics = run()
+    assert new.step == 1
+    assert list(map(int, new.opt_state)) == [1, 1]
+    changed = moved(state.params, new.params)
+    assert all(changed["['discriminator']" + name] for name in ("['classes']['kernel']",))
+    assert changed["['generator']['first']['kernel']"]
+    changed = moved(state.extra, new.extra)
+    assert changed["['discriminator']['blocks'][0]['conv1']['u_O']"]
+    assert changed["['generator']['blocks'][0]['conv1']['u_O']"]
+    assert changed["['generator']['norm']['mean_C']"]
+    assert metrics.tokens == 5
+    assert not metrics.skipped
+    terms = {name: float(x) / 5 for name, x in metrics.terms.items()}
+    assert terms["discriminator_loss"] == float(metrics.loss) / 5
+    assert terms["generator_loss"] != 0
+    norm = np.hypot(terms["generator_grad_norm"], terms["discriminator_grad_norm"])
+    assert metrics.grad_norm == pytest.approx(norm)
+
+
+def test_two_time_scales(update):
+    """The step of each network is its rate times its gradient, whose norm is logged."""
+    state, run = update
+    new, metrics = run()
+    for name, rate in (("discriminator", 0.5), ("generator", 0.25)):
+        differences = jax.tree.map(jnp.subtract, new.params[name], state.params[name])
+        length = np.sqrt(sum(float(jnp.sum(x**2)) for x in jax.tree.leaves(differences)))
+        logged = float(metrics.terms[f"{name}_grad_norm"]) / 5
+        assert length == pytest.approx(rate * logged, rel=1e-3)
+
+
+def test_the_average(update):
+    """Until update 2 the generator itself; then three quarters of the old average."""
+    state, run = update
+    new, _ = run(step_number=1)
+    assert not any(moved(new.extra["average"], new.params["generator"]).values())
+    new, _ = run(step_number=2)
+    old, now = (
+        tree["norm"]["scale_NC"] for tree in (state.extra["average"], new.params["generator"])
+    )
+    np.testing.assert_allclose(
+        new.extra["average"]["norm"]["scale_NC"], 0.75 * old + 0.25 * now, rtol=1e-6
+    )
+
+
+def test_what_is_drawn_depends_on_the_number_of_the_update_alone(update):
+    _, run = update
+    (a, _), (b, _), (c, _) = run(3), run(3), run(4)
+    assert not any(moved(a.params, b.params).values())
+    assert moved(a.params, c.params)["['generator']['first']['kernel']"]
+
+
+def test_an_update_that_is_not_finite_changes_nothing(update):
+    state, run = update
+    params = {**state.params, "generator": {**state.params["generator"]}}
+    params["generator"]["first"] = {
+        "kernel": jnp.full_like(state.params["generator"]["first"]["kernel"], jnp.nan),
+        "bias_O": state.params["generator"]["first"]["bias_O"],
+    }
+    given = state._replace(params=params)
+    new, metrics = run(5, given)
+    assert metrics.skipped
+    assert new.step == 6
+    for before, after in ((given.params, new.params), (given.extra, new.extra)):
+        jax.tree.map(np.testing.assert_array_equal, before, after)
+    assert list(map(int, new.opt_state)) == [0, 0]
+
+
+def test_bytes_and_numbers():
+    x = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal(to_bytes(from_bytes(x)), x)
+    assert from_bytes(np.array([0, 255], np.uint8)).tolist() == [-1, 1]
+
+
+def test_a_task_section_that_cannot_be():
+    for changes, message in (
+        ({"discriminator_steps": 0}, "task.discriminator_steps is 0"),
+        ({"average_decay": 1.0}, "task.average_decay is 1.0"),
+        ({"statistics": "batch"}, "task.statistics is 'batch'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            dataclasses.replace(TASK, **changes)

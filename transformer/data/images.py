@@ -1,0 +1,329 @@
+"""Images with classes: a folder for each class, NumPy files, or a data set of TFDS."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from transformer.data.sources import SPLITS
+from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.hardware import memory_of_host
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+NAMED = 5  # of the files that cannot be read, at most
+
+
+def _place():
+    return setting(may_change=True, recorded=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData:
+    """The data section; see configs/sagan_cifar10.py."""
+
+    dataset: str | None
+    data_dir: str = _place()
+    train_split: str
+    validation_split: str
+    test_split: str
+    train_images: str | None = _place()
+    validation_images: str | None = _place()
+    test_images: str | None = _place()
+    held_out: float
+    other_sizes: str
+    corrupt_files: str
+    flip: bool
+
+    def __post_init__(self):
+        check_range(self, "data", "held_out", 0, 1)
+        check_choice(self, "data", "other_sizes", ("refuse", "resize"))
+        check_choice(self, "data", "corrupt_files", ("refuse", "skip"))
+
+    @property
+    def uses_dataset(self) -> bool:
+        return self.dataset is not None and self.train_images is None
+
+
+class ImageSet(NamedTuple):
+    """Images of one size, as bytes, with their classes by number."""
+
+    images_NHWC: np.ndarray
+    labels_N: np.ndarray
+    classes: list[str]
+
+    @property
+    def sha256(self) -> str:
+        content = hashlib.sha256(repr((self.images_NHWC.shape, self.classes)).encode())
+        content.update(np.ascontiguousarray(self.images_NHWC).data)
+        content.update(self.labels_N.astype("<i8").data)
+        return content.hexdigest()
+
+    def take(self, numbers: np.ndarray) -> "ImageSet":
+        return ImageSet(self.images_NHWC[numbers], self.labels_N[numbers], self.classes)
+
+
+class Shape(NamedTuple):
+    """What a model asks for."""
+
+    size: int
+    channels: int  # 1: grey, 3: red, green, blue
+
+
+def read_images(config: ImageData, split: str, shape: Shape) -> ImageSet:
+    """The images of a split; raises UserError for all that is wrong with them.
+
+    Without files for validation a part of the training images, `held_out` of each class, is the
+    validation split, and not among the training images.
+    """
+    if config.uses_dataset:
+        return _of_dataset(config, split, shape)
+    path, part = _source(config, split)
+    found = _of_path(config, path, shape)
+    return found if part is None else found.take(_part(found.labels_N, config.held_out, part))
+
+
+def content_sha256(config: ImageData, split: str) -> str:
+    """A hash of what a split is made of, whatever the size that a model asks for."""
+    content = hashlib.sha256()
+    if config.uses_dataset:
+        for record in _records(config, split)[1]:
+            content.update(repr((record["image"].shape, int(record.get("label", 0)))).encode())
+            content.update(np.ascontiguousarray(record["image"]).data)
+        return content.hexdigest()
+    path, part = _source(config, split)
+    content.update(repr((part, part and config.held_out)).encode())
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            content.update(f"{file.relative_to(path)}\n".encode())
+            content.update(file.read_bytes())
+    return content.hexdigest()
+
+
+def _source(config: ImageData, split: str) -> tuple[Path, str | None]:
+    """Where the images of a split are, and which part of them: all, 'held out' or 'rest'."""
+    if split not in SPLITS:
+        raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
+    path, part = getattr(config, f"{split}_images"), None
+    if config.held_out and not config.validation_images and split in ("train", "validation"):
+        path, part = config.train_images, "rest" if split == "train" else "held out"
+    if not path:
+        hint = ", or data.held_out" if split == "validation" else ""
+        raise UserError(
+            f"no images for the {split} split; give data.{split}_images{hint}, or data.dataset"
+        )
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise UserError(f"there is no {path}; give a folder of images, an .npz or an .npy file")
+    return path, part
+
+
+def _part(labels_N: np.ndarray, held_out: float, part: str) -> np.ndarray:
+    """The numbers of the images that are held out of each class, or of the rest."""
+    chosen = np.zeros(len(labels_N), bool)
+    for label in np.unique(labels_N):
+        numbers = np.nonzero(labels_N == label)[0]
+        count = round(held_out * len(numbers))
+        if not 0 < count < len(numbers):
+            raise UserError(
+                f"data.held_out is {held_out}, which of the {len(numbers)} images of class {label} "
+                f"holds out {count}; change it, or give data.validation_images"
+            )
+        chosen[np.random.default_rng(0).permutation(numbers)[:count]] = True
+    return np.nonzero(chosen == (part == "held out"))[0]
+
+
+# --- From where ---------------------------------------------------------------------------
+
+
+def _of_path(config: ImageData, path: Path, shape: Shape) -> ImageSet:
+    if path.is_dir():
+        return _of_folder(config, path, shape)
+    if path.suffix not in (".npz", ".npy"):
+        raise UserError(f"{path} is no folder, and no .npz or .npy file; give one of these")
+    return _of_arrays(config, path, shape)
+
+
+def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
+    """A folder with a folder for each class, or with the images of one class."""
+    folders = sorted(x for x in path.iterdir() if x.is_dir() and not x.name.startswith("."))
+    files, labels = [], []
+    for label, folder in enumerate(folders or [path]):
+        own = sorted(x for x in folder.rglob("*") if x.suffix.lower() in SUFFIXES)
+        own = [x for x in own if not x.name.startswith(".")]
+        if not own:
+            raise UserError(
+                f"{folder} has no images ({', '.join(SUFFIXES)}); add some, or remove the folder"
+            )
+        files += own
+        labels += len(own) * [label]
+    check_memory(len(files), shape, str(path))
+
+    def opened(file: Path) -> Callable[[], Image.Image]:
+        return lambda: Image.open(file)
+
+    pairs = ((str(file), opened(file)) for file in files)
+    images, good = _converted(config, pairs, len(files), shape)
+    labels = np.array(labels)[good]
+    classes = [folder.name for folder in folders or [path]]
+    for label, name in enumerate(classes):
+        if not (labels == label).any():
+            raise UserError(f"no image of {path / name} can be read; remove the folder")
+    return ImageSet(images, labels, classes)
+
+
+def _of_arrays(config: ImageData, path: Path, shape: Shape) -> ImageSet:
+    """`images` [N, H, W] or [N, H, W, C] of bytes, and perhaps `labels` [N] and `classes`."""
+    arrays = load_arrays(path)
+    arrays = {"images": arrays["array"]} if path.suffix == ".npy" else arrays
+    if "images" not in arrays:
+        raise UserError(f"{path} has no array 'images'; it has: {', '.join(arrays)}")
+    images = arrays["images"]
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
+        raise UserError(
+            f"{path}: 'images' has shape {images.shape} and type {images.dtype}; it must be "
+            "[N, H, W] or [N, H, W, C] of uint8"
+        )
+    images = images if images.ndim == 4 else images[..., None]
+    labels = arrays.get("labels", np.zeros(len(images), np.int64))
+    if labels.shape != (len(images),) or labels.dtype.kind not in "iu" or labels.min() < 0:
+        raise UserError(
+            f"{path}: 'labels' has shape {labels.shape} and type {labels.dtype}; it must be "
+            f"[{len(images)}] of whole numbers from 0 on"
+        )
+    names = arrays.get("classes", np.arange(labels.max() + 1))
+    _check_classes(labels, [str(name) for name in names], str(path))
+    check_memory(len(images), shape, str(path))
+    pairs = ((f"{path}, image {i}", _opened(x)) for i, x in enumerate(images))
+    images, good = _converted(config, pairs, len(images), shape)
+    return ImageSet(images, labels.astype(np.int64)[good], [str(name) for name in names])
+
+
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz; that of an .npy is called array. UserError if there are none."""
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file)
+            return {"array": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except Exception as error:  # zipfile and zlib have exceptions of their own
+        raise UserError(f"{path} cannot be read as NumPy arrays ({error})") from error
+
+
+def _records(config: ImageData, split: str) -> tuple[Any, Any]:
+    """The features and the records of a split of a data set."""
+    from transformer.data import datasets
+
+    name = getattr(config, f"{split}_split") if split in SPLITS else split
+    builder = datasets.get_builder(config.dataset, data_dir=os.path.expanduser(config.data_dir))
+    datasets.prepare(builder)
+    features = builder.info.features
+    if "image" not in features:
+        raise UserError(f"{config.dataset} has no images; it has: {', '.join(features)}")
+    try:
+        records = builder.as_data_source(name)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"{config.dataset} has no split {name!r}; it has: {', '.join(builder.info.splits)}"
+        ) from error
+    return features, records
+
+
+def _of_dataset(config: ImageData, split: str, shape: Shape) -> ImageSet:
+    features, records = _records(config, split)
+    check_memory(len(records), shape, config.dataset)
+    labels = np.zeros(len(records), np.int64)
+
+    def pairs() -> Iterator[tuple[str, Callable[[], Image.Image]]]:
+        for i in range(len(records)):
+            record = records[i]
+            labels[i] = record.get("label", 0)
+            yield f"{config.dataset} {split}, image {i}", _opened(record["image"])
+
+    images, good = _converted(config, pairs(), len(records), shape)
+    classes = list(features["label"].names) if "label" in features else ["image"]
+    if split == "train":
+        _check_classes(labels[good], classes, f"{config.dataset} {split}")
+    return ImageSet(images, labels[good], classes)
+
+
+def _opened(array_HWC: np.ndarray) -> Callable[[], Image.Image]:
+    array = array_HWC[..., 0] if array_HWC.shape[-1] == 1 else array_HWC
+    return lambda: Image.fromarray(array)
+
+
+def _check_classes(labels: np.ndarray, classes: list[str], place: str) -> None:
+    """Raises UserError for a class without images, which nothing could be learned of."""
+    counts = np.bincount(labels, minlength=len(classes))
+    if len(counts) > len(classes):
+        raise UserError(
+            f"{place}: a label is {len(counts) - 1}, and there are {len(classes)} classes"
+        )
+    if empty := [name for name, count in zip(classes, counts) if not count]:
+        raise UserError(f"{place}: no image of the class(es) {', '.join(empty[:NAMED])}; add some")
+
+
+# --- To one size --------------------------------------------------------------------------
+
+
+def _converted(
+    config: ImageData,
+    images: Iterator[tuple[str, Callable[[], Image.Image]]],
+    count: int,
+    shape: Shape,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The images as one array, and the numbers of those that could be read."""
+    size, channels = shape
+    made = np.empty((count, size, size, channels), np.uint8)
+    good, bad = [], []
+    for i, (name, open_image) in enumerate(images):
+        try:
+            with open_image() as image:
+                pixels = image.convert("L" if channels == 1 else "RGB")
+        except (OSError, ValueError, SyntaxError, TypeError, UnidentifiedImageError) as error:
+            reason = str(error).partition("\n")[0]
+            if config.corrupt_files == "refuse":
+                raise UserError(
+                    f"{name} cannot be read as an image ({reason}); remove it, or set "
+                    "data.corrupt_files to 'skip'"
+                ) from error
+            bad.append(name)
+            continue
+        if pixels.size != (size, size):
+            if config.other_sizes == "refuse":
+                raise UserError(
+                    f"{name} has {pixels.width} x {pixels.height} pixels, and model.image_size is "
+                    f"{size}; set data.other_sizes to 'resize', or give images of that size"
+                )
+            pixels = ImageOps.fit(pixels, (size, size), Image.Resampling.BICUBIC)
+        made[len(good)] = np.asarray(pixels).reshape(size, size, channels)
+        good.append(i)
+    if bad:
+        more = ", ..." if len(bad) > NAMED else ""
+        print(f"warning: {len(bad)} of {count} images cannot be read and are left out: "
+              f"{', '.join(bad[:NAMED])}{more}", flush=True)  # fmt: skip
+    return made[: len(good)], np.array(good, np.int64)
+
+
+def check_memory(count: int, shape: Shape, place: str) -> None:
+    """Raises UserError for more images than the memory takes: all of them are kept there."""
+    needed, host = count * shape.size**2 * shape.channels, memory_of_host()
+    if needed > host // 2:
+        raise UserError(
+            f"{place}: {count} images of {shape.size} x {shape.size} pixels need {needed:,} bytes, "
+            f"and this machine has {host:,}; give fewer images, or a smaller model.image_size"
+        )
+
+
+def labels_as(found: ImageSet, classes: list[str], place: str) -> ImageSet:
+    """The same images with the numbers that their classes have in `classes`."""
+    if unknown := [name for name in found.classes if name not in classes]:
+        raise UserError(
+            f"{place} has the class {unknown[0]!r}, which the training images do not have; they "
+            f"have: {', '.join(classes[:NAMED])}"
+        )
+    numbers = np.array([classes.index(name) for name in found.classes])
+    return ImageSet(found.images_NHWC, numbers[found.labels_N], classes)

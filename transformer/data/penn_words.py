@@ -1,0 +1,48 @@
+"""Raw text split into words as the Penn Treebank has them."""
+
+import re
+
+_OPENING = "([{\"`'"
+_CLOSING = {")": "(", "]": "[", "}": "{"}
+_END = ",;:?!\"'"
+_CLITIC = re.compile(r"(?i)(?<=\w)(n't|'(?:s|m|d|ll|re|ve))$")
+
+
+def penn_words(line: str) -> list[str]:
+    """The words of a line. A full stop is split off at its end alone: others may abbreviate.
+
+    Brackets inside of words stay there, as in Ro(SSA).
+
+    >>> penn_words('"It doesn\\'t bind (NF-kB) to Ro(SSA)," she said.')
+    ['``', 'It', 'does', "n't", 'bind', '(', 'NF-kB', ')', 'to', 'Ro(SSA)', ',', "''", 'she', \
+'said', '.']
+    """
+    chunks = line.split()
+    return [
+        word for i, chunk in enumerate(chunks, start=1) for word in _split(chunk, i == len(chunks))
+    ]
+
+
+def _split(chunk: str, is_last: bool) -> list[str]:
+    before, after = [], []
+    while len(chunk) > 1 and chunk[0] in _OPENING and not _belongs(chunk):
+        mark, chunk = chunk[0], chunk[1:]
+        before.append("``" if mark == '"' else mark)
+    while len(chunk) > 1:
+        mark = chunk[-1]
+        is_alone = mark in _CLOSING and chunk.count(mark) > chunk.count(_CLOSING[mark])
+        is_stop = is_last and mark == "." and not chunk.endswith("..")
+        if not (mark in _END or is_alone or is_stop):
+            break
+        after.insert(0, "''" if mark == '"' else mark)
+        chunk = chunk[:-1]
+    return [*before, *filter(None, _CLITIC.split(chunk)), *after]
+
+
+def _belongs(chunk: str) -> bool:
+    """Whether the bracket at the beginning is closed inside of the word, as in (-)-menthol."""
+    closing = {opening: closing for closing, opening in _CLOSING.items()}.get(chunk[0])
+    if closing is None or closing not in chunk:
+        return False
+    inside = chunk.rstrip(".,;:?!\"')]}")
+    return closing not in chunk[len(inside) :]

@@ -1,0 +1,38 @@
+"""Arrays of pixels as PNG files."""
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+BORDER = 2  # pixels between the images of a grid
+
+
+class Picture(NamedTuple):
+    """An RGB image as a PNG file."""
+
+    png: bytes
+    height: int
+    width: int
+
+
+def picture(image_HWC: np.ndarray) -> Picture:
+    """Of bytes; grey images (C = 1) become RGB."""
+    rgb_HWC = np.broadcast_to(image_HWC, (*image_HWC.shape[:2], 3))
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(rgb_HWC)).save(file, "png")
+    return Picture(file.getvalue(), *rgb_HWC.shape[:2])
+
+
+def grid(images_NHWC: np.ndarray, columns: int) -> np.ndarray:
+    """The images row by row, on white."""
+    N, H, W, C = images_NHWC.shape
+    rows = -(-N // columns)
+    shape = rows * (H + BORDER) + BORDER, columns * (W + BORDER) + BORDER, C
+    page = np.full(shape, 255, np.uint8)
+    for n, image in enumerate(images_NHWC):
+        y = BORDER + n // columns * (H + BORDER)
+        x = BORDER + n % columns * (W + BORDER)
+        page[y : y + H, x : x + W] = image
+    return page

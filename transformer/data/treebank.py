@@ -1,0 +1,95 @@
+"""The data section of the task parsing: sentences and their trees, as pairs of sequences."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformer.data.sources import SPLITS, Pair, PairSource
+from transformer.data.text_files import read_lines
+from transformer.data.trees import Tree, cleaned, linearised, read_trees
+from transformer.system.errors import UserError, check_choice, check_range, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class TreebankConfig:
+    """See configs/parsing_paper.py."""
+
+    train_trees: str
+    validation_trees: str
+    test_trees: str
+    remove_traces: bool
+    remove_functions: bool
+    tags: str
+    reverse_source: bool
+    max_source_length: int
+    max_target_length: int
+    packing: bool
+    raw_dir: str = setting(may_change=True, recorded=False)
+    data_dir: str = setting(may_change=True, recorded=False)
+
+    def __post_init__(self):
+        check_choice(self, "data", "tags", ("XX", "gold"))
+        check_range(self, "data", "max_source_length max_target_length", 2)
+
+
+class TreePairs(PairSource):
+    """The words of each sentence, and its tree as a sequence.
+
+    Files are read whole here, so that all errors come first. Trees of traces alone are left out.
+    """
+
+    def __init__(self, config: TreebankConfig, split: str):
+        if split not in SPLITS:
+            raise UserError(f"there is no split {split!r} of trees; there are: {', '.join(SPLITS)}")
+        self._config = config
+        self._files = _files(config, split)
+        self.trees: list[Tree] = []
+        remove = {
+            "remove_traces": config.remove_traces,
+            "remove_functions": config.remove_functions,
+        }
+        for path in self._files:
+            found = (cleaned(tree, **remove) for tree in read_trees(read_lines(path), str(path)))
+            self.trees += filter(None, found)
+        if not self.trees:
+            raise UserError(f"no trees in {', '.join(map(str, self._files))}")
+        content = hashlib.sha256(f"trees {config.tags} {config.reverse_source}".encode())
+        for tree in self.trees:
+            content.update(f"{tree}\n".encode(errors="surrogatepass"))
+        self.fingerprint = content.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        for start in range(0, len(self.trees), size):
+            yield [self._pair(tree) for tree in self.trees[start : start + size]]
+
+    def describe(self) -> str:
+        return f"{len(self)} trees of {', '.join(path.name for path in self._files[:3])}"
+
+    def _pair(self, tree: Tree) -> Pair:
+        words = source_of([leaf.word for leaf in tree.leaves()], self._config)
+        return words, " ".join(linearised(tree, with_tags=self._config.tags == "gold"))
+
+
+def source_of(words: list[str], config: TreebankConfig) -> str:
+    """The source of a sentence."""
+    return " ".join(words[::-1] if config.reverse_source else words)
+
+
+def _files(config: TreebankConfig, split: str) -> list[Path]:
+    """The files of a split, in the order of the patterns, then of their names."""
+    folder = Path(config.raw_dir).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"data.raw_dir is {folder}, which is no folder; give that of the treebank")
+    found: list[Path] = []
+    for pattern in getattr(config, f"{split}_trees").split():
+        paths = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
+        if not paths:
+            raise UserError(f"data.{split}_trees: {folder} has no {pattern}, nor {pattern}.gz")
+        found += paths
+    if not found:
+        raise UserError(f"data.{split}_trees is empty; name files of data.raw_dir")
+    return list(dict.fromkeys(found))

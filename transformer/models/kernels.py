@@ -1,0 +1,174 @@
+"""The fast forms of parts of a model on accelerators: which there are, and whether to trust them.
+
+    cudnn_attention  scaled dot-product attention by NVIDIA's kernel     attention.py
+    triton_norm      add & norm in one kernel each way                   fused_norm.py
+    blocked_loss     output layer and loss without whole float32 logits  loss.py
+
+`model.kernels` is auto, plain, or names from this list with commas between them. A model takes what
+the config names, and nothing for auto. A run calls `proven` first: auto becomes the list for its
+devices, and of any list those remain that agree there with the plain form.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer.system.distributed import from_first
+from transformer.system.errors import UserError
+
+KERNELS = ("cudnn_attention", "triton_norm", "blocked_loss")
+# By platform of the devices; others, as CPUs, have none.
+BY_PLATFORM = {"gpu": KERNELS, "cuda": KERNELS, "tpu": ("blocked_loss",)}
+# How far results may be from those in float32, relative to their norm: several times what
+# bfloat16's rounding makes of it.
+TOLERANCE = 0.02
+
+
+def check_names(kernels: str) -> None:
+    """Raises UserError for a value that model.kernels cannot have."""
+    if kernels in ("auto", "plain"):
+        return
+    for name in kernels.split(","):
+        if name not in KERNELS:
+            raise UserError(
+                f"model.kernels is {kernels!r}; it must be auto, plain, or some of "
+                f"{','.join(KERNELS)}, with commas and without spaces"
+            )
+
+
+def uses(config: Any, name: str) -> bool:
+    """Whether a model with this model section takes the fast form."""
+    return name in config.kernels.split(",")
+
+
+def chosen(config: Any, platform: str) -> Any:
+    """The model section with the names that auto means on a platform; nothing is tried."""
+    if getattr(config, "kernels", "plain") != "auto":  # not all families have the field
+        return config
+    names = BY_PLATFORM.get(platform, ())
+    if config.dtype != "bfloat16":
+        names = [name for name in names if name != "cudnn_attention"]
+    return dataclasses.replace(config, kernels=",".join(names) or "plain")
+
+
+def proven(config: Any, mesh: jax.sharding.Mesh) -> Any:
+    """The model section with those of its kernels that agree with the plain form on this device.
+
+    Says which; and warns of one that does not, which takes some seconds to find out.
+    """
+    config = chosen(config, mesh.devices.flat[0].platform)
+    if getattr(config, "kernels", "plain") == "plain":
+        return config
+    kept = []
+    for name in config.kernels.split(","):
+        why = from_first(lambda name=name: disagreement(name, config))
+        if why:
+            print(f"warning  {name} is not used: {why}; the plain form takes its place", flush=True)
+        else:
+            kept.append(name)
+    print(f"kernels  {', '.join(kept) or 'plain'}; tried on this device", flush=True)
+    return dataclasses.replace(config, kernels=",".join(kept) or "plain")
+
+
+def disagreement(name: str, config: Any, interpret: bool = False) -> str:
+    """Why not to trust a kernel on this device; "" if it agrees with the plain form in float32.
+
+    The case is random and small, has packed rows and padding, and is causal. interpret: kernels of
+    Pallas without their device, for tests.
+    """
+    case = functools.partial(CASES[name], config, interpret)
+    dtype = jnp.dtype(config.dtype)
+    try:
+        found = jax.device_get(jax.jit(functools.partial(case, True, dtype))())
+        expected = jax.device_get(jax.jit(functools.partial(case, False, jnp.float32))())
+    except Exception as error:  # compilers and libraries raise what they like
+        return f"it fails ({type(error).__name__}: {str(error).splitlines()[0][:150]})"
+    for i, (ours, plain) in enumerate(zip(found, expected, strict=True)):
+        ours, plain = jnp.float32(ours), jnp.float32(plain)
+        distance = float(jnp.linalg.norm(ours - plain) / jnp.linalg.norm(plain))
+        if not distance <= TOLERANCE:  # NaN, too
+            return f"its result {i} is {distance:.2g} from the plain form's, relative to its norm"
+    return ""
+
+
+B, T = 2, 64
+
+
+def _segments() -> jax.Array:
+    """Two rows of three sentences and padding."""
+    lengths_B4 = jnp.array([[20, 1, 32, 11], [9, 30, 17, 8]])
+    return jnp.stack(
+        [jnp.repeat(jnp.array([1, 2, 3, 0]), row, total_repeat_length=T) for row in lengths_B4]
+    )
+
+
+def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
+    """The same numbers in each type, up to bfloat16's rounding of all of them."""
+    x = jax.random.normal(jax.random.fold_in(jax.random.key(0), number), shape, jnp.float32)
+    return x.astype(jnp.bfloat16).astype(dtype)
+
+
+def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
+    from transformer.models.attention import KeysValues, attention
+    from transformer.models.masks import Mask
+
+    H, K, segments_BT = config.num_heads, config.key_size, _segments()
+    mask = Mask(segments_BT, segments_BT, jnp.arange(T))
+    query, key, value, direction = (_normal(i, B, H, T, K, dtype=dtype) for i in range(4))
+    real_B1T1 = (segments_BT > 0)[:, None, :, None]
+
+    def attend(query, key, value):
+        return attention(query, KeysValues(key, value), mask, cudnn=fast)[0] * real_B1T1
+
+    result, pull_back = jax.vjp(attend, query, key, value)
+    return [result, *pull_back(direction)]
+
+
+def _norm_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
+    from transformer.models import fused_norm
+    from transformer.models.numerics import DropoutRngs, dropout, row_keys, standardize
+
+    D, rate, epsilon = config.d_model, 0.1, config.norm_epsilon
+    if not fused_norm.fits(D):
+        raise ValueError(f"model.d_model = {D} is no power of 2")
+    x, y, direction = (_normal(i, B, T, D, dtype=dtype) for i in range(3))
+    scale_D, bias_D = (_normal(i, D, dtype=jnp.float32) for i in (3, 4))
+
+    def add_and_norm(x, y, scale_D, bias_D):
+        rngs = DropoutRngs(jax.random.key(1), jnp.arange(B))
+        if fast:
+            keys = row_keys(rngs, B)
+            return fused_norm.add_and_norm(x, y, keys, scale_D, bias_D, rate, epsilon, interpret)
+        z = standardize(x + dropout(y, rate, rngs), epsilon)
+        return z * scale_D[None, None] + bias_D[None, None]
+
+    result, pull_back = jax.vjp(add_and_norm, x, y, scale_D, bias_D)
+    return [result, *pull_back(direction)]
+
+
+def _loss_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
+    from transformer.models.loss import output_loss
+
+    V, D, segments_BT = 997, config.d_model, _segments()
+    hidden_BTD = _normal(0, B, T, D, dtype=dtype)
+    output_VD = _normal(1, V, D, dtype=jnp.float32) * D**-0.5
+    labels_BT = jax.random.randint(jax.random.key(2), (B, T), 0, V)
+
+    def loss(hidden_BTD, output_VD):
+        found = output_loss(
+            hidden_BTD, output_VD, labels_BT, segments_BT > 0, 0.1, dtype, blocked=fast
+        )
+        return found.loss, found.nll
+
+    (value, nll), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(hidden_BTD, output_VD)
+    return [value, nll, *gradients]
+
+
+CASES = {
+    "cudnn_attention": _attention_case,
+    "triton_norm": _norm_case,
+    "blocked_loss": _loss_case,
+}

@@ -1,0 +1,71 @@
+"""Scores trees against gold trees, as EVALB does.
+
+    python -m transformer.reports.evalb --gold=gold.trees --test=parsed.trees
+    python -m transformer.reports.evalb --gold=sample.gld --test=sample.tst --parameters=sample.prm
+
+Line n of one file is compared with line n of the other. Sentences whose words differ are errors,
+which EVALB leaves out of its figures; here their number is said.
+"""
+
+from absl import flags
+
+from transformer.data.text_files import read_lines
+from transformer.evaluation.evalb import (
+    COLLINS,
+    ERROR,
+    Counts,
+    count,
+    read_parameters,
+    total,
+    trees_of_line,
+)
+from transformer.runs import cli
+from transformer.system.errors import UserError
+
+GOLD = flags.DEFINE_string("gold", None, "Gold trees, one on each line; plain or .gz.")
+TEST = flags.DEFINE_string("test", None, "Trees to score.")
+PARAMETERS = flags.DEFINE_string("parameters", None, "EVALB's file; that of COLLINS.prm if none.")
+NAMES = {
+    "sentences": "sentences",
+    "errors": "sentences in error",
+    "skipped": "sentences without a tree",
+    "recall": "recall",
+    "precision": "precision",
+    "f1": "F1",
+    "complete": "complete match, per cent",
+    "crossing": "crossing brackets, mean",
+    "no_crossing": "no crossing, per cent",
+    "two_or_less_crossing": "two or less crossing, per cent",
+    "tagging": "right tags, per cent",
+}
+
+
+def main() -> None:
+    for flag in (GOLD, TEST):
+        if flag.value is None:
+            raise UserError(f"--{flag.name} is missing; give a file of trees")
+    path = PARAMETERS.value
+    parameters = read_parameters(read_lines(path), path) if path else COLLINS
+    gold, test = list(read_lines(GOLD.value)), list(read_lines(TEST.value))
+    if len(gold) != len(test):
+        raise UserError(
+            f"{GOLD.value} has {len(gold)} lines and {TEST.value} has {len(test)}; line n of one "
+            "must be the tree of line n of the other"
+        )
+    counts: list[Counts] = []
+    for number, (ours, theirs) in enumerate(zip(gold, test, strict=True), start=1):
+        trees = trees_of_line(ours, f"{GOLD.value}, tree {number}")
+        try:
+            found = trees_of_line(theirs, TEST.value)
+        except UserError:  # no tree at all
+            counts.append(count(trees, [], parameters)._replace(status=ERROR))
+            continue
+        counts.append(count(trees, found, parameters))
+    found = total(counts)
+    for name, text in NAMES.items():
+        value = found[name]
+        print(f"{text:32} {value:9.2f}" if isinstance(value, float) else f"{text:32} {value:6}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

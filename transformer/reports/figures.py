@@ -1,0 +1,289 @@
+"""Figures of a trained model for papers and notebooks: attention, positions, masks, learning rate.
+
+Each function returns a figure. A notebook shows it; `figure.drawn("svg")` has it as a file.
+"""
+
+import dataclasses
+import io
+import unicodedata
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from matplotlib import font_manager, rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
+
+from transformer.models.masks import Mask
+from transformer.models.positions import sinusoidal_encoding
+from transformer.runs.experiment import Experiment
+from transformer.runs.restore import TrainedModel
+from transformer.streams.attention_maps import (
+    Attention,
+    Token,
+    attention_of,
+    by_words,
+    merge_words,
+)
+from transformer.streams.model import Model
+from transformer.system.errors import UserError
+from transformer.training.schedules import make_schedule
+
+PADDING = 3  # tokens, in the picture of masks
+# The lecture's curves of Equation 3.
+EQUATION_3 = ((512, 4000), (512, 8000), (256, 4000))
+
+
+class Fonts(NamedTuple):
+    """Families of fonts, of which the first that has a letter draws it."""
+
+    names: list[str]
+    complete: bool  # whether they have all letters
+
+
+def fonts_for(text: str) -> Fonts:
+    """Matplotlib's own font, and those of this machine for what that lacks."""
+
+    def characters(path: str) -> set[str]:
+        return set(map(chr, font_manager.get_font(path).get_charmap()))
+
+    # Signs that only say how others are to be joined.
+    missing = {c for c in text if not c.isspace() and unicodedata.category(c) not in ("Cf", "Mn")}
+    names = ["DejaVu Sans"]
+    missing -= characters(font_manager.findfont(names[0]))
+    for font in font_manager.fontManager.ttflist:
+        if not missing:
+            break
+        if font.name.startswith("Last Resort"):  # it has a box for everything
+            continue
+        try:
+            found = missing & characters(font.fname)
+        except (OSError, RuntimeError):  # removed since, or one of pictures
+            continue
+        if found:
+            names.append(font.name)
+            missing -= found
+    return Fonts(names, not missing)
+
+
+class Picture(Figure):
+    """A figure that a notebook shows by itself, with the letters of all scripts.
+
+    texts: what it writes.
+    """
+
+    def __init__(self, width: float, height: float, texts: Sequence[str] = ()):
+        super().__init__(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(self)
+        self.fonts = fonts_for("".join(texts))
+
+    def drawn(self, form: str) -> bytes:
+        """As a file: png, svg or pdf."""
+        for text in self.findobj(Text):
+            text.set_fontfamily(self.fonts.names)
+        # Letters as outlines look alike everywhere. If no font here has them, an SVG has the text,
+        # and fonts of those who look at it.
+        fonttype = "path" if self.fonts.complete else "none"
+        content = io.BytesIO()
+        with rc_context({"svg.fonttype": fonttype}), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from")
+            self.savefig(content, format=form, dpi=150)
+        return content.getvalue()
+
+    def _repr_png_(self) -> bytes:
+        return self.drawn("png")
+
+
+def attention_figure(
+    model: Model | TrainedModel,
+    source: str,
+    target: str | None = None,
+    *,
+    attention: str | None = None,
+    layer: int | None = None,
+    heads: list[int] | None = None,
+    words: bool = False,
+) -> Picture:
+    """The heads of a layer as matrices, queries down and keys across.
+
+    model: of `transformer.load`, or of runs/restore.py, which also loads BERT.
+    attention: "encoder", "decoder" or "cross"; default: the last of these that there is.
+    layer, heads: from 1; default: the last, and all.
+    Raises UserError for those that there are not.
+    """
+    restored = model.restored if isinstance(model, Model) else model
+    return draw_attention(attention_of(restored, source, target), attention, layer, heads, words)
+
+
+def draw_attention(
+    found: Attention, name: str | None, layer: int | None, heads: list[int] | None, words: bool
+) -> Picture:
+    """`attention_figure` of weights that are computed."""
+    name = name or list(found.maps)[-1]
+    if name not in found.maps:
+        raise UserError(f"the model has no attention {name!r}; it has: {', '.join(found.maps)}")
+    weights_LHQK = found.maps[name]
+    L, H = weights_LHQK.shape[:2]
+    layer = L if layer is None else layer
+    heads = list(range(1, H + 1)) if heads is None else heads
+    if not 1 <= layer <= L:
+        raise UserError(f"layer {layer} is asked for; the model has 1 to {L}")
+    for head in heads:
+        if not 1 <= head <= H:
+            raise UserError(f"head {head} is asked for; the model has 1 to {H}")
+    queries, keys = found.tokens(name)
+    weights_hQK = weights_LHQK[layer - 1, [head - 1 for head in heads]]
+    names = [[token.text for token in tokens] for tokens in (queries, keys)]
+    if words:
+        names, members = zip(*map(by_words, (queries, keys)), strict=True)
+        weights_hQK = merge_words(weights_hQK, *members)
+    columns = min(4, len(heads))
+    rows = -(-len(heads) // columns)
+    across, down = (max(1.6, 0.24 * len(side)) for side in (names[1], names[0]))
+    figure = Picture(columns * across + 1.2, rows * (down + 0.9) + 0.3, [*names[0], *names[1]])
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel in panels[len(heads) :]:
+        panel.axis("off")
+    for i, (panel, head) in enumerate(zip(panels, heads)):
+        panel.imshow(weights_hQK[i], cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        _label(panel, names[0] if i % columns == 0 else None, names[1])
+        title = f"{found.layer} {layer}, head {head}" if H > 1 else f"{found.layer} {layer}"
+        panel.set_title(title, fontsize=9)
+    return figure
+
+
+def positions_figure(model: Model | TrainedModel, length: int = 64) -> Picture | None:
+    """What the model adds to the embeddings for each position; None if it adds nothing."""
+    restored = model.restored if isinstance(model, Model) else model
+    table_TD = positions_of(restored, length)
+    if table_TD is None:
+        return None
+    figure = Picture(11, 3.6)
+    first, second, third = figure.subplots(1, 3)
+    most = np.abs(table_TD).max()
+    first.imshow(table_TD, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
+    first.set_title("the vector of each position", fontsize=9)
+    first.set_xlabel("dimension")
+    first.set_ylabel("position")
+    for dimension in sorted({0, 4, 8, 16} & set(range(table_TD.shape[1]))):
+        second.plot(table_TD[:, dimension], label=f"dimension {dimension}", linewidth=1)
+    second.legend(fontsize=7, loc="upper right")
+    second.set_title("some dimensions", fontsize=9)
+    second.set_xlabel("position")
+    products_TT = table_TD @ table_TD.T
+    most = np.abs(products_TT).max()
+    third.imshow(products_TT, cmap="RdBu", vmin=-most, vmax=most)
+    third.set_title("products of the vectors of two positions", fontsize=9)
+    third.set_xlabel("position")
+    return figure
+
+
+def positions_of(model: TrainedModel, length: int) -> np.ndarray | None:
+    """[positions, dimensions] of the source; as many positions as a table has, at most."""
+    config = model.config.model
+    bound = model.task.model.bind(model.params, model.extra)
+    tables = {
+        "transformer": lambda: bound.source_positions,
+        "convolutional": lambda: bound.encoder.positions_PE,
+        "bert": lambda: bound.positions,
+    }
+    if config.family == "universal" or getattr(config, "positions", "") == "sinusoidal":
+        return np.asarray(sinusoidal_encoding(jnp.arange(length), config.d_model))
+    if config.family not in tables:
+        return None
+    return np.asarray(tables[config.family]()[...][:length])
+
+
+def masks_figure(source: Sequence[Token], target: Sequence[Token]) -> Picture:
+    """Who may attend to whom: blue may, white may not. Queries down, keys across.
+
+    As in a batch whose longest sentences have PADDING tokens more. target: empty for an encoder
+    alone.
+    """
+    sides = [[token.text for token in side] + ["PAD"] * PADDING for side in (source, target)]
+    segments = [
+        jnp.array([[1] * len(side) + [0] * PADDING], jnp.int32) for side in (source, target)
+    ]
+    src_BS, tgt_BT = segments
+    panels: list[tuple[str, Mask, Any, Any]] = [
+        ("encoder: no padding", Mask(src_BS, src_BS), sides[0], sides[0])
+    ]
+    if target:
+        positions_T = jnp.arange(tgt_BT.shape[1])
+        inputs = ["BOS", *sides[1][: len(target) - 1], *sides[1][len(target) :]]
+        panels += [
+            ("decoder: nothing later", Mask(tgt_BT, tgt_BT, positions_T), inputs, inputs),
+            ("decoder to source", Mask(tgt_BT, src_BS), sides[1], sides[0]),
+        ]
+    row = jnp.array([[1] * 5 + [2] * 4 + [0] * 2], jnp.int32)
+    numbers = [str(segment) if segment else "PAD" for segment in row[0].tolist()]
+    packed = Mask(row, row, jnp.arange(row.shape[1]))
+    panels.append(("decoder, two sentences in a row", packed, numbers, numbers))
+    texts = [text for side in sides for text in side]
+    size = max(2.4, 0.2 * max(map(len, sides)) + 0.8)
+    figure = Picture(size * len(panels), size + 0.6, texts)
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, mask, queries, keys) in zip(places, panels, strict=True):
+        axes.imshow(mask.dense()[0], cmap="Blues", vmin=0, vmax=1.4)
+        _label(axes, queries, keys, size=7)
+        axes.set_title(title, fontsize=9)
+    return figure
+
+
+def schedule_figure(config: Experiment) -> Picture:
+    """The learning rate of a run, and the lecture's curves of Equation 3."""
+    figure = Picture(9, 3)
+    own, lecture = figure.subplots(1, 2)
+    steps = np.unique(np.linspace(1, config.training.steps, 500).astype(int))
+    width = getattr(config.model, "d_model", None)
+    own.plot(steps, make_schedule(config.optimizer, width)(jnp.asarray(steps)))
+    own.set_title(f"this run: {config.optimizer.schedule}", fontsize=9)
+    unused = dict.fromkeys(("peak_learning_rate", "decay_steps"))
+    steps = np.arange(1, 20_000, 20)
+    for d_model, warmup in EQUATION_3:
+        changes = {"schedule": "noam", "warmup_steps": warmup, **unused}
+        rates = make_schedule(dataclasses.replace(config.optimizer, **changes), d_model)
+        lecture.plot(steps, rates(jnp.asarray(steps)), label=f"{d_model}: {warmup:,}")
+    lecture.legend(title="d_model: warm-up", fontsize=7, frameon=False)
+    lecture.set_title("Equation 3", fontsize=9)
+    for axes in (own, lecture):
+        axes.set_xlabel("update")
+        axes.set_ylabel("learning rate")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def steps_figure(found: Attention, limits: tuple[int, int]) -> Picture:
+    """How many steps a Universal Transformer takes to read and to write each token.
+
+    limits: the most that there can be, of encoder and decoder.
+    """
+    sides = {"source": found.source, "target": found.target}
+    texts = {side: [token.text for token in tokens] for side, tokens in sides.items()}
+    width = max(5.0, 1 + 0.5 * max(map(len, texts.values())))
+    figure = Picture(width, 5, [*texts["source"], *texts["target"]])
+    for axes, side, limit in zip(figure.subplots(2), sides, limits, strict=True):
+        axes.bar(range(len(texts[side])), found.steps[side], color="C0", width=0.7)
+        _label(axes, None, texts[side], size=9)
+        axes.set_ylim(0, limit)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_ylabel(f"{side}: steps")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _label(axes: Any, down: Sequence[str] | None, across: Sequence[str], size: int = 8) -> None:
+    """Names of rows and columns; a word may have dollar signs, which are no formula."""
+    texts = [text.replace("$", r"\$") for text in across]
+    axes.set_xticks(
+        range(len(texts)), texts, rotation=60, fontsize=size, ha="right", rotation_mode="anchor"
+    )
+    if down is None:
+        axes.set_yticks([]) if axes.images else None
+    else:
+        texts = [text.replace("$", r"\$") for text in down]
+        axes.set_yticks(range(len(texts)), texts, fontsize=size)

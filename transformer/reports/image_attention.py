@@ -1,0 +1,122 @@
+"""Where a generator of images looks: attention maps of chosen pixels (Figure 1 of its paper).
+
+    python -m transformer.reports.image_attention --workdir=runs/sagan_cifar10 --classes=cat,ship \
+        --seeds=0:3 --pixels=8x8,16x24 --figure=attention.png
+
+A row is an image that the generator makes. Its first column is the image, with a mark at each
+chosen pixel, row x column from the upper left; beside it, for each pixel, the image under the
+attention of that pixel: bright is where it looks.
+"""
+
+import io
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from transformer.runs import cli
+from transformer.runs.restore import define_flags
+from transformer.system.errors import UserError
+from transformer.system.files import folder_allows, write_atomically
+from transformer.tasks.image_generation import (
+    ROWS,
+    ImageGenerator,
+    Ready,
+    class_numbers,
+    seed_numbers,
+)
+
+restore_model = define_flags()
+CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
+SEEDS = flags.DEFINE_string("seeds", "0:2", "Such as 0:8 (from 0 to 7), or 3,7,11.")
+PIXELS = flags.DEFINE_string("pixels", None, "Rows and columns, such as 8x8,16x24.")
+FIGURE = flags.DEFINE_string("figure", "image_attention.png", "The PNG or SVG file to write.")
+COLOURS = "red", "lime", "deepskyblue", "yellow", "magenta"
+
+
+def maps_of(
+    task: ImageGenerator, ready: Ready, noise_NZ: np.ndarray, labels_N: np.ndarray
+) -> np.ndarray:
+    """Of each image, where each position of the attention looks: [N, H, W, H', W'].
+
+    H' and W' are those of the keys: half of H and W where keys are pooled.
+    """
+
+    @jax.jit
+    def weights(params, extra, noise, labels):
+        generator = task.model.bind(params, extra).generator
+        x = generator.features(noise, labels)
+        weights_BPQ = generator.attention.weights(x, update=False)
+        side = round(weights_BPQ.shape[2] ** 0.5)
+        return jnp.reshape(weights_BPQ, (*x.shape[:3], side, side))
+
+    return np.asarray(weights(*ready, noise_NZ, labels_N))
+
+
+def pixels_of(text: str | None, size: int) -> list[tuple[int, int]]:
+    """Rows and columns; those of a small cross if none are given."""
+    if text is None:
+        return [(size // 2, size // 2), (size // 4, size // 2), (size // 2, size // 8)]
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)x(\d+)", part)
+        if not match or not all(int(x) < size for x in match.groups()):
+            raise UserError(
+                f"--pixels has {part!r}; give rows and columns below {size}, such as 8x8,16x24"
+            )
+        found.append((int(match[1]), int(match[2])))
+    return found
+
+
+def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, int]]) -> Figure:
+    N, size, columns = len(images_NHWC), images_NHWC.shape[1], 1 + len(pixels)
+    made = Figure(figsize=(1.6 * columns, 1.6 * N), layout="constrained")
+    FigureCanvasAgg(made)
+    axes = made.subplots(N, columns, squeeze=False)
+    scale = size // maps.shape[1]  # pixels of a position of the attention
+    for n, row in enumerate(axes):
+        image_HWC = np.broadcast_to(images_NHWC[n], (size, size, 3))
+        row[0].imshow(image_HWC)
+        for i, (y, x) in enumerate(pixels):
+            colour = COLOURS[i % len(COLOURS)]
+            weights = maps[n, y // scale, x // scale]
+            light = np.kron(weights / weights.max(), np.ones(2 * (size // len(weights),)))
+            row[1 + i].imshow((image_HWC * (0.15 + 0.85 * light[..., None])).astype(np.uint8))
+            for place in (row[0], row[1 + i]):
+                place.plot(x, y, "s", color=colour, markersize=4, markeredgecolor="black")
+        for place in row:
+            place.set_axis_off()
+    return made
+
+
+def main() -> None:
+    path = Path(FIGURE.value).expanduser()
+    if path.suffix not in (".png", ".svg") or path.is_dir() or not folder_allows(path):
+        raise UserError(f"--figure={path} cannot be written; name a .png or .svg in another place")
+    model = restore_model()
+    if model.config.task.name != "images" or model.config.model.attention == "none":
+        raise UserError(
+            f"{model.workdir} has no attention over images; give the --workdir of a run of the "
+            "task images with model.attention"
+        )
+    task, seeds = model.task, seed_numbers(SEEDS.value)
+    pixels = pixels_of(PIXELS.value, task.shape.size)
+    numbers = class_numbers(CLASSES.value, task.classes)
+    labels, noise = np.repeat(numbers, len(seeds)), task.noise(np.tile(seeds, len(numbers)))
+    if len(labels) > ROWS:
+        raise UserError(f"{len(labels)} images are asked for; give at most {ROWS}")
+    ready = task.ready(model.params, model.extra)
+    made = figure(task.images(ready, noise, labels), maps_of(task, ready, noise, labels), pixels)
+    file = io.BytesIO()
+    made.savefig(file, format=path.suffix[1:], dpi=120)
+    write_atomically(path, file.getvalue())
+    print(f"wrote {path}; rows: {', '.join(f'{task.classes[c]}' for c in labels)}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

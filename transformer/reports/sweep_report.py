@@ -1,0 +1,154 @@
+"""What sweep.py shows of a sweep, at any time: a table, and a plot of a metric."""
+
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from transformer.models.functional import num_params
+from transformer.reports import run_report
+from transformer.reports.pages import shown
+from transformer.runs.launcher import Launcher
+from transformer.runs.sweep import SEED, Run
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+from transformer.tasks.task import find_task
+
+# Columns that a table leaves out unless they are asked for.
+_REST = ("last ", "million ", "tokens per ")
+
+
+class Row(NamedTuple):
+    """A row of a sweep: its runs that have begun, and what is known of each."""
+
+    name: str
+    done: int
+    of: int
+    runs: list[run_report.Run]
+    columns: dict[str, list[Any]]
+
+
+def rows_of(launcher: Launcher, runs: Sequence[Run]) -> list[Row]:
+    """The rows of a sweep as their work directories say."""
+    begun = [run for run in runs if (launcher.workdir(run) / "config.json").exists()]
+    found = [_by_split(run_report.run_of(launcher.workdir(run))) for run in begun]
+    columns = run_report.columns(found) if found else {}
+    columns.pop(SEED, None)
+    rows = []
+    for name in dict.fromkeys(run.row for run in runs):
+        own = [run for run in runs if run.row == name]
+        places = [i for i, run in enumerate(begun) if run.row == name]
+        of_row = {column: [values[i] for i in places] for column, values in columns.items()}
+        if places:
+            of_row["parameters"] = [_parameters(found[places[0]])]
+        done = sum(map(launcher.is_done, own))
+        rows.append(Row(name, done, len(own), [found[i] for i in places], of_row))
+    return rows
+
+
+def table(rows: Sequence[Row], metrics: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Head and lines; mean and deviation over the seeds that have begun.
+
+    metrics: names of columns, if not all are wanted that matter. Raises UserError for others.
+    """
+    known = list(dict.fromkeys(column for row in rows for column in row.columns))
+    for metric in metrics:
+        _check(metric, known)
+    columns = metrics or [name for name in known if not name.startswith(_REST)]
+    lines = [
+        [row.name, f"{row.done} of {row.of}", *[_cell(row.columns, name) for name in columns]]
+        for row in rows
+    ]
+    return ["row", "done", *columns], lines
+
+
+def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
+    """Draws a metric into a PNG file.
+
+    One of metrics.jsonl, such as eval/validation/bleu, gives a curve for each row: the mean of the
+    seeds that have come so far, and a band of one deviation. A column of the table, such as
+    `test bleu`, gives a point for each row.
+    """
+    is_curve = "/" in metric
+    figure = Figure(figsize=(9, 5 if is_curve else 1.5 + 0.3 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    if is_curve:
+        _check(
+            metric, sorted({m for row in rows for run in row.runs for x in run.metrics for m in x})
+        )
+        for number, row in enumerate(rows):
+            _curve(axes, row, metric, number)
+        axes.set_xlabel("step (updates)")
+        axes.set_ylabel(metric)
+        axes.legend(frameon=False, fontsize=8, ncols=1 + len(rows) // 12)
+    else:
+        _check(metric, [name for row in rows for name in row.columns])
+        for place, row in enumerate(rows):
+            values = _numbers(row.columns, metric)
+            if values:
+                deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+                mean = statistics.mean(values)
+                axes.errorbar(mean, place, xerr=deviation, fmt="o", color="C0", capsize=3)
+                axes.plot(values, [place] * len(values), ".", color="0.6", zorder=0)
+        axes.set_yticks(range(len(rows)), [row.name.replace("$", r"\$") for row in rows])
+        axes.invert_yaxis()
+        axes.set_xlabel(metric)
+    axes.grid(color="0.9")
+    axes.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130)
+    write_atomically(path, picture.getvalue())
+
+
+def _by_split(run: run_report.Run) -> run_report.Run:
+    """The scores by split, whose folders have the step in their names, too."""
+    scores = {found.get("split", name): found for name, found in run.scores.items()}
+    return run._replace(scores=scores)
+
+
+def _curve(axes: Any, row: Row, metric: str, number: int) -> None:
+    by_step: dict[int, list[float]] = {}
+    for run in row.runs:
+        for step, value in run.curve(metric):
+            by_step.setdefault(step, []).append(value)
+    if not by_step:
+        return
+    steps = sorted(by_step)
+    means = [statistics.mean(by_step[step]) for step in steps]
+    style = {"color": f"C{number}", "linestyle": ("-", "--", ":")[number // 10 % 3]}
+    axes.plot(steps, means, label=row.name.replace("$", r"\$"), linewidth=1.2, **style)
+    wide = [statistics.stdev(x) if len(x := by_step[step]) > 1 else 0.0 for step in steps]
+    lower, upper = ([m + sign * w for m, w in zip(means, wide)] for sign in (-1, 1))
+    axes.fill_between(steps, lower, upper, color=f"C{number}", alpha=0.15, linewidth=0)
+
+
+def _parameters(run: run_report.Run) -> int | None:
+    try:
+        model = find_task(run.config.task.name).restore(run.config, run.workdir).model
+    except UserError:  # the tokenizer is not there yet
+        return None
+    return num_params(model.abstract_params())
+
+
+def _numbers(columns: Mapping[str, list[Any]], name: str) -> list[float]:
+    return [x for x in columns.get(name, []) if isinstance(x, int | float)]
+
+
+def _cell(columns: Mapping[str, list[Any]], name: str) -> str:
+    values = [x for x in columns.get(name, []) if x is not None]
+    if not values:
+        return ""
+    if len(set(values)) == 1:  # a setting, or one seed
+        return shown(values[0])
+    return f"{shown(float(statistics.mean(values)))} ± {statistics.stdev(values):.2g}"
+
+
+def _check(metric: str, known: Sequence[str]) -> None:
+    if metric not in known:
+        names = ", ".join(dict.fromkeys(known)) or "none yet"
+        raise UserError(f"no run has the metric {metric!r}; there are: {names}")

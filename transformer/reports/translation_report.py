@@ -1,0 +1,113 @@
+"""The part of a report that is about translations of a split: lengths, tests, examples."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics import CHRF
+from sacrebleu.significance import PairedTest
+
+from transformer.evaluation import scores
+from transformer.reports.pages import table, text, thumbnail
+from transformer.reports.translations import Texts, bleu_by_length, groups
+
+EXAMPLES = 8
+BOUNDS = (8, 12, 16, 20)
+RESAMPLES = 1000
+
+# Pairs of source and translation -> the attention between them, [target tokens, source tokens].
+Attend = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray]]
+
+
+def translations(runs: Sequence[Any], texts: Sequence[Texts], attend: Attend | None) -> str:
+    """HTML about translations of the same sentences by each run (see run_report.py).
+
+    attend: of the first run, if there is one run and if its attention is to be shown.
+    """
+    parts, (first, *others) = [], texts
+    members = groups(first.sources, BOUNDS)
+    rows = [["sentences", *[str(len(of_group)) for of_group in members.values()]]]
+    for run, own in zip(runs, texts, strict=True):
+        by_group = bleu_by_length(run.workdir, own, BOUNDS)
+        rows.append([f"BLEU, {run.name}", *[f"{bleu:.1f}" for bleu in by_group.values()]])
+        ratios = [_ratio(own, of_group) for of_group in members.values()]
+        rows.append([f"length ratio, {run.name}", *[f"{ratio:.3f}" for ratio in ratios]])
+    parts.append("<h3>By the words of the source</h3>" + table(["words", *members], rows))
+    everywhere = range(len(first.sources))
+    lengths = [f"{r.name}: {_ratio(x, everywhere):.3f}" for r, x in zip(runs, texts, strict=True)]
+    parts.append(
+        f"<p>Length ratio: words of the translations by words of the references. Over all "
+        f"sentences: {text(', '.join(lengths))}.</p>"
+    )
+    chrf = CHRF()
+    of_sentences = [
+        [chrf.sentence_score(h, [r]).score for h, r in zip(own.hypotheses, own.references)]
+        for own in texts
+    ]
+    if others:
+        parts.append("<h3>Is the difference chance?</h3>" + _bootstrap(runs, texts))
+        gaps = [max(x) - min(x) for x in zip(*of_sentences, strict=True)]
+        order = sorted(range(len(gaps)), key=lambda i: -gaps[i])
+        parts.append("<h3>The translations that differ most, by sentence chrF</h3>")
+        parts.append(_examples(runs, texts, of_sentences, order[:EXAMPLES], None))
+        return "".join(parts)
+    order = sorted(everywhere, key=of_sentences[0].__getitem__)
+    worst, best = order[:EXAMPLES], order[::-1][:EXAMPLES]
+    if attend:
+        parts.append(
+            '<p class="quiet">Below each translation: the attention of the decoder to the source, '
+            "the mean of the heads of the last layer but one (of a model with one layer, of that). "
+            "A row is a token of the translation, a column one of the source; EOS is the last of "
+            "each. Dark is much.</p>"
+        )
+    parts.append("<h3>The worst translations, by sentence chrF</h3>")
+    parts.append(_examples(runs, texts, of_sentences, worst, attend))
+    parts.append("<h3>The best</h3>")
+    parts.append(_examples(runs, texts, of_sentences, best, attend))
+    return "".join(parts)
+
+
+def _ratio(texts: Texts, members: Sequence[int]) -> float:
+    translated, expected = (
+        sum(len(side[i].split()) for i in members) for side in (texts.hypotheses, texts.references)
+    )
+    return translated / max(1, expected)
+
+
+def _bootstrap(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
+    """sacreBLEU's paired bootstrap test of every run against the first."""
+    data = runs[0].config.data
+    metric = scores.bleu_metric(data.target_language, data.is_tokenized)
+    named = [(run.name, own.hypotheses) for run, own in zip(runs, texts, strict=True)]
+    named = [(f"{i}: {name}", lines) for i, (name, lines) in enumerate(named)]
+    _, found = PairedTest(
+        named, {"BLEU": metric}, [texts[0].references], test_type="bs", n_samples=RESAMPLES
+    )()
+    (key,) = (key for key in found if key != "System")
+    rows = [
+        [name.partition(": ")[2], f"{x.score:.2f}", f"{x.mean:.2f} ± {x.ci:.2f}", p]
+        for name, x in zip(found["System"], found[key], strict=True)
+        for p in [f"{x.p_value:.3f}" if x.p_value is not None else "baseline"]
+    ]
+    said = f"Paired bootstrap with {RESAMPLES:,} samples, against the first run; 95 % intervals."
+    return table(["run", "BLEU", "mean", "p"], rows) + f'<p class="quiet">{said}</p>'
+
+
+def _examples(runs, texts, of_sentences, order: Sequence[int], attend: Attend | None) -> str:
+    first, weights = texts[0], [None] * len(order)
+    with_words = [n for n, i in enumerate(order) if first.sources[i].strip()]
+    if attend:
+        pairs = [(first.sources[order[n]], first.hypotheses[order[n]]) for n in with_words]
+        for n, weights_TS in zip(with_words, attend(pairs), strict=True):
+            weights[n] = weights_TS
+    rows = []
+    for weights_TS, i in zip(weights, order, strict=True):
+        rows.append(["source", "", first.sources[i]])
+        rows.append(["reference", "", first.references[i]])
+        for run, own, chrf in zip(runs, texts, of_sentences, strict=True):
+            rows.append([run.name, f"{chrf[i]:.1f}", own.hypotheses[i]])
+        if weights_TS is not None:
+            about = "attention of the translation to the source"
+            rows.append(["attention", "", thumbnail(weights_TS, about)])
+        rows.append(["", "", ""])
+    return table(["", "chrF", ""], rows)

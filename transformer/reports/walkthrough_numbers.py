@@ -1,0 +1,212 @@
+"""What a Transformer computes on its way through a pair of sentences, from its own functions."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.data.batches import Batch
+from transformer.data.vocabulary import BOS, EOS
+from transformer.models.attention import attention
+from transformer.models.layers import ACTIVATIONS
+from transformer.models.loss import cross_entropy
+from transformer.models.masks import Mask
+from transformer.models.numerics import multiply
+from transformer.runs.restore import TrainedModel
+from transformer.streams.attention_maps import attentions
+from transformer.system.errors import UserError
+from transformer.training.optimizers import make_optimizer
+from transformer.training.schedules import make_schedule
+
+
+class Pass(NamedTuple):
+    """What a forward pass computes on its way, of one sentence pair and one decoder layer.
+
+    Self-attention is that of one head of that layer, but for `joined`.
+    """
+
+    src_ids: list[int]
+    tgt_in: list[int]
+    tgt_out: list[int]
+    src: list[str]  # tokens
+    inputs: list[str]
+    outputs: list[str]
+    embedding_TD: np.ndarray  # rows of the table
+    embedded_TD: np.ndarray  # with their factor
+    x_TD: np.ndarray  # with positions
+    layer_input_TD: np.ndarray
+    query_TK: np.ndarray
+    key_TK: np.ndarray
+    value_TU: np.ndarray
+    scores_TT: np.ndarray  # products
+    scaled_TT: np.ndarray
+    masked_TT: np.ndarray
+    weights_TT: np.ndarray
+    head_TU: np.ndarray
+    joined_TX: np.ndarray  # all heads
+    attended_TD: np.ndarray
+    after_self_TD: np.ndarray  # add & norm
+    cross_TS: np.ndarray  # weights of the head
+    after_cross_TD: np.ndarray
+    hidden_TF: np.ndarray
+    transformed_TD: np.ndarray
+    after_feed_forward_TD: np.ndarray
+    y_TD: np.ndarray  # of the last layer
+    logits_TV: np.ndarray
+    nll_T: np.ndarray
+    smoothed_T: np.ndarray
+
+
+class Update(NamedTuple):
+    """One gradient step on the pair.
+
+    groups: of each parameter its name, shape, norm of the gradient, the share of its numbers that
+      move, and how far on average.
+    """
+
+    rate: float
+    groups: list[tuple[str, tuple[int, ...], float, float, float]]
+    rows: list[tuple[str, float]]  # of the target embedding: those whose gradient is the longest
+    loss_before: float
+    loss_after: float
+
+
+def follow(model: TrainedModel, source: str, target: str, layer: int, head: int) -> Pass:
+    """layer, head: from 1, of the decoder. UserError for those that there are not."""
+    config, bound = model.config.model, model.task.model.bind(model.params, model.extra)
+    if config.family != "transformer":
+        raise UserError(
+            f"{model.workdir} has a model of the family {config.family}; the walk-through follows "
+            "a Transformer"
+        )
+    for name, number, most in (
+        ("layer", layer, config.num_decoder_layers),
+        ("head", head, config.num_heads),
+    ):
+        if not 1 <= number <= most:
+            raise UserError(f"{name} {number} is asked for; the decoder has 1 to {most}")
+    (found,) = attentions(model, [(source, target)])
+    src_tokens, out_tokens = model.task.tokenizers
+    src_ids = [*src_tokens.encode(source), EOS]
+    tgt_out = [*out_tokens.encode(target), EOS]
+    tgt_in = [BOS, *tgt_out[:-1]]
+    src_BS, tgt_BT, out_BT = (jnp.array([ids]) for ids in (src_ids, tgt_in, tgt_out))
+    ones_BS, ones_BT = jnp.ones_like(src_BS), jnp.ones_like(tgt_BT)
+    positions_T = jnp.arange(len(tgt_in))
+    self_mask, memory_mask = Mask(ones_BT, ones_BT, positions_T), Mask(ones_BT, ones_BS)
+
+    # 1. From tokens to the layer.
+    memory_BSD = bound.encode(src_BS)
+    embedded_BTD = bound.target_embedding.embed(tgt_BT)
+    x_BTD = layer_input_BTD = bound._embed_target(tgt_BT, positions_T[None], None)
+    for earlier in bound.decoder_layers[: layer - 1]:
+        keys_values = earlier.cross_attention.keys_values(memory_BSD)
+        layer_input_BTD, _ = earlier(layer_input_BTD, keys_values, self_mask, memory_mask)
+
+    # 2. Masked self-attention.
+    own = bound.decoder_layers[layer - 1]
+    mha = own.self_attention
+    normed_BTD = own.self_attention_norm.before(layer_input_BTD)
+    query_BHTK = mha._split_heads(mha.query(normed_BTD))
+    kv = mha.keys_values(normed_BTD)
+    scores_BHTT = multiply("BHTK,BHSK->BHTS", query_BHTK, kv.key_BHSK, query_BHTK.dtype)
+    scaled_BHTT = multiply(
+        "BHTK,BHSK->BHTS",
+        query_BHTK * jnp.asarray(config.key_size**-0.5, query_BHTK.dtype),
+        kv.key_BHSK,
+        query_BHTK.dtype,
+    )
+    heads_BHTU, weights_BHTT = attention(query_BHTK, kv, self_mask, return_weights=True)
+    joined_BTX = heads_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
+    attended_BTD, _ = mha(normed_BTD, kv, self_mask)
+    after_self_BTD = own.self_attention_norm.after(layer_input_BTD, attended_BTD, None)
+
+    # 3. Attention to the source, and the feed-forward network.
+    memory = own.cross_attention.keys_values(memory_BSD)
+    normed_BTD = own.cross_attention_norm.before(after_self_BTD)
+    crossed_BTD, cross_BHTS = own.cross_attention(
+        normed_BTD, memory, memory_mask, return_weights=True
+    )
+    after_cross_BTD = own.cross_attention_norm.after(after_self_BTD, crossed_BTD, None)
+    network, normed_BTD = own.feed_forward, own.feed_forward_norm.before(after_cross_BTD)
+    hidden_BTF = ACTIVATIONS[config.activation](network.hidden(normed_BTD))
+    transformed_BTD = network(normed_BTD)
+    y_BTD = after_BTD = own.feed_forward_norm.after(after_cross_BTD, transformed_BTD, None)
+
+    # 4. The other layers, logits and loss.
+    for later in bound.decoder_layers[layer:]:
+        keys_values = later.cross_attention.keys_values(memory_BSD)
+        y_BTD, _ = later(y_BTD, keys_values, self_mask, memory_mask)
+    y_BTD = bound._normalize(y_BTD)
+    logits_BTV = bound._logits(y_BTD)
+    smoothing = model.config.training.label_smoothing
+
+    def loss_of(position: jax.Array) -> Any:
+        return cross_entropy(logits_BTV, out_BT, (positions_T == position)[None], smoothing)
+
+    losses = jax.vmap(loss_of)(positions_T)
+    h = head - 1
+    mask_TT = np.asarray(self_mask.dense()[0])
+    scaled_TT = _array(scaled_BHTT[0, h])
+    return Pass(
+        src_ids,
+        tgt_in,
+        tgt_out,
+        *([token.text for token in side] for side in (found.source, found.inputs, found.target)),
+        _array(bound.target_embedding.table_VD[...][tgt_BT[0]]),
+        _array(embedded_BTD[0]),
+        _array(x_BTD[0]),
+        _array(layer_input_BTD[0]),
+        *(_array(x[0, h]) for x in (query_BHTK, kv.key_BHSK, kv.value_BHSU, scores_BHTT)),
+        scaled_TT,
+        np.where(mask_TT, scaled_TT, -np.inf),
+        *(_array(x[0, h]) for x in (weights_BHTT, heads_BHTU)),
+        *(_array(x[0]) for x in (joined_BTX, attended_BTD, after_self_BTD)),
+        _array(cross_BHTS[0, h]),
+        *(_array(x[0]) for x in (after_cross_BTD, hidden_BTF, transformed_BTD, after_BTD, y_BTD)),
+        _array(logits_BTV[0]),
+        *(np.asarray(x, np.float32) for x in (losses.nll, losses.loss)),
+    )
+
+
+def batch_of(one: Pass) -> Batch:
+    """The pair as a batch of one row."""
+    src, tgt_in, tgt_out = (np.array([ids]) for ids in (one.src_ids, one.tgt_in, one.tgt_out))
+    return Batch(src, np.ones_like(src), tgt_in, tgt_out, np.ones_like(tgt_in))
+
+
+def update(model: TrainedModel, one: Pass) -> Update:
+    """With the run's optimizer and learning rate as at its first step."""
+    config, batch = model.config, batch_of(one)
+
+    @jax.jit
+    def loss_and_gradient(params):
+        def mean(params):
+            bound = model.task.model.bind(params, model.extra)
+            loss = bound.loss(batch, None, config.training.label_smoothing)
+            return loss.loss / loss.tokens
+
+        return jax.value_and_grad(mean)(params)
+
+    rate = make_schedule(config.optimizer, config.model.d_model)(1)
+    optimizer = make_optimizer(config.optimizer, lambda step: rate)
+    before, gradient = loss_and_gradient(model.params)
+    changes, _ = optimizer.update(gradient, optimizer.init(model.params), model.params, apply=True)
+    after, _ = loss_and_gradient(jax.tree.map(jnp.add, model.params, changes))
+    groups = []
+    for (path, grad), change in zip(
+        jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(changes), strict=True
+    ):
+        name = "/".join(str(key.key) for key in path)
+        moves = float(jnp.mean(change != 0))
+        mean = float(jnp.abs(change).mean())
+        groups.append((name, grad.shape, float(jnp.linalg.norm(grad)), moves, mean))
+    lengths_V = np.linalg.norm(gradient["target_embedding"]["table_VD"], axis=1)
+    pieces = model.task.tokenizers.target.pieces
+    rows = [(pieces[i], float(lengths_V[i])) for i in np.argsort(-lengths_V)[:10]]
+    return Update(float(rate), groups, rows, float(before), float(after))
+
+
+def _array(x: jax.Array) -> np.ndarray:
+    return np.asarray(x, np.float32)

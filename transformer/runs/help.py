@@ -1,0 +1,79 @@
+"""What --help prints: how a script is used, and each of its flags, the commonest first."""
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from absl import flags
+
+from transformer.runs import restore
+
+WIDTH = 96
+COLUMN = 26  # where explanations begin
+HELP = ("help", "h", "helpshort", "helpfull")
+
+
+# Flags of several scripts that come last, below headings.
+LATER = {
+    "Instead of what the run's config says": ("data_dir", "raw_dir", *restore.DECODING_FLAGS),
+    "A job of several processes (docs/jobs.md)": ("coordinator", "num_processes", "process_id"),
+}
+
+
+def is_asked_for(argv: Sequence[str]) -> bool:
+    return any(arg.lstrip("-") in HELP for arg in argv[1:] if arg.startswith("-"))
+
+
+def text() -> str:
+    """Of the script that runs: its docstring, the flags that choose a model, its own, the others.
+
+    A script's own flags stand in their order in the file.
+    """
+    by_module = flags.FLAGS.flags_by_module_dict()
+    own = by_module.get(sys.argv[0], [])
+    shared = by_module.get(restore.__name__, [])  # if the script has defined them
+    adopted = flags.FLAGS.key_flags_by_module_dict().get(sys.argv[0], [])
+    members = {flag.name: flag for flag in [*shared, *adopted, *own]}
+    later = {name for names in LATER.values() for name in names}
+    groups = {"Flags": [flag for name, flag in members.items() if name not in later]}
+    for title, names in LATER.items():
+        groups[title] = [members[name] for name in names if name in members]
+    tables = [f"{title}:\n\n{_table(group)}" for title, group in groups.items() if group]
+    return "\n\n".join([inspect.cleandoc(sys.modules["__main__"].__doc__ or ""), *tables])
+
+
+def _table(members: Iterable[flags.Flag]) -> str:
+    lines = []
+    for flag in members:
+        indent = " " * COLUMN
+        words = textwrap.wrap(
+            _explained(flag), WIDTH, initial_indent=indent, subsequent_indent=indent
+        )
+        name = f"  {_name(flag)}"
+        if len(name) < COLUMN - 1:
+            words[0] = name.ljust(COLUMN) + words[0].lstrip()
+        else:
+            words.insert(0, name)
+        lines += words
+    return "\n".join(lines)
+
+
+def _name(flag: flags.Flag) -> str:
+    if flag.boolean:
+        return f"--{flag.name}"
+    kind = flag.parser
+    if isinstance(kind, flags.EnumParser):
+        return f"--{flag.name}={'|'.join(kind.enum_values)}"
+    if isinstance(kind, flags.IntegerParser | flags.FloatParser):
+        return f"--{flag.name}=N"
+    return f"--{flag.name}={'A,B' if isinstance(kind, flags.ListParser) else '...'}"
+
+
+def _explained(flag: flags.Flag) -> str:
+    words, default = re.sub("^<.*?>: ", "", flag.help), flag.default
+    if default in (None, False, "", []) or "efault" in words:
+        return words
+    shown = ",".join(default) if isinstance(default, list) else default
+    return f"{words.removesuffix('.')} (default: {shown})."

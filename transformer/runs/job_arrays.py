@@ -1,0 +1,76 @@
+"""A sweep as a job of a cluster: one task a run, each of which calls sweep.py for its own run."""
+
+import shlex
+from collections.abc import Sequence
+
+import yaml
+
+_SLURM = """\
+#!/bin/bash
+# Start it with sbatch. What each run needs, and its queue, are yours to fill in.
+#SBATCH --job-name={name} --array=0-{last}%{together}
+#SBATCH --ntasks=1 --gpus-per-task=1 --cpus-per-task=8 --time=24:00:00
+#SBATCH --signal=TERM@120 --requeue --open-mode=append --output={out}/slurm-%a.log
+runs=({runs})
+srun {command} --only="${{runs[$SLURM_ARRAY_TASK_ID]}}" || {{
+  code=$?
+  [ $code = 75 ] && scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
+  exit $code
+}}
+"""
+
+
+def slurm(name: str, out: str, runs: Sequence[str], command: Sequence[str], together: int) -> str:
+    """A script for sbatch; a task that is told to stop puts itself into the queue again.
+
+    out: a folder for the logs. command: of the sweep. together: how many tasks may run at once.
+    """
+    return _SLURM.format(
+        name=shlex.quote(name),
+        last=len(runs) - 1,
+        together=together,
+        out=out,
+        runs="\n  ".join(["", *map(shlex.quote, runs)]) + "\n",
+        command=shlex.join(command),
+    )
+
+
+def jobset(name: str, runs: Sequence[str], command: Sequence[str], together: int) -> str:
+    """The YAML of a JobSet of Kubernetes; pods that exit with code 75 are started again.
+
+    Image, resources and the claim of the shared disk are the user's to fill in.
+    """
+    script = f'set -- {shlex.join(runs)}; shift "$JOB_COMPLETION_INDEX"; '
+    script += f'exec {shlex.join(command)} --only="$1"'
+    container = {
+        "name": "run",
+        "image": "REGISTRY/transformer",
+        "command": ["sh", "-c"],
+        "args": [script],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+        "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 120,
+        "containers": [container],
+        "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
+    }
+    on_stop = {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [75]}}
+    job = {
+        "completionMode": "Indexed",
+        "completions": len(runs),
+        "parallelism": together,
+        # One run that fails does not end the others.
+        "backoffLimitPerIndex": 0,
+        "podFailurePolicy": {"rules": [on_stop]},
+        "template": {"spec": pod},
+    }
+    replicated = {"name": "run", "replicas": 1, "template": {"spec": job}}
+    content = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "".join(c if c.isalnum() else "-" for c in name.lower())},
+        "spec": {"replicatedJobs": [replicated]},
+    }
+    return yaml.safe_dump(content, sort_keys=False, width=100)

@@ -1,0 +1,218 @@
+"""The runs of a sweep: trains and evaluates each, in turn or several at once.
+
+Every run is a process of train.py, then one of evaluate.py. A run that is done says so in
+WORKDIR/sweep.json, and is not started again.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer.runs.provenance import ROOT
+from transformer.runs.sweep import Run
+from transformer.system.errors import UserError
+from transformer.system.files import write_json
+from transformer.system.locks import lock_file
+from transformer.system.startup import STOPPED, stop_signals
+
+DONE = "sweep.json"
+
+
+class Options(NamedTuple):
+    """How the runs of a sweep are made.
+
+    out: the folder of their work directories. flags: more flags of train.py. evaluate: flags of
+    evaluate.py, or "none". results: the ledger's folder; None if nothing is recorded. export: the
+    folder for what was evaluated, without more; None if nothing is exported. together: how many
+    runs at once. gpus: names of GPUs, each for one run at a time.
+    """
+
+    out: Path
+    flags: Sequence[str] = ()
+    evaluate: str = "--split=test"
+    results: Path | None = None
+    export: Path | None = None
+    together: int = 1
+    gpus: Sequence[str] = ()
+
+
+class Failed(Exception):
+    """A run ended with an error; the message is one line."""
+
+
+class Launcher:
+    """Works a sweep off. A signal to stop goes on to all that runs, which saves and ends."""
+
+    def __init__(self, options: Options):
+        self.options = options
+        self._active: set[subprocess.Popen] = set()
+        self._stop = threading.Event()
+        self._places: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+        several = options.together > 1  # each would take three quarters of a GPU's memory
+        shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if several else {}
+        own = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in options.gpus]
+        for place in own or [shared] * options.together:
+            self._places.put(place)
+
+    def launch(self, runs: Sequence[Run]) -> list[str]:
+        """All runs, whatever becomes of the others; the names of those that failed.
+
+        If it is told to stop meanwhile, the process ends with code 75.
+        """
+        before = {number: signal.signal(number, self._hear) for number in stop_signals()}
+        failed, start = [], time.monotonic()
+        try:
+            with ThreadPoolExecutor(self._places.qsize()) as pool:
+                futures = {pool.submit(self._complete, run): run for run in runs}
+                for number, future in enumerate(as_completed(futures), start=1):
+                    name = futures[future].name
+                    try:
+                        said = future.result()
+                    except (Failed, UserError) as error:
+                        if not self._stop.is_set():
+                            failed.append(name)
+                            print(f"failed   {name}: {error}", file=sys.stderr, flush=True)
+                        continue
+                    minutes = (time.monotonic() - start) / 60
+                    print(
+                        f"{said:8} {name}; {number} of {len(runs)}, {minutes:.1f} min", flush=True
+                    )
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self._stop.is_set():
+            print("stopped; the same command goes on", file=sys.stderr)
+            raise SystemExit(STOPPED)
+        return failed
+
+    def is_done(self, run: Run) -> bool:
+        """Whether a run has been trained and evaluated as it is to be."""
+        if isinstance(run.config, UserError):
+            return False
+        result = self._result(run)
+        if result and result.exists():  # whatever became of the work directory
+            return self._exported(run) is None or self._exported(run).exists()
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads((self.workdir(run) / DONE).read_text()) == self._mark(run)
+        return False
+
+    def workdir(self, run: Run) -> Path:
+        return self.options.out / run.name
+
+    def training_flags(self, run: Run) -> list[str]:
+        """What train.py is told."""
+        return [*run.flags, *self.options.flags, f"--workdir={self.workdir(run)}"]
+
+    def _mark(self, run: Run) -> dict[str, Any]:
+        export = self._exported(run)
+        return {
+            "config_sha256": run.config.sha256,
+            "evaluate": self.options.evaluate,
+            "export": export and str(export),
+        }
+
+    def _result(self, run: Run) -> Path | None:
+        return self.options.results and self.options.results / f"{run.name}.json"
+
+    def _exported(self, run: Run) -> Path | None:
+        return self.options.export and self.options.export / run.name
+
+    def _complete(self, run: Run) -> str:
+        """Trains a run to its end and evaluates it, unless that is done."""
+        if isinstance(run.config, UserError):
+            raise run.config
+        if self.is_done(run):
+            return "is done"
+        options, place = self.options, self._places.get()
+        try:
+            self._wait_for_earlier_start(run)
+            asked, result = shlex.split(options.evaluate), self._result(run)
+            workdir = f"--workdir={self.workdir(run)}"
+            if not (result and result.exists()):
+                self._call(run, place, "train", *self.training_flags(run))
+                if options.evaluate != "none":
+                    record = [f"--record={result}"] if result else []
+                    self._call(run, place, "evaluate", workdir, *asked, *record)
+            exported = self._exported(run)
+            if exported and not exported.exists():
+                self._call(
+                    run, place, "evaluate", workdir, *self._tested(run), f"--export={exported}"
+                )
+            if self.workdir(run).exists():
+                write_json(self.workdir(run) / DONE, self._mark(run))
+        finally:
+            self._places.put(place)
+        return "done"
+
+    def _tested(self, run: Run) -> list[str]:
+        """The flags for the checkpoint that was evaluated."""
+        if result := self._result(run):
+            tested = json.loads(result.read_text())
+            chosen = [f"--checkpoint={tested['checkpoint']}"]
+            if tested["checkpoint"] == "average":
+                chosen.append(f"--average_last={len(tested['checkpoint_steps'])}")
+            return chosen
+        asked = shlex.split(self.options.evaluate)
+        return [flag for flag in asked if flag.startswith(("--checkpoint", "--average_last"))]
+
+    def _wait_for_earlier_start(self, run: Run) -> None:
+        """Until no process trains there, such as one that outlived a sweep which was killed."""
+        lock = self.workdir(run) / "lock"
+        is_told = False
+        while lock.exists() and not self._stop.is_set():
+            try:
+                with lock_file(lock, wait=False):
+                    return
+            except UserError as error:
+                if not is_told:
+                    print(f"waiting  {run.name}: {error}", file=sys.stderr, flush=True)
+                is_told = True
+                self._stop.wait(1.0)
+
+    def _call(self, run: Run, place: dict[str, str], script: str, *flags: str) -> None:
+        """Runs a script of ours; what it prints goes to <run>.<script>.log."""
+        log = self.options.out / f"{run.name}.{script}.log"
+        command = [sys.executable, str(ROOT / f"{script}.py"), *flags]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as stream:
+            if self._stop.is_set():
+                raise Failed("stopped")
+            # In a session of its own: Ctrl-C is ours to pass on, once.
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=os.environ | place,
+                start_new_session=True,
+            )
+            self._active.add(process)
+            if self._stop.is_set():  # in this moment
+                process.terminate()
+            code = process.wait()
+            self._active.discard(process)
+        if code:
+            last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise Failed(f"{script}.py ended with exit code {code}; see {log}: {last[:300]}")
+
+    def _hear(self, number: int, frame: Any) -> None:
+        name = signal.Signals(number).name
+        with contextlib.suppress(OSError):
+            os.write(
+                2, f"{name}: stopping the runs, which save; a second signal ends them\n".encode()
+            )
+        self._stop.set()
+        for process in list(self._active):
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()

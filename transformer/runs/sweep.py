@@ -1,0 +1,199 @@
+"""Which runs a sweep has, and what they are called. See docs/sweeps.md."""
+
+import dataclasses
+import difflib
+import importlib.util
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer.runs.experiment import Experiment, type_of_field
+from transformer.system.errors import UserError
+
+SEED = "training.seed"
+CONFIG = "config"  # an axis over config files
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What `get_sweep` of a sweep file gives, or the flags of sweep.py.
+
+    rows: fields and their values, a dict for each row, which may have a `name`.
+    grid: values of fields, of which every combination is a row.
+    zip: values of fields, of which the first ones are a row, then the second ones, ...
+    seeds: of each row.
+    evaluate: flags of evaluate.py; "none" if a run is only trained.
+    Each row of `rows` is combined with each one of `grid` and each one of `zip`.
+    """
+
+    rows: Sequence[Mapping[str, Any]] = ({},)
+    grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    zip: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    seeds: Sequence[int] = (0,)
+    evaluate: str = "--split=test"
+
+
+class Run(NamedTuple):
+    """One of the runs of a sweep."""
+
+    row: str  # the name of its row
+    seed: int
+    config_file: str
+    settings: dict[str, Any]  # of its row, by field
+    config: Experiment | UserError  # the latter says why it cannot be run
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}-{self.seed}"
+
+    @property
+    def flags(self) -> list[str]:
+        """What train.py is told of it."""
+        values = {SEED: self.seed, **self.settings}
+        return [
+            f"--config={self.config_file}",
+            *(f"--config.{field}={value}" for field, value in values.items()),
+        ]
+
+
+def read_plan(path: str) -> Plan:
+    """What a file says of a sweep; the plan of one row if it says nothing."""
+    get_sweep = getattr(_module(path), "get_sweep", None)
+    return plan_of(get_sweep(), path) if get_sweep else Plan()
+
+
+def sections_of(path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a config file, with other values of some fields."""
+    sections = _module(path).get_config().to_dict()
+    for field, value in overrides.items():
+        _set(sections, field, value, path)
+    return sections
+
+
+def plan_of(given: Any, path: str) -> Plan:
+    """The plan in a dict that `path` gave; raises UserError for what is wrong with it."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"{path}: get_sweep gives {given!r:.60}; it must give a dict of axes")
+    known = [field.name for field in dataclasses.fields(Plan)]
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise UserError(f"{path}: get_sweep gives an unknown field {key!r}; {hint}")
+    plan = Plan(**given)
+    if not _is_list(plan.rows) or not all(isinstance(row, Mapping) for row in plan.rows):
+        raise UserError(f"{path}: rows is {plan.rows!r:.60}; it must be a list of dicts")
+    for name in ("grid", "zip"):
+        axes = getattr(plan, name)
+        if not isinstance(axes, Mapping) or not all(_is_list(axis) for axis in axes.values()):
+            raise UserError(f"{path}: {name} must be a dict from fields to lists of values")
+    lengths = {field: len(values) for field, values in plan.zip.items()}
+    if len(set(lengths.values())) > 1:
+        raise UserError(f"{path}: the lists of zip have different lengths: {lengths}")
+    if not _is_list(plan.seeds) or not all(type(seed) is int for seed in plan.seeds):
+        raise UserError(f"{path}: seeds is {plan.seeds!r:.60}; it must be a list of whole numbers")
+    if not isinstance(plan.evaluate, str):
+        raise UserError(f"{path}: evaluate is {plan.evaluate!r:.60}; it must be flags in a string")
+    return plan
+
+
+def runs_of(
+    plan: Plan, config_file: str, load: Callable[[str], dict[str, Any]], own: str
+) -> list[Run]:
+    """All runs of a plan, row by row; raises UserError for fields and names that cannot be.
+
+    load: gives the sections of a config file, with what the command line says of their fields.
+    own: the name of a row that sets nothing.
+    """
+    axes = [
+        [dict(row) for row in plan.rows],
+        _combined(plan.grid, itertools.product(*plan.grid.values())),
+        _combined(plan.zip, zip(*plan.zip.values(), strict=True)) if plan.zip else [{}],
+    ]
+    fields = {
+        field for axis in axes for part in axis for field in part if field not in ("name", CONFIG)
+    }
+    for field in sorted(fields):
+        type_of_field(field)
+    if SEED in fields:
+        raise UserError(f"{SEED} is an axis; give the seeds of all rows as `seeds`")
+    runs: dict[str, Run] = {}
+    for parts in itertools.product(*axes):
+        settings = _joined(parts)
+        given = settings.pop("name", None)
+        rest = {field: value for part in parts[1:] for field, value in part.items()}
+        named = _name(rest if given else settings, fields)
+        row = "_".join(filter(None, [given, named])) or own
+        if not re.fullmatch(r"[\w.=+-]+", row):
+            raise UserError(f"the row {row!r} cannot name a folder; use letters, digits and _.=+-")
+        file = settings.pop(CONFIG, config_file)
+        sections = load(file)
+        for field, value in settings.items():
+            _set(sections, field, value, file)
+        for seed in plan.seeds:
+            sections["training"]["seed"] = seed
+            try:
+                config = Experiment.from_dict(sections)
+            except UserError as error:  # a grid may have combinations that cannot be
+                config = error
+            run = Run(row, seed, file, settings, config)
+            if run.name in runs:
+                raise UserError(f"two runs have the name {run.name}; give their rows a `name` each")
+            runs[run.name] = run
+    if not runs:
+        raise UserError("the sweep has no run: a list of values, or the seeds, are empty")
+    return list(runs.values())
+
+
+def _module(path: str) -> Any:
+    """The config file's module, anew: what config_flags has loaded it keeps to itself."""
+    if not Path(path).is_file():
+        raise UserError(f"there is no config file {path}; see configs/")
+    spec = importlib.util.spec_from_file_location("config_of_a_sweep", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # it may raise whatever it likes
+        raise UserError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _set(sections: dict[str, Any], field: str, value: Any, path: str) -> None:
+    section, _, name = field.partition(".")
+    if name not in sections.get(section, {}):
+        raise UserError(f"the sweep sets {field}, which {path} does not have")
+    sections[section][name] = value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _combined(axes: Mapping[str, Any], values: Any) -> list[dict[str, Any]]:
+    return [dict(zip(axes, combination, strict=True)) for combination in values]
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings of a row; raises UserError if two axes set the same field."""
+    settings: dict[str, Any] = {}
+    for part in parts:
+        if both := settings.keys() & part.keys():
+            raise UserError(f"two axes set {both.pop()}; let one of them do so")
+        settings |= part
+    return settings
+
+
+def _name(settings: Mapping[str, Any], fields: set[str]) -> str:
+    """Such as num_heads=4_dropout=0.1: fields without their sections where that is enough."""
+    lasts = [field.rpartition(".")[2] for field in fields]
+    parts = []
+    for field, value in settings.items():
+        last = field.rpartition(".")[2]
+        name = last if lasts.count(last) <= 1 else field
+        if field == CONFIG:
+            parts.append(Path(value).stem)
+        else:
+            parts.append(f"{name}={re.sub('[^A-Za-z0-9.+-]+', '-', str(value)).strip('-')}")
+    return "_".join(parts)

@@ -1,0 +1,300 @@
+"""A trained generator of images: samples of it, and their scores."""
+
+import dataclasses
+import difflib
+import functools
+import io
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from transformer.data.images import ImageData, ImageSet, Shape, labels_as, read_images
+from transformer.data.pictures import grid, picture
+from transformer.evaluation.feature_classifier import FeatureClassifier
+from transformer.evaluation.image_scores import image_scores
+from transformer.models.functional import FunctionalModel, Params
+from transformer.system import distributed
+from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.files import write_json
+from transformer.system.sharding import distribute, row_shards, split_rows
+from transformer.tasks.encoders import evaluation_step
+from transformer.tasks.task import Outputs
+from transformer.training.adversarial import AdversarialConfig, Drawn, from_bytes, to_bytes
+from transformer.training.step import TrainState
+
+CLASSES = "classes.json"  # in a work directory
+ROWS = 64  # images made at once
+STANDING = 8  # batches that standing statistics are of
+STANDING_SEED = 2**30  # of the first of their images
+GRID_ROWS, GRID_COLUMNS = 10, 8  # of the grids of samples: classes, and seeds of each
+MOST_SEEDS = STANDING_SEED
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagesConfig(AdversarialConfig):
+    """The task section; see configs/sagan_cifar10.py."""
+
+    statistics: str
+    samples_every: int = setting(may_change=True, recorded=False)
+    features: str | None = setting(may_change=True, recorded=False)
+    num_scored: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice(self, "task", "statistics", ("standing", "running"))
+        check_range(self, "task", "samples_every", 0)
+        check_range(self, "task", "num_scored", 10)
+
+
+class Ready(NamedTuple):
+    """Arrays to make images with: the averaged generator, and its statistics."""
+
+    params: Params
+    extra: dict[str, Any]
+
+
+class ImageGenerator:
+    """A model with the names of its classes. Image s of class c is the same in any batch."""
+
+    def __init__(
+        self, config: Any, classes: list[str], model: FunctionalModel, mesh: jax.sharding.Mesh
+    ):
+        self.data: ImageData = config.data
+        self.config: ImagesConfig = config.task
+        self.shape = Shape(config.model.image_size, config.model.channels)
+        self.noise_size = config.model.noise_size
+        self.classes = classes
+        self.model = model
+        self.mesh = mesh
+        shards = row_shards(mesh)
+        self.rows = -(-ROWS // shards) * shards
+
+    def save(self, workdir: Path) -> None:
+        write_json(workdir / CLASSES, {"classes": self.classes})
+
+    def provenance(self) -> dict[str, Any]:
+        about: dict[str, Any] = {"tokenizer_sha256": [], "classes": self.classes}
+        if self.config.features:
+            classifier = self.classifier
+            about["features"] = {
+                "sha256": classifier.sha256,
+                "accuracy": classifier.about.accuracy,
+                "held_out": classifier.about.held_out,
+            }
+        return about
+
+    # --- Images ---------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _noise(self) -> Any:
+        def noise(seeds_N: jax.Array, bound: jax.Array) -> jax.Array:
+            keys_N = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), seeds_N)
+            draw = functools.partial(jax.random.truncated_normal, shape=(self.noise_size,))
+            return jax.vmap(draw, (0, None, None))(keys_N, -bound, bound)
+
+        return jax.jit(noise)
+
+    def noise(self, seeds_N: np.ndarray, truncation: float | None = None) -> np.ndarray:
+        """Noise [N, Z], a row for each seed: normal, or so within plus and minus truncation."""
+        bound = np.float32(np.inf if truncation is None else truncation)
+        made = [
+            np.asarray(self._noise(np.resize(part, ROWS).astype(np.uint32), bound))[: len(part)]
+            for part in np.array_split(seeds_N, range(ROWS, len(seeds_N), ROWS))
+        ]
+        return np.concatenate(made)
+
+    @functools.cached_property
+    def generate(self) -> Any:
+        """The jitted (params, extra, Drawn) -> images as bytes, on all devices."""
+        return evaluation_step(
+            lambda bound, drawn: to_bytes(bound.generator(*drawn)), self.model, self.mesh
+        )
+
+    @functools.cached_property
+    def _restate(self) -> Any:
+        """The jitted (params, extra, (Drawn, decays)) -> extra with the statistics of a batch."""
+
+        def restate(bound: Any, batch: tuple[Drawn, jax.Array]) -> dict[str, Any]:
+            drawn, decay_B = batch
+            bound.generator(*drawn, decay=decay_B[0])
+            return self.model.extra_of(bound)
+
+        return evaluation_step(restate, self.model, self.mesh)
+
+    def drawn(self, noise_NZ: np.ndarray, labels_N: np.ndarray, *others: np.ndarray) -> Any:
+        """On the devices; a batch that is not full has its first rows again."""
+
+        def make(rows: np.ndarray) -> Any:
+            rows = rows % len(labels_N)
+            return Drawn(noise_NZ[rows], labels_N[rows].astype(np.int32)), *(
+                x[rows] for x in others
+            )
+
+        return distribute(make, np.arange(self.rows), split_rows(self.mesh, axis=0))
+
+    def ready(self, params: Params, extra: dict[str, Any]) -> Ready:
+        """Of a run's state. Standing statistics are those of some batches of images that the
+        averaged generator makes; running ones were gathered in training, of its other self."""
+        params = params | {"generator": extra["average"]}
+        if self.config.statistics == "running":
+            return Ready(params, extra)
+        for k in range(STANDING):
+            seeds = STANDING_SEED + k * self.rows + np.arange(self.rows)
+            decays = np.full(self.rows, k / (k + 1), np.float32)  # the mean of all batches so far
+            batch = self.drawn(self.noise(seeds), seeds % len(self.classes), decays)
+            extra = self._restate(params, extra, batch)
+        return Ready(params, extra)
+
+    def images(
+        self,
+        ready: Ready,
+        noise_NZ: np.ndarray,
+        labels_N: np.ndarray,
+        check: Callable[[int], None] = lambda done: None,
+    ) -> np.ndarray:
+        """[N, H, W, C] as bytes; `check` is told how many are done."""
+        made = []
+        for i in range(0, len(labels_N), self.rows):
+            part = slice(i, i + self.rows)
+            (drawn,) = self.drawn(noise_NZ[part], labels_N[part])
+            made.append(np.asarray(self.generate(*ready, drawn))[: len(labels_N[part])])
+            check(i + len(made[-1]))
+        return np.concatenate(made)
+
+    def samples(self, ready: Ready) -> np.ndarray:
+        """The grid of samples: a row for each class, a column for each seed."""
+        rows = min(GRID_ROWS, len(self.classes)) if len(self.classes) > 1 else GRID_ROWS
+        labels = np.repeat(np.arange(rows), GRID_COLUMNS) % len(self.classes)
+        seeds = np.tile(np.arange(GRID_COLUMNS), rows)
+        if len(self.classes) == 1:
+            seeds = np.arange(len(labels))
+        return grid(self.images(ready, self.noise(seeds), labels), GRID_COLUMNS)
+
+    # --- Scores ---------------------------------------------------------------------------
+
+    @functools.cached_property
+    def classifier(self) -> FeatureClassifier:
+        if not self.config.features:
+            raise UserError(
+                "task.features is not given, and scores need a classifier; train one with: "
+                "python -m transformer.runs.feature_classifier, and give its file (evaluate.py: "
+                "--features)"
+            )
+        path = Path(self.config.features).expanduser()
+        classifier = FeatureClassifier.load(path)
+        classifier.check(self.shape, path)
+        return classifier
+
+    def real(self, split: str) -> ImageSet:
+        return labels_as(read_images(self.data, split, self.shape), self.classes, f"split {split}")
+
+    def halves(self, found: ImageSet) -> tuple[ImageSet, ImageSet]:
+        """Two parts of the real images: to compare with, and for the floor."""
+        size = min(self.config.num_scored, len(found.labels_N) // 2)
+        if size < 5:
+            raise UserError(
+                f"there are {len(found.labels_N)} real images to compare with; scores need 10"
+            )
+        order = np.random.default_rng(0).permutation(len(found.labels_N))
+        return found.take(order[:size]), found.take(order[size : 2 * size])
+
+    def evaluate(
+        self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
+    ) -> Outputs:
+        classifier = self.classifier
+        with distributed.first_alone():
+            reference, others = self.halves(self.real(split))
+        size, ready = len(reference.labels_N), self.ready(params, extra)
+        seeds = np.arange(size)
+        labels = seeds % len(self.classes)
+        made = self.images(ready, self.noise(seeds), labels, lambda done: progress(done, size))
+        features = {
+            "reference": classifier.features(reference.images_NHWC),
+            "others": classifier.features(others.images_NHWC),
+            "generated": classifier.features(made),
+        }
+        scores = image_scores(*features.values(), classifier.words)
+        files = {
+            "features.npz": _npz(**features),
+            "generated.npz": _npz(images=made, labels=labels, classes=np.array(self.classes)),
+            "real.npz": _npz(images=reference.images_NHWC, labels=reference.labels_N),
+            "samples.png": picture(self.samples(ready)).png,
+        }
+        texts = {"hypotheses": [f"{self.classes[n]}\t{s}" for n, s in zip(labels, seeds)]}
+        examples = "samples of each class: samples.png"
+        return Outputs(texts, scores, examples, files)
+
+    @functools.cached_property
+    def judge(self) -> Any:
+        """The jitted (params, extra, (images, labels)) -> the discriminator's logits [B]."""
+        return evaluation_step(
+            lambda bound, batch: bound.discriminator(from_bytes(batch[0]), batch[1]),
+            self.model,
+            self.mesh,
+        )
+
+    def logits(
+        self, state: TrainState, images_NHWC: np.ndarray, labels_N: np.ndarray
+    ) -> np.ndarray:
+        """The discriminator's, [N], of a batch of images; N is `rows`."""
+
+        def make(rows: np.ndarray) -> Any:
+            return images_NHWC[rows], labels_N[rows].astype(np.int32)
+
+        batch = distribute(make, np.arange(self.rows), split_rows(self.mesh, axis=0))
+        return np.asarray(self.judge(state.params, state.extra, batch))
+
+
+def class_numbers(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
+    """The numbers of classes by name, all if none is given; UserError for one there is not."""
+    for name in names:
+        if name not in classes:
+            near = difflib.get_close_matches(name, classes, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(classes[:10])}"
+            raise UserError(f"there is no class {name!r}; {hint}")
+    return np.array([classes.index(name) for name in names or classes])
+
+
+def seed_numbers(text: str) -> np.ndarray:
+    """Seeds of "0:8" or of "3,7,11"."""
+    try:
+        if ":" in text:
+            first, end = map(int, text.split(":"))
+            seeds = list(range(first, end))
+        else:
+            seeds = [int(part) for part in text.split(",")]
+        if not seeds or not all(0 <= seed < MOST_SEEDS for seed in seeds):
+            raise ValueError
+    except ValueError:
+        raise UserError(
+            f"the seeds are {text!r}; give whole numbers from 0 on, such as 0:8 or 3,7,11"
+        ) from None
+    return np.array(seeds)
+
+
+def between(noise_NZ: np.ndarray, steps: int) -> np.ndarray:
+    """From each noise to the next in so many steps, both ends included, at the length that noise
+    has: along the sphere, and not across it, where no noise ever is."""
+    if len(noise_NZ) < 2:
+        raise UserError("between images there must be two seeds at least; give --seeds=3,7")
+    parts = np.linspace(0, 1, steps)[:, None].astype(np.float32)
+    rows = []
+    for start, end in itertools.pairwise(noise_NZ):
+        cosine = start @ end / (np.linalg.norm(start) * np.linalg.norm(end))
+        angle = np.arccos(np.clip(cosine, -1, 1))
+        if np.sin(angle) < 1e-4:
+            rows.append((1 - parts) * start + parts * end)
+        else:
+            weights = np.sin((1 - parts) * angle), np.sin(parts * angle)
+            rows.append((weights[0] * start + weights[1] * end) / np.sin(angle))
+    return np.concatenate(rows).astype(np.float32)
+
+
+def _npz(**arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()

@@ -1,0 +1,311 @@
+"""Images of classes, by a generator and a discriminator that learn from each other (SAGAN)."""
+
+import collections
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.data.batches import Layout, TrainingBatches
+from transformer.data.images import ImageData, ImageSet, content_sha256, labels_as, read_images
+from transformer.data.images import Shape as ImageShape
+from transformer.data.pictures import picture
+from transformer.evaluation.image_scores import fid, kid, precision_recall
+from transformer.models.family import Sizes, build_model
+from transformer.models.sagan import discriminator_loss, generator_loss, multiplications
+from transformer.system import distributed
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
+from transformer.tasks.encoders import no_ensemble
+from transformer.tasks.image_generation import (
+    CLASSES,
+    ImageGenerator,
+    ImagesConfig,
+    Ready,
+)
+from transformer.tasks.task import Examples, Facts, Metric, Task
+from transformer.training.adversarial import ImageBatch, from_bytes, make_adversarial_step
+from transformer.training.divergence import norms_by_layer
+from transformer.training.optimizers import by_part, make_optimizer
+from transformer.training.schedules import make_schedule
+from transformer.training.step import TrainState
+
+FIRST_UPDATES = 10  # whose order the hash of the data has
+
+
+class ImageTraining:
+    """Both networks and the images they learn from, over a mesh."""
+
+    def __init__(
+        self,
+        config: Any,  # the Experiment
+        mesh: jax.sharding.Mesh,
+        task: ImageGenerator,
+        training: ImageSet,
+        validation: ImageSet,
+    ):
+        self.config = config
+        self.mesh = mesh
+        self.task = task
+        self.images = training
+        self.validation = validation
+        steps, images = config.task.discriminator_steps, config.training.tokens_per_update
+        self.order = TrainingBatches(
+            _Numbered(len(training.labels_N)),
+            Layout(images, steps, images // steps),
+            config.training.seed,
+        )
+        plan = np.stack([self.order.rows(k) for k in range(FIRST_UPDATES)])
+        hashes = [training.sha256, validation.sha256, plan.astype("<i8").tobytes().hex()]
+        self.data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+        self.num_tokens = len(training.labels_N)
+        generator, discriminator = multiplications(config.model)
+        once = generator + 6 * discriminator + (3 * generator + 2 * discriminator) / steps
+        self.flops = 2.0 * once * self.num_tokens
+        self._reference: np.ndarray | None = None  # features of real images
+
+    def batch(self, number: int) -> tuple[ImageBatch, int]:
+        rows = self.order.rows(number)
+
+        def make(rows_AB: np.ndarray) -> ImageBatch:
+            labels = self.images.labels_N[rows_AB].astype(np.int32)
+            return ImageBatch(self.images.images_NHWC[rows_AB], labels)
+
+        return distribute(make, rows, split_rows(self.mesh, axis=1)), rows.size
+
+    def make_step(self, optimizer):
+        return make_adversarial_step(
+            self.task.model,
+            optimizer,
+            self.config.task,
+            (self.task.noise_size, len(self.task.classes)),
+            self.config.data.flip,
+            self.config.training.seed,
+            self.mesh,
+        )
+
+    def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
+        """Everything is run once, on a batch; JAX keeps what it compiles."""
+        self.validate(state, False, lambda: None)
+        task = self.task
+        if self.config.training.full_validation_every:
+            task.classifier.features(self.validation.images_NHWC[:1])
+        (drawn,) = task.drawn(task.noise(np.arange(task.rows)), np.zeros(task.rows, int))
+        return {"generator": task.generate.lower(state.params, state.extra, drawn).compile()}
+
+    def validate(
+        self, state: TrainState, full: bool, check: Callable[..., None]
+    ) -> tuple[dict[str, float], Examples]:
+        task, step = self.task, int(state.step)
+        ready = task.ready(state.params, state.extra)
+        check()
+
+        # 1. The discriminator, on images that it has not seen.
+        seen = self.validation.take(np.arange(task.rows) % len(self.validation.labels_N))
+        made = task.images(ready, task.noise(np.arange(task.rows)), seen.labels_N)
+        logits = [task.logits(state, images, seen.labels_N) for images in (seen.images_NHWC, made)]
+        found = {
+            "discriminator_loss": float(discriminator_loss_on_host(*logits)),
+            "real_logit": float(logits[0].mean()),
+            "fake_logit": float(logits[1].mean()),
+        }
+        check()
+
+        # 2. The images.
+        if full:
+            found |= self.scores(ready, check)
+        every = self.config.task.samples_every
+        if every and step % every == 0:
+            return found, Examples("", {"samples": picture(task.samples(ready))})
+        return found, Examples()
+
+    def scores(self, ready: Ready, check: Callable[..., None]) -> dict[str, float]:
+        task = self.task
+        if self._reference is None:
+            reference, _ = task.halves(self.validation)
+            self._reference = task.classifier.features(reference.images_NHWC, check)
+        seeds = np.arange(len(self._reference))
+        labels = seeds % len(task.classes)
+        made = task.images(ready, task.noise(seeds), labels, lambda done: check())
+        features = task.classifier.features(made, check)
+        precision, recall = precision_recall(self._reference, features)
+        return {
+            "fid_ours": fid(self._reference, features),
+            "kid_ours": 1000 * kid(self._reference, features),
+            "precision": 100 * precision,
+            "recall": 100 * recall,
+        }
+
+    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
+        """Of each network, with the gradient of its own loss."""
+        noise = self.task.noise(np.arange(self.order.layout.rows_per_step))
+
+        def fakes(bound: Any, part: ImageBatch) -> jax.Array:
+            return bound.discriminator(bound.generator(noise, part[1], decay=1.0), part[1])
+
+        losses = {
+            "discriminator": lambda bound, part: discriminator_loss(
+                bound.discriminator(from_bytes(part[0]), part[1]), fakes(bound, part)
+            ),
+            "generator": lambda bound, part: generator_loss(fakes(bound, part)),
+        }
+        found = {}
+        for network, loss_of in losses.items():
+            norms = norms_by_layer(self.task.model, state, self.batch(number)[0], loss_of)
+            found |= {name: x for name, x in norms.items() if name.startswith(f"{network}/")}
+        return found
+
+    def facts(self) -> Facts:
+        labels = collections.Counter(self.images.labels_N.tolist())
+        counts = {"training images": len(self.images.labels_N)}
+        counts |= {f"class {name}": labels[i] for i, name in enumerate(self.images.classes)}
+        return Facts(counts, {})
+
+    def examples(self, number: int) -> list[dict[str, Any]]:
+        return [
+            {"image": int(i), "class": self.task.classes[self.images.labels_N[i]]}
+            for i in self.order.rows(number).ravel()
+        ]
+
+
+def discriminator_loss_on_host(real_B: np.ndarray, fake_B: np.ndarray) -> np.floating:
+    """As models/sagan.py:discriminator_loss, without a program to compile."""
+    return np.maximum(1 - real_B, 0).mean() + np.maximum(1 + fake_B, 0).mean()
+
+
+class _Numbered:
+    """What TrainingBatches asks of the things that it puts into an order."""
+
+    def __init__(self, count: int):
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def check_config(config: Any, shards: int) -> None:
+    """Raises UserError for what an update of two networks cannot be."""
+    training, steps = config.training, config.task.discriminator_steps
+    if config.model.family != "sagan":
+        raise UserError(
+            "task.name is 'images', which needs model.family 'sagan'; it is "
+            f"{config.model.family!r}"
+        )
+    for name in ("max_tokens_per_device", "label_smoothing"):
+        if value := getattr(training, name):
+            raise UserError(
+                f"training.{name} is {value}, and the task images has none; set it to 0"
+            )
+    images = training.tokens_per_update
+    if images % (steps * shards):
+        raise UserError(
+            f"training.tokens_per_update is {images} images; it must be a multiple of "
+            f"task.discriminator_steps x the devices that share a batch, {steps} x {shards}"
+        )
+    every = config.task.samples_every
+    if every % training.checkpoint_every:
+        raise UserError(
+            f"task.samples_every is {every}, which is no multiple of training.checkpoint_every = "
+            f"{training.checkpoint_every}"
+        )
+    if training.full_validation_every and not config.task.features:
+        raise UserError(
+            "task.features is not given, and full validation needs a classifier; train one with: "
+            "python -m transformer.runs.feature_classifier, or set training.full_validation_every "
+            "to 0 and training.best_metric to 'discriminator_loss'"
+        )
+
+
+def prepare(config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Any) -> ImageTraining:
+    """See Task."""
+    del workdir
+    check_config(config, row_shards(mesh))
+    shape = ImageShape(config.model.image_size, config.model.channels)
+    with distributed.first_alone():
+        training = read_images(config.data, "train", shape)
+        validation = read_images(config.data, "validation", shape)
+    validation = labels_as(validation, training.classes, "the validation split")
+    if begun_with is not None and begun_with.classes != training.classes:
+        raise UserError(
+            f"training.init_from has the classes {', '.join(begun_with.classes[:5])}, and the "
+            f"images {', '.join(training.classes[:5])}; give images of the same classes"
+        )
+    model = build_model(config.model, sizes_of(training.classes))
+    task = ImageGenerator(config, training.classes, model, mesh)
+    if config.training.full_validation_every:
+        _ = task.classifier  # wrong files show here
+        task.halves(validation)
+    made = ImageTraining(config, mesh, task, training, validation)
+    print(
+        f"data     {len(training.labels_N)} images of {len(training.classes)} class(es) to train "
+        f"on, {len(validation.labels_N)} for validation; "
+        f"{made.order.updates_per_epoch:.1f} updates an epoch"
+    )
+    return made
+
+
+def restore(config: Any, workdir: Path) -> ImageGenerator:
+    """See Task."""
+    try:
+        classes = json.loads((workdir / CLASSES).read_text(encoding="utf-8"))["classes"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{workdir / CLASSES} is gone or damaged; put it back") from error
+    model = build_model(config.model, sizes_of(classes))
+    return ImageGenerator(config, classes, model, data_mesh())
+
+
+def sizes_of(classes: list[str]) -> Sizes:
+    return Sizes(len(classes), len(classes), False, 1, 1)
+
+
+def two_optimizers(config: Any, schedule: Callable) -> Any:
+    """The generator's is that of the optimizer section; the discriminator's has another rate."""
+    rate = config.task.discriminator_learning_rate
+    try:
+        own = {**vars(config.optimizer), "peak_learning_rate": rate}
+        of_discriminator = type(config.optimizer)(**own)
+    except UserError as error:
+        raise UserError(
+            f"task.discriminator_learning_rate is {rate}, and optimizer.schedule "
+            f"{config.optimizer.schedule!r} takes no rate; choose another schedule"
+        ) from error
+    return by_part(
+        {
+            "discriminator": make_optimizer(
+                of_discriminator, make_schedule(of_discriminator, None)
+            ),
+            "generator": make_optimizer(config.optimizer, schedule),
+        }
+    )
+
+
+def rescore(data: ImageData, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
+    """See Task. All scores need the images."""
+    del data, split, hypotheses
+    return {}
+
+
+TASK = Task(
+    sections={"task": ImagesConfig, "data": ImageData},
+    metrics={
+        "fid_ours": Metric("lower", full=True),
+        "kid_ours": Metric("lower", full=True),
+        "precision": Metric("higher", full=True),
+        "recall": Metric("higher", full=True),
+        "discriminator_loss": Metric("higher"),
+        "real_logit": Metric("higher"),
+        "fake_logit": Metric("higher"),
+    },
+    main_metric="fid_ours",
+    prepare=prepare,
+    restore=restore,
+    ensemble=no_ensemble,
+    content_sha256=content_sha256,
+    rescore=rescore,
+    make_optimizer=two_optimizers,
+    shown=("generator_loss", "discriminator_loss"),
+)

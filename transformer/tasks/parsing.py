@@ -1,0 +1,135 @@
+"""Constituency parsing as translation (Section 6.3): sentences in, their trees out.
+
+The same training and search as `seq2seq`: the target is the sequence of a tree (data/trees.py).
+Whatever the model writes is mended into a tree over the words of its sentence, so that all
+sentences count. decoding.brackets makes the search find trees alone.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformer.data.tokenizers import TokenizerConfig, Tokenizers
+from transformer.data.treebank import TreebankConfig, TreePairs
+from transformer.data.trees import Tree, is_well_formed, read_trees, repaired
+from transformer.decoding.brackets import Grammar, grammar_of
+from transformer.decoding.config import DecodingConfig
+from transformer.decoding.programs import Variables
+from transformer.evaluation import evalb
+from transformer.models.functional import Params
+from transformer.system import distributed
+from transformer.tasks import seq2seq
+from transformer.tasks.task import Metric, Outputs, Task, examples
+
+_EVALB = "labelled brackets of all sentences, as EVALB with COLLINS.prm counts them"
+DEFINITIONS = {
+    "f1": f"harmonic mean of precision and recall: {_EVALB}",
+    "precision": f"per cent of the output's brackets that are right: {_EVALB}",
+    "recall": f"per cent of the gold trees' brackets that are found: {_EVALB}",
+    "complete": "per cent of the sentences whose brackets are all right",
+    "malformed": "per cent of the outputs that are no tree over their words, and were mended",
+}
+
+
+class Parsing(seq2seq.Seq2Seq):
+    """A model with its vocabularies: it parses, and counts brackets."""
+
+    open_source = staticmethod(TreePairs)
+
+    @staticmethod
+    def training_source(data: TreebankConfig) -> TreePairs:
+        return TreePairs(data, "train")
+
+    @staticmethod
+    def check_data(data: TreebankConfig) -> None:
+        del data  # TreePairs does
+
+    @staticmethod
+    def grammar(tokenizers: Tokenizers, decoding: DecodingConfig) -> Grammar | None:
+        return grammar_of(tokenizers.target.pieces) if decoding.brackets else None
+
+    def evaluate(
+        self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
+    ) -> Outputs:
+        with distributed.first_alone():
+            source = self.open_source(self.data, split)
+        sources = [text for text, _ in source.pairs()]
+        written = self.translate(params, extra, sources, lambda done: progress(done, len(sources)))
+        trees = list(map(mended, written, source.trees))
+        texts = {
+            "sources": sources,
+            "references": list(map(str, source.trees)),
+            "hypotheses": list(map(str, trees)),
+            "sequences": written,
+        }
+        found = bracket_scores(trees, source.trees) | _malformed(written, source.trees)
+        shown = {"sentence": sources, "gold": texts["references"], "tree": texts["hypotheses"]}
+        return Outputs(texts, found, examples(shown))
+
+    def validation_scores(
+        self,
+        variables: Variables,
+        split: str,
+        sources: Sequence[str],
+        references: Sequence[str],
+        hypotheses: Sequence[str],
+    ) -> dict[str, float]:
+        gold = self.open_source(self.data, split).trees
+        found = bracket_scores(list(map(mended, hypotheses, gold)), gold)
+        found |= _malformed(hypotheses, gold)
+        return {name: found[name]["score"] for name in TASK.metrics if name in found}
+
+
+def mended(written: str, gold: Tree) -> Tree:
+    """The tree of an output, over the words and with the tags of the gold tree.
+
+    EVALB knows punctuation, which it leaves out, by its tag. Tags are not scored.
+    """
+    leaves = list(gold.leaves())
+    return repaired(written.split(), [x.word for x in leaves], [x.label for x in leaves])
+
+
+def bracket_scores(trees: Sequence[Tree], gold: Sequence[Tree]) -> dict[str, dict[str, Any]]:
+    """As Outputs has them."""
+    found = evalb.total([evalb.count([a], [b]) for a, b in zip(gold, trees, strict=True)])
+    names = ("f1", "precision", "recall", "complete")
+    return {name: {"score": found[name], "definition": DEFINITIONS[name]} for name in names}
+
+
+def _malformed(written: Sequence[str], gold: Sequence[Tree]) -> dict[str, dict[str, Any]]:
+    wrong = sum(
+        not is_well_formed(text.split(), sum(1 for _ in tree.leaves()))
+        for text, tree in zip(written, gold, strict=True)
+    )
+    share = 100 * wrong / len(gold)
+    definition = DEFINITIONS["malformed"]
+    return {"malformed": {"score": share, "definition": definition, "needs_model": True}}
+
+
+def content_sha256(data: TreebankConfig, split: str) -> str:
+    """See Task."""
+    trees = "".join(f"{tree}\n" for tree in TreePairs(data, split).trees)
+    return hashlib.sha256(trees.encode(errors="surrogatepass")).hexdigest()
+
+
+def rescore(data: TreebankConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
+    """See Task."""
+    trees = list(read_trees(hypotheses, "the saved outputs"))
+    return bracket_scores(trees, TreePairs(data, split).trees)
+
+
+TASK: Task = seq2seq.TASK._replace(
+    sections={"data": TreebankConfig, "tokenizer": TokenizerConfig, "decoding": DecodingConfig},
+    metrics={
+        "nll": Metric("lower"),
+        "f1": Metric("higher", full=True),
+        "complete": Metric("higher", full=True),
+        "malformed": Metric("lower", full=True),
+    },
+    main_metric="f1",
+    prepare=functools.partial(seq2seq.prepare, kind=Parsing),
+    restore=functools.partial(seq2seq.restore, kind=Parsing),
+    content_sha256=content_sha256,
+    rescore=rescore,
+)
