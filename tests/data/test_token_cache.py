@@ -95,7 +95,8 @@ def test_arrays(tmp_path):
     assert cache.source_tokens.dtype == cache.target_tokens.dtype == np.uint16
     assert cache.source_offsets.dtype == np.int64
     assert cache.report == {
-        "pairs": 3, "empty": 0, "source_too_long": 0, "target_too_long": 0, "total": 3,
+        "pairs": 3, "empty": 0, "source_too_long": 0, "target_too_long": 0, "source_cut": 0,
+        "total": 3,
     }  # fmt: skip
     with pytest.raises(ValueError, match="read-only"):
         cache.source_tokens[0] = 7

@@ -45,15 +45,16 @@ def folder(tmp_path):
             for a, b in zip(*sides, strict=True)
         ]
         lines.append(json.dumps({"dialogue": "one", "summary": "", "other": ""}))
+        lines.append(json.dumps({"dialogue": "one", "summary": "eins", "other": "a"}))
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     return tmp_path
 
 
 def test_it_trains_and_is_scored(folder):
     out = succeeded(train(folder)).out.decode()
-    assert "60 of 61 pairs; dropped: 1 empty, 0 source too long" in out
+    assert "61 of 62 pairs; dropped: 1 empty, 0 source too long" in out
     assert "sources cut: 60" in out
-    assert "of 5 documents have more than 8 tokens (cut)" in out
+    assert "of 6 documents have more than 8 tokens (cut)" in out
     final = metrics(folder / "run")[-1]
     assert {"eval/validation/rougeLsum", "eval/validation/repeated_trigrams"} <= final.keys()
     succeeded(run("evaluate.py", "--workdir=run", "--split=validation,test", cwd=folder))
@@ -63,7 +64,7 @@ def test_it_trains_and_is_scored(folder):
     assert scores["rouge2_best_unstemmed"]["signature"].startswith("rouge-score")
     assert scores["long_documents"]["score"] == 4
     assert scores["empty_references"]["score"] == 2
-    assert (folder / "run/eval/test/references2.txt").read_text().count("\n") == 5
+    assert (folder / "run/eval/test/references.2.txt").read_text().count("\n") == 6
     summaries = run("translate.py", "--workdir=run", cwd=folder, stdin=b"one two three four five\n")
     assert b"\n" in succeeded(summaries).out
     assert "it is cut there" in summaries.err
@@ -71,7 +72,7 @@ def test_it_trains_and_is_scored(folder):
 
 def test_long_documents_are_refused(folder):
     refused = train(folder, data_long_documents="refuse")
-    assert_refused(refused, "60 of 61 documents of train have more than data.max_source_length = 8")
+    assert_refused(refused, "60 of 62 documents of train have more than data.max_source_length = 8")
     assert not (folder / "run").exists()
 
 

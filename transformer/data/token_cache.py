@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import logging
 
 from transformer.data.sources import PairSource
-from transformer.data.token_files import TokenizedPairs, TokenWriter, read
+from transformer.data.token_files import DROPPED, TokenizedPairs, TokenWriter, read
 from transformer.data.token_workers import PairEncoder, encode
 from transformer.data.tokenizers import Tokenizers
 from transformer.system.cores import available_cores
@@ -117,7 +117,7 @@ def _build(
                 with _write_errors(cache_dir, writer.num_bytes * num_pairs // done if done else 0):
                     writer.append(chunk)
             if writer.num_pairs == 0:
-                counts = ", ".join(f"{name}: {count}" for name, count in writer.counts.items())
+                counts = ", ".join(f"{name}: {writer.counts[name]}" for name in DROPPED)
                 raise UserError(
                     f"no pair is left of {source.describe()}{times} ({counts}); see "
                     "data.max_source_length and data.max_target_length"

@@ -26,7 +26,7 @@ from transformer.system.errors import UserError
 from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks import seq2seq
 from transformer.tasks.encoders import EVALUATION_ROWS
-from transformer.tasks.task import Metric, Outputs, Task, examples
+from transformer.tasks.task import Examples, Metric, Outputs, Task, examples
 from transformer.training.step import TrainState, make_nll_step
 
 # evaluate.py shows what the model writes after the first words of each document, beside the true
@@ -154,13 +154,13 @@ class LanguageModelTraining(seq2seq.Seq2SeqTraining):
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], Examples]:
         del full  # there is no more to measure
         losses = []
         for batch in self._validation_batches():
             check()
             losses.append(self.nll_step(state.params, state.extra, batch))
-        return metrics_of(jax.device_get(losses), self.num_bytes), ""
+        return metrics_of(jax.device_get(losses), self.num_bytes), Examples()
 
 
 def prepare(

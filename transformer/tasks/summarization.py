@@ -68,7 +68,7 @@ class Summarization(seq2seq.Seq2Seq):
         found = super().evaluate(params, extra, split, progress)
         texts = dict(found.texts)
         for number, column in enumerate(references(self.data, split)[1:], start=2):
-            texts[f"references{number}"] = column
+            texts[f"references.{number}"] = column
         return found._replace(texts=texts)
 
     def scores(
