@@ -16,7 +16,7 @@ def packages(name: str) -> list[str]:
 
 extras = {
     name: packages(f"requirements-{name}.txt")
-    for name in ("bert", "bert-test", "benchmarks", "exports", "test", "tracking")
+    for name in ("bert", "bert-test", "benchmarks", "exports", "summarization", "test", "tracking")
 }
 extras["test"] += extras["bert"]
 extras["bert-test"] += extras["test"]

@@ -17,7 +17,8 @@ def get_config() -> ConfigDict:
 
     config.task = ConfigDict()
     # What is learned from what: seq2seq, sentences from sentences; transduction, symbols from
-    # symbols; question_answering, for bAbI (docs/algorithmic.md has these two); masked_lm and
+    # symbols; question_answering, for bAbI (docs/algorithmic.md has these two); summarization
+    # (docs/summarization.md); language_model (docs/language-models.md); masked_lm and
     # classification, for BERT (docs/bert.md); parsing, for trees (docs/parsing.md); images
     # (docs/images.md).
     config.task.name = "seq2seq"

@@ -70,6 +70,20 @@ FAMILIES = {
         },
     ),
     "universal": ("demo_universal", {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}),
+    "decoder_only": (
+        "demo_decoder_only",
+        {
+            "d_model": 14,
+            "d_ff": 11,
+            "num_heads": 2,
+            "dropout": 0.2,
+            "layers": "LMF",
+            "block_length": 7,
+            "expert_layer": 2,
+            "num_experts": 3,
+            "expert_d_ff": 5,
+        },
+    ),
     "bert": ("bert_tiny", BERT),
     "bert, classes": ("classification", BERT),
 }

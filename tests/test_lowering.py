@@ -18,6 +18,7 @@ from configs import (
     classification,
     convs2s_iwslt,
     rnn_luong,
+    t_dmca,
     universal_act_base,
 )
 from transformer.data.batches import Batch
@@ -38,6 +39,12 @@ KNOWN_CUSTOM_CALLS = {"Sharding"}
 def small():
     config = base.get_config()
     config.model.update(num_encoder_layers=1, num_decoder_layers=2, d_model=24, d_ff=11)
+    return config
+
+
+def experts():
+    config = t_dmca.get_config()
+    config.model.expert_layer = 3
     return config
 
 
@@ -95,6 +102,7 @@ CONFIGS = [
     (rnn_luong.get_config, "bfloat16"),
     (convs2s_iwslt.get_config, "bfloat16"),
     (universal_act_base.get_config, "float32"),
+    (experts, "bfloat16"),
     (bert_base.get_config, "bfloat16"),
     (classification.get_config, "float32"),
 ]

@@ -95,7 +95,8 @@ def test_arrays(tmp_path):
     assert cache.source_tokens.dtype == cache.target_tokens.dtype == np.uint16
     assert cache.source_offsets.dtype == np.int64
     assert cache.report == {
-        "pairs": 3, "empty": 0, "source_too_long": 0, "target_too_long": 0, "total": 3,
+        "pairs": 3, "empty": 0, "source_too_long": 0, "target_too_long": 0, "source_cut": 0,
+        "total": 3,
     }  # fmt: skip
     with pytest.raises(ValueError, match="read-only"):
         cache.source_tokens[0] = 7
@@ -116,7 +117,8 @@ def test_filter(tmp_path):
     )
     cache = token_cache(pairs, tokenizers(), tmp_path, None, 5)
     assert cache.report == {
-        "pairs": 1201, "empty": 5, "source_too_long": 0, "target_too_long": 2, "total": 1208,
+        "pairs": 1201, "empty": 5, "source_too_long": 0, "target_too_long": 2, "source_cut": 0,
+        "total": 1208,
     }  # fmt: skip
 
 
@@ -246,7 +248,7 @@ def test_a_damaged_file_is_seen(tmp_path, caplog, name, damage):
 
 
 @pytest.mark.parametrize(
-    "meta", ["", "{", "[]", "{}", '{"crc32": {}, "dropped": {}}', "[" * 100_000, '{"crc32": 7}']
+    "meta", ["", "{", "[]", "{}", '{"crc32": {}, "counts": {}}', "[" * 100_000, '{"crc32": 7}']
 )
 def test_damaged_meta(tmp_path, caplog, meta):
     pairs = many_pairs()
@@ -350,8 +352,8 @@ def test_the_number_of_processes_does_not_matter(tmp_path, monkeypatch):
     assert contents[0] == contents[1] == contents[2]
     # Of 100 numbers: multiples of 5 or 7; of the others, those with remainder 4 by 5; of the
     # others, those with remainder 5 or 6 by 7.
-    assert json.loads(contents[0]["meta.json"])["dropped"] == {
-        "empty": 32, "source_too_long": 17, "target_too_long": 17,
+    assert json.loads(contents[0]["meta.json"])["counts"] == {
+        "empty": 32, "source_too_long": 17, "target_too_long": 17, "source_cut": 0,
     }  # fmt: skip
 
 

@@ -6,7 +6,8 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from transformer.data.text_files import count_and_hash, read_lines
 from transformer.system.errors import UserError, check_range, setting
@@ -114,7 +115,8 @@ def open_source(config: DataConfig, split: str) -> PairSource:
     A dataset that is not on disk yet is prepared first.
     """
     if not config.uses_text_files:
-        return DatasetPairs(config, split)
+        languages = {name: getattr(config, name) for name in ("source_language", "target_language")}
+        return DatasetPairs(config, split, languages)
     given = [name for name in SPLITS if all(config.text_files(name))]
     if split not in SPLITS:
         raise UserError(
@@ -222,26 +224,35 @@ class TextPairs(PairSource):
 class DatasetPairs(PairSource):
     """A split of a TFDS dataset.
 
-    Raises UserError for a split or a language that the dataset does not have.
+    columns: the feature that is the source, and that of the target, by the names of the config's
+      fields that give them.
+    Raises UserError for a split or a feature that the dataset does not have.
     """
 
-    def __init__(self, config: DataConfig, split: str):
+    def __init__(
+        self,
+        config: Any,
+        split: str,
+        columns: Mapping[str, str],
+        clean: Callable[[str], str] = lambda text: text.replace("\n", " "),
+    ):
+        """clean: makes one line of a text."""
         from transformer.data import datasets
 
         field = f"data.{split}_split" if split in SPLITS else "the split"
         split = getattr(config, f"{split}_split") if split in SPLITS else split
-        self._languages = (config.source_language, config.target_language)
+        self._columns, self._clean = tuple(columns.values()), clean
         builder = datasets.get_builder(
             config.dataset,
             data_dir=os.path.expanduser(config.data_dir),
             raw_dir=config.raw_dir and os.path.expanduser(config.raw_dir),
         )
-        _check_languages(builder, config)
-        datasets.prepare(builder)
+        _check_columns(builder, config.dataset, columns)
+        datasets.prepare(builder, config.raw_dir and os.path.expanduser(config.raw_dir))
 
         self._name = f"{builder.info.full_name} {split}"
         content = _content(builder, config.dataset, split, field)
-        identity = json.dumps([builder.info.full_name, *self._languages, content or split])
+        identity = json.dumps([builder.info.full_name, *self._columns, content or split])
         self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()
         self._is_mocked = not content
         self._records = builder.as_data_source(split)
@@ -266,26 +277,28 @@ class DatasetPairs(PairSource):
             records = [self._records[i] for i in indices]
         else:
             records = self._records.__getitems__(indices)
-        source, target = self._languages
-        return [(_text(record[source]), _text(record[target])) for record in records]
+        return [
+            tuple(self._clean(_text(record[column])) for column in self._columns)
+            for record in records
+        ]
 
     def describe(self) -> str:
-        return f"{self._len} pairs of {self._name} ({' to '.join(self._languages)})"
+        return f"{self._len} pairs of {self._name} ({' to '.join(self._columns)})"
 
 
-def _check_languages(builder, config: DataConfig) -> None:
+def _check_columns(builder, name: str, columns: Mapping[str, str]) -> None:
     import tensorflow_datasets as tfds
 
-    languages = sorted(
-        name
-        for name, feature in builder.info.features.items()
-        if isinstance(feature, tfds.features.Text)
+    known = sorted(
+        feature
+        for feature, kind in builder.info.features.items()
+        if isinstance(kind, tfds.features.Text)
     )
-    for field in ("source_language", "target_language"):
-        if getattr(config, field) not in languages:
+    for field, column in columns.items():
+        if column not in known:
             raise UserError(
-                f"data.{field} is {getattr(config, field)!r}, which {config.dataset} does not "
-                f"have; it has: {', '.join(languages)}"
+                f"data.{field} is {column!r}, which {name} does not have; it has: "
+                f"{', '.join(known)}"
             )
 
 
@@ -311,8 +324,7 @@ def _content(builder, name: str, split: str, field: str) -> list[tuple[str, int,
 
 def _text(value: bytes | str) -> str:
     # TFDS gives bytes, and str where its data is mocked.
-    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    return text.replace("\n", " ")
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _file_hash(path: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import logging
 
 from transformer.data.sources import PairSource
-from transformer.data.token_files import TokenizedPairs, TokenWriter, read
+from transformer.data.token_files import DROPPED, TokenizedPairs, TokenWriter, read
 from transformer.data.token_workers import PairEncoder, encode
 from transformer.data.tokenizers import Tokenizers
 from transformer.system.cores import available_cores
@@ -24,7 +24,7 @@ from transformer.system.locks import lock_file
 from transformer.system.terminal import signs_of_life
 
 # Change it whenever the same text would give other files.
-_FORMAT = 2
+_FORMAT = 3
 _CHUNK = 16_384  # pairs; what is random in them depends on it
 # With fewer pairs, starting processes takes longer than they save.
 _LARGE = 200_000
@@ -43,11 +43,12 @@ def token_cache(
     sampling_alpha: float = 0.0,
     num_samples: int = 1,
     *,
+    source_cut: int | None = None,
     num_processes: int | None = None,
 ) -> TokenizedPairs:
     """The tokenised pairs of a source: read from cache_dir, or made and kept there.
 
-    max_source_length, max_target_length, sampling_alpha: see PairEncoder.
+    max_source_length, max_target_length, sampling_alpha, source_cut: see PairEncoder.
     num_samples: all pairs, then all again, so many times; with a sampling_alpha they are
       segmented, and so kept or dropped, differently each time.
     num_processes: that tokenise; 0 means in this process. None chooses by the size of the
@@ -60,7 +61,7 @@ def token_cache(
     # 1. A cache is found by all that its content depends on.
     max_lengths = max_source_length, max_target_length
     hashes = source.fingerprint, tokenizers.source.sha256, tokenizers.target.sha256
-    identity = [_FORMAT, *hashes, *max_lengths, sampling_alpha, num_samples]
+    identity = [_FORMAT, *hashes, *max_lengths, source_cut, sampling_alpha, num_samples]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     directory = Path(cache_dir).expanduser() / key
     if (found := _open(directory, tokenizers)) is not None:
@@ -78,7 +79,7 @@ def token_cache(
             return found  # another process made it while this one waited
         shutil.rmtree(directory, ignore_errors=True)  # it is damaged
         _remove_leftovers(directory)
-        encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha)
+        encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha, source_cut)
         _build(directory, source, num_samples, encoder, num_processes)
     if (found := _open(directory, tokenizers)) is None:
         raise UserError(f"cannot read the token cache {directory}, just written; check the disk")
@@ -116,7 +117,7 @@ def _build(
                 with _write_errors(cache_dir, writer.num_bytes * num_pairs // done if done else 0):
                     writer.append(chunk)
             if writer.num_pairs == 0:
-                counts = ", ".join(f"{name}: {count}" for name, count in writer.dropped.items())
+                counts = ", ".join(f"{name}: {writer.counts[name]}" for name in DROPPED)
                 raise UserError(
                     f"no pair is left of {source.describe()}{times} ({counts}); see "
                     "data.max_source_length and data.max_target_length"

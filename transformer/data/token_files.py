@@ -2,7 +2,7 @@
 
 source_tokens.bin, target_tokens.bin      all sentences, one after the other
 source_offsets.bin, target_offsets.bin    where each sentence begins, and the end
-meta.json                                 CRC-32 of each array, numbers of dropped pairs
+meta.json                                 CRC-32 of each array, numbers of pairs dropped and cut
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import numpy as np
 
 _SIDES = ("source", "target")
 DROPPED = ("empty", "source_too_long", "target_too_long")  # why pairs are
+COUNTED = (*DROPPED, "source_cut")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,8 @@ class TokenizedPairs:
     source_offsets, target_offsets: int64 (N + 1,); sentence i is
       tokens[offsets[i]:offsets[i + 1]].
     report: how many pairs there were ('total'), were kept ('pairs') and were dropped
-      ('empty', 'source_too_long', 'target_too_long'; each counted once, in this order).
+      ('empty', 'source_too_long', 'target_too_long'; each counted once, in this order); and of
+      how many the source was cut ('source_cut').
     The arrays are memory-mapped and read-only.
     """
 
@@ -53,7 +55,9 @@ class TokenizedPairs:
     def summary(self) -> str:
         """How many pairs were kept and dropped, for people."""
         dropped = [f"{self.report[name]:,} {name.replace('_', ' ')}" for name in DROPPED]
-        return f"{len(self):,} of {self.report['total']:,} pairs; dropped: {', '.join(dropped)}"
+        cut = f"; sources cut: {self.report['source_cut']:,}" if self.report["source_cut"] else ""
+        total = self.report["total"]
+        return f"{len(self):,} of {total:,} pairs; dropped: {', '.join(dropped)}{cut}"
 
     @functools.cached_property
     def source_lengths(self) -> np.ndarray:
@@ -67,13 +71,16 @@ class TokenizedPairs:
 
 
 class Chunk(NamedTuple):
-    """Some tokenised pairs: the tokens of all and the length of each; why others were dropped."""
+    """Some tokenised pairs: the tokens of all and the length of each.
+
+    counts: why others were dropped; of how many the source was cut.
+    """
 
     source_tokens: np.ndarray
     source_lengths: np.ndarray
     target_tokens: np.ndarray
     target_lengths: np.ndarray
-    dropped: dict[str, int]
+    counts: dict[str, int]
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -96,15 +103,16 @@ def read(directory: Path, vocab_sizes: tuple[int, int]) -> TokenizedPairs:
             raise ValueError(f"{path.name} has another checksum than when it was written")
         arrays[name] = content.view(dtype)
     num_pairs = len(arrays["source_offsets"]) - 1
-    dropped = {name: operator.index(meta["dropped"][name]) for name in DROPPED}
-    report = {"pairs": num_pairs, **dropped, "total": num_pairs + sum(dropped.values())}
+    counts = {name: operator.index(meta["counts"][name]) for name in COUNTED}
+    total = num_pairs + sum(counts[name] for name in DROPPED)
+    report = {"pairs": num_pairs, **counts, "total": total}
     return TokenizedPairs(**arrays, report=report)
 
 
 class TokenWriter:
     """Makes a directory and writes pairs to it, which `finish` completes.
 
-    num_pairs, dropped: what was written so far, and not.
+    num_pairs, counts: what was written so far, and what not.
     """
 
     def __init__(self, directory: Path, vocab_sizes: tuple[int, int]):
@@ -117,13 +125,13 @@ class TokenWriter:
         self._ends = dict.fromkeys(_SIDES, 0)
         self.num_pairs = 0
         self.num_bytes = 0
-        self.dropped = dict.fromkeys(DROPPED, 0)
+        self.counts = dict.fromkeys(COUNTED, 0)
         for side in _SIDES:
             self._write(f"{side}_offsets", np.zeros(1, np.int64))
 
     @property
     def num_seen(self) -> int:
-        return self.num_pairs + sum(self.dropped.values())
+        return self.num_pairs + sum(self.counts[name] for name in DROPPED)
 
     def __enter__(self):
         return self
@@ -142,13 +150,13 @@ class TokenWriter:
             self._write(f"{side}_tokens", tokens)
             self._write(f"{side}_offsets", ends)
         self.num_pairs += len(chunk.source_lengths)
-        for name, count in chunk.dropped.items():
-            self.dropped[name] += count
+        for name, count in chunk.counts.items():
+            self.counts[name] += count
 
     def finish(self) -> None:
         """Everything is on the disk after this."""
         self._files["meta"] = (self._directory / "meta.json").open("wb")
-        meta = {"crc32": self._crc32, "dropped": self.dropped}
+        meta = {"crc32": self._crc32, "counts": self.counts}
         self._files["meta"].write(json.dumps(meta, indent=1).encode())
         for file in self._files.values():
             file.flush()

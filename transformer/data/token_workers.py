@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 
 from transformer.data.sources import Pair
-from transformer.data.token_files import DROPPED, Chunk, token_dtype
+from transformer.data.token_files import COUNTED, Chunk, token_dtype
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS
 from transformer.system.cores import available_cores
@@ -27,6 +27,7 @@ class PairEncoder:
     max_lengths: of source and target, in tokens, EOS included. With None and None every pair
       is kept; an empty line is then EOS alone.
     sampling_alpha: not 0 segments at random; see Tokenizer.sample_batch.
+    source_cut: longer sources are cut to so many tokens, EOS included.
     """
 
     def __init__(
@@ -34,14 +35,16 @@ class PairEncoder:
         tokenizers: Tokenizers,
         max_lengths: tuple[int | None, int | None],
         sampling_alpha: float,
+        source_cut: int | None = None,
     ):
         self.tokenizers = tokenizers
         self.max_lengths = max_lengths
         self.sampling_alpha = sampling_alpha
+        self.source_cut = source_cut
 
     def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> Chunk:
         """The chunk of this number, which seeds what is random in it."""
-        dropped = dict.fromkeys(DROPPED, 0)
+        counts = dict.fromkeys(COUNTED, 0)
         batches = []
         for side, tokenizer in enumerate(self.tokenizers):
             texts = [pair[side] for pair in pairs]
@@ -58,18 +61,21 @@ class PairEncoder:
             if self.max_lengths != (None, None):
                 # A tokenizer that normalises may leave nothing of a line that has text.
                 if not (source and target and pair[0].strip() and pair[1].strip()):
-                    dropped["empty"] += 1
+                    counts["empty"] += 1
                     continue
-                if len(source) > max_source:
-                    dropped["source_too_long"] += 1
+                if len(source) > max_source and not self.source_cut:
+                    counts["source_too_long"] += 1
                     continue
                 if len(target) > max_target:
-                    dropped["target_too_long"] += 1
+                    counts["target_too_long"] += 1
                     continue
+            if self.source_cut and len(source) >= self.source_cut:
+                counts["source_cut"] += 1
+                source = source[: self.source_cut - 1]
             sources.append(source)
             targets.append(target)
         source_dtype, target_dtype = map(token_dtype, self.tokenizers.vocab_sizes)
-        return Chunk(*_flat(sources, source_dtype), *_flat(targets, target_dtype), dropped)
+        return Chunk(*_flat(sources, source_dtype), *_flat(targets, target_dtype), counts)
 
 
 def _flat(sentences: list[list[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +114,7 @@ def worker_pool(encoder: PairEncoder, num_processes: int) -> ProcessPoolExecutor
         # fork would copy the locks of JAX's threads, as they happen to be.
         mp_context=_SpawnContext(),
         initializer=_start_worker,
-        initargs=(models, encoder.max_lengths, encoder.sampling_alpha),
+        initargs=(models, encoder.max_lengths, encoder.sampling_alpha, encoder.source_cut),
     )
 
 
@@ -132,13 +138,16 @@ _worker_encoder: PairEncoder | None = None
 
 
 def _start_worker(
-    models: list[bytes], max_lengths: tuple[int | None, int | None], sampling_alpha: float
+    models: list[bytes],
+    max_lengths: tuple[int | None, int | None],
+    sampling_alpha: float,
+    source_cut: int | None,
 ) -> None:
     global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     tokenizers = Tokenizers(*map(from_bytes, models))
-    _worker_encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha)
+    _worker_encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha, source_cut)
 
 
 def _exit_with_parent() -> None:

@@ -41,6 +41,11 @@ class Translation(NamedTuple):
     alignment: list[tuple[int, int]] | None = None  # source word and target word, from 0
 
 
+def with_eos(tokens: list[int], cut: int | None = None) -> np.ndarray:
+    """The tokens and EOS; `cut` of them at most, if it is given."""
+    return np.asarray([*tokens[: cut and cut - 1], EOS], np.int32)
+
+
 class Translator:
     """Translates with given variables; compiled searches are kept for the next call."""
 
@@ -51,16 +56,23 @@ class Translator:
         config: DecodingConfig,
         mesh: jax.sharding.Mesh,
         grammar: Grammar | None = None,
+        source_cut: int | None = None,
+        reads_blank: bool = False,
     ):
+        """source_cut: to how many tokens, EOS included, `translate` cuts longer sources.
+        reads_blank: whether a blank source has an output, as it has for a language model.
+        """
         if config.brackets and grammar is None:
             raise UserError(
                 "decoding.brackets is for trees, which the task parsing has; set it to False"
             )
         self.grammar = grammar
+        self.reads_blank = reads_blank
         self.tokenizers = tokenizers
+        self.source_cut = source_cut
         self.config = config
         self.forced = ForcedDecoder(model, mesh)
-        self._mesh = mesh
+        self.mesh = mesh
         self._model = model
         self.programs = Programs(self.find, 2, mesh)
 
@@ -98,7 +110,7 @@ class Translator:
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what the sentences of `source` need, the largest first."""
         texts = [text for text, _ in source.pairs()]
-        sentences = self._encode(texts, None, None)
+        sentences = self._encode(texts, None, None, self.source_cut)
         variables = self.programs.gather(variables)
         beam_size = self._beam_size(sentences, 1)
         shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
@@ -121,7 +133,7 @@ class Translator:
 
         `progress` is called with the number of sentences done so far.
         """
-        found = self.search(variables, sentences, progress=progress)
+        found = self.search(variables, sentences, progress=progress, source_cut=self.source_cut)
         return [translations[0].text if translations else "" for translations in found]
 
     def search(
@@ -134,6 +146,7 @@ class Translator:
         constraints: Sequence[Sequence[str]] | None = None,
         alignments: bool = False,
         progress: Callable[[int], None] = lambda done: None,
+        source_cut: int | None = None,
     ) -> list[list[Translation]]:
         """The best `nbest` translations of each sentence, best first; none for an empty line.
 
@@ -141,11 +154,12 @@ class Translator:
         constraints: for each sentence the phrases that its translation contains.
         alignments: whether to find out which words translate each other.
         progress: is called with the number of sentences done so far.
+        source_cut: longer sources are cut to so many tokens, EOS included.
         Raises UserError if a sentence has no translation as it is asked for.
         """
         self._check(nbest, constraints)
         variables = self.programs.gather(variables)
-        encoded = self._encode(sentences, prefixes, constraints)
+        encoded = self._encode(sentences, prefixes, constraints, source_cut)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
         sizes = sizes_of_wishes(encoded)
@@ -204,14 +218,14 @@ class Translator:
     def token_pairs(
         self, sources: Sequence[str], targets: Sequence[str]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The token ids of all sources and of all targets, EOS included."""
-        return tuple(
-            [
-                np.asarray([*tokens, EOS], np.int32)
-                for tokens in tokenizer.encode_batch(list(texts), num_threads=-1)
-            ]
-            for tokenizer, texts in zip(self.tokenizers, (sources, targets), strict=True)
-        )
+        """The token ids of all sources, cut as in `translate`, and of all targets; with EOS."""
+        sides = []
+        for tokenizer, texts, cut in zip(
+            self.tokenizers, (sources, targets), (self.source_cut, None), strict=True
+        ):
+            encoded = tokenizer.encode_batch(list(texts), num_threads=-1)
+            sides.append([with_eos(tokens, cut) for tokens in encoded])
+        return tuple(sides)
 
     def _check(self, nbest: int, constraints: Sequence[Sequence[str]] | None) -> None:
         c = self.config
@@ -252,11 +266,14 @@ class Translator:
         sentences: Sequence[str],
         prefixes: Sequence[str] | None,
         constraints: Sequence[Sequence[str]] | None,
+        source_cut: int | None,
     ) -> list[Sentence]:
         target = self.tokenizers.target
         encoded = self.tokenizers.source.encode_batch(sentences, num_threads=-1)
         sources = [
-            np.append(np.asarray(tokens, np.int32), EOS) if text.strip() else np.empty(0, np.int32)
+            with_eos(tokens, source_cut)
+            if text.strip() or self.reads_blank
+            else np.empty(0, np.int32)
             for tokens, text in zip(encoded, sentences, strict=True)
         ]
         begins = target.encode_batch(list(prefixes or [""] * len(sources)), num_threads=-1)
@@ -327,9 +344,9 @@ class Translator:
             sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)]
             return sum(sizes) + 16 * logits_MV.size
 
-        device = self._mesh.local_devices[0]  # as large as those of other processes
+        device = self.mesh.local_devices[0]  # as large as those of other processes
         return batches(
             [len(sentence.source) for sentence in sentences],
             lambda width: most_rows(width, bytes_of_row, device),
-            self._mesh.size,
+            self.mesh.size,
         )

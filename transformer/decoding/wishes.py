@@ -103,8 +103,9 @@ def arrays_of(
             wishes.phrase_BPC[row], wishes.next_BPCC[row] = phrase_tables(phrases, P, C)
         if config.brackets:
             wishes.words_B[row] = words
-        if config.temperature:  # of the sentence alone, so that its neighbours do not matter
-            wishes.seed_B[row] = zlib.crc32(source.astype("<i4").tobytes())
+        if config.temperature:  # of this row alone, so that its neighbours do not matter
+            asked = np.concatenate([source, np.asarray(prefix, np.int32)])
+            wishes.seed_B[row] = zlib.crc32(asked.astype("<i4").tobytes())
     return src_BS, wishes
 
 

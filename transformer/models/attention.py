@@ -1,5 +1,6 @@
 """Scaled dot-product and multi-head attention (Section 3.2)."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.attention_blocks import in_blocks
-from transformer.models.cache import Places, attend
+from transformer.models.cache import Places, attend_to_parts
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, multiply
@@ -24,6 +25,10 @@ class KeysValues(NamedTuple):
     value_BHSU: jax.Array
 
 
+def as_places(keys_values: KeysValues) -> Places:
+    return Places(keys_values.key_BHSK.swapaxes(2, 3), keys_values.value_BHSU)
+
+
 @jax.named_scope("attention")
 def dot_product_attention(
     query_BHTK: jax.Array,
@@ -32,8 +37,11 @@ def dot_product_attention(
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
+    own: KeysValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, T, U] and the weights.
+
+    own: for each query one key and value more, that it alone sees; with S = T, one after another.
 
     The weights, [B, H, T, S], are those before dropout, in at least float32, and 0 where the mask
     is False; None unless `return_weights`.
@@ -46,9 +54,17 @@ def dot_product_attention(
     scores_BHTS = multiply("BHTK,BHSK->BHTS", query_BHTK, memory.key_BHSK, dtype)
     # The paper's -inf would make NaN of a row that is masked whole.
     scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, jnp.finfo(scores_BHTS.dtype).min)
+    if own is not None:
+        score_BHT = multiply("BHTK,BHTK->BHT", query_BHTK, own.key_BHSK, dtype)
+        scores_BHTS = jnp.concatenate([scores_BHTS, score_BHT[..., None]], axis=-1)
     weights_BHTS = jax.nn.softmax(scores_BHTS, axis=-1)
     dropped_BHTS = dropout(weights_BHTS.astype(dtype), dropout_rate, rngs)
-    y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS, memory.value_BHSU, dtype)
+    if own is None:
+        y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS, memory.value_BHSU, dtype)
+    else:
+        y_BHTU = multiply("BHTS,BHSU->BHTU", dropped_BHTS[..., :-1], memory.value_BHSU, dtype)
+        y_BHTU += multiply("BHT,BHTU->BHTU", dropped_BHTS[..., -1], own.value_BHSU, dtype)
+        weights_BHTS = weights_BHTS[..., :-1]
     if not return_weights:
         return y_BHTU.astype(dtype), None
     return y_BHTU.astype(dtype), jnp.where(mask_BTS[:, None], weights_BHTS, 0)
@@ -62,6 +78,7 @@ def attention(
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
     cudnn: bool = False,
+    own: KeysValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
@@ -69,12 +86,17 @@ def attention(
 
     cudnn: by NVIDIA's kernel, where it can.
     """
-    if cudnn and not return_weights and _cudnn_takes(query_BHTK, memory, dropout_rate, rngs):
+    if (
+        cudnn
+        and own is None
+        and not return_weights
+        and _cudnn_takes(query_BHTK, memory, dropout_rate, rngs)
+    ):
         return _cudnn_attention(query_BHTK, memory, mask.dense()), None
     if query_BHTK.shape[2] <= MAX_QUERIES:
         mask_BTS = mask.dense()
         return dot_product_attention(
-            query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights
+            query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights, own
         )
 
     return in_blocks(
@@ -86,6 +108,7 @@ def attention(
         dropout_rate,
         rngs,
         return_weights,
+        own,
     )
 
 
@@ -167,15 +190,21 @@ class MultiHeadAttention(nnx.Module):
 
     def places(self, x_BSD: jax.Array) -> Places:
         """`keys_values`, as a decoding step takes them."""
-        keys_values = self.keys_values(x_BSD)
-        return Places(keys_values.key_BHSK.swapaxes(2, 3), keys_values.value_BHSU)
+        return as_places(self.keys_values(x_BSD))
 
     def step(
         self, x_BMD: jax.Array, places: Places, mask_BMX: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Attends from the newest token of each hypothesis. Returns [B, M, D] and the weights."""
-        y_BHMU, weights_BHMX = attend(self._split_heads(self.query(x_BMD)), places, mask_BMX)
-        return self.output(y_BHMU.swapaxes(1, 2).reshape(*x_BMD.shape[:2], -1)), weights_BHMX
+        y_BMD, (weights_BHMX,) = self.step_over(x_BMD, [(places, mask_BMX)])
+        return y_BMD, weights_BHMX
+
+    def step_over(
+        self, x_BMD: jax.Array, parts: Sequence[tuple[Places, jax.Array]]
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """`step` over places that lie in several arrays; see `attend_to_parts`."""
+        y_BHMU, weights = attend_to_parts(self._split_heads(self.query(x_BMD)), parts)
+        return self.output(y_BHMU.swapaxes(1, 2).reshape(*x_BMD.shape[:2], -1)), weights
 
     def _split_heads(self, x_BTX: jax.Array) -> jax.Array:
         return x_BTX.reshape(*x_BTX.shape[:2], self.num_heads, -1).swapaxes(1, 2)

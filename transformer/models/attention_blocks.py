@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.models.masks import Mask
-from transformer.models.numerics import DropoutRngs, at_least_float32, row_keys
+from transformer.models.numerics import DropoutRngs, at_least_float32, join, row_keys, split
 
 
 def in_blocks(
@@ -23,31 +23,34 @@ def in_blocks(
     dropout_rate: float,
     rngs: DropoutRngs | None,
     return_weights: bool,
+    own: Any = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`attend` (attention.py:dot_product_attention) for at most `most` queries at once."""
     B, _, T, _ = query_BHTK.shape
     num_blocks = -(-T // most)
     positions_T = mask.query_positions_T
     blocks = (
-        _split(query_BHTK, num_blocks, axis=2),
+        split(query_BHTK, num_blocks, axis=2),
         # Queries that fill up the last block have segment 0: they attend to nothing.
-        _split(jnp.broadcast_to(mask.query_segments_BT, (B, T)), num_blocks, axis=1),
-        None if positions_T is None else _split(positions_T, num_blocks, axis=0),
-        None if rngs is None or dropout_rate == 0 else _split_rngs(rngs, B, num_blocks),
+        split(jnp.broadcast_to(mask.query_segments_BT, (B, T)), num_blocks, axis=1),
+        None if positions_T is None else split(positions_T, num_blocks, axis=0),
+        None if rngs is None or dropout_rate == 0 else split_rngs(rngs, B, num_blocks),
+        None if own is None else jax.tree.map(lambda x: split(x, num_blocks, axis=2), own),
     )
     # Gradients of keys and values are sums over the blocks, and summed in the type of these
     # copies: bfloat16 would round after each block.
     copies = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), memory)
 
     def attend_block(block):
-        query_BHTK, segments_BT, positions_T, rngs = block
+        query_BHTK, segments_BT, positions_T, rngs, own = block
         keys_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
-        mask_BTS = Mask(segments_BT, mask.key_segments_BS, positions_T).dense()
-        return attend(query_BHTK, keys_values, mask_BTS, dropout_rate, rngs, return_weights)
+        own_mask = mask._replace(query_segments_BT=segments_BT, query_positions_T=positions_T)
+        mask_BTS = own_mask.dense()
+        return attend(query_BHTK, keys_values, mask_BTS, dropout_rate, rngs, return_weights, own)
 
     # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
     results = jax.lax.map(jax.checkpoint(attend_block, prevent_cse=False), blocks)
-    return jax.tree.map(lambda x: _join(x, axis=2)[:, :, :T], results)
+    return jax.tree.map(lambda x: join(x, axis=2)[:, :, :T], results)
 
 
 class _DrawnKeys(NamedTuple):
@@ -59,23 +62,8 @@ class _DrawnKeys(NamedTuple):
         return self.keys_B
 
 
-def _split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
+def split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
     """Keys of their own for each block, along a first axis."""
     keys_B = row_keys(rngs, num_rows)
     fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
     return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
-
-
-def _split(x: jax.Array, num_blocks: int, axis: int) -> jax.Array:
-    """Equal blocks of an axis, along a first axis; zeros fill up the last."""
-    size = -(-x.shape[axis] // num_blocks)
-    padding = [(0, 0)] * x.ndim
-    padding[axis] = (0, num_blocks * size - x.shape[axis])
-    x = jnp.pad(x, padding)
-    return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :]), axis, 0)
-
-
-def _join(x: jax.Array, axis: int) -> jax.Array:
-    """Undoes `_split`, but for what fills up the last block."""
-    x = jnp.moveaxis(x, 0, axis)
-    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])

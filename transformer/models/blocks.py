@@ -77,9 +77,9 @@ class EncoderLayer(nnx.Module):
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
         """feed_forward: a module in its place, for those who call `attend` and then it."""
         self.self_attention = _attention(config, rngs)
-        self.self_attention_norm = _add_and_norm(config)
-        self.feed_forward = feed_forward or _feed_forward(config, rngs)
-        self.feed_forward_norm = _add_and_norm(config)
+        self.self_attention_norm = add_and_norm(config)
+        self.feed_forward = feed_forward or feed_forward_network(config, rngs)
+        self.feed_forward_norm = add_and_norm(config)
 
     def __call__(
         self,
@@ -115,11 +115,11 @@ class DecoderLayer(nnx.Module):
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
         """feed_forward: as in `EncoderLayer`."""
         self.self_attention = _attention(config, rngs)
-        self.self_attention_norm = _add_and_norm(config)
+        self.self_attention_norm = add_and_norm(config)
         self.cross_attention = _attention(config, rngs)
-        self.cross_attention_norm = _add_and_norm(config)
-        self.feed_forward = feed_forward or _feed_forward(config, rngs)
-        self.feed_forward_norm = _add_and_norm(config)
+        self.cross_attention_norm = add_and_norm(config)
+        self.feed_forward = feed_forward or feed_forward_network(config, rngs)
+        self.feed_forward_norm = add_and_norm(config)
 
     def __call__(
         self,
@@ -196,7 +196,7 @@ def normalization(config: LayerConfig) -> Normalization:
     )
 
 
-def _add_and_norm(config: LayerConfig) -> AddAndNorm:
+def add_and_norm(config: LayerConfig) -> AddAndNorm:
     return AddAndNorm(
         normalization(config),
         norm_first=config.norm == "pre",
@@ -219,7 +219,7 @@ def _attention(config: LayerConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
     )
 
 
-def _feed_forward(config: LayerConfig, rngs: nnx.Rngs) -> FeedForward:
+def feed_forward_network(config: LayerConfig, rngs: nnx.Rngs) -> FeedForward:
     return FeedForward(
         config.d_model,
         config.d_ff,

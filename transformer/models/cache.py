@@ -18,10 +18,12 @@ The M queries of a sentence read all places together, and a mask hides what is n
 is M times as many scores as there need be, and still faster: scores are cheap, and reading is not.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from transformer.models.numerics import multiply
 
@@ -75,20 +77,30 @@ def write_places(places: Places, new: Places, step: jax.Array) -> Places:
 
 
 @jax.named_scope("attention")
-def attend(
-    query_BHMK: jax.Array, places: Places, mask_BMX: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, M, U] and the weights.
+def attend_to_parts(
+    query_BHMK: jax.Array, parts: Sequence[tuple[Places, jax.Array]]
+) -> tuple[jax.Array, list[jax.Array]]:
+    """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, M, U] and the weights of each part.
 
-    The mask may have size 1 in place of M. The weights, [B, H, M, X], are in at least float32.
+    parts: places and who sees them; one softmax is over all. They may lie in several arrays, since
+      to put them side by side would copy them at each step. A mask may have size 1 in place of M.
+
+    Weights, [B, H, M, X], are in at least float32.
     """
     dtype = query_BHMK.dtype
     query_BHMK = query_BHMK * jnp.asarray(query_BHMK.shape[-1] ** -0.5, dtype)
-    scores_BHMX = multiply("BHMK,BHKX->BHMX", query_BHMK, places.key_BHKX, dtype)
-    scores_BHMX = jnp.where(mask_BMX[:, None], scores_BHMX, jnp.finfo(scores_BHMX.dtype).min)
-    weights_BHMX = jax.nn.softmax(scores_BHMX, axis=-1)
-    y_BHMU = multiply("BHMX,BHXU->BHMU", weights_BHMX.astype(dtype), places.value_BHXU, dtype)
-    return y_BHMU.astype(dtype), weights_BHMX
+    scores = []
+    for places, mask_BMX in parts:
+        scores_BHMX = multiply("BHMK,BHKX->BHMX", query_BHMK, places.key_BHKX, dtype)
+        scores.append(jnp.where(mask_BMX[:, None], scores_BHMX, jnp.finfo(scores_BHMX.dtype).min))
+    weights_BHMX = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
+    ends = np.cumsum([x.shape[-1] for x in scores])
+    weights = jnp.split(weights_BHMX, ends[:-1], axis=-1)
+    y_BHMU = sum(
+        multiply("BHMX,BHXU->BHMU", own_BHMX.astype(dtype), places.value_BHXU, dtype)
+        for own_BHMX, (places, _) in zip(weights, parts, strict=True)
+    )
+    return y_BHMU.astype(dtype), weights
 
 
 def first_ancestors(num_sentences: int, M: int, L: int) -> jax.Array:

@@ -28,7 +28,7 @@ from transformer.system.errors import UserError
 from transformer.system.sharding import ShardingRules
 
 # Modules of transformer.models; each is imported when it is asked for.
-FAMILIES = ("transformer", "rnn", "convolutional", "universal", "bert", "sagan")
+FAMILIES = ("transformer", "rnn", "convolutional", "universal", "bert", "decoder_only", "sagan")
 
 
 class Sizes(NamedTuple):

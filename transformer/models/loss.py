@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.numerics import at_least_float32, multiply
+from transformer.models.numerics import at_least_float32, multiply, split
+
+MAX_POSITIONS = 2048  # of a row whose logits are in memory at once
 
 # In how many parts the positions of a row go through `output_loss` if it is blocked.
 LOSS_BLOCKS = 4
@@ -59,7 +61,8 @@ def output_loss(
     """`cross_entropy` of the logits hidden @ output^T + bias.
 
     A model's loss begins with its last hidden states, so that the logits, its largest array, are
-    made here and nowhere else.
+    made here and nowhere else. More than MAX_POSITIONS are taken in parts, one after another, and
+    the backward pass computes their logits again.
 
     blocked: in blocks of positions, so that they never exist as a whole. What is kept of a block
     is the gradient of its logits, in `dtype`, in which products take it anyway; the forward pass
@@ -69,6 +72,18 @@ def output_loss(
         static = (label_smoothing, jnp.dtype(dtype))
         loss, nll = _blocked(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT)
         return Loss(loss, jax.lax.stop_gradient(nll), jnp.sum(real_BT, dtype=jnp.int32))
+    if labels_BT.shape[1] > MAX_POSITIONS:
+        num_blocks = -(-labels_BT.shape[1] // MAX_POSITIONS)
+        sides = hidden_BTD, labels_BT, real_BT
+
+        def of_block(block):
+            hidden_BTD, labels_BT, real_BT = block
+            others = label_smoothing, dtype, bias_V
+            return output_loss(hidden_BTD, output_VD, labels_BT, real_BT, *others)
+
+        blocks = tuple(split(x, num_blocks, axis=1) for x in sides)
+        losses = jax.lax.map(jax.checkpoint(of_block, prevent_cse=False), blocks)
+        return jax.tree.map(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), losses)
     with jax.named_scope("logits"):
         logits_BTV = multiply("BTD,VD->BTV", hidden_BTD, output_VD, dtype)
         if bias_V is not None:

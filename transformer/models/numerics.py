@@ -171,3 +171,18 @@ def _standardize_backward(epsilon, kept, gradient):
 
 
 standardize.defvjp(_standardize_forward, _standardize_backward)
+
+
+def split(x: jax.Array, num_blocks: int, axis: int) -> jax.Array:
+    """Equal blocks of an axis, along a first axis; zeros fill up the last."""
+    size = -(-x.shape[axis] // num_blocks)
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, num_blocks * size - x.shape[axis])
+    x = jnp.pad(x, padding)
+    return jnp.moveaxis(x.reshape(*x.shape[:axis], -1, size, *x.shape[axis + 1 :]), axis, 0)
+
+
+def join(x: jax.Array, axis: int) -> jax.Array:
+    """Undoes `split`, but for what fills up the last block."""
+    x = jnp.moveaxis(x, 0, axis)
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])

@@ -22,8 +22,8 @@ class Model:
     restored: see runs/restore.py.
     long_lines: what becomes of a sentence of more than max_tokens. "split": its sentences or
       clauses are translated apart and joined; "cut": its beginning is translated; "refuse":
-      UserError; "whole": it is translated as it is. Default: "split" for a model of sentences,
-      "whole" for a model of other sequences.
+      UserError; "whole": it is translated as it is. Default: what its task says; "split" for a
+      model of sentences.
     max_tokens: default: the longest source that the model was trained on.
     """
 
@@ -40,8 +40,7 @@ class Model:
                 "not translate; give another work directory, or see classify.py"
             )
         self.restored = restored
-        is_text = restored.config.task.name == "seq2seq"
-        self.long_lines = long_lines or ("split" if is_text else "whole")
+        self.long_lines = long_lines or task.long_lines
         if self.long_lines not in POLICIES:
             raise UserError(
                 f"long_lines is {long_lines!r}; it must be one of: {', '.join(POLICIES)}"

@@ -20,6 +20,8 @@ from transformer.tasks.task import Metric
 class QuestionAnswering(seq2seq.Seq2Seq):
     """A model with its vocabularies: it answers, and counts errors by task."""
 
+    long_lines = "whole"
+
     @staticmethod
     def check_data(data: DataConfig) -> None:
         if data.uses_text_files or not str(data.dataset).startswith("babi/"):

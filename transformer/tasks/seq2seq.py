@@ -2,36 +2,33 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-from transformer.data.batches import Batch, EvaluationBatches, PackedPairs, TrainingBatches, layout
+from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
 from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
-from transformer.data.token_files import DROPPED
+from transformer.data.token_files import TokenizedPairs
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
-from transformer.data.vocabulary import UNK
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.programs import Variables
 from transformer.decoding.translation import Translation, Translator
 from transformer.evaluation import scores
-from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.family import build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
-from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples, mean_nll
-from transformer.training.divergence import norms_by_layer_of_loss
-from transformer.training.step import TrainState, make_nll_step, make_train_step
+from transformer.system.sharding import data_mesh, row_shards
+from transformer.tasks.pair_training import Seq2SeqTraining, pair_examples, sizes_of
+from transformer.tasks.task import Metric, Outputs, Task, examples
 
 # What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
 # more was slower, and it needs more memory.
@@ -47,6 +44,9 @@ class Seq2Seq:
 
     open_source = staticmethod(open_source)
     training_source = staticmethod(training_source)
+    # What translate.py does with a line longer than the longest source of training.
+    long_lines = "split"
+    reads_blank = False  # see Translator
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class Seq2Seq:
         self.tokenizers = tokenizers
         self.model = model
         self.translator = Translator(
-            model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)
+            *(model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)),
+            *(self.source_cut(data), self.reads_blank),
         )
 
     @staticmethod
@@ -128,12 +129,21 @@ class Seq2Seq:
         )
         texts = {"sources": sources, "references": references, "hypotheses": hypotheses}
         found = self.scores((params, extra), split, sources, references, hypotheses)
-        return Outputs(texts, found, _examples(sources, references, hypotheses))
+        return Outputs(texts, found, pair_examples(sources, references, hypotheses))
+
+    @staticmethod
+    def source_cut(data: Any) -> int | None:
+        """To how many tokens, EOS included, longer sources are cut; None: they are left whole."""
+        del data
 
     @staticmethod
     def check_data(data: DataConfig) -> None:
         """Raises UserError for data that could not be scored."""
         scores.check_language(**_kind_of_text(data))
+
+    @staticmethod
+    def check_pairs(data: Any, *splits: TokenizedPairs) -> None:
+        """Raises UserError for tokenised pairs that a run cannot do with."""
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what translating and scoring `source` needs."""
@@ -162,118 +172,6 @@ class Seq2Seq:
     ) -> dict[str, float]:
         """The task's metrics, but for nll; the arguments are those of `scores`."""
         return {"bleu": scores.bleu(hypotheses, references, **_kind_of_text(self.data))}
-
-
-class Seq2SeqTraining:
-    """A model and its sentence pairs, packed into the rows of batches over a mesh."""
-
-    def __init__(
-        self,
-        config: Any,  # the Experiment
-        mesh: jax.sharding.Mesh,
-        task: Seq2Seq,
-        batches: TrainingBatches,
-        validation: EvaluationBatches,
-        validation_source: PairSource,
-        data_id: str,
-    ):
-        self.training = config.training
-        self.mesh = mesh
-        self.task = task
-        self.batches = batches
-        self.validation = validation
-        self.validation_source = validation_source
-        self.data_id = data_id
-        self.num_tokens = batches.packed.num_tokens
-        pairs = batches.packed.pairs
-        flops = find_family(config.model.family).flops
-        lengths = pairs.source_lengths, pairs.target_lengths
-        self.flops = float(flops(config.model, sizes_of(config, task.tokenizers), *lengths).sum())
-
-    def batch(self, number: int) -> tuple[Batch, int]:
-        rows = self.batches.rows(number)
-        batch = distribute(self.batches.packed.batch, rows, split_rows(self.mesh, axis=1))
-        return batch, self.batches.packed.num_tokens_of(rows)
-
-    def make_step(self, optimizer):
-        return make_train_step(self.task.model, optimizer, self.training, self.mesh)
-
-    def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
-        nll_step = make_nll_step(self.task.model, self.mesh)
-        batch = next(self._validation_batches())
-        self.nll_step = nll_step.lower(state.params, state.extra, batch).compile()
-        mean_nll([self.nll_step(state.params, state.extra, batch)])
-        programs = {"validation step": self.nll_step}
-        if self.training.full_validation_every:
-            variables = state.params, state.extra
-            programs |= self.task.prepare(variables, self.validation_source)
-        return programs
-
-    def validate(
-        self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], Examples]:
-        losses = []
-        for batch in self._validation_batches():
-            check()
-            losses.append(self.nll_step(state.params, state.extra, batch))
-        found = {"nll": mean_nll(losses)}
-        if not full:
-            return found, Examples()
-        sources, references = map(list, zip(*self.validation_source.pairs(), strict=True))
-        hypotheses = self.task.translate(state.params, state.extra, sources, check)
-        variables = state.params, state.extra
-        texts = sources, references, hypotheses
-        found |= self.task.validation_scores(variables, "validation", *texts)
-        turn = int(state.step) // self.training.checkpoint_every
-        shown = _examples(*([lines[turn % len(lines)]] for lines in texts))
-        return found, Examples(shown)
-
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
-        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
-
-    def examples(self, number: int) -> list[dict[str, Any]]:
-        packed, tokenizers = self.batches.packed, self.task.tokenizers
-        return [
-            {
-                "pair": int(i),
-                "source": tokenizers.source.decode(packed.pairs.source(i).tolist()),
-                "target": tokenizers.target.decode(packed.pairs.target(i).tolist()),
-            }
-            for i in packed.pairs_of(self.batches.rows(number))
-        ]
-
-    def facts(self) -> Facts:
-        pairs, counts = self.batches.packed.pairs, {}
-        counts["training pairs"] = pairs.report["total"]
-        for why in DROPPED:
-            counts[f"dropped: {why.replace('_', ' ')}"] = pairs.report[why]
-        counts["kept"] = len(pairs)
-        counts["validation pairs"] = len(self.validation.packed.pairs)
-        sides = {"source": pairs.source_tokens, "target": pairs.target_tokens}
-        for (side, tokens), tokenizer in zip(sides.items(), self.task.tokenizers, strict=True):
-            counts[f"{side} vocabulary"] = tokenizer.vocab_size
-            counts[f"{side} tokens"] = len(tokens)
-            counts[f"unknown {side} tokens"] = int(np.count_nonzero(tokens == UNK))
-        lengths = {"source": pairs.source_lengths, "target": pairs.target_lengths}
-        return Facts(
-            counts,
-            {
-                f"tokens of a {side} sentence, EOS included": np.bincount(x).tolist()
-                for side, x in lengths.items()
-            },
-        )
-
-    def _validation_batches(self) -> Iterator[Batch]:
-        for number in range(len(self.validation)):
-            rows = self.validation.rows(number)
-            yield distribute(self.validation.packed.batch, rows, split_rows(self.mesh, axis=0))
-
-
-def sizes_of(config: Any, tokenizers: Tokenizers) -> Sizes:
-    """What data and vocabularies say of a model's sizes."""
-    limits = config.data.max_source_length, config.data.max_target_length
-    return Sizes(*tokenizers.vocab_sizes, tokenizers.joint, *limits)
 
 
 def prepare(
@@ -306,9 +204,13 @@ def prepare(
         limits = data.max_source_length, data.max_target_length
         folder = Path(data.data_dir).expanduser() / "token_cache"
         sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
-        pairs = token_cache(source, tokenizers, folder, *limits, *sampling)
+        cut = kind.source_cut(data)
+        pairs = token_cache(source, tokenizers, folder, *limits, *sampling, source_cut=cut)
         print(f"data     {pairs.summary}", flush=True)
-        validation_pairs = token_cache(validation_source, tokenizers, folder, None, None)
+        validation_pairs = token_cache(
+            validation_source, tokenizers, folder, None, None, source_cut=cut
+        )
+        kind.check_pairs(data, pairs, validation_pairs)
 
     # 2. Rows and batches.
     lengths = pairs.source_lengths, pairs.target_lengths
@@ -354,9 +256,10 @@ def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
     return type(first)(first.data, first.tokenizers, model, first.translator.config, data_mesh())
 
 
-def content_sha256(data: DataConfig, split: str) -> str:
-    """See Task; split "train" is all that training sees."""
-    source = training_source(data) if split == "train" else open_source(data, split)
+def content_sha256(data: Any, split: str, kind: type[Seq2Seq] = Seq2Seq) -> str:
+    """See Task; kind as in `prepare`."""
+    is_train = split == "train"
+    source = kind.training_source(data) if is_train else kind.open_source(data, split)
     content = hashlib.sha256()
     for pair in source.pairs():
         content.update(f"{pair[0]}\n{pair[1]}\n".encode(errors="surrogatepass"))
@@ -367,10 +270,6 @@ def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, di
     """See Task."""
     references = [reference for _, reference in open_source(data, split).pairs()]
     return scores.corpus_scores(hypotheses, references, **_kind_of_text(data))
-
-
-def _examples(sources: list[str], references: list[str], hypotheses: list[str]) -> str:
-    return examples({"source": sources, "reference": references, "translation": hypotheses})
 
 
 def score_test_set(

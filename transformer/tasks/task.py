@@ -20,8 +20,8 @@ from transformer.training.step import TrainState
 
 # Modules of transformer.tasks; each has a TASK.
 TASKS = (
-    *("seq2seq", "transduction", "question_answering", "masked_lm", "classification"),
-    *("parsing", "images"),
+    *("seq2seq", "transduction", "question_answering", "summarization", "language_model"),
+    *("masked_lm", "classification", "parsing", "images"),
 )
 
 

@@ -25,6 +25,8 @@ FORCED_DEFINITION = "{} after the true tokens before it (teacher forcing)"
 class Transduction(seq2seq.Seq2Seq):
     """A model with its vocabularies: it transduces, and counts what is right."""
 
+    long_lines = "whole"
+
     @staticmethod
     def check_data(data: DataConfig) -> None:
         del data  # any text will do

@@ -65,7 +65,9 @@ class Monitor:
     def add(self, step: int, metrics: StepMetrics) -> BadUpdate | None:
         """Looks at the update that followed `step` others; returns it if it was bad."""
         skipped = bool(metrics.skipped)
-        loss = float(metrics.loss) / max(int(metrics.tokens), 1)
+        # Named parts, such as the loss of a source, need not grow with the number of these tokens.
+        loss = float(metrics.loss) - sum(map(float, metrics.terms.values()))
+        loss /= max(int(metrics.tokens), 1)
         self.skipped += skipped
         rise = self.config.max_loss_rise
         is_high = rise > 0 and self.average is not None and loss > self.average + rise

@@ -9,11 +9,13 @@ import contextlib
 import difflib
 import importlib.resources.abc
 import io
+import os
 import re
 import sys
 import types
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import IO
 
 import tensorflow_datasets as tfds
 from absl import logging
@@ -32,6 +34,7 @@ except ModuleNotFoundError:
 _OURS = ("algorithmic", "babi", "grammar_en_de", "multi30k", "tatoeba_zh")
 _FROM_FOLDERS = ("babi", "multi30k", "tatoeba_zh")  # read raw_dir
 _LABELLED = ("glue", "super_glue")  # texts with classes
+_SUMMARIES = ("cnn_dailymail", "gigaword", "scientific_papers", "xsum")
 # For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
     *(f"wmt{year}_translate" for year in range(13, 20)),
@@ -60,9 +63,11 @@ def get_builder(
         raise UserError(f"unknown dataset {name!r}; {nearest}")
     if len(configs) > 1 and not config:  # TFDS would take the first, Czech for WMT 2014
         raise UserError(f"dataset {name!r} needs a config; choose one of {', '.join(configs)}")
-    if raw_dir and dataset not in _FROM_FOLDERS:
+    is_manual = bool(cls.MANUAL_DOWNLOAD_INSTRUCTIONS)  # TFDS does not download it all
+    if raw_dir and dataset not in _FROM_FOLDERS and not is_manual:
         raise UserError(f"dataset {name!r} does not read raw_dir ({raw_dir}); leave it unset")
-    given = {key: value for key, value in (("config", config), ("raw_dir", raw_dir)) if value}
+    folder = None if is_manual else raw_dir
+    given = {key: value for key, value in (("config", config), ("raw_dir", folder)) if value}
     try:
         with _quiet():
             return cls(**given, data_dir=data_dir, file_format="array_record")
@@ -75,8 +80,10 @@ def get_builder(
         ) from error
 
 
-def prepare(builder: tfds.core.DatasetBuilder) -> None:
+def prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None = None) -> None:
     """Downloads the dataset and writes it to disk, if it is not there already.
+
+    raw_dir: where the user has what TFDS cannot download.
 
     Several processes may call this for one data_dir: one works, the others wait.
     Without a network TFDS tries for about three minutes.
@@ -88,7 +95,7 @@ def prepare(builder: tfds.core.DatasetBuilder) -> None:
         # One lock for all datasets: they share the folder of the downloads.
         with lock_file(root / "prepare.lock", wait=True):
             if not _is_prepared(builder):
-                _download_and_prepare(builder)
+                _download_and_prepare(builder, raw_dir)
     if not builder.info.splits:  # another process has prepared it since builder was made
         builder.info.read_from_directory(builder.data_dir)
 
@@ -99,7 +106,9 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
 
     if dataset in _LABELLED:
         import tensorflow_datasets.text
-    if dataset not in (*_OURS, *_TRANSLATION, *_LABELLED):
+    if dataset in _SUMMARIES:
+        import tensorflow_datasets.summarization
+    if dataset not in (*_OURS, *_TRANSLATION, *_LABELLED, *_SUMMARIES):
         import tensorflow_datasets.image_classification  # noqa: F401
     import transformer.data.datasets.algorithmic
     import transformer.data.datasets.babi
@@ -110,7 +119,7 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     try:
         return tfds.builder_cls(dataset)
     except ValueError as error:  # DatasetNotFoundError, with a list of 200 names
-        nearest = _nearest(dataset, (*_OURS, *_TRANSLATION))
+        nearest = _nearest(dataset, (*_OURS, *_TRANSLATION, *_SUMMARIES))
         raise UserError(f"unknown dataset {dataset!r}; {nearest}") from error
 
 
@@ -124,7 +133,7 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
         return builder.is_prepared()
 
 
-def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
+def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None) -> None:
     from urllib.error import URLError
 
     # requests comes with TFDS, which downloads with it (and by FTP with urllib).
@@ -153,8 +162,11 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
     replace_tensorflow(builder)
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
-        with signs_of_life(f"preparing {name}", lambda: _downloaded(downloads)), _quiet():
-            builder.download_and_prepare()
+        told = signs_of_life(f"preparing {name}", lambda: _downloaded(downloads))
+        with told, _quiet(), _without_tensorflow(builder):
+            given = raw_dir if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else None
+            by_hand = tfds.download.DownloadConfig(manual_dir=given) if given else None
+            builder.download_and_prepare(download_config=by_hand)
     except NonMatchingChecksumError as error:
         raise UserError(
             f"a download of {name} was damaged, or has changed: {_first_line(error)} "
@@ -173,9 +185,31 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder) -> None:
             "data.data_dir"
         ) from error
     except AssertionError as error:
-        if "manually download" not in str(error):
+        if not re.search("manually download|Manual directory", str(error)):
             raise
-        raise UserError(f"{name} is not complete: {_first_line(error)}") from error
+        where = " (give its folder as data.raw_dir)" if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else ""
+        raise UserError(f"{name} is not complete{where}: {_first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _without_tensorflow(builder: tfds.core.DatasetBuilder) -> Iterator[None]:
+    """Some builders read their files with functions of TensorFlow; here they are Python's."""
+    module = sys.modules[type(builder).__module__]
+    if not hasattr(module, "tf"):
+        yield
+        return
+    gfile = {"GFile": _open_utf8, "listdir": os.listdir, "exists": os.path.exists}
+    io = types.SimpleNamespace(gfile=types.SimpleNamespace(**gfile))
+    lazy, module.tf = module.tf, types.SimpleNamespace(io=io)
+    try:
+        yield
+    finally:
+        module.tf = lazy
+
+
+def _open_utf8(path: str | os.PathLike, mode: str = "r") -> IO[str]:
+    # TensorFlow ends lines at line feeds alone.
+    return open(path, mode, encoding="utf-8", errors="replace", newline="\n")
 
 
 def _downloaded(folder: Path) -> str:

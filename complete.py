@@ -1,0 +1,55 @@
+"""Continues prompts with a language model.
+
+    python complete.py --workdir=runs/lm --prompt="It was a" --samples=3
+    python complete.py --workdir=runs/lm --input=prompts.txt --temperature=0.7 --top_p=0.9
+
+A prompt is a line; an empty one lets the model begin as it likes. Each output is a line, the prompt
+included. The config's decoding section says how; its flags override that: --temperature=0 searches
+for the most probable text instead of sampling, and other numbers for --seed give other samples.
+"""
+
+if __name__ == "__main__":
+    from transformer.system.startup import be_quiet_when_interrupted, use_huge_pages
+
+    be_quiet_when_interrupted()
+    use_huge_pages()  # before JAX is imported
+
+import os
+import sys
+
+from absl import flags
+
+from transformer.data.text_files import read_lines
+from transformer.runs import cli, restore
+from transformer.system import distributed
+from transformer.system.errors import UserError
+
+restore_model = restore.define_flags()
+flags.adopt_module_key_flags(restore)  # for --help
+PROMPT = flags.DEFINE_string("prompt", None, "How the text begins; empty: as the model likes.")
+INPUT = flags.DEFINE_string("input", None, "UTF-8 text, or .gz, a prompt a line.")
+SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", lower_bound=1)
+
+
+def main() -> None:
+    if distributed.job() is not None:
+        raise UserError("complete.py works in one process; start it once, without srun or mpirun")
+    if (PROMPT.value is None) == (INPUT.value is None):
+        raise UserError("give --prompt or --input, and not both")
+    prompts = [PROMPT.value]
+    if INPUT.value is not None:
+        prompts = list(read_lines(os.path.expanduser(INPUT.value)))
+    model = restore_model()
+    if model.config.task.name != "language_model":
+        raise UserError(
+            f"{model.workdir} is a run of the task {model.config.task.name}; give the --workdir of "
+            "a language model"
+        )
+    asked = model.task.search(model.params, model.extra, prompts, nbest=SAMPLES.value)
+    for found in asked:
+        for text in found:
+            sys.stdout.write(f"{text.text}\n")
+
+
+if __name__ == "__main__":
+    cli.run(main)

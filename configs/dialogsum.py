@@ -1,0 +1,46 @@
+"""DialogSum: summaries of 12,460 dialogues, with an encoder-decoder (T-ED) on a CPU.
+
+    pip install -r requirements-summarization.txt
+    python train.py --config=configs/dialogsum.py --workdir=runs/dialogsum \
+        --config.data.train_file=dialogsum.train.jsonl \
+        --config.data.validation_file=dialogsum.dev.jsonl
+    python evaluate.py --workdir=runs/dialogsum --split=validation
+
+Sized for 90 minutes of two cores. Not yet trained here. The files are those of the data set's
+authors (Chen et al. 2021). With a test file, evaluate its three summaries:
+--config.data.test_file=dialogsum.test.jsonl.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import summarization
+
+
+def get_config() -> ConfigDict:
+    config = summarization.get_config()
+    with config.unlocked():
+        config.data.dataset = None
+    config.data.document_field = "dialogue"
+    config.data.summary_field = "summary"
+    config.data.test_summary_fields = "summary1, summary2, summary3"
+    config.data.max_source_length = 512
+    config.data.max_target_length = 96
+    config.tokenizer.vocab_size = 8000
+    config.model.num_encoder_layers = 3
+    config.model.num_decoder_layers = 3
+    config.model.d_model = 192
+    config.model.d_ff = 768
+    config.model.num_heads = 4
+    config.model.dropout = 0.2
+    config.optimizer.schedule = "inverse_sqrt"
+    config.optimizer.peak_learning_rate = 2e-3
+    config.optimizer.warmup_steps = 400
+    config.training.tokens_per_update = 4096
+    config.training.steps = 6000
+    config.training.log_every = 50
+    config.training.checkpoint_every = 500
+    config.training.full_validation_every = 1000
+    config.training.best_metric = "nll"
+    config.training.patience = 4
+    config.decoding.max_length = 96
+    return config

@@ -1,0 +1,19 @@
+"""DialogSum with local and memory-compressed attention (T-DMCA), as configs/dialogsum_decoder.py.
+
+    python train.py --config=configs/dialogsum_dmca.py --workdir=runs/dialogsum_dmca \
+        --config.data.train_file=dialogsum.train.jsonl \
+        --config.data.validation_file=dialogsum.dev.jsonl
+
+Sized for 90 minutes of two cores. Not yet trained here.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import dialogsum_decoder
+
+
+def get_config() -> ConfigDict:
+    config = dialogsum_decoder.get_config()
+    config.model.layers = "LMLML"
+    config.model.block_length = 64  # a dialogue has two or three blocks of 256
+    return config

@@ -1,0 +1,58 @@
+"""A decoder-only language model on plain text.
+
+    python train.py --config=configs/lm.py --workdir=runs/lm \
+        --config.data.train_text='books/*.txt.gz' --config.data.validation_text=held_out.txt
+    python complete.py --workdir=runs/lm --prompt="It was a" --temperature=0.8
+
+Sized for 90 minutes of two cores. Not yet trained here. docs/language-models.md explains it.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from configs import base, t_dmca
+
+
+def get_config() -> ConfigDict:
+    config = base.get_config()
+    with config.unlocked():
+        config.task.name = "language_model"
+        config.data = get_data()
+        config.model = t_dmca.get_model()
+    config.tokenizer.vocab_size = 8000
+    config.model.layers = "FFFF"
+    config.model.loss_over = "target"  # which is all of the text
+    config.model.d_model = 256
+    config.model.d_ff = 1024
+    config.model.num_heads = 4
+    config.model.norm = "pre"
+    config.optimizer.schedule = "cosine"
+    config.optimizer.peak_learning_rate = 2e-3
+    config.optimizer.warmup_steps = 300
+    config.optimizer.decay_steps = 6000
+    config.optimizer.max_grad_norm = 1.0
+    config.training.steps = 6000
+    config.training.tokens_per_update = 2048
+    config.training.label_smoothing = 0.0
+    config.training.log_every = 50
+    config.training.checkpoint_every = 500
+    config.training.full_validation_every = 0
+    config.training.best_metric = "nll"
+    config.decoding.beam_size = 1
+    config.decoding.max_extra_length = 100  # tokens of a prompt and what is written after it
+    config.decoding.temperature = 1.0  # sample
+    return config
+
+
+def get_data() -> ConfigDict:
+    data = ConfigDict()
+    # Text files, plain or .gz, UTF-8: lines of text, an empty line between documents. Several with
+    # commas between them, or patterns such as books/*.gz.
+    data.train_text = placeholder(str)
+    data.validation_text = placeholder(str)
+    data.test_text = placeholder(str)
+    # Of a window, in tokens. Documents are cut into windows, which do not overlap.
+    data.max_length = 256
+    # The ends of documents share a row. False: one window a row.
+    data.packing = True
+    return data

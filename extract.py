@@ -1,0 +1,40 @@
+"""Ranks paragraphs about titles by tf-idf, and writes documents to summarise as JSON lines.
+
+    python extract.py --input=articles --output=train.jsonl --max_words=8000
+
+`articles` has a folder for each article, with title.txt, summary.txt (if there is one) and any
+number of other .txt files, whose paragraphs are separated by empty lines. A line of the output is
+{"name": ..., "title": ..., "document": ..., "summary": ...}; data.train_file takes it.
+"""
+
+import json
+from pathlib import Path
+
+from absl import flags
+
+from transformer.data.extraction import extract, read_articles
+from transformer.runs import cli
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+
+INPUT = flags.DEFINE_string("input", None, "A folder with a folder for each article.")
+OUTPUT = flags.DEFINE_string("output", None, "The JSON lines to write.")
+MAX_WORDS = flags.DEFINE_integer(
+    "max_words", 8000, "Words of a document, its title included.", lower_bound=1
+)
+
+
+def main() -> None:
+    if INPUT.value is None or OUTPUT.value is None:
+        raise UserError("--input or --output is missing; give both")
+    lines = []
+    for article in read_articles(Path(INPUT.value).expanduser()):
+        document = extract(article.title, article.paragraphs, MAX_WORDS.value)
+        record = {"name": article.name, "title": article.title, "document": document}
+        lines.append(json.dumps(record | {"summary": article.summary}, ensure_ascii=False) + "\n")
+    write_atomically(Path(OUTPUT.value).expanduser(), "".join(lines))
+    print(f"{len(lines)} documents in {OUTPUT.value}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

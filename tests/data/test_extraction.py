@@ -1,0 +1,58 @@
+import json
+import math
+
+import pytest
+from scripts import assert_refused, run, succeeded
+
+from transformer.data.extraction import extract, read_articles, scores
+from transformer.system.errors import UserError
+
+PARAGRAPHS = ["The Red Barn is red.", "A barn.", "Nothing of it.", "Red wine, red roses, red."]
+
+
+def test_scores():
+    """red: in 2 of 4 paragraphs; barn: in 2 of 4; the, in one, is a word of the title, too."""
+    half, quarter = math.log(2), math.log(4)
+    found = scores("The red barn", PARAGRAPHS)
+    assert found == pytest.approx([3 * half + quarter, half, 0, 3 * half])
+
+
+def test_the_best_paragraphs_come_first():
+    text = extract("The red barn", PARAGRAPHS, max_words=100)
+    order = [text.index(PARAGRAPHS[i]) for i in (0, 3, 1, 2)]
+    assert text.startswith("The red barn The Red Barn")
+    assert order == sorted(order)
+    assert extract("The red barn", PARAGRAPHS, max_words=5) == "The red barn The Red"
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / f"{name}.txt").write_text(text)
+
+
+def test_the_command(tmp_path):
+    files = dict(title="A barn\n", summary="It is red.\n", one="x y\nz\n\nbarn\n", two="q")
+    write(tmp_path / "in/b", **files)
+    write(tmp_path / "in/a", title="Rain", one="rain\n\nsun")
+    options = "--input=in", "--output=out.jsonl", "--max_words=4"
+    succeeded(run("extract.py", *options, cwd=tmp_path))
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert lines == [
+        {"name": "a", "title": "Rain", "document": "Rain rain sun", "summary": ""},
+        {"name": "b", "title": "A barn", "document": "A barn barn x", "summary": "It is red."},
+    ]
+    write(tmp_path / "in/c", one="x")
+    assert_refused(run("extract.py", *options, cwd=tmp_path), "in/c has no title.txt; add it")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [({"title": " \n", "x": "y"}, r"title\.txt is empty"), ({"title": "x"}, "has no texts about")],
+)
+def test_bad_folders(files, message, tmp_path):
+    write(tmp_path / "a", **files)
+    with pytest.raises(UserError, match=message):
+        list(read_articles(tmp_path))
+    with pytest.raises(UserError, match="no folders"):
+        list(read_articles(tmp_path / "a"))

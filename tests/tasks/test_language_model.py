@@ -1,0 +1,89 @@
+"""A language model, from text files to samples."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scripts import ROOT, assert_refused, metrics, run, succeeded
+
+from transformer.data.plain_text import windows
+from transformer.data.vocabulary import EOS
+
+TEXT = "one two three.\nfour five.\n\nsix seven one two.\n" * 20
+FIELDS = {
+    **{f"data.{split}_text": "text.txt" for split in ("train", "validation", "test")},
+    "data.max_length": 11,
+    "tokenizer.vocab_size": 290,
+    "model.d_model": 8,
+    "model.d_ff": 11,
+    "model.layers": "FL",
+    "training.steps": 2,
+    "training.log_every": 2,
+    "training.tokens_per_update": 100,
+    "training.checkpoint_every": 2,
+    "decoding.max_extra_length": 25,
+}
+
+
+class Letters:
+    """A letter is a token."""
+
+    vocab_size = 300
+
+    def encode_batch(self, texts, num_threads):
+        return [list(map(ord, text)) for text in texts]
+
+
+def test_windows(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("abc\nd\n\né\n")
+    found = windows([str(path)], Letters(), 4)
+    letters = ["abc ", ["d", EOS], ["é", EOS]]
+    for i, expected in enumerate(letters):
+        ids = [x if x == EOS else ord(x) for x in expected]
+        np.testing.assert_array_equal(found.pairs.target(i), ids)
+        np.testing.assert_array_equal(found.pairs.source(i), [EOS])
+    assert (len(found.pairs), found.num_documents, found.num_bytes) == (3, 2, 7)
+
+
+def train(folder, **changes):
+    fields = FIELDS | {name.replace("_", ".", 1): value for name, value in changes.items()}
+    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+    config = f"--config={ROOT / 'configs/lm.py'}"
+    return run("train.py", config, *overrides, "--workdir=run", cwd=folder)
+
+
+def test_it_trains_and_samples(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    succeeded(train(tmp_path))
+    succeeded(run("evaluate.py", "--workdir=run", cwd=tmp_path))
+    scores = json.loads((tmp_path / "run/eval/test/scores.json").read_text())
+    assert scores["perplexity"]["score"] == pytest.approx(math.exp(scores["nll"]["score"]))
+    final = metrics(tmp_path / "run")[-1]
+    for name in ("nll", "byte_perplexity", "bits_per_byte"):
+        assert scores[name]["score"] == pytest.approx(final[f"eval/validation/{name}"], rel=1e-4)
+
+    def generate(*flags):
+        return run("complete.py", "--workdir=run", *flags, cwd=tmp_path)
+
+    lines = (
+        succeeded(generate("--prompt=one two", "--samples=3"))
+        .out.decode()
+        .removesuffix("\n")
+        .split("\n")
+    )
+    assert len(lines) == 3
+    assert all(line.startswith("one two") for line in lines)
+    assert len(set(lines)) == 3
+    assert succeeded(generate("--prompt=", "--temperature=0", "--top_k=0")).out
+    assert_refused(generate(), "give --prompt or --input")
+    assert_refused(generate(f"--prompt={'one ' * 30}"), "the prefix of sentence 1 of 1 has")
+    translated = run("translate.py", "--workdir=run", "--prefixes", cwd=tmp_path, stdin=b"a\tb\n")
+    assert_refused(translated, "a prompt is a prefix already")
+
+
+def test_bad_input(tmp_path):
+    assert_refused(train(tmp_path), "data.train_text: there is no file text.txt")
+    (tmp_path / "text.txt").write_text("\n\n")
+    assert_refused(train(tmp_path), "text.txt hold no text")

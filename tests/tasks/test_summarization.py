@@ -1,0 +1,80 @@
+"""From JSON lines to ROUGE, by the commands."""
+
+import json
+
+import pytest
+from scripts import ROOT, assert_refused, metrics, run, succeeded, write_toy
+
+FIELDS = {
+    "data.train_file": "train.jsonl",
+    "data.validation_file": "dev.jsonl",
+    "data.test_file": "dev.jsonl",
+    "data.test_summary_fields": "summary, other",
+    "data.data_dir": "data",
+    "data.max_source_length": 8,
+    "data.max_target_length": 40,
+    "tokenizer.vocab_size": 300,
+    "model.d_model": 8,
+    "model.d_ff": 11,
+    "model.layers": "LM",
+    "optimizer.warmup_steps": 5,
+    "training.steps": 2,
+    "training.tokens_per_update": 200,
+    "training.checkpoint_every": 2,
+    "training.full_validation_every": 2,
+    "training.best_metric": "rouge1",
+    "decoding.beam_size": 2,
+    "decoding.max_length": 6,
+}
+
+
+def train(tmp_path, **changes):
+    fields = FIELDS | {name.replace("_", ".", 1): value for name, value in changes.items()}
+    config = f"--config={ROOT / 'configs/dialogsum_dmca.py'}"
+    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
+    return run("train.py", config, *overrides, "--workdir=run", cwd=tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_toy(tmp_path, train=60, validation=4, test=4)
+    for name, split in (("train", "train"), ("dev", "test")):
+        sides = [(tmp_path / f"{split}.{x}").read_text().splitlines() for x in ("en", "de")]
+        lines = [
+            json.dumps({"dialogue": f"{a}\n<s> one two three", "summary": b, "other": a})
+            for a, b in zip(*sides, strict=True)
+        ]
+        lines.append(json.dumps({"dialogue": "one", "summary": "", "other": ""}))
+        lines.append(json.dumps({"dialogue": "one", "summary": "eins", "other": "a"}))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_it_trains_and_is_scored(folder):
+    out = succeeded(train(folder)).out.decode()
+    assert "61 of 62 pairs; dropped: 1 empty, 0 source too long" in out
+    assert "sources cut: 60" in out
+    assert "of 6 documents have more than 8 tokens (cut)" in out
+    final = metrics(folder / "run")[-1]
+    assert {"eval/validation/rougeLsum", "eval/validation/repeated_trigrams"} <= final.keys()
+    succeeded(run("evaluate.py", "--workdir=run", "--split=validation,test", cwd=folder))
+    scores = json.loads((folder / "run/eval/validation/scores.json").read_text())
+    assert scores["rouge1"]["score"] == pytest.approx(final["eval/validation/rouge1"])
+    scores = json.loads((folder / "run/eval/test/scores.json").read_text())
+    assert scores["rouge2_best_unstemmed"]["signature"].startswith("rouge-score")
+    assert scores["long_documents"]["score"] == 4
+    assert scores["empty_references"]["score"] == 2
+    assert (folder / "run/eval/test/references.2.txt").read_text().count("\n") == 6
+    summaries = run("translate.py", "--workdir=run", cwd=folder, stdin=b"one two three four five\n")
+    assert b"\n" in succeeded(summaries).out
+    assert "it is cut there" in summaries.err
+
+
+def test_long_documents_are_refused(folder):
+    refused = train(folder, data_long_documents="refuse")
+    assert_refused(refused, "60 of 62 documents of train have more than data.max_source_length = 8")
+    assert not (folder / "run").exists()
+
+
+def test_two_vocabularies_are_refused(folder):
+    assert_refused(train(folder, tokenizer_joint=False), "set tokenizer.joint to True")

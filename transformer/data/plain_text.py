@@ -1,0 +1,124 @@
+"""Text files for a language model: documents as token ids, cut into windows of one length."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer.data.documents import read_documents, text_files, text_sha256
+from transformer.data.sources import SPLITS, Pair, PairSource
+from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
+from transformer.data.vocabulary import EOS, Tokenizer
+from transformer.system.errors import UserError, check_range, setting
+
+_BLOCK = 500  # documents that are tokenised at once
+
+
+def _place():
+    """A field that says where data lie. They may move: what they hold is known by its hash."""
+    return setting(may_change=True, recorded=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageData:
+    """The data section; see configs/lm.py."""
+
+    train_text: str | None = _place()
+    validation_text: str | None = _place()
+    test_text: str | None = _place()
+    max_length: int
+    packing: bool
+
+    def __post_init__(self):
+        check_range(self, "data", "max_length", 2)
+
+    @property
+    def max_source_length(self) -> int:
+        """Of a prompt, to the commands that translate."""
+        return self.max_length
+
+    @property
+    def max_target_length(self) -> int:
+        return self.max_length
+
+    def files(self, split: str) -> list[str]:
+        """The text files of a split; UserError if there are none."""
+        if split not in SPLITS:
+            raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
+        patterns = getattr(self, f"{split}_text")
+        if not patterns:
+            raise UserError(f"no text for the {split} split; give data.{split}_text")
+        return text_files(patterns, f"data.{split}_text")
+
+
+class Lines(PairSource):
+    """The lines of text files, each the target of an empty source; empty lines are left out."""
+
+    def __init__(self, files: list[str]):
+        self._files = files
+        self.fingerprint = text_sha256(files)
+        self._len = sum(1 for _ in self.pairs())
+        if not self._len:
+            raise UserError(f"{', '.join(files)} hold no text; give files with lines of text")
+
+    def __len__(self) -> int:
+        return self._len
+
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        chunk = []
+        for document in read_documents(self._files):
+            for line in document:
+                chunk.append(("", line))
+                if len(chunk) == size:
+                    yield chunk
+                    chunk = []
+        if chunk:
+            yield chunk
+
+    def describe(self) -> str:
+        return f"{self._len:,} lines of {', '.join(self._files)}"
+
+
+class Windows(NamedTuple):
+    """Windows as pairs whose source is EOS alone, and how large the text is that they hold."""
+
+    pairs: TokenizedPairs
+    num_documents: int
+    num_bytes: int  # UTF-8, with one space between the lines of a document
+
+
+def windows(files: list[str], tokenizer: Tokenizer, length: int) -> Windows:
+    """The documents' tokens, EOS after each document, in windows of at most `length` tokens.
+
+    Windows do not overlap, and none holds parts of two documents.
+    """
+    dtype = token_dtype(tokenizer.vocab_size)
+    parts, lengths, texts, num_documents, num_bytes = [], [], [], 0, 0
+
+    def flush() -> None:
+        for tokens in tokenizer.encode_batch(texts, num_threads=-1):
+            tokens = np.asarray([*tokens, EOS], dtype)
+            parts.append(tokens)
+            whole, rest = divmod(len(tokens), length)
+            lengths.extend(whole * [length] + ([rest] if rest else []))
+        texts.clear()
+
+    for document in read_documents(files):
+        texts.append(" ".join(document))
+        num_documents += 1
+        num_bytes += len(texts[-1].encode(errors="replace"))
+        if len(texts) == _BLOCK:
+            flush()
+    flush()
+    if not parts:
+        raise UserError(f"{', '.join(files)} hold no text; give files with lines of text")
+    count = len(lengths)
+    pairs = TokenizedPairs(
+        source_tokens=np.full(count, EOS, dtype),
+        source_offsets=np.arange(count + 1),
+        target_tokens=np.concatenate(parts),
+        target_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        report={**dict.fromkeys(COUNTED, 0), "pairs": count, "total": count},
+    )
+    return Windows(pairs, num_documents, num_bytes)

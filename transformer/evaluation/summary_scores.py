@@ -1,0 +1,118 @@
+"""Scores of summaries: ROUGE, and what a summary is like (length, repetition, copying).
+
+ROUGE is F1, in per cent, of the package rouge-score. With several references it is the mean over
+them; `..._best` is that of the best reference of each document.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version
+from statistics import mean
+
+from transformer.system.errors import UserError
+from transformer.system.packages import optional_module
+
+REQUIREMENTS = "requirements-summarization.txt"
+KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_WORD = re.compile(r"\w+")
+N = 3  # of the n-grams that are repeated or copied
+
+DEFINITIONS = {
+    "length": "mean words of a summary",
+    "reference_length": "mean words of a reference",
+    "repeated_trigrams": "per cent of the summaries' trigrams that the same summary has had before",
+    "copied_trigrams": "per cent of the summaries' trigrams that their documents have",
+    "empty_summaries": "number of summaries without a word",
+    "empty_references": "number of references without a word; they count, as 0",
+}
+
+
+def check_package() -> None:
+    """Raises UserError if rouge-score is not installed."""
+    optional_module("rouge_score.rouge_scorer", REQUIREMENTS)
+
+
+def rouge(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], line_break: str, stemmer: bool
+) -> dict[str, dict]:
+    """`rouge1`, `rouge2`, `rougeL` and `rougeLsum`, each `{"score", "signature"}`.
+
+    references: lists as long as the hypotheses.
+    line_break: what parts the sentences that rougeLsum compares; if it is blank, they end at . ! ?
+      before a space.
+    """
+    scorer_module = optional_module("rouge_score.rouge_scorer", REQUIREMENTS)
+    if not hypotheses:
+        raise UserError("no summaries to score: check that the split is not empty")
+    scorer = scorer_module.RougeScorer(KINDS, use_stemmer=stemmer)
+    mark = line_break.strip()
+
+    def lines(text: str) -> str:
+        parts = text.split(mark) if mark else _SENTENCE_END.split(text)
+        return "\n".join(part.strip() for part in parts)
+
+    # By reference, by document.
+    found = [
+        [scorer.score(lines(r), lines(h)) for r, h in zip(column, hypotheses, strict=True)]
+        for column in references
+    ]
+    ends = f"at {mark!r}" if mark else "at .!? before a space"
+    signature = (
+        f"rouge-score {version('rouge-score')}, F1, {'with' if stemmer else 'no'} stemmer, "
+        f"sentences end {ends}, {len(references)} reference(s)"
+    )
+    scores = {}
+    for kind in KINDS:
+        f1 = [[score[kind].fmeasure for score in column] for column in found]
+        joined = {"": (mean(map(mean, f1)), "mean over references")}
+        if len(references) > 1:
+            joined["_best"] = (mean(map(max, zip(*f1))), "the best reference of each document")
+        for suffix, (score, how) in joined.items():
+            how = f", {how}" if len(references) > 1 else ""
+            scores[kind + suffix] = {"score": 100 * score, "signature": signature + how}
+    return scores
+
+
+def statistics(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> dict[str, dict]:
+    """What the summaries are like, each `{"score", "definition"}`; see DEFINITIONS."""
+    total = repeated = copied = 0
+    for source, hypothesis in zip(sources, hypotheses, strict=True):
+        grams = Counter(_grams(hypothesis))
+        in_source = set(_grams(source))
+        total += grams.total()
+        repeated += grams.total() - len(grams)
+        copied += sum(count for gram, count in grams.items() if gram in in_source)
+    words = [len(_words(text)) for text in hypotheses]
+    reference_words = [len(_words(text)) for column in references for text in column]
+    values = {
+        "length": mean(words),
+        "reference_length": mean(reference_words),
+        "repeated_trigrams": 100 * repeated / max(1, total),
+        "copied_trigrams": 100 * copied / max(1, total),
+        "empty_summaries": words.count(0),
+        "empty_references": reference_words.count(0),
+    }
+    return {
+        name: {"score": float(value), "definition": DEFINITIONS[name]}
+        for name, value in values.items()
+    }
+
+
+def lead(documents: Sequence[str], count: int, line_break: str) -> list[str]:
+    """The first sentences of each document: a baseline that is hard to beat."""
+    mark = line_break.strip()
+    parts = [text.split(mark) if mark else _SENTENCE_END.split(text) for text in documents]
+    return [" ".join(map(str.strip, sentences[:count])) for sentences in parts]
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _grams(text: str) -> list[tuple[str, ...]]:
+    words = _words(text)
+    return list(zip(*(words[i:] for i in range(N))))

@@ -1,0 +1,162 @@
+"""Documents to summaries, scored by ROUGE. The same training and search as `seq2seq`.
+
+Documents longer than the model takes are cut to data.max_source_length tokens, in training,
+validation and evaluation alike, or refused, as data.long_documents says.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from transformer.data.sources import PairSource
+from transformer.data.summaries import SummaryData, open_summaries, references
+from transformer.data.token_files import TokenizedPairs
+from transformer.decoding.programs import Variables
+from transformer.evaluation.summary_scores import check_package, rouge, statistics
+from transformer.system import distributed
+from transformer.system.errors import UserError
+from transformer.tasks import seq2seq
+from transformer.tasks.task import Metric
+
+PERPLEXITY = "per token of the (first) references, EOS included; other vocabularies have another"
+
+
+class Summarization(seq2seq.Seq2Seq):
+    """A model with its vocabularies: it summarises, and scores its summaries."""
+
+    def __init__(self, data: SummaryData, *others: Any):
+        super().__init__(data, *others)
+        self.long_lines = data.long_documents
+
+    open_source = staticmethod(open_summaries)
+
+    @staticmethod
+    def training_source(data: SummaryData) -> PairSource:
+        return open_summaries(data, "train")
+
+    @staticmethod
+    def source_cut(data: SummaryData) -> int | None:
+        return data.max_source_length if data.long_documents == "cut" else None
+
+    @staticmethod
+    def check_data(data: SummaryData) -> None:
+        del data
+        check_package()
+
+    @staticmethod
+    def check_pairs(data: SummaryData, *splits: TokenizedPairs) -> None:
+        if data.long_documents == "cut":
+            return
+        limit = data.max_source_length
+        for name, pairs in zip(("train", "validation"), splits, strict=True):
+            too_long = int((pairs.source_lengths > limit).sum()) + pairs.report["source_too_long"]
+            _refuse(too_long, pairs.report["total"], name, limit)
+
+    def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
+        print(f"data     validation: {self._count_long([s for s, _ in source.pairs()])}")
+        return super().prepare(variables, source)
+
+    def evaluate(self, params, extra, split, progress):
+        with distributed.first_alone():
+            sources = [source for source, _ in self.open_source(self.data, split).pairs()]
+        print(f"{split}: {self._count_long(sources)}", flush=True)
+        if self.data.long_documents == "refuse":
+            _refuse(self._num_long(sources), len(sources), split, self.data.max_source_length)
+        found = super().evaluate(params, extra, split, progress)
+        texts = dict(found.texts)
+        for number, column in enumerate(references(self.data, split)[1:], start=2):
+            texts[f"references.{number}"] = column
+        return found._replace(texts=texts)
+
+    def scores(
+        self,
+        variables: Variables,
+        split: str,
+        sources: Sequence[str],
+        references: Sequence[str],
+        hypotheses: Sequence[str],
+    ) -> dict[str, dict[str, Any]]:
+        pairs = self.translator.token_pairs(sources, references)
+        forced = self.translator.forced.decode(variables, *pairs)
+        if not distributed.is_first():
+            return {}
+        log_prob = sum(float(x.log_probs_T.sum(dtype="float64")) for x in forced)
+        nll = -log_prob / sum(len(x.log_probs_T) for x in forced)
+        perplexity = {"score": math.exp(nll), "definition": PERPLEXITY, "needs_model": True}
+        return text_scores(self.data, split, sources, hypotheses) | {
+            "perplexity": perplexity,
+            "long_documents": {
+                "score": float(self._num_long(sources)),
+                "definition": f"documents of more than {self.data.max_source_length} tokens, EOS "
+                f"included: {self.data.long_documents}",
+                "needs_model": True,
+            },
+        }
+
+    def validation_scores(
+        self,
+        variables: Variables,
+        split: str,
+        sources: Sequence[str],
+        references: Sequence[str],
+        hypotheses: Sequence[str],
+    ) -> dict[str, float]:
+        found = rouge(hypotheses, [references], self.data.line_break, stemmer=True)
+        found |= statistics(sources, hypotheses, [references])
+        return {name: found[name]["score"] for name in TASK.metrics if name != "nll"}
+
+    def _num_long(self, sources: Sequence[str]) -> int:
+        encoded = self.tokenizers.source.encode_batch(list(sources), num_threads=-1)
+        return sum(len(tokens) >= self.data.max_source_length for tokens in encoded)
+
+    def _count_long(self, sources: Sequence[str]) -> str:
+        return (
+            f"{self._num_long(sources):,} of {len(sources):,} documents have more than "
+            f"{self.data.max_source_length} tokens ({self.data.long_documents})"
+        )
+
+
+def _refuse(too_long: int, total: int, split: str, limit: int) -> None:
+    if too_long:
+        raise UserError(
+            f"{too_long} of {total} documents of {split} have more than data.max_source_length = "
+            f"{limit} tokens; raise it, or set data.long_documents to 'cut'"
+        )
+
+
+def text_scores(
+    data: SummaryData, split: str, sources: Sequence[str], hypotheses: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """What texts alone tell: ROUGE with the stemmer and without, and statistics."""
+    columns = references(data, split)
+    found = rouge(hypotheses, columns, data.line_break, stemmer=True)
+    plain = rouge(hypotheses, columns, data.line_break, stemmer=False)
+    found |= {f"{name}_unstemmed": score for name, score in plain.items()}
+    return found | statistics(sources, hypotheses, columns)
+
+
+def rescore(data: SummaryData, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
+    """See Task."""
+    sources = [source for source, _ in open_summaries(data, split).pairs()]
+    return text_scores(data, split, sources, hypotheses)
+
+
+TASK = seq2seq.TASK._replace(
+    sections=dict(seq2seq.TASK.sections) | {"data": SummaryData},
+    metrics={
+        "nll": Metric("lower"),
+        "rouge1": Metric("higher", full=True),
+        "rouge2": Metric("higher", full=True),
+        "rougeL": Metric("higher", full=True),
+        "rougeLsum": Metric("higher", full=True),
+        "repeated_trigrams": Metric("lower", full=True),
+    },
+    main_metric="rougeL",
+    prepare=functools.partial(seq2seq.prepare, kind=Summarization),
+    restore=functools.partial(seq2seq.restore, kind=Summarization),
+    content_sha256=functools.partial(seq2seq.content_sha256, kind=Summarization),
+    rescore=rescore,
+)
