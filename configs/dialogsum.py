@@ -1,13 +1,11 @@
 """DialogSum: summaries of 12,460 dialogues, with an encoder-decoder (T-ED) on a CPU.
 
     pip install -r requirements-summarization.txt
-    python train.py --config=configs/dialogsum.py --workdir=runs/dialogsum \
-        --config.data.train_file=dialogsum.train.jsonl \
-        --config.data.validation_file=dialogsum.dev.jsonl
+    python train.py --config=configs/dialogsum.py --workdir=runs/dialogsum
     python evaluate.py --workdir=runs/dialogsum --split=validation
 
 Sized for 90 minutes of two cores. Not yet trained here. The files are those of the data set's
-authors (Chen et al. 2021). With a test file, evaluate its three summaries:
+authors (Chen et al. 2021), in this folder; --config.data.train_file=FILE names another place. With a test file, evaluate its three summaries:
 --config.data.test_file=dialogsum.test.jsonl.
 """
 
@@ -20,10 +18,11 @@ def get_config() -> ConfigDict:
     config = summarization.get_config()
     with config.unlocked():
         config.data.dataset = None
+    config.data.train_file = "dialogsum.train.jsonl"
+    config.data.validation_file = "dialogsum.dev.jsonl"
     config.data.document_field = "dialogue"
     config.data.summary_field = "summary"
     config.data.test_summary_fields = "summary1, summary2, summary3"
-    config.data.max_source_length = 512
     config.data.max_target_length = 96
     config.tokenizer.vocab_size = 8000
     config.model.num_encoder_layers = 3

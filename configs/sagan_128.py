@@ -21,7 +21,6 @@ def get_config() -> ConfigDict:
     config.data.other_sizes = "resize"
     config.training.steps = 1_000_000
     config.training.tokens_per_update = 256
-    config.training.log_every = 100
     config.training.checkpoint_every = 5000
     config.training.full_validation_every = 25_000
     config.task.samples_every = 5000

@@ -33,9 +33,7 @@ def get_config() -> ConfigDict:
     config.training.steps = 12_000  # of the generator
     # Images: those of all steps of the discriminator in an update.
     config.training.tokens_per_update = 64
-    config.training.max_tokens_per_device = 0  # an update is not split: batch statistics
     config.training.label_smoothing = 0.0
-    config.training.log_every = 100
     config.training.checkpoint_every = 500
     config.training.full_validation_every = 1000  # generates images and measures fid_ours
     # Or discriminator_loss, which needs no classifier and tells little.

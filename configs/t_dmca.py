@@ -18,7 +18,6 @@ def get_config() -> ConfigDict:
     with config.unlocked():
         config.model = get_model()
     config.data.dataset = "scientific_papers/arxiv"
-    config.data.document_field = "article"
     config.data.summary_field = "abstract"
     config.data.max_source_length = 11_000
     config.data.max_target_length = 500

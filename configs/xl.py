@@ -18,7 +18,6 @@ def get_config() -> ConfigDict:
     config.model.num_decoder_layers = 8
     config.model.d_model = 2048
     config.model.d_ff = 8192
-    config.model.num_heads = 16  # of 128 each, the size at which attention's kernels are fastest
     config.model.norm = "pre"
     config.model.dropout = 0.1
     config.model.dtype = "bfloat16"
