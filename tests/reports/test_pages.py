@@ -13,12 +13,12 @@ from test_run_report import REFERENCES, write_run
 sys.path.insert(0, str(ROOT / "tests" / "exports"))
 from small_models import trained_model
 
+from transformer.reports.attention_page import attention_page
 from transformer.reports.pages import page as html_page
 from transformer.reports.pages import table, text, thumbnail
 from transformer.reports.run_report import page as report_page
 from transformer.reports.run_report import run_of
 from transformer.reports.toy_numbers import toy_steps
-from transformer.reports.visualize import attention_page
 from transformer.reports.walkthrough_page import walkthrough_page
 from transformer.streams.attention_maps import attention_of
 

@@ -41,7 +41,7 @@ class LayerConfig:
     norm_epsilon: float
     dtype: str
     kernels: str = setting(
-        may_change=True, recorded=False, architecture=False, default="plain"
+        may_change=True, architecture=False, default="plain"
     )  # which work directories of earlier commits lack
 
     def __post_init__(self):

@@ -53,7 +53,7 @@ def overrides_of(start: Mapping[str, Any], config: Experiment) -> dict[str, Any]
     """How a config differs from its file, as a start says.
 
     FILE stands for the name of a file, which means nothing elsewhere. The folders of the data,
-    data.data_dir and data.raw_dir, are left out.
+    data.data_dir and data.raw_dir, are left out, and so is the project of training.wandb.
     """
     recorded = experiment.fields_marked(config, "recorded", True)
     given = {name: value for name, value in start["overrides"].items() if recorded[name]}
@@ -61,7 +61,7 @@ def overrides_of(start: Mapping[str, Any], config: Experiment) -> dict[str, Any]
     files = [
         name
         for name, value in experiment.flat(config).items()
-        if not recorded[name] and isinstance(value, str) and not name.endswith("_dir")
+        if not recorded[name] and isinstance(value, str) and not name.endswith(("_dir", "wandb"))
     ]
     return given | dict.fromkeys(files, "FILE")
 

@@ -20,7 +20,7 @@ from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.files import write_json
-from transformer.system.sharding import distribute, row_shards, split_rows
+from transformer.system.sharding import distribute, row_shards, split_rows, state_sharding
 from transformer.tasks.encoders import evaluation_step
 from transformer.tasks.task import Outputs
 from transformer.training.adversarial import AdversarialConfig, Drawn, from_bytes, to_bytes
@@ -140,6 +140,8 @@ class ImageGenerator:
         """Of a run's state. Standing statistics are those of some batches of images that the
         averaged generator makes; running ones were gathered in training, of its other self."""
         params = params | {"generator": extra["average"]}
+        # The average is whole on every device; the generator may be split.
+        params = jax.device_put(params, state_sharding(self.mesh, params, self.model.sharding))
         if self.config.statistics == "running":
             return Ready(params, extra)
         for k in range(STANDING):

@@ -89,7 +89,7 @@ def test_killed_at_once_it_goes_on(whole):
     workdir = whole.parent / "killed"
     arguments = flags()
     with training(arguments, workdir, stderr=-3, stdout=-3) as (process,):
-        while not list((workdir / "checkpoints").glob("2/*")):
+        while not list((workdir / "checkpoints").glob("2*")):  # perhaps still half-written
             assert process.poll() is None
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)

@@ -1,0 +1,89 @@
+"""The page about the attention of a pair of sentences; visualize.py is the command."""
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer.reports.figures import (
+    Picture,
+    masks_figure,
+    positions_figure,
+    schedule_figure,
+    steps_figure,
+)
+from transformer.reports.pages import image
+from transformer.runs.restore import TrainedModel
+from transformer.streams.attention_maps import SIDES, Attention
+
+TEMPLATE = Path(__file__).with_name("attention_page.html")
+# A page of more weights than this has them in 8 bits in place of 16.
+MANY_WEIGHTS = 4_000_000
+# Masks of more tokens than these would not be readable.
+MOST_MASKED = 24
+
+# What a picture shows, for those who read the page.
+ABOUT = {
+    "steps": "How many steps the model takes to read each source token and to write each token.",
+    "positions": "What is added to the embedding of a token, position by position (Section 3.5).",
+    "masks": f"Who may attend to whom (Section 3.2.3): blue may, white may not. Here for the first "
+    f"{MOST_MASKED} tokens of this pair, in a batch with longer ones, whence the padding; and for "
+    "two sentences that share a row.",
+    "learning_rate": "The learning rate of this run; beside it that of Equation 3 (Section 5.3), "
+    "for other sizes and warm-ups.",
+}
+
+
+def attention_page(model: TrainedModel, found: Attention, source: str, target: str) -> str:
+    """One self-contained HTML file about a pair of sentences."""
+    bits = 16 if sum(x.size for x in found.maps.values()) <= MANY_WEIGHTS else 8
+    data: dict[str, Any] = {
+        "name": model.workdir.resolve().name,
+        "source": source,
+        "target": target,
+        "layer": found.layer,
+        "steps": {side: np.asarray(steps).tolist() for side, steps in found.steps.items()},
+        "tokens": {side: getattr(found, side) for side in ("source", "target", "inputs")},
+        "maps": {
+            key: {
+                "shape": weights.shape,
+                "queries": SIDES[key][0],
+                "keys": SIDES[key][1],
+                "bits": bits,
+                "data": _packed(weights, bits),
+            }
+            for key, weights in found.maps.items()
+        },
+    }
+    # Within a script element only these could end it, or begin a comment.
+    text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    drawn = {name: draw() for name, draw in pictures(model, found).items()}
+    more = "".join(
+        f"<h2>{name.replace('_', ' ').capitalize()}</h2><p>{ABOUT[name]}</p>"
+        f'<div class="wide">{image(picture.drawn("png"), ABOUT[name])}</div>'
+        for name, picture in drawn.items()
+        if picture
+    )
+    return TEMPLATE.read_text().replace("__PICTURES__", more).replace("__DATA__", text)
+
+
+def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Picture | None]]:
+    """What there is beside attention, by name; drawing may find that there is nothing to draw."""
+    config = model.config.model
+    drawn = {
+        "positions": lambda: positions_figure(model),
+        "masks": lambda: masks_figure(found.source[:MOST_MASKED], found.target[:MOST_MASKED]),
+        "learning_rate": lambda: schedule_figure(model.config),
+    }
+    if found.steps:
+        limits = config.encoder_steps, config.decoder_steps
+        return {"steps": lambda: steps_figure(found, limits), **drawn}
+    return drawn
+
+
+def _packed(weights: np.ndarray, bits: int) -> str:
+    dtype = np.dtype("<u2") if bits == 16 else np.dtype("u1")
+    return base64.b64encode(np.rint(weights * np.iinfo(dtype).max).astype(dtype)).decode()
