@@ -273,7 +273,7 @@ def tiny(tmp_path, monkeypatch):
         assert data_dir.startswith(f"{tmp_path}/tfds")
         return TinyPairs(data_dir=data_dir, file_format="array_record")
 
-    def prepare(builder):
+    def prepare(builder, raw_dir=None):
         builder.download_and_prepare()
 
     monkeypatch.setenv("HOME", str(tmp_path))

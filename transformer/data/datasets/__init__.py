@@ -34,6 +34,7 @@ except ModuleNotFoundError:
 _OURS = ("algorithmic", "babi", "grammar_en_de", "multi30k", "tatoeba_zh")
 _FROM_FOLDERS = ("babi", "multi30k", "tatoeba_zh")  # read raw_dir
 _LABELLED = ("glue", "super_glue")  # texts with classes
+_BY_HAND = ("xsum",)  # which TFDS cannot download whole
 _SUMMARIES = ("cnn_dailymail", "gigaword", "scientific_papers", "xsum")
 # For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
@@ -63,10 +64,9 @@ def get_builder(
         raise UserError(f"unknown dataset {name!r}; {nearest}")
     if len(configs) > 1 and not config:  # TFDS would take the first, Czech for WMT 2014
         raise UserError(f"dataset {name!r} needs a config; choose one of {', '.join(configs)}")
-    is_manual = bool(cls.MANUAL_DOWNLOAD_INSTRUCTIONS)  # TFDS does not download it all
-    if raw_dir and dataset not in _FROM_FOLDERS and not is_manual:
+    if raw_dir and dataset not in (*_FROM_FOLDERS, *_BY_HAND):
         raise UserError(f"dataset {name!r} does not read raw_dir ({raw_dir}); leave it unset")
-    folder = None if is_manual else raw_dir
+    folder = raw_dir if dataset in _FROM_FOLDERS else None
     given = {key: value for key, value in (("config", config), ("raw_dir", folder)) if value}
     try:
         with _quiet():
@@ -164,7 +164,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     try:
         told = signs_of_life(f"preparing {name}", lambda: _downloaded(downloads))
         with told, _quiet(), _without_tensorflow(builder):
-            given = raw_dir if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else None
+            given = raw_dir if builder.name in _BY_HAND else None
             by_hand = tfds.download.DownloadConfig(manual_dir=given) if given else None
             builder.download_and_prepare(download_config=by_hand)
     except NonMatchingChecksumError as error:
@@ -187,7 +187,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     except AssertionError as error:
         if not re.search("manually download|Manual directory", str(error)):
             raise
-        where = " (give its folder as data.raw_dir)" if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else ""
+        where = " (give its folder as data.raw_dir)" if builder.name in _BY_HAND else ""
         raise UserError(f"{name} is not complete{where}: {_first_line(error)}") from error
 
 
