@@ -5,8 +5,8 @@
     python evaluate.py --workdir=runs/dialogsum --split=validation
 
 Sized for 90 minutes of two cores. Not yet trained here. The files are those of the data set's
-authors (Chen et al. 2021), in this folder; --config.data.train_file=FILE names another place. With a
-test file, evaluate its three summaries: --config.data.test_file=dialogsum.test.jsonl.
+authors (Chen et al. 2021), in this folder; --config.data.train_file=FILE names another place.
+With a test file, evaluate its three summaries: --config.data.test_file=dialogsum.test.jsonl.
 """
 
 from ml_collections import ConfigDict

@@ -79,7 +79,12 @@ def test_it_resumes_bit_for_bit(whole):
         result = succeeded(run("train.py", *arguments, cwd=whole.parent))
     assert "generator loss" in result.err
     assert "discriminator loss" in result.err
-    assert metrics(whole.parent / "parts")[2:] == metrics(whole)[2:]
+    second_halves = [
+        [line for line in metrics(workdir) if line["step"] > 2]
+        for workdir in (whole.parent / "parts", whole)
+    ]
+    assert second_halves[0] == second_halves[1]
+    assert second_halves[0]
     states = final_state(whole.parent / "parts"), final_state(whole)
     jax.tree.map(np.testing.assert_array_equal, *states)
 
