@@ -16,7 +16,6 @@ if __name__ == "__main__":
 
 import dataclasses
 import fnmatch
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -28,7 +27,6 @@ from transformer.reports import sweep_report, tables
 from transformer.runs import cli, job_arrays, sweep
 from transformer.runs.launcher import Launcher, Options
 from transformer.system.errors import UserError
-from transformer.system.files import write_named
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A sweep file, or any config file.")
 OUT = flags.DEFINE_string("out", None, "For the work directories (default: runs/<config>).")
@@ -83,7 +81,8 @@ def main() -> None:
         for run in wanted:
             print(shlex.join(["python", "train.py", *launcher.training_flags(run)]))
     elif SLURM.value or JOBSET.value:
-        write_jobs(name, [run.name for run in wanted], str(options.out))
+        names, files = [run.name for run in wanted], (SLURM.value, JOBSET.value)
+        job_arrays.write(name, str(options.out), names, sys.argv, TOGETHER.value, *files)
     elif TABLE.value or PLOT.value:
         show(launcher, wanted)
     else:
@@ -110,23 +109,6 @@ def show(launcher: Launcher, runs: list[sweep.Run]) -> None:
     if TABLE.value or not PLOT.value:
         columns = [] if PLOT.value else METRIC.value
         print(tables.formatted(*sweep_report.table(rows, columns), TABLE.value or "text"), end="")
-
-
-def write_jobs(name: str, runs: list[str], out: str) -> None:
-    """The files for a cluster; each of their tasks calls this script for one run."""
-    own = re.compile("--?(slurm|jobset|only|together)(=|$)")
-    if bad := [word for word in sys.argv[1:] if not re.match("--?[^=]+=", word)]:
-        raise UserError(f"{bad[0]!r}: with --slurm and --jobset give each flag as --name=value")
-    command = ["python", *(word for word in sys.argv if not own.match(word))]
-    together = TOGETHER.value or len(runs)
-    if SLURM.value:
-        text = job_arrays.slurm(name, out, runs, command, together)
-        write_named(Path(SLURM.value), text)
-        print(f"written  {SLURM.value}: {len(runs)} tasks; sbatch {SLURM.value}")
-    if JOBSET.value:
-        text = job_arrays.jobset(name, runs, command, together)
-        write_named(Path(JOBSET.value), text)
-        print(f"written  {JOBSET.value}: {len(runs)} pods; kubectl apply -f {JOBSET.value}")
 
 
 if __name__ == "__main__":

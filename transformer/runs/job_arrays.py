@@ -1,9 +1,14 @@
 """A sweep as a job of a cluster: one task a run, each of which calls sweep.py for its own run."""
 
+import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 import yaml
+
+from transformer.system.errors import UserError
+from transformer.system.files import write_named
 
 _SLURM = """\
 #!/bin/bash
@@ -74,3 +79,26 @@ def jobset(name: str, runs: Sequence[str], command: Sequence[str], together: int
         "spec": {"replicatedJobs": [replicated]},
     }
     return yaml.safe_dump(content, sort_keys=False, width=100)
+
+
+def write(
+    name: str,
+    out: str,
+    runs: Sequence[str],
+    argv: Sequence[str],
+    together: int | None,
+    slurm_file: str | None,
+    jobset_file: str | None,
+) -> None:
+    """Writes the files that are named; each of their tasks calls the script of argv for one run."""
+    own = re.compile("--?(slurm|jobset|only|together)(=|$)")
+    if bad := [word for word in argv[1:] if not re.match("--?[^=]+=", word)]:
+        raise UserError(f"{bad[0]!r}: with --slurm and --jobset give each flag as --name=value")
+    command = ["python", *(word for word in argv if not own.match(word))]
+    together = together or len(runs)
+    if slurm_file:
+        write_named(Path(slurm_file), slurm(name, out, runs, command, together))
+        print(f"written  {slurm_file}: {len(runs)} tasks; sbatch {slurm_file}")
+    if jobset_file:
+        write_named(Path(jobset_file), jobset(name, runs, command, together))
+        print(f"written  {jobset_file}: {len(runs)} pods; kubectl apply -f {jobset_file}")
