@@ -61,6 +61,7 @@ def test_it_trains_and_is_scored(folder):
     scores = json.loads((folder / "run/eval/validation/scores.json").read_text())
     assert scores["rouge1"]["score"] == pytest.approx(final["eval/validation/rouge1"])
     scores = json.loads((folder / "run/eval/test/scores.json").read_text())
+    assert scores["lead3_rouge1"]["score"] > 0
     assert scores["rouge2_best_unstemmed"]["signature"].startswith("rouge-score")
     assert scores["long_documents"]["score"] == 4
     assert scores["empty_references"]["score"] == 2

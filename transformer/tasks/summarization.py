@@ -15,12 +15,13 @@ from transformer.data.sources import PairSource
 from transformer.data.summaries import SummaryData, open_summaries, references
 from transformer.data.token_files import TokenizedPairs
 from transformer.decoding.programs import Variables
-from transformer.evaluation.summary_scores import check_package, rouge, statistics
+from transformer.evaluation.summary_scores import check_package, lead, rouge, statistics
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Metric
 
+LEAD = 3  # sentences of the baseline: the beginning of the document
 PERPLEXITY = "per token of the (first) references, EOS included; other vocabularies have another"
 
 
@@ -130,11 +131,13 @@ def _refuse(too_long: int, total: int, split: str, limit: int) -> None:
 def text_scores(
     data: SummaryData, split: str, sources: Sequence[str], hypotheses: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """What texts alone tell: ROUGE with the stemmer and without, and statistics."""
+    """What texts alone tell: ROUGE with the stemmer and without, of a baseline, and statistics."""
     columns = references(data, split)
     found = rouge(hypotheses, columns, data.line_break, stemmer=True)
     plain = rouge(hypotheses, columns, data.line_break, stemmer=False)
     found |= {f"{name}_unstemmed": score for name, score in plain.items()}
+    baseline = rouge(lead(sources, LEAD, data.line_break), columns, data.line_break, stemmer=True)
+    found |= {f"lead{LEAD}_{name}": score for name, score in baseline.items()}
     return found | statistics(sources, hypotheses, columns)
 
 
