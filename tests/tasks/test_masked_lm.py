@@ -15,6 +15,7 @@ from transformer.system.errors import UserError
 from transformer.system.preemption import StopRequest
 from transformer.system.sharding import data_mesh
 from transformer.tasks import masked_lm
+from transformer.training.optimizers import make_optimizer
 
 SENTENCES = [
     "the cat sits on the mat",
@@ -124,7 +125,7 @@ def test_the_weight_is_that_of_the_whole_update(text):
 def test_accumulated_is_all_at_once(text):
     def step(**changes):
         training = prepared(text, **changes)
-        optimizer = train.make_optimizer(
+        optimizer = make_optimizer(
             config_of(text).optimizer, train.make_schedule(config_of(text).optimizer, 14)
         )
         state = train.init_state(training.task.model, optimizer, 0)

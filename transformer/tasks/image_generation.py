@@ -140,15 +140,14 @@ class ImageGenerator:
         """Of a run's state. Standing statistics are those of some batches of images that the
         averaged generator makes; running ones were gathered in training, of its other self."""
         params = params | {"generator": extra["average"]}
-        # The average is whole on every device; the generator may be split.
-        params = jax.device_put(params, state_sharding(self.mesh, params, self.model.sharding))
         if self.config.statistics == "running":
             return Ready(params, extra)
         for k in range(STANDING):
             seeds = STANDING_SEED + k * self.rows + np.arange(self.rows)
             decays = np.full(self.rows, k / (k + 1), np.float32)  # the mean of all batches so far
             batch = self.drawn(self.noise(seeds), seeds % len(self.classes), decays)
-            extra = self._restate(params, extra, batch)
+            restated = self._restate(params, extra, batch)  # whole on every device
+            extra = jax.device_put(restated, state_sharding(self.mesh, extra, self.model.sharding))
         return Ready(params, extra)
 
     def images(
