@@ -23,7 +23,7 @@ from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.system.errors import UserError
-from transformer.system.hardware import PEAK_BFLOAT16
+from transformer.system.hardware import SPECIFICATIONS
 
 UTILISATION = flags.DEFINE_float("utilisation", 0.4, "The share of the peak that is reached.")
 DEVICES = flags.DEFINE_integer("devices", 8, "How many of them share the work.", lower_bound=1)
@@ -76,8 +76,8 @@ def prices_of(given: list[str]) -> dict[str, float]:
             prices[name.strip()] = float(dollars)
         except ValueError as error:
             raise UserError(f"--prices has {text!r}; give NAME=DOLLARS") from error
-        if name.strip() not in PEAK_BFLOAT16:
-            known = ", ".join(PEAK_BFLOAT16)
+        if name.strip() not in SPECIFICATIONS:
+            known = ", ".join(SPECIFICATIONS)
             raise UserError(f"--prices has {name!r}; the devices known are {known}")
     return prices
 
@@ -95,7 +95,7 @@ def training_of(config: Experiment) -> float:
 def times(flops: dict[str, float], prices: dict[str, float]) -> list[list[str]]:
     """For each device its name, the hours of each row, and their cost where a price is known."""
     rows = []
-    for device, peak in PEAK_BFLOAT16.items():
+    for device, (peak, *_) in SPECIFICATIONS.items():
         hours = [x / (peak * UTILISATION.value * DEVICES.value * 3600) for x in flops.values()]
         row = [device, *(f"{x:.2f}" for x in hours)]
         if prices:

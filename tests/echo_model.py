@@ -59,6 +59,7 @@ def trained(
         tokenizers=tokenizers,
         translator=SimpleNamespace(config=Decoding()),
         search=search,
+        long_lines="split",
     )
     config = SimpleNamespace(task=SimpleNamespace(name="seq2seq"))
     return SimpleNamespace(params={}, extra={}, task=task, config=config)
