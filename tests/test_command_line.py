@@ -83,11 +83,13 @@ def test_the_work_directory(learned):
     (events,) = (name for name in names if name.startswith("events.out.tfevents."))
     assert names - {events} == {
         "config.json",
+        "data.json",
         "files.json",
         "tokenizer.model",
         "metrics.jsonl",
         "starts.jsonl",
         "learning_curve.png",
+        "report.html",
         "checkpoints",
     }
     assert sorted(path.name for path in (learned / "checkpoints").iterdir()) == ["120", "240"]
@@ -118,7 +120,7 @@ def test_data_are_prepared_where_there_is_a_network(tmp_path):
     assert said.endswith(b"prepared run; python train.py --workdir=run\n")
     assert b"preparing it" not in said  # which is about data sets
     names = {path.name for path in (tmp_path / "run").iterdir()} - {"lock"}
-    assert names == {"config.json", "files.json", "tokenizer.model"}
+    assert names == {"config.json", "data.json", "files.json", "tokenizer.model"}
     succeeded(run("train.py", "--workdir=run", cwd=tmp_path))
     whole = ["--workdir=whole", "--config.training.steps=2.0e0"]
     succeeded(run("train.py", *toy_flags(), *whole, cwd=tmp_path))

@@ -209,6 +209,8 @@ def _without_tensorflow(builder: tfds.core.DatasetBuilder) -> Iterator[None]:
 
 def _open_utf8(path: str | os.PathLike, mode: str = "r") -> IO[str]:
     # TensorFlow ends lines at line feeds alone.
+    if "b" in mode:
+        return open(path, mode)
     return open(path, mode, encoding="utf-8", errors="replace", newline="\n")
 
 
