@@ -44,7 +44,7 @@ def test_a_page_of_small_numbers(directory):
     ("flags", "message"),
     [
         (["--workdir=run"], "no sentence is given"),
-        (["--workdir=run", "--source=one", "--out=x.txt"], "--out=x.txt cannot be written"),
+        (["--workdir=run", "--source=one", "--out=x.txt"], "x.txt must end in .html"),
         (["--workdir=run", "--source=one", "--target=two", "--head=3"], "head 3 is asked for"),
         (["--source=one"], "--workdir is missing"),
     ],

@@ -106,7 +106,7 @@ def toy_steps() -> list[Step]:
             "masked scores are −∞  (Section 3.2.3)",
             "The second position sees the scores 1 and 2: e / (e + e²) = 0.26894, and 0.73106. "
             "What is masked has the weight 0, exactly.",
-            [Line(Mask.dense, "mask_BTS &= position_11S")],
+            [Line(Mask.dense, "mask_BTS &= position_B1S")],
             [Matrix("weights", causal_softmax((1, 2, 3, 4)), TOKENS, TOKENS, digits=5)],
         ),
         Step(

@@ -112,7 +112,7 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
             "A position may not look at later ones: it is to predict them. The code takes the "
             "lowest number in place of −∞, which gives the same weights.",
             [
-                Line(Mask.dense, "mask_BTS &= position_11S"),
+                Line(Mask.dense, "mask_BTS &= position_B1S"),
                 Line(dot_product_attention, "jnp.where(mask_BTS[:, None], scores_BHTS"),
             ],
             [Matrix("masked", one.masked_TT, inputs, inputs)],
