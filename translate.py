@@ -21,11 +21,11 @@ import sys
 from absl import flags
 
 from transformer.data.text_files import count_lines, lines_as_they_come, open_text
+from transformer.decoding.long_lines import POLICIES
 from transformer.runs import cli, restore
 from transformer.runs.progress import Progress
 from transformer.streams.engine import Engine, Options
 from transformer.streams.formats import FORMATS
-from transformer.streams.long_lines import POLICIES
 from transformer.streams.model import Model, identity
 from transformer.streams.output import open_output
 from transformer.streams.prompt import typed_lines

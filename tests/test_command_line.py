@@ -287,6 +287,26 @@ def test_test_sets_of_ones_own(learned):
     assert "report" not in said
 
 
+def test_a_long_line_of_a_test_set(learned):
+    """It is translated in pieces, so that no search is as long as it."""
+    directory = learned.parent
+    lines = (directory / "test.en").read_text().splitlines()[:3]
+    sources = [lines[0], "one two three " * 1000, *lines[1:]]
+    (directory / "long.en").write_text("".join(f"{line}\n" for line in sources))
+    (directory / "long.de").write_text("Eno\n" * 4)
+    told = succeeded(
+        run(
+            *("evaluate.py", "--workdir=run", "--source=long.en", "--reference=long.de"),
+            cwd=directory,
+        )
+    )
+    assert "sentence 2 has more than 120 tokens, 4 times the longest of training" in told.err
+    alone = (learned / "eval/test/hypotheses.txt").read_text().splitlines()[:3]
+    found = (learned / "eval/long.en/hypotheses.txt").read_text().splitlines()
+    assert [found[0], *found[2:]] == alone
+    assert len(found[1].split()) > 100
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -318,8 +338,8 @@ def test_an_ensemble(learned):
     jobs = [[*command, "--average_last=2", *job] for job in flags_of_a_job(2)]
     for process in run_together(jobs, learned.parent):
         succeeded(process)
-    names = [f"test-average-2-at-240{ending}" for ending in ("", "-ensemble")]
-    texts = [learned / "eval" / name / "hypotheses.txt" for name in names]
+    texts = sorted(learned.glob("eval/test-average-2-at-240*/hypotheses.txt"))
+    assert [path.parent.name[23:32] for path in texts] == ["", "-ensemble"]
     assert texts[0].read_bytes() == texts[1].read_bytes()
     together = json.loads(texts[1].with_name("scores.json").read_text())
     other = {name: alone[name] for name in ("checkpoint_steps", "config_sha256")}

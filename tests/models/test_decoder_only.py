@@ -109,7 +109,7 @@ def test_no_output_depends_on_a_later_token(trained):
     def outputs(x_XD):
         table = params["target_embedding"] | {"table_VD": x_XD}
         bound = model.bind(params | {"target_embedding": table})
-        y_BXD, _, _ = bound._forward(number_1X, jnp.ones_like(number_1X), None)
+        y_BXD, *_ = bound._forward(number_1X, jnp.ones_like(number_1X), None)
         return y_BXD[0] @ jnp.arange(CONFIG.d_model)
 
     depends_XX = np.abs(jax.jit(jax.jacobian(outputs))(x_XD)).sum(axis=-1)
@@ -181,7 +181,7 @@ def test_the_loss_over_all_tokens(random_params):
 
     def logits(params):
         bound = model.bind(params)
-        y_BXD, _, _ = bound._forward(tokens_BX, jnp.ones_like(tokens_BX), None)
+        y_BXD, *_ = bound._forward(tokens_BX, jnp.ones_like(tokens_BX), None)
         return bound._output.logits(y_BXD)[0]
 
     log_probs_XV = jax.nn.log_softmax(jax.jit(logits)(params))

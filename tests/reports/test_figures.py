@@ -72,6 +72,7 @@ def test_masks_by_hand():
     assert cross.sum() == 6
     assert packed.sum() == 15 + 10
     assert len(images(masks_figure(source, []))) == 2  # an encoder alone has no target
+    assert len(images(masks_figure([], target))) == 2  # nor a decoder alone a source
 
 
 def test_the_learning_rate_peaks_where_warm_up_ends():

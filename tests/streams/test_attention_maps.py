@@ -14,20 +14,23 @@ from small_bert import CONFIG as BERT
 from small_bert import PIECES, WORDS
 from small_models import trained_model
 
-from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever, universal_base
+from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever, t_dmca, universal_base
 from transformer.data.vocabulary import BOS, EOS
 from transformer.data.wordpiece import WordPiece
 from transformer.models.convolutional_blocks import ConvolutionalConfig
+from transformer.models.decoder_only import DecoderOnlyConfig
 from transformer.models.family import build_model
 from transformer.models.masks import Mask
 from transformer.models.rnn import RNNConfig
 from transformer.models.universal_steps import UniversalConfig
+from transformer.reports.attention_page import attention_page
 from transformer.runs.restore import TrainedModel
 from transformer.streams.attention_maps import (
     Token,
     attention_of,
     attentions,
     by_words,
+    has_attention,
     merge_words,
     rollout,
 )
@@ -144,6 +147,40 @@ def test_bert_has_that_of_its_two_sentences(random_params):
     np.testing.assert_allclose(found.maps["encoder"][0], weights[0][0], atol=1e-6)
     with pytest.raises(UserError, match="15 tokens, and the model takes 13"):
         attention_of(trained, "one " * 13)
+
+
+@pytest.mark.parametrize("form", ["paper", "tensor2tensor"])
+def test_a_decoder_alone_has_one_sequence(random_params, form):
+    """Its weights, multiplied with the values, are what each kind of attention makes of them."""
+    changes = {"layers": "LMF", "block_length": 4, "num_heads": 2, "d_model": 14, "d_ff": 11}
+    forms = dict.fromkeys(("local_attention", "compressed_attention"), form)
+    base = DecoderOnlyConfig(**t_dmca.get_model().to_dict() | changes | forms)
+    model = trained_model(random_params, base=base)
+    found = attention_of(model, "one two three one two", TARGET)
+    assert list(found.maps) == ["decoder"]
+    size = len(found.inputs)
+    words = by_words(found.inputs)[0]
+    assert words == ["one", "two", "three", "one", "two", "BOS", "three", "one"]
+    weights_LHXX = found.maps["decoder"]
+    assert weights_LHXX.shape == (3, 2, size, size)
+    np.testing.assert_allclose(weights_LHXX.sum(axis=-1), 1, rtol=1e-5)
+    assert (np.triu(weights_LHXX, 1) == 0).all()
+    local, compressed, full = weights_LHXX
+    block = np.arange(size) // 4
+    near = (block[:, None] - block[None]) <= (form == "tensor2tensor")
+    assert ((local > 0) == (np.tril(np.ones_like(near)) & near)).all()
+    assert (full > 0).sum() == 2 * size * (size + 1) // 2
+    x = np.arange(size)
+    before = x[:, None] // 3 * 3 > x[None]  # the blocks of three that have ended
+    first = np.eye(1, size, dtype=bool)
+    assert ((compressed > 0) == (before | first)).all()
+    np.testing.assert_allclose(compressed[..., 1], compressed[..., 2], rtol=1e-6)
+    (expected,) = model.task.translate(model.params, model.extra, [SOURCE])
+    own = attention_of(model, SOURCE)
+    assert by_words(own.target[:-1])[0] == expected.split()
+    assert not has_attention(model)  # from a target to a source
+    page = attention_page(model, found, SOURCE, TARGET)
+    assert "Positions" in page
 
 
 def test_words_by_hand():

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.decoding.batching import Shape, batches, most_rows
@@ -107,9 +106,8 @@ class Translator:
         )
         return Hypotheses(*(x[:, :nbest] for x in found))
 
-    def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
-        """Compiles and runs once what the sentences of `source` need, the largest first."""
-        texts = [text for text, _ in source.pairs()]
+    def prepare(self, variables: Variables, texts: Sequence[str]) -> dict[str, jax.stages.Compiled]:
+        """Compiles and runs once what translating `texts` needs, the largest first."""
         sentences = self._encode(texts, None, None, self.source_cut)
         variables = self.programs.gather(variables)
         beam_size = self._beam_size(sentences, 1)

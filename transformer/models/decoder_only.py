@@ -99,17 +99,20 @@ class Layer(nnx.Module):
         self.feed_forward_norm = add_and_norm(config)
 
     def forward(
-        self, x_BXD: jax.Array, rows: Rows, rngs: DropoutRngs | None
-    ) -> tuple[jax.Array, Any, jax.Array | None]:
-        """Whole rows. Returns the output, the memory, and how unevenly experts are used, if any."""
+        self, x_BXD: jax.Array, rows: Rows, rngs: DropoutRngs | None, return_weights: bool = False
+    ) -> tuple[jax.Array, Any, jax.Array | None, jax.Array | None]:
+        """Whole rows. Returns the output, the memory, how unevenly experts are used, the weights.
+
+        None if there are no experts, or if the weights are not asked for.
+        """
         y_BXD = self.self_attention_norm.before(x_BXD)
-        y_BXD, memory = self.self_attention.forward(y_BXD, rows, rngs)
+        y_BXD, memory, weights_BHXX = self.self_attention.forward(y_BXD, rows, rngs, return_weights)
         x_BXD = self.self_attention_norm.after(x_BXD, y_BXD, rngs)
         y_BXD, balance_B = self.feed_forward_norm.before(x_BXD), None
         if isinstance(self.feed_forward, Experts):
             balance_B = self.feed_forward.balance(y_BXD, rows.segments_BX > 0)
         y_BXD = self.feed_forward(y_BXD, rngs)
-        return self.feed_forward_norm.after(x_BXD, y_BXD, rngs), memory, balance_B
+        return self.feed_forward_norm.after(x_BXD, y_BXD, rngs), memory, balance_B, weights_BHXX
 
     def decode(
         self, x_BMD: jax.Array, memory: Any, earlier: Places, state: Any, now: Now
@@ -149,7 +152,7 @@ class DecoderOnly(nnx.Module):
         encoder-decoder's. The term `source` is the loss of the source's tokens, but for the first,
         and of the separator; `balance` is that of experts, the mean over the target's tokens.
         """
-        y_BSD, y_BTD, balance_B = self._both_sides(
+        y_BSD, y_BTD, balance_B, _ = self._both_sides(
             batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
         )
         real_BT = batch.tgt_segments_BT > 0
@@ -175,40 +178,51 @@ class DecoderOnly(nnx.Module):
         src_segments_BS: jax.Array | None = None,
         tgt_segments_BT: jax.Array | None = None,
         rngs: DropoutRngs | None = None,
-    ) -> jax.Array:
-        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`, as `Transformer`."""
+        return_weights: bool = False,
+    ) -> jax.Array | tuple[jax.Array, list[jax.Array]]:
+        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`, as `Transformer`.
+
+        return_weights: also each layer's weights [B, H, S + T, S + T] between the tokens of the
+        one sequence, in its order: that of `one_sequence`.
+        """
         src_segments_BS = segments_or_one(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
-        _, y_BTD, _ = self._both_sides(src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs)
-        return self._output.logits(y_BTD)
+        _, y_BTD, _, weights = self._both_sides(
+            src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights
+        )
+        logits_BTV = self._output.logits(y_BTD)
+        return (logits_BTV, weights) if return_weights else logits_BTV
 
-    def _both_sides(self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs):
-        """The outputs [B, S, D] and [B, T, D] at the tokens of both sides; the balance."""
+    def _both_sides(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
+    ):
+        """The outputs [B, S, D] and [B, T, D] at both sides' tokens; the balance; the weights."""
         S = src_BS.shape[1]
         order_BX, segments_BX = one_sequence(src_BS, src_segments_BS, tgt_segments_BT)
         tokens_BX = jnp.concatenate([src_BS, tgt_in_BT], axis=1)
         tokens_BX = jnp.take_along_axis(tokens_BX, order_BX, axis=1)
-        y_BXD, _, balance_B = self._forward(tokens_BX, segments_BX, rngs)
+        y_BXD, _, balance_B, weights = self._forward(tokens_BX, segments_BX, rngs, return_weights)
         place_BX1 = jnp.argsort(order_BX, axis=1)[..., None]  # where each token now stands
         y_BSD, y_BTD = (
             jnp.take_along_axis(y_BXD, side, axis=1)
             for side in (place_BX1[:, :S], place_BX1[:, S:])
         )
-        return y_BSD, y_BTD, balance_B
+        return y_BSD, y_BTD, balance_B, weights
 
-    def _forward(self, tokens_BX, segments_BX, rngs) -> tuple[jax.Array, list[Any], Any]:
-        """The stack on whole rows: its output, the memory of each layer, the balance."""
+    def _forward(self, tokens_BX, segments_BX, rngs, return_weights=False):
+        """The stack on whole rows: its output, the layers' memories, the balance, the weights."""
         rows = Rows(segments_BX, segment_positions(segments_BX))
         length, d_model = tokens_BX.shape[1], self.config.d_model
         encoding_XD = sinusoidal_encoding(jnp.arange(length), d_model).astype(self.dtype)
         x_BXD = self.target_embedding.embed(tokens_BX) + encoding_XD[rows.positions_BX]
         x_BXD = dropout(x_BXD, self.config.dropout, rngs)
-        memories, balance_B = [], None
+        memories, weights, balance_B = [], [], None
         for layer in self.layers:
-            x_BXD, memory, found_B = layer.forward(x_BXD, rows, rngs)
+            x_BXD, memory, found_B, weights_BHXX = layer.forward(x_BXD, rows, rngs, return_weights)
             memories.append(memory)
+            weights.append(weights_BHXX)
             balance_B = balance_B if found_B is None else found_B
-        return self._normalize(x_BXD), memories, balance_B
+        return self._normalize(x_BXD), memories, balance_B, weights
 
     def encode(self, src_BS: jax.Array) -> list[Any]:
         """Prefill: the source is read in one pass. The memory of each layer."""

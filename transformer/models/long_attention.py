@@ -79,12 +79,21 @@ class FullAttention(MultiHeadAttention):
         )
 
     def forward(
-        self, x_BXD: jax.Array, rows: Rows, rngs: DropoutRngs | None
-    ) -> tuple[jax.Array, Any]:
-        """Attends in whole rows. Returns [B, X, D] and, of rows of one sequence, the memory."""
+        self,
+        x_BXD: jax.Array,
+        rows: Rows,
+        rngs: DropoutRngs | None,
+        return_weights: bool = False,
+    ) -> tuple[jax.Array, Any, jax.Array | None]:
+        """Attends in whole rows. Returns [B, X, D] and, of rows of one sequence, the memory.
+
+        With `return_weights` also how much each token sees of each, [B, H, X, X]; a compressed
+        block's weight is shared out evenly among its tokens.
+        """
         keys_values = self.keys_values(x_BXD)
         mask = Mask(rows.segments_BX, rows.segments_BX, jnp.arange(x_BXD.shape[1]))
-        return self(x_BXD, keys_values, mask, rngs)[0], as_places(keys_values)
+        y_BXD, weights_BHXX = self(x_BXD, keys_values, mask, rngs, return_weights)
+        return y_BXD, as_places(keys_values), weights_BHXX
 
     def start(self, memory: Any, M: int) -> Any:
         """The state of M hypotheses of each sentence before their first token."""
@@ -108,9 +117,10 @@ class LocalAttention(FullAttention):
         self.block_length = config.block_length
         self.blocks_before = int(config.local_attention == "tensor2tensor")
 
-    def forward(self, x_BXD, rows, rngs):
+    def forward(self, x_BXD, rows, rngs, return_weights=False):
         keys_values = self.keys_values(x_BXD)
-        y_BHXU = self._in_blocks(self._split_heads(self.query(x_BXD)), keys_values, rows, rngs)
+        query_BHXK = self._split_heads(self.query(x_BXD))
+        y_BHXU, weights_BHXX = self._in_blocks(query_BHXK, keys_values, rows, rngs, return_weights)
         y_BXD = self.output(y_BHXU.swapaxes(1, 2).reshape(*x_BXD.shape[:2], -1))
         # Whoever comes next sees no more than the end of the source.
         X = rows.segments_BX.shape[1]
@@ -119,7 +129,7 @@ class LocalAttention(FullAttention):
         positions_BX = length_B[:, None] + jnp.arange(-most, 0)[None]
         at_B1X1 = jnp.maximum(positions_BX, 0)[:, None, :, None]
         last = jax.tree.map(lambda x: jnp.take_along_axis(x, at_B1X1, axis=2), keys_values)
-        return y_BXD, (as_places(last), positions_BX)
+        return y_BXD, (as_places(last), positions_BX), weights_BHXX
 
     def decode(self, x_BMD, memory, earlier, state, now):
         earlier = write_places(earlier, self.places(x_BMD), now.step)
@@ -134,7 +144,7 @@ class LocalAttention(FullAttention):
         first = query_positions // self.block_length - self.blocks_before
         return key_positions // self.block_length >= first
 
-    def _in_blocks(self, query_BHXK, keys_values, rows, rngs):
+    def _in_blocks(self, query_BHXK, keys_values, rows, rngs, return_weights):
         """Chunks of W tokens of a row, one after another, in memory linear in X.
 
         The block of a chunk's first token may begin up to W - 1 tokens before the chunk, if the
@@ -173,13 +183,23 @@ class LocalAttention(FullAttention):
             mask_BWX &= positions_B1X <= positions_BW1
             mask_BWX &= self._is_near(positions_BW1, positions_B1X)
             return dot_product_attention(
-                query_BHWK, keys_values, mask_BWX, self.dropout_rate, rngs
-            )[0]
+                query_BHWK, keys_values, mask_BWX, self.dropout_rate, rngs, return_weights
+            )
 
         if num_chunks == 1:
-            return attend(jax.tree.map(lambda x: x[0], blocks))[:, :, :X]
-        results = jax.lax.map(jax.checkpoint(attend, prevent_cse=False), blocks)
-        return join(results, axis=2)[:, :, :X]
+            y_BHXU, weights_BHXX = attend(jax.tree.map(lambda x: x[0], blocks))
+            return y_BHXU[:, :, :X], weights_BHXX if not return_weights else (
+                weights_BHXX[:, :, :X, :X]
+            )
+        y_CBHWU, weights_CBHWY = jax.lax.map(jax.checkpoint(attend, prevent_cse=False), blocks)
+        weights_BHXX = None
+        if return_weights:  # each chunk's columns move to where its keys stand in the row
+            wide = [
+                jnp.pad(x, [(0, 0)] * 3 + [(c * W, (num_chunks - 1 - c) * W)])
+                for c, x in enumerate(weights_CBHWY)
+            ]
+            weights_BHXX = jnp.concatenate(wide, axis=2)[:, :, :X, before * W :][..., :X]
+        return join(y_CBHWU, axis=2)[:, :, :X], weights_BHXX
 
 
 class CompressedState(NamedTuple):
@@ -212,7 +232,7 @@ class CompressedAttention(FullAttention):
         else:
             self.compress = convolution(config.d_model)
 
-    def forward(self, x_BXD, rows, rngs):
+    def forward(self, x_BXD, rows, rngs, return_weights=False):
         B, X, _ = x_BXD.shape
         # 1. Blocks, wherever they lie in the row: the place of the last token of each.
         is_real_BX = rows.segments_BX > 0
@@ -238,7 +258,9 @@ class CompressedAttention(FullAttention):
         segments_BE = jnp.take_along_axis(rows.segments_BX, ends_BE, axis=1) * is_block_BE
         mask = Mask(rows.segments_BX, segments_BE, jnp.arange(X), ends_BE + 1)
         query_BHXK = self._split_heads(self.query(x_BXD))
-        y_BHXU, _ = attention(query_BHXK, compressed, mask, self.dropout_rate, rngs, own=own)
+        y_BHXU, weights_BHXE = attention(
+            *(query_BHXK, compressed, mask, self.dropout_rate, rngs, return_weights), own=own
+        )
         y_BXD = self.output(y_BHXU.swapaxes(1, 2).reshape(B, X, -1))
 
         # 4. What is left over joins with the tokens that come.
@@ -246,7 +268,14 @@ class CompressedAttention(FullAttention):
         last_Bx = jnp.maximum(length_B1 + jnp.arange(1 - self.width, 0)[None], 0)
         pending_BxC = jnp.take_along_axis(inputs_BXC, last_Bx[..., None], axis=1)
         first_BC = jnp.concatenate([key_BXC[:, 0], value_BXC[:, 0]], axis=-1)
-        return y_BXD, (as_places(compressed), is_block_BE, CompressedState(pending_BxC, first_BC))
+        memory = as_places(compressed), is_block_BE, CompressedState(pending_BxC, first_BC)
+        if not return_weights:
+            return y_BXD, memory, None
+        is_member_BEX = (places_BEx[..., None] == jnp.arange(X)[None, None, None]).any(axis=2)
+        weights_BHXX = jnp.einsum("BHXE,BEY->BHXY", weights_BHXE, is_member_BEX / self.width)
+        is_first_BXX = first_BX1 == jnp.arange(X)[None, None]
+        rest_BHX1 = 1 - weights_BHXE.sum(axis=-1, keepdims=True)  # that of the first token
+        return y_BXD, memory, weights_BHXX + rest_BHX1 * is_first_BXX[:, None]
 
     def start(self, memory, M):
         return jax.tree.map(lambda x: jnp.repeat(x, M, axis=0), memory[2])

@@ -73,9 +73,11 @@ def attention_page(model: TrainedModel, found: Attention, source: str, target: s
 def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Picture | None]]:
     """What there is beside attention, by name; drawing may find that there is nothing to draw."""
     config = model.config.model
+    is_decoder_alone = list(found.maps) == ["decoder"]
+    masked = ([], found.inputs) if is_decoder_alone else (found.source, found.target)
     drawn = {
         "positions": lambda: positions_figure(model),
-        "masks": lambda: masks_figure(found.source[:MOST_MASKED], found.target[:MOST_MASKED]),
+        "masks": lambda: masks_figure(*(side[:MOST_MASKED] for side in masked)),
         "learning_rate": lambda: schedule_figure(model.config),
     }
     if found.steps:

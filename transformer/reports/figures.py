@@ -191,7 +191,8 @@ def positions_of(model: TrainedModel, length: int) -> np.ndarray | None:
         "convolutional": lambda: bound.encoder.positions_PE,
         "bert": lambda: bound.positions,
     }
-    if config.family == "universal" or getattr(config, "positions", "") == "sinusoidal":
+    always_sinusoidal = config.family in ("universal", "decoder_only")
+    if always_sinusoidal or getattr(config, "positions", "") == "sinusoidal":
         return np.asarray(sinusoidal_encoding(jnp.arange(length), config.d_model))
     if config.family not in tables:
         return None
@@ -202,23 +203,24 @@ def masks_figure(source: Sequence[Token], target: Sequence[Token]) -> Picture:
     """Who may attend to whom: blue may, white may not. Queries down, keys across.
 
     As in a batch whose longest sentences have PADDING tokens more. target: empty for an encoder
-    alone.
+    alone. source: empty for a decoder alone, whose target is all that it reads.
     """
     sides = [[token.text for token in side] + ["PAD"] * PADDING for side in (source, target)]
     segments = [
         jnp.array([[1] * len(side) + [0] * PADDING], jnp.int32) for side in (source, target)
     ]
     src_BS, tgt_BT = segments
-    panels: list[tuple[str, Mask, Any, Any]] = [
-        ("encoder: no padding", Mask(src_BS, src_BS), sides[0], sides[0])
-    ]
+    panels: list[tuple[str, Mask, Any, Any]] = []
+    if source:
+        panels.append(("encoder: no padding", Mask(src_BS, src_BS), sides[0], sides[0]))
     if target:
         positions_T = jnp.arange(tgt_BT.shape[1])
-        inputs = ["BOS", *sides[1][: len(target) - 1], *sides[1][len(target) :]]
-        panels += [
-            ("decoder: nothing later", Mask(tgt_BT, tgt_BT, positions_T), inputs, inputs),
-            ("decoder to source", Mask(tgt_BT, src_BS), sides[1], sides[0]),
-        ]
+        inputs = sides[1]
+        if source:
+            inputs = ["BOS", *sides[1][: len(target) - 1], *sides[1][len(target) :]]
+        panels.append(("decoder: nothing later", Mask(tgt_BT, tgt_BT, positions_T), inputs, inputs))
+    if source and target:
+        panels.append(("decoder to source", Mask(tgt_BT, src_BS), sides[1], sides[0]))
     row = jnp.array([[1] * 5 + [2] * 4 + [0] * 2], jnp.int32)
     numbers = [str(segment) if segment else "PAD" for segment in row[0].tolist()]
     packed = Mask(row, row, jnp.arange(row.shape[1]))

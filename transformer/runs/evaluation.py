@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -74,7 +75,10 @@ def name_of(model: TrainedModel, of: str) -> str:
             value = getattr(asked, field.name)
             if value != getattr(usual, field.name):
                 parts.append(f"{field.name}={value}")
-    return "-".join(parts + (["ensemble"] if model.others else []))
+    if model.others:
+        others = "\n".join(str(other.workdir.resolve()) for other in model.others)
+        parts.append(f"ensemble-{hashlib.sha256(others.encode()).hexdigest()[:8]}")
+    return "-".join(parts)
 
 
 def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:

@@ -36,12 +36,13 @@ class Attention(NamedTuple):
 
     A decoder's query is at the token that it has just read, and writes the next one. So its
     self-attention is between `inputs`, and its attention to the source is that of `target`.
-    An encoder alone has a source alone: its one or two sentences.
+    An encoder alone has a source alone: its one or two sentences. The inputs of a decoder alone are
+    the one sequence: the source without EOS, BOS, the target.
     """
 
     source: list[Token]
     target: list[Token]  # the last is EOS
-    inputs: list[Token]  # BOS, then the target without EOS
+    inputs: list[Token]  # what a decoder reads: BOS, then the target without EOS
     maps: dict[str, np.ndarray]
     layer: str  # what a layer is called: layer, step or block
     # Of a model with adaptive computation time, how many steps each token of `source` takes, and
@@ -55,15 +56,17 @@ class Attention(NamedTuple):
 
 def has_attention(model: TrainedModel) -> bool:
     """Whether it has attention from a target to a source."""
-    return hasattr(model.task, "search") and getattr(model.config.model, "attends", True)
+    config = model.config.model
+    is_alone = config.family == "decoder_only"
+    return hasattr(model.task, "search") and not is_alone and getattr(config, "attends", True)
 
 
 def attention_of(model: TrainedModel, source: str, target: str | None = None) -> Attention:
     """The weights of all layers and heads, for a target or for the model's own translation.
 
     Of an encoder alone, such as BERT: those of a source and, if there is a target, of the two as
-    sentences A and B. Raises UserError for a model without attention, for an ensemble, and for a
-    blank source.
+    sentences A and B. A language model has one text, the source, and no target. Raises UserError
+    for a model without attention, for an ensemble, and for a blank source.
     """
     if model.others:
         raise UserError("an ensemble has the attention of each model; give one work directory")
@@ -76,6 +79,8 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
             f"{model.workdir} is a run of the task {model.config.task.name}, which has no "
             "sentences; give the work directory of a translation model or of BERT"
         )
+    if model.config.model.family == "decoder_only":
+        return _of_decoder(model, source, target)
     if not has_attention(model):
         raise UserError(
             f"{model.workdir} has a model without attention (model.attention=none); give another"
@@ -122,6 +127,30 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
         layer = LAYERS.get(model.config.model.family, "layer")
         found.append(Attention(**sides, maps=own, layer=layer, steps=counts))
     return found
+
+
+def _of_decoder(model: TrainedModel, source: str, target: str | None) -> Attention:
+    if model.task.reads_blank:  # a language model
+        if target is not None:
+            raise UserError("a language model has no target; give the whole text as the source")
+        source, target = "", source
+    elif target is None:
+        (target,) = model.task.translate(model.params, model.extra, [source])
+    tokenizers, texts = model.task.tokenizers, (source, target)
+    ids = [x.encode(text) for x, text in zip(tokenizers, texts, strict=True)]
+    sides = list(map(_tokens, tokenizers, ids))
+    sequence = [*sides[0][:-1], Token("BOS", -1, "BOS"), *sides[1][:-1]]
+
+    @jax.jit
+    def forward(params, extra):
+        bound = model.task.model.bind(params, extra)
+        sides = jnp.array([[*ids[0], EOS]]), jnp.array([[BOS, *ids[1]]])
+        return bound(*sides, return_weights=True)[1]
+
+    X = len(sequence)
+    weights = jax.device_get(forward(model.params, model.extra))
+    weights_LHXX = np.stack([np.asarray(x[0, :, :X, :X], np.float32) for x in weights])
+    return Attention(*sides, sequence, {"decoder": weights_LHXX}, "layer", {})
 
 
 def _of_encoder(model: TrainedModel, first: str, second: str | None) -> Attention:

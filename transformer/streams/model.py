@@ -7,12 +7,11 @@ from typing import Any
 
 from absl import logging
 
-from transformer.data.vocabulary import Tokenizer
+from transformer.decoding.long_lines import POLICIES, Cutter, join
 from transformer.decoding.translation import Translation
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
 from transformer.streams.attention_maps import Attention, attention_of
-from transformer.streams.long_lines import POLICIES, Cutter, join
 from transformer.system.errors import UserError
 
 
@@ -50,7 +49,7 @@ class Model:
         # Of the longest, one is EOS.
         lengths = task.data.max_source_length, task.data.max_target_length
         self.limits = tuple(max_tokens or length - 1 for length in lengths)
-        self._source, self._target = map(_cutter, task.tokenizers, self.limits)
+        self._source, self._target = map(Cutter.of, task.tokenizers, self.limits)
 
     def translate(
         self,
@@ -206,10 +205,3 @@ def identity(model: Model, options: Any) -> dict[str, Any]:
             "parameters": parameters,
         }
     )
-
-
-def _cutter(tokenizer: Tokenizer, limit: int) -> Cutter:
-    def count(texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in tokenizer.encode_batch(texts, num_threads=-1)]
-
-    return Cutter(count, limit)

@@ -36,6 +36,7 @@ class Parsing(seq2seq.Seq2Seq):
     """A model with its vocabularies: it parses, and counts brackets."""
 
     open_source = staticmethod(TreePairs)
+    long_lines = "refuse"  # the trees of two pieces are no tree
 
     @staticmethod
     def training_source(data: TreebankConfig) -> TreePairs:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from absl import logging
 
 from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
@@ -18,6 +19,7 @@ from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokeniz
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
+from transformer.decoding.long_lines import Cutter, joint
 from transformer.decoding.programs import Variables
 from transformer.decoding.translation import Translation, Translator
 from transformer.evaluation import scores
@@ -33,6 +35,7 @@ from transformer.tasks.task import Metric, Outputs, Task, examples
 # What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
 # more was slower, and it needs more memory.
 CPU_TOKENS = 2048
+WHOLE_UP_TO = 4  # see Seq2Seq.pieces
 
 
 class Seq2Seq:
@@ -94,8 +97,41 @@ class Seq2Seq:
         sentences: Sequence[str],
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[str]:
-        """The best translation of each sentence, in order."""
-        return self.translator.translate((params, extra), sentences, progress)
+        """The best translation of each sentence, in order; see `pieces`."""
+        pieces = self.pieces(sentences)
+        owner = [i for i, parts in enumerate(pieces) for _ in parts]
+        found = iter(
+            self.translator.translate(
+                (params, extra),
+                [piece for parts in pieces for piece in parts],
+                lambda number: progress(owner[number - 1] + 1 if number else 0),
+            )
+        )
+        join = joint(getattr(self.data, "target_language", "")).join
+        return [join(next(found) for _ in parts) for parts in pieces]
+
+    def pieces(self, sentences: Sequence[str]) -> list[Sequence[str]]:
+        """Each sentence alone; in pieces if it is WHOLE_UP_TO times the longest of training.
+
+        For the memory of a search grows with the longest sentence, and one line must not stall
+        the rest. Tasks whose lines cannot be split leave them whole.
+        """
+        if self.long_lines != "split":
+            return [[sentence] for sentence in sentences]
+        limit = self.data.max_source_length - 1  # the last is EOS
+        tokenizer = self.tokenizers.source
+        longest, cutter = Cutter.of(tokenizer, WHOLE_UP_TO * limit), Cutter.of(tokenizer, limit)
+        pieces = []
+        for number, sentence in enumerate(sentences, 1):
+            is_long = longest.is_long(sentence)
+            if is_long and distributed.is_first():
+                logging.warning(
+                    "sentence %d has more than %d tokens, %d times the longest of training; it is "
+                    "translated in pieces",
+                    *(number, longest.limit, WHOLE_UP_TO),
+                )
+            pieces.append(cutter.pieces(sentence) if is_long else [sentence])
+        return pieces
 
     def search(
         self,
@@ -147,7 +183,8 @@ class Seq2Seq:
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what translating and scoring `source` needs."""
-        return self.translator.prepare(variables, source)
+        pieces = self.pieces([text for text, _ in source.pairs()])
+        return self.translator.prepare(variables, [piece for parts in pieces for piece in parts])
 
     def scores(
         self,

@@ -1,9 +1,11 @@
 """Lines longer than a model's sentences: cut into pieces, whose translations are joined."""
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
 
+from transformer.data.vocabulary import Tokenizer
 from transformer.decoding.translation import Translation
 
 POLICIES = ("split", "cut", "refuse", "whole")
@@ -36,6 +38,12 @@ class Cutter:
         self.limit = limit
         # Tokens that long are rare, and some tokenizers take quadratic time for a word.
         self._long_word = re.compile(rf"\S{{{min(4 * limit, _LONGEST_WORD) + 1}}}")
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, limit: int) -> "Cutter":
+        """One that counts the tokens of a tokenizer."""
+        encode = functools.partial(tokenizer.encode_batch, num_threads=-1)
+        return cls(lambda texts: [len(ids) for ids in encode(texts)], limit)
 
     def is_long(self, text: str) -> bool:
         if len(text) <= self.limit and len(text.encode(errors="replace")) < self.limit:
@@ -87,6 +95,11 @@ class Cutter:
         return [next(counts) if short else math.inf for short in is_short]
 
 
+def joint(language: str) -> str:
+    """What stands between two sentences of a language."""
+    return "" if language in _WITHOUT_SPACES else " "
+
+
 def join(
     pieces: Sequence[Sequence[Translation]], sources: Sequence[str], language: str
 ) -> list[Translation]:
@@ -96,13 +109,12 @@ def join(
     sources: the pieces. language: the target language's code, which tells what joins sentences.
     Scores and log-probabilities are sums over the pieces.
     """
-    joint = "" if language in _WITHOUT_SPACES else " "
     joined = []
     for rank in range(max(map(len, pieces), default=0)):
         chosen = [piece[min(rank, len(piece) - 1)] for piece in pieces if piece]
         joined.append(
             chosen[0]._replace(
-                text=joint.join(x.text for x in chosen),
+                text=joint(language).join(x.text for x in chosen),
                 score=sum(x.score for x in chosen),
                 log_prob=sum(x.log_prob for x in chosen),
                 tokens=[token for x in chosen for token in x.tokens],

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from transformer.decoding.long_lines import Cutter, join
 from transformer.decoding.translation import Translation
-from transformer.streams.long_lines import Cutter, join
 
 WORDS = Cutter(lambda texts: [len(text.split()) for text in texts], 7)
 CHARACTERS = Cutter(lambda texts: list(map(len, texts)), 7)
