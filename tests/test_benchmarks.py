@@ -426,6 +426,7 @@ def test_table2(tmp_path):
         assert_refused(run("benchmarks/table2.py", flag, cwd=tmp_path), part)
 
 
+@pytest.mark.slow
 def test_table3():
     """With 41,000 tokens the paper's counts, but big's."""
     said = succeeded(run("benchmarks/table3.py", "--format=csv", cwd=ROOT)).out.decode()

@@ -58,12 +58,10 @@ def flags(config: str, **changes) -> list[str]:
     return [f"--config={ROOT / 'configs' / config}.py", "--workdir=run", *values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "source", "target"),
-    [
-        ("tatoeba_zh", "en", "zh"),
-        pytest.param("tatoeba_zh_rnn", "zh", "en", marks=pytest.mark.slow),
-    ],
+    [("tatoeba_zh", "en", "zh"), ("tatoeba_zh_rnn", "zh", "en")],
 )
 def test_from_files_to_scores_and_translations(config, source, target, tmp_path):
     pairs = write_pairs(tmp_path / "raw")

@@ -164,6 +164,7 @@ def test_mistakes_with_a_trained_model(script, arguments, part, folder):
     assert_refused(run(script, *arguments, cwd=folder), part)
 
 
+@pytest.mark.slow
 def test_a_run_of_pre_training_classifies_nothing(folder):
     succeeded(run("train.py", *flags("bert_tiny", PRE_TRAINING), "--workdir=pre", cwd=folder))
     refused = run("classify.py", "--workdir=pre", "--input=input.txt", cwd=folder)

@@ -113,6 +113,7 @@ def test_a_work_directory_is_enough_to_go_on(learned, tmp_path):
     assert gone_on["overrides"] == begun["overrides"] | {"training.steps": 243}
 
 
+@pytest.mark.slow
 def test_data_are_prepared_where_there_is_a_network(tmp_path):
     """What is trained then is what would have been trained at once."""
     write_toy(tmp_path, train=97, validation=5)

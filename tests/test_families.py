@@ -98,7 +98,14 @@ def flags(family: str, **changes) -> list[str]:
     return [path, *(f"--config.{name}={value}" for name, value in fields.items())]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+# Two in the usual tests, of the models that differ most; test_resume.py has the Transformer.
+QUICK = "rnn", "decoder_only"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in FAMILIES],
+)
 def whole(request, tmp_path_factory) -> tuple[str, Path]:
     """A family, and the work directory of a run of six updates with dropout."""
     directory = tmp_path_factory.mktemp(request.param)

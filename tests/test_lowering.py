@@ -109,10 +109,16 @@ CONFIGS = [
 ENCODERS = bert_base, classification  # which search nothing
 
 
+LARGE = base.get_config, big.get_config, bert_base.get_config  # their update takes ten seconds
+
+
 @pytest.mark.parametrize(
     ("get_config", "dtype", "program"),
     [
-        (*config, program)
+        pytest.param(
+            *(*config, program),
+            marks=[pytest.mark.slow] * (program == "train" and config[0] in LARGE),
+        )
         for program in ("train", "nll", "search")
         for config in CONFIGS
         if program != "search" or config[0] not in [x.get_config for x in ENCODERS]

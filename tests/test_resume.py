@@ -137,6 +137,7 @@ def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
     assert not (directory / "late/config.json").exists()
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run(uninterrupted):
     arguments = resumable(training_seed=3, training_steps=3)
     succeeded(run("train.py", *arguments, "--workdir=other", cwd=uninterrupted.parent))
@@ -239,6 +240,7 @@ def test_stopped_anywhere_it_goes_on_from_there(variant, tmp_path, capsys):
     assert len(set(saved)) > 1
 
 
+@pytest.mark.slow
 def test_a_run_may_end_where_it_was_stopped(text, tmp_path, compiled_once):
     with pytest.raises(Stopped):
         train.train(experiment_of(text), tmp_path, StopAt(3))
@@ -407,6 +409,7 @@ def test_without_a_checkpoint_it_goes_back_to_the_beginning(
     assert "back to step 0, and on with batch 3" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_it_goes_back_to_what_it_began_with(
     text, tmp_path, monkeypatch, compiled_once
 ):
@@ -481,6 +484,7 @@ def test_after_a_few_rollbacks_it_stops_with_a_report(text, tmp_path, monkeypatc
 # --- The data has changed -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_batches_may_not_change(text, tmp_path, monkeypatch, compiled_once):
     """Another packing, or another stream of NumPy's, would give other batches than before."""
     train.train(experiment_of(text, training_steps=4), tmp_path, StopAt(None))

@@ -35,6 +35,7 @@ def test_saved_and_loaded(tmp_path, random_params):
         FeatureClassifier.load(tmp_path / "none.npz")
 
 
+@pytest.mark.slow
 def test_it_learns_to_tell_dark_from_light():
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 2

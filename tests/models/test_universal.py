@@ -375,7 +375,14 @@ def test_the_gradient_is_that_of_finite_differences(variant):
     np.testing.assert_allclose((after - before) / 6e-4, slope, rtol=3e-2, atol=0.1)
 
 
-@pytest.mark.parametrize("place", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("dropout", marks=pytest.mark.slow),
+        "attention_dropout",
+        pytest.param("activation_dropout", marks=pytest.mark.slow),
+    ],
+)
 def test_dropout_follows_rows_and_steps(place, random_params, monkeypatch):
     model, batch = universal(**{place: 0.4}), packed_batch()
     params = random_params(model)

@@ -338,6 +338,7 @@ def test_one_device_is_four_devices():
     assert len(set(expected)) == 3
 
 
+@pytest.mark.slow
 def test_a_tiny_model_learns():
     toy, adam = (
         model(d_model=26, d_ff=53),

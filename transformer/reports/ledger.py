@@ -154,8 +154,8 @@ def _check_files(path: Path, splits: Sequence[str]) -> None:
         raise UserError(f"--record={path}: give a file name that ends in .json")
     if path.exists() and not path.is_file():
         raise UserError(f"--record={path} is no file; name a new one, or an earlier result")
-    coming = {path, *(_outputs_file(path, split) for split in splits)}
-    own = _earlier_files(path) | coming
+    coming = [path, *(_outputs_file(path, split) for split in splits)]
+    own = _earlier_files(path) | set(coming)
     folder = path.with_suffix("")
     found = folder.iterdir() if folder.is_dir() else [folder] if folder.exists() else []
     if others := sorted(str(file) for file in found if file not in own and file.suffix != ".tmp"):
