@@ -38,9 +38,8 @@ from transformer.decoding.translation import Translator, Wishes
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
-from transformer.system.compilation import units
 from transformer.system.errors import UserError
-from transformer.system.hardware import specification
+from transformer.system.hardware import specification, units
 from transformer.system.sharding import row_shards
 from transformer.training.step import make_nll_step
 

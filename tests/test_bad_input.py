@@ -82,7 +82,10 @@ def tree(directory: Path) -> list[Path]:
         (["--config.training.tokens_per_update=2000000000"], ["would need at least 37.3 GiB"]),
         (["--config.data.max_source_length=2000000000"], ["would need at least 37.3 GiB"]),
         (["--config.model.d_model=4194304"], ["parameters, which need at least"]),
-        (["--config.model.num_encoder_layers=100000000"], ["num_encoder_layers is 100000000"]),
+        (
+            ["--config.model.num_encoder_layers=100000000"],
+            ["num_encoder_layers is 100000000; they would need at least "],
+        ),
         (["--config.decoding.beam_size=1000000000"], ["decoding.beam_size is 1000000000"]),
         (["--config.training.steps=0"], ["training.steps is 0", "at least 1"]),
         (["--config.model.dropout=nan"], ["model.dropout is nan"]),

@@ -44,7 +44,7 @@ class BertConfig(LayerConfig):
     def __post_init__(self):
         super().__post_init__()
         check_range(self, "model", "max_positions num_token_types", 1)
-        check_range(self, "model", "num_layers", 1, 1001)
+        self.check_layers("num_layers")
         check_choice(self, "model", "head", HEADS)
 
 

@@ -19,6 +19,9 @@ from transformer.models.layers import (
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.hardware import memory_of_host, units
+
+MOST_LAYERS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,20 @@ class LayerConfig:
                 f"model.d_model = {self.d_model} is not divisible by model.num_heads = "
                 f"{self.num_heads}; change one of them, or set model.d_k and model.d_v"
             )
+
+    def check_layers(self, fields: str) -> None:
+        """Raises UserError for a number of layers that this machine cannot hold, or below 1."""
+        attention = 2 * self.num_heads * (self.key_size + self.value_size) * self.d_model
+        each = 8 * (attention + 2 * self.d_model * self.d_ff)  # with gradients, in float32
+        for field in fields.split():
+            number, memory = getattr(self, field), memory_of_host()
+            if number > MOST_LAYERS and number * each > memory:
+                raise UserError(
+                    f"model.{field} is {number}; they would need at least {units(number * each)} "
+                    f"of memory to be trained, and there is {units(memory)}; lower it"
+                )
+        # Each layer is built and compiled by itself, which takes its time.
+        check_range(self, "model", fields, 1, MOST_LAYERS + 1)
 
     @property
     def key_size(self) -> int:

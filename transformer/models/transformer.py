@@ -49,7 +49,7 @@ class TransformerConfig(LayerConfig):
     def __post_init__(self):
         super().__post_init__()
         check_range(self, "model", "max_positions", 1)
-        check_range(self, "model", "num_encoder_layers num_decoder_layers", 1, 1001)
+        self.check_layers("num_encoder_layers num_decoder_layers")
         check_choice(self, "model", "positions", ("sinusoidal", "learned"))
         check_choice(self, "model", "share_embeddings", SHARE_EMBEDDINGS)
 

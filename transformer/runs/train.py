@@ -22,10 +22,10 @@ from transformer.runs.restore import TrainedModel
 from transformer.runs.state import RunState
 from transformer.runs.updates import Updates
 from transformer.system import distributed
-from transformer.system.compilation import Compilations, memory_summary, units
+from transformer.system.compilation import Compilations, memory_summary
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
-from transformer.system.hardware import memory_limit, memory_of_host, peak_flops
+from transformer.system.hardware import memory_limit, memory_of_host, peak_flops, units
 from transformer.system.locks import lock_workdir
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.profiling import Profile

@@ -13,6 +13,7 @@ from typing import Self
 import jax
 from jax import monitoring
 
+from transformer.system.hardware import units
 from transformer.system.terminal import say
 
 # What JAX warns of when it goes on without its cache. Program, error.
@@ -152,8 +153,3 @@ def memory_summary(compiled: jax.stages.Compiled) -> str:
     )
     total = arguments_and_results + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     return f"{units(total)}, {units(memory.temp_size_in_bytes)} of it temporary"
-
-
-def units(size: int) -> str:
-    """A number of bytes as text, such as "1.2 GiB"."""
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -55,3 +55,8 @@ def memory_limit(device: jax.Device) -> int | None:
 def memory_of_host() -> int:
     """Bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def units(size: int) -> str:
+    """A number of bytes as text, such as "1.2 GiB"."""
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
