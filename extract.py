@@ -15,7 +15,7 @@ from absl import flags
 from transformer.data.extraction import extract, read_articles
 from transformer.runs import cli
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import check_can_write, write_named
 
 INPUT = flags.DEFINE_string("input", None, "A folder with a folder for each article.")
 OUTPUT = flags.DEFINE_string("output", None, "The JSON lines to write.")
@@ -27,13 +27,15 @@ MAX_WORDS = flags.DEFINE_integer(
 def main() -> None:
     if INPUT.value is None or OUTPUT.value is None:
         raise UserError("--input or --output is missing; give both")
+    path = Path(OUTPUT.value).expanduser()
+    check_can_write(path)
     lines = []
     for article in read_articles(Path(INPUT.value).expanduser()):
         document = extract(article.title, article.paragraphs, MAX_WORDS.value)
         record = {"name": article.name, "title": article.title, "document": document}
         lines.append(json.dumps(record | {"summary": article.summary}, ensure_ascii=False) + "\n")
-    write_atomically(Path(OUTPUT.value).expanduser(), "".join(lines))
-    print(f"{len(lines)} documents in {OUTPUT.value}")
+    write_named(path, "".join(lines))
+    print(f"{len(lines)} documents in {path}")
 
 
 if __name__ == "__main__":

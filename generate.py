@@ -27,7 +27,7 @@ from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically, write_named
+from transformer.system.files import check_can_write, folder_allows, write_atomically, write_named
 from transformer.tasks.image_generation import between, class_numbers, seed_numbers
 
 restore_model = define_flags()
@@ -49,8 +49,8 @@ def main() -> None:
     output, page = (value and Path(value).expanduser() for value in (OUTPUT.value, GRID.value))
     if not (output or page):
         raise UserError("nothing is to be written; give --grid, --output or both")
-    if page and (page.suffix != ".png" or page.is_dir() or not folder_allows(page)):
-        raise UserError(f"--grid={page} cannot be written; name a .png file in another place")
+    if page:
+        check_can_write(page, ".png")
     if output and (output.is_file() or not folder_allows(output / "x")):
         raise UserError(f"--output={output} cannot be written; name a folder in another place")
     if INTERPOLATE.value and output:

@@ -182,3 +182,6 @@ def test_what_cannot_be_trained_is_refused(folder):
         assert_refused(refused, message)
         assert not (folder / "refused").exists()
     assert_refused(run("generate.py", "--workdir=x", cwd=folder), "give --grid, --output or both")
+    script = "transformer/reports/image_attention.py"
+    for words in (["generate.py", "--grid=x.jpg"], [script, "--figure=x.jpg"]):
+        assert_refused(run(*words, "--workdir=x", cwd=folder), "x.jpg must end in .png")

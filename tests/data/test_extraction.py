@@ -42,6 +42,12 @@ def test_the_command(tmp_path):
         {"name": "a", "title": "Rain", "document": "Rain rain sun", "summary": ""},
         {"name": "b", "title": "A barn", "document": "A barn barn x", "summary": "It is red."},
     ]
+    (tmp_path / "link.jsonl").symlink_to("out.jsonl")
+    succeeded(run("extract.py", "--input=in", "--output=link.jsonl", cwd=tmp_path))
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert "barn" in (tmp_path / "out.jsonl").read_text()
+    refused = run("extract.py", "--input=in", "--output=in", cwd=tmp_path)
+    assert_refused(refused, "cannot write in: Is a directory")
     write(tmp_path / "in/c", one="x")
     assert_refused(run("extract.py", *options, cwd=tmp_path), "in/c has no title.txt; add it")
 

@@ -21,7 +21,7 @@ from transformer.data.images import ImageSet, Shape
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.spectral import convolve, halve
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import write_named
 
 WIDTHS = (32, 64, 128, 128)  # the channels of each layer; the last are the features
 BATCH = 100
@@ -127,7 +127,7 @@ class FeatureClassifier:
         arrays = {f"array_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(params))}
         file = io.BytesIO()
         np.savez(file, about=np.array(json.dumps(about._asdict())), **arrays)
-        write_atomically(path, file.getvalue())
+        write_named(path, file.getvalue())
 
 
 def model_of(channels: int, num_classes: int) -> FunctionalModel:

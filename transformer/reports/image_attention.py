@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_named
+from transformer.system.files import check_can_write, write_named
 from transformer.tasks.image_generation import (
     ROWS,
     ImageGenerator,
@@ -96,8 +96,7 @@ def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, in
 
 def main() -> None:
     path = Path(FIGURE.value).expanduser()
-    if path.suffix not in (".png", ".svg") or path.is_dir() or not folder_allows(path):
-        raise UserError(f"--figure={path} cannot be written; name a .png or .svg in another place")
+    check_can_write(path, ".png", ".svg")
     model = restore_model()
     if model.config.task.name != "images" or model.config.model.attention == "none":
         raise UserError(
@@ -113,7 +112,8 @@ def main() -> None:
     ready = task.ready(model.params, model.extra)
     made = figure(task.images(ready, noise, labels), maps_of(task, ready, noise, labels), pixels)
     file = io.BytesIO()
-    made.savefig(file, format=path.suffix[1:], dpi=120)
+    form = "svg" if path.suffix.lower() == ".svg" else "png"  # a pipe has any name
+    made.savefig(file, format=form, dpi=120)
     write_named(path, file.getvalue())
     print(f"wrote {path}; rows: {', '.join(f'{task.classes[c]}' for c in labels)}")
 

@@ -19,7 +19,7 @@ from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import ROOT
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows
+from transformer.system.files import check_can_write
 
 DEFAULT = ROOT / "configs" / "sagan_cifar10.py"
 
@@ -34,8 +34,7 @@ def main() -> None:
     if config.task.name != "images":
         raise UserError(f"--config is of the task {config.task.name}; give one of images")
     path = Path(OUTPUT.value).expanduser()
-    if path.suffix != ".npz" or path.is_dir() or not folder_allows(path):
-        raise UserError(f"--output={path} cannot be written; name an .npz file in another place")
+    check_can_write(path, ".npz")
     shape = Shape(config.model.image_size, config.model.channels)
     training = read_images(config.data, "train", shape)
     if len(training.classes) < 2:

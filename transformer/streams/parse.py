@@ -22,7 +22,7 @@ from transformer.data.trees import Tree, escaped, own_tag, repaired
 from transformer.runs import cli, restore
 from transformer.streams.tree_drawing import drawing
 from transformer.system.errors import UserError
-from transformer.system.files import write_named
+from transformer.system.files import check_can_write, write_named
 from transformer.tasks.parsing import Parsing
 
 restore_model = restore.define_flags()
@@ -35,6 +35,11 @@ LINES_AT_ONCE = 256
 
 
 def main() -> None:
+    if INPUT.value is None and sys.stdin is None:  # closed by the shell
+        raise UserError("standard input is closed; give the text there, or --input")
+    path = Path(OUTPUT.value).expanduser() if OUTPUT.value else None
+    if path:
+        check_can_write(path)
     file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
     asked = {} if flags.FLAGS["brackets"].present else {"brackets": True}
     model = restore_model(**asked)
@@ -50,12 +55,12 @@ def main() -> None:
                 text = "" if tree is None else str(tree)
                 if FORMAT.value == "drawing" and tree is not None:
                     text = drawing(tree)
-                if OUTPUT.value:
+                if path:
                     parts.append(f"{text}\n")
                 else:
                     print(text, flush=True)
-    if OUTPUT.value:
-        write_named(Path(OUTPUT.value).expanduser(), "".join(parts))
+    if path:
+        write_named(path, "".join(parts))
 
 
 def trees_of(model: restore.TrainedModel, lines: list[str]) -> Iterator[Tree | None]:
