@@ -56,6 +56,8 @@ def main() -> None:
         raise UserError("--gpus and --together are both given; there is one run on each of --gpus")
     file = config_flags.get_config_filename(flags.FLAGS["config"])
     given = dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    if sweep.SEED in given:
+        raise UserError(f"--config.{sweep.SEED} is given; give --seeds={given[sweep.SEED]}")
     plan, name = sweep.read_plan(file), Path(file).stem
     if SEEDS.value is not None:
         plan = dataclasses.replace(plan, seeds=numbers(SEEDS.value))

@@ -34,8 +34,9 @@ def test_commands_and_jobs_are_written(directory):
     said = succeeded(run("sweep.py", "--config=toy.py", "--dry_run", *FIELDS[-1:], cwd=directory))
     first, *others = said.out.decode().splitlines()
     assert len(others) == 3
-    assert first.startswith("python train.py --config=toy.py --config.training.seed=0 ")
-    assert first.endswith(f"{FIELDS[-1]} --workdir=runs/toy/num_heads=1-0")
+    assert first.startswith(f"python train.py --config=toy.py {FIELDS[-1]} ")  # rows come later
+    own = "--config.training.seed=0 --config.model.num_heads=1"
+    assert first.endswith(f" {own} --workdir=runs/toy/num_heads=1-0")
     own = ["--config=toy.py", "--out=o", "--slurm=a.sh", "--jobset=a.yaml", "--only=*-1"]
     succeeded(run("sweep.py", *own, cwd=directory))
     script = (directory / "a.sh").read_text()
@@ -51,6 +52,8 @@ def test_commands_and_jobs_are_written(directory):
         ([], "--config is missing"),
         (["--config=toy.py", "--only=nobody"], "--only=nobody names no run"),
         (["--config=toy.py", "--seeds=1,x"], "--seeds=1,x must be whole numbers"),
+        (["--config=toy.py", "--config.training.seed=7"], "is given; give --seeds=7"),
+        (["--config=toy.py", "--evaluate=--split='test"], "No closing quotation"),
         (["--config=toy.py", "--plot=a.png"], "--plot draws one metric"),
         (["--config=toy.py", "--gpus=0", "--together=2"], "--gpus and --together"),
         (["--config=toy.py", "--table=md", "--metric=x"], "no run has the metric 'x'"),

@@ -95,6 +95,11 @@ def test_results_and_exports(sweep):
     assert own.is_done(runs[0])
 
 
+def test_what_was_evaluated_is_exported(sweep):
+    own, (run, _) = sweep(evaluate="--checkpoint average --split=test -average_last=2")
+    assert own._tested(run) == ["--checkpoint=average", "-average_last=2"]
+
+
 def test_each_gpu_has_one_run(sweep):
     own, runs = sweep(gpus=["3", "5"], evaluate="none")
     own.launch(runs)

@@ -57,6 +57,13 @@ def test_fields_of_one_name_keep_their_sections():
     assert run.row == "optimizer.name=sgd_task.name=seq2seq_epsilon=1"
 
 
+def test_flags_of_the_row_come_after_those_of_all_runs():
+    (run,) = runs(rows=[{"name": 3, "model.d_ff": 7, "optimizer.decay_steps": None}])
+    assert run.name == "3-0"
+    own = ["--config.training.seed=0", "--config.model.d_ff=7"]
+    assert run.flags_with(["--more"]) == ["--config=configs/base.py", "--more", *own]
+
+
 def test_a_combination_that_cannot_be_is_told_by_its_run():
     good, bad = runs(grid={"model.num_heads": [4, 3]})
     assert isinstance(good.config, Experiment)
@@ -85,6 +92,7 @@ def test_a_combination_that_cannot_be_is_told_by_its_run():
         ({"rows": [{"name": "a/b"}]}, "cannot name a folder"),
         ({"rows": [{"model.cell": "gru"}]}, "the sweep sets model.cell, which .*base.py does not"),
         ({"evaluate": 3}, "evaluate is 3"),
+        ({"rows": [{"model.d_ff": None}]}, "sets model.d_ff to None, which no flag"),
     ],
 )
 def test_refused(plan, message):
@@ -104,6 +112,11 @@ def test_files(tmp_path):
     path.write_text("def get_sweep():\n    return 3")
     with pytest.raises(UserError, match="get_sweep gives 3; it must give a dict"):
         read_plan(str(path))
+    path.write_text("def get_sweep():\n    return {}['a']\ndef get_config():\n    return {}['b']")
+    with pytest.raises(UserError, match="cannot be used: KeyError: 'a'"):
+        read_plan(str(path))
+    with pytest.raises(UserError, match="cannot be used: KeyError: 'b'"):
+        sections_of(str(path), {})
     path.write_text("1 / 0")
     with pytest.raises(UserError, match="cannot be used: ZeroDivisionError"):
         read_plan(str(path))

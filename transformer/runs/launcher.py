@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import shlex
 import signal
 import subprocess
@@ -56,6 +57,10 @@ class Launcher:
 
     def __init__(self, options: Options):
         self.options = options
+        try:
+            self._evaluate = shlex.split(options.evaluate)
+        except ValueError as error:  # quotes
+            raise UserError(f"evaluate is {options.evaluate!r}: {error}; mend that") from error
         self._active: set[subprocess.Popen] = set()
         self._stop = threading.Event()
         self._places: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
@@ -112,7 +117,7 @@ class Launcher:
 
     def training_flags(self, run: Run) -> list[str]:
         """What train.py is told."""
-        return [*run.flags, *self.options.flags, f"--workdir={self.workdir(run)}"]
+        return [*run.flags_with(self.options.flags), f"--workdir={self.workdir(run)}"]
 
     def _mark(self, run: Run) -> dict[str, Any]:
         export = self._exported(run)
@@ -137,7 +142,7 @@ class Launcher:
         options, place = self.options, self._places.get()
         try:
             self._wait_for_earlier_start(run)
-            asked, result = shlex.split(options.evaluate), self._result(run)
+            asked, result = self._evaluate, self._result(run)
             workdir = f"--workdir={self.workdir(run)}"
             if not (result and result.exists()):
                 self._call(run, place, "train", *self.training_flags(run))
@@ -163,8 +168,11 @@ class Launcher:
             if tested["checkpoint"] == "average":
                 chosen.append(f"--average_last={len(tested['checkpoint_steps'])}")
             return chosen
-        asked = shlex.split(self.options.evaluate)
-        return [flag for flag in asked if flag.startswith(("--checkpoint", "--average_last"))]
+        chosen = []
+        for flag, following in zip(self._evaluate, [*self._evaluate[1:], ""], strict=True):
+            if match := re.fullmatch("(--?(?:checkpoint|average_last))(=.*)?", flag):
+                chosen.append(flag if match[2] else f"{flag}={following}")
+        return chosen
 
     def _wait_for_earlier_start(self, run: Run) -> None:
         """Until no process trains there, such as one that outlived a sweep which was killed."""

@@ -1,11 +1,12 @@
 """Which runs a sweep has, and what they are called. See docs/sweeps.md."""
 
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,22 +52,34 @@ class Run(NamedTuple):
     @property
     def flags(self) -> list[str]:
         """What train.py is told of it."""
+        return self.flags_with(())
+
+    def flags_with(self, more: Sequence[str]) -> list[str]:
+        """The same after flags for all runs, of which those of the row count."""
         values = {SEED: self.seed, **self.settings}
         return [
             f"--config={self.config_file}",
-            *(f"--config.{field}={value}" for field, value in values.items()),
+            *more,
+            # None is what the file has, and no flag says it.
+            *(f"--config.{field}={x}" for field, x in values.items() if x is not None),
         ]
 
 
 def read_plan(path: str) -> Plan:
     """What a file says of a sweep; the plan of one row if it says nothing."""
     get_sweep = getattr(_module(path), "get_sweep", None)
-    return plan_of(get_sweep(), path) if get_sweep else Plan()
+    if get_sweep is None:
+        return Plan()
+    with _usable(path):
+        given = get_sweep()
+    return plan_of(given, path)
 
 
 def sections_of(path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The sections of a config file, with other values of some fields."""
-    sections = _module(path).get_config().to_dict()
+    module = _module(path)
+    with _usable(path):
+        sections = module.get_config().to_dict()
     for field, value in overrides.items():
         _set(sections, field, value, path)
     return sections
@@ -125,13 +138,17 @@ def runs_of(
         given = settings.pop("name", None)
         rest = {field: value for part in parts[1:] for field, value in part.items()}
         named = _name(rest if given else settings, fields)
-        row = "_".join(filter(None, [given, named])) or own
+        row = "_".join(str(part) for part in (given, named) if part) or own
         if not re.fullmatch(r"[\w.=+-]+", row):
             raise UserError(f"the row {row!r} cannot name a folder; use letters, digits and _.=+-")
         file = settings.pop(CONFIG, config_file)
         sections = load(file)
         for field, value in settings.items():
-            _set(sections, field, value, file)
+            before = _set(sections, field, value, file)
+            if value is None and before is not None:
+                raise UserError(
+                    f"the sweep sets {field} to None, which no flag of train.py can say"
+                )
         for seed in plan.seeds:
             sections["training"]["seed"] = seed
             try:
@@ -153,18 +170,27 @@ def _module(path: str) -> Any:
         raise UserError(f"there is no config file {path}; see configs/")
     spec = importlib.util.spec_from_file_location("config_of_a_sweep", path)
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _usable(path):
         spec.loader.exec_module(module)
-    except Exception as error:  # it may raise whatever it likes
-        raise UserError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
     return module
 
 
-def _set(sections: dict[str, Any], field: str, value: Any, path: str) -> None:
+@contextlib.contextmanager
+def _usable(path: str) -> Iterator[None]:
+    """A file of the user runs, which may raise whatever it likes."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
+
+
+def _set(sections: dict[str, Any], field: str, value: Any, path: str) -> Any:
+    """Gives the value that was there; raises UserError if there is none."""
     section, _, name = field.partition(".")
     if name not in sections.get(section, {}):
         raise UserError(f"the sweep sets {field}, which {path} does not have")
-    sections[section][name] = value
+    before, sections[section][name] = sections[section][name], value
+    return before
 
 
 def _is_list(value: Any) -> bool:
@@ -180,7 +206,7 @@ def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in parts:
         if both := settings.keys() & part.keys():
-            raise UserError(f"two axes set {both.pop()}; let one of them do so")
+            raise UserError(f"two axes set {min(both)}; let one of them do so")
         settings |= part
     return settings
 
