@@ -51,6 +51,21 @@ def test_mean_and_deviation_over_the_seeds_so_far(sweep):
     assert "training.seed" not in head
 
 
+def test_what_is_no_mean_of_the_runs(sweep):
+    """Scores of translations by others, and settings that seeds do not share."""
+    launcher, runs = sweep
+    others = {"bleu": {"score": 90.0}, "split": "test", "hypotheses": "others.de"}
+    write_json(launcher.workdir(runs[0]) / "eval/test-of-others.de/scores.json", others)
+    path = launcher.workdir(runs[1]) / "config.json"
+    config = json.loads(path.read_text())
+    config["data"]["data_dir"] = "elsewhere"
+    path.write_text(json.dumps(config))
+    head, lines = sweep_report.table(sweep_report.rows_of(*sweep))
+    found = dict(zip(head, lines[0], strict=True))
+    assert found["test bleu"] == "12"
+    assert found["data.data_dir"].endswith(", elsewhere")
+
+
 def test_columns_that_are_asked_for(sweep):
     rows = sweep_report.rows_of(*sweep)
     head, lines = sweep_report.table(rows, ["last bleu"])
@@ -66,6 +81,15 @@ def test_plots(sweep, metric, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="no run has the metric"):
         sweep_report.plot(sweep_report.rows_of(*sweep), metric + "x", path)
+
+
+def test_a_test_set_with_a_slash_in_its_name(sweep, tmp_path):
+    launcher, runs = sweep
+    found = {"bleu": {"score": 12.0}, "split": "wmt14/full"}
+    write_json(launcher.workdir(runs[0]) / "eval/wmt14_full/scores.json", found)
+    path = tmp_path / "plot.png"
+    sweep_report.plot(sweep_report.rows_of(*sweep), "wmt14/full bleu", path)
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_nothing_yet(tmp_path, sweep):

@@ -73,7 +73,8 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
     seeds that have come so far, and a band of one deviation. A column of the table, such as
     `test bleu`, gives a point for each row.
     """
-    is_curve = "/" in metric
+    known = [name for row in rows for name in row.columns]
+    is_curve = "/" in metric and metric not in known  # a test set may be wmt14/full
     figure = Figure(figsize=(9, 5 if is_curve else 1.5 + 0.3 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -87,7 +88,7 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
         axes.set_ylabel(metric)
         axes.legend(frameon=False, fontsize=8, ncols=1 + len(rows) // 12)
     else:
-        _check(metric, [name for row in rows for name in row.columns])
+        _check(metric, known)
         for place, row in enumerate(rows):
             values = _numbers(row.columns, metric)
             if values:
@@ -106,8 +107,15 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
 
 
 def _by_split(run: run_report.Run) -> run_report.Run:
-    """The scores by split, whose folders have the step in their names, too."""
-    scores = {found.get("split", name): found for name, found in run.scores.items()}
+    """The scores by split, whose folders have the step in their names, too.
+
+    Those of translations by others (evaluate.py --hypotheses) are no scores of the run.
+    """
+    scores = {
+        found.get("split", name): found
+        for name, found in run.scores.items()
+        if "hypotheses" not in found
+    }
     return run._replace(scores=scores)
 
 
@@ -145,6 +153,8 @@ def _cell(columns: Mapping[str, list[Any]], name: str) -> str:
         return ""
     if len(set(values)) == 1:  # a setting, or one seed
         return shown(values[0])
+    if any(isinstance(x, str | bool) for x in values):  # seeds that were begun with other fields
+        return ", ".join(dict.fromkeys(map(shown, values)))
     return f"{shown(float(statistics.mean(values)))} ± {statistics.stdev(values):.2g}"
 
 
