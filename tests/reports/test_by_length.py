@@ -1,12 +1,13 @@
 """BLEU by the length of the source."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from scripts import assert_refused, run, succeeded
 from test_experiment import base_experiment
 
-from transformer.reports.by_length import bleu_by_length, groups, read
+from transformer.reports.by_length import bleu_by_length, groups, names_of, read
 from transformer.runs import experiment
 from transformer.system.errors import UserError
 
@@ -33,6 +34,12 @@ def written(folder, hypotheses=HYPOTHESES):
 def test_groups():
     assert groups(SOURCES, [2, 4, 6]) == {"1-2": [0], "3-4": [1], "5-6": [2], "7+": [3]}
     assert groups(SOURCES, [3, 5, 20]) == {"1-3": [0, 1], "4-5": [2], "6-20": [3]}
+
+
+def test_names_tell_folders_apart():
+    folders = [Path(name) for name in ("/x/a/run", "/y/a/run", "/y/b/run", "/y/b/other")]
+    assert names_of(folders) == ["x/a/run", "y/a/run", "b/run", "other"]
+    assert names_of([Path("/a"), Path("/a")]) == ["a", "a"]
 
 
 def test_bleu_of_each_group(tmp_path):

@@ -87,6 +87,19 @@ def test_a_page_about_a_run(directory):
     assert "length ratio, a" in page
 
 
+def test_runs_of_one_name_have_a_curve_each(directory, tmp_path):
+    for part in ("old", "new"):
+        write_run(tmp_path / part / "a", 7, None)
+    names = ["--workdir=old/a,new/a", "--out=both.html"]
+    said = succeeded(run(SCRIPT, *names, cwd=tmp_path)).out.decode()
+    assert said.splitlines()[0].split() == ["run", "old/a", "new/a"]
+    page = (tmp_path / "both.html").read_text()
+    assert page.count("old/a, training") == page.count("new/a, training") == 1
+    (tmp_path / "old/a/eval/test").mkdir(parents=True)
+    (tmp_path / "old/a/eval/test/scores.json").write_text("[]")
+    assert_refused(run(SCRIPT, "--workdir=old/a", cwd=tmp_path), "has a damaged scores.json")
+
+
 def test_attention_is_beside_the_best_and_the_worst(directory):
     asked = []
 

@@ -14,7 +14,7 @@ from absl import flags
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from transformer.reports.translations import bleu_by_length, groups, read
+from transformer.reports.translations import bleu_by_length, groups, names_of, read
 from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
@@ -34,7 +34,8 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
     axes = figure.subplots()
     places = range(len(sizes))
     for name, by_group in found.items():
-        axes.plot(places, list(by_group.values()), marker="o", markersize=4, label=name)
+        label = name.replace("$", r"\$")
+        axes.plot(places, list(by_group.values()), marker="o", markersize=4, label=label)
     axes.set_xticks(places, [f"{name}\n{size} sentences" for name, size in sizes.items()])
     axes.set_xlabel("words of the source")
     axes.set_ylabel("BLEU")
@@ -63,8 +64,8 @@ def main() -> None:
                 "the same data"
             )
     found = {
-        workdir.name: bleu_by_length(workdir, own, bounds)
-        for workdir, own in zip(workdirs, texts, strict=True)
+        name: bleu_by_length(workdir, own, bounds)
+        for name, workdir, own in zip(names_of(workdirs), workdirs, texts, strict=True)
     }
     sizes = {name: len(members) for name, members in groups(texts[0].sources, bounds).items()}
     width = max(map(len, [*found, "sentences"]))

@@ -22,6 +22,7 @@ from absl import flags
 from transformer.reports.run_report import Run, page, run_of, table
 from transformer.reports.tables import FORMATS, aligned, formatted
 from transformer.reports.translation_report import Attend
+from transformer.reports.translations import names_of
 from transformer.runs import cli
 from transformer.runs.experiment import is_run
 from transformer.runs.restore import restore
@@ -75,7 +76,8 @@ def main() -> None:
     path = Path(out).expanduser() if out else None
     if path:
         check_can_write(path, ".html")
-    runs = [run_of(workdir) for workdir in workdirs]
+    named = zip(workdirs, names_of(workdirs), strict=True)
+    runs = [run_of(workdir)._replace(name=name) for workdir, name in named]
     head, rows = table(runs)
     if FORMAT.value == "text":  # one line a fact: runs are few, facts are many
         print(aligned(list(zip(head, *rows, strict=True))), end="")

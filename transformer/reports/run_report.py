@@ -39,10 +39,7 @@ class Run(NamedTuple):
     scores: dict[str, dict[str, Any]]  # scores.json of each evaluated split
     facts: Facts | None  # of its data; earlier commits wrote none
     starts: list[dict[str, Any]]
-
-    @property
-    def name(self) -> str:
-        return self.workdir.resolve().name
+    name: str
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
         found = [(line["step"], line.get(metric)) for line in self.metrics]
@@ -60,6 +57,8 @@ def run_of(workdir: Path) -> Run:
     found = [path for path in found if not path.parent.is_symlink()]  # eval/latest
     try:
         by_split = {path.parent.name: json.loads(path.read_text()) for path in found}
+        if not all(isinstance(scores, dict) for scores in by_split.values()):
+            raise ValueError("scores are an object")
     except ValueError as error:
         raise UserError(f"{workdir}/eval has a damaged scores.json; evaluate again") from error
     try:
@@ -70,7 +69,8 @@ def run_of(workdir: Path) -> Run:
     except (ValueError, TypeError) as error:
         raise UserError(f"{workdir / FACTS} is damaged; remove it") from error
     metrics = read_metrics(path) if path.exists() else []
-    return Run(workdir, config, metrics, by_split, facts, provenance.starts(workdir))
+    starts, name = provenance.starts(workdir), workdir.resolve().name
+    return Run(workdir, config, metrics, by_split, facts, starts, name)
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
