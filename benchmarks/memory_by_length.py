@@ -52,7 +52,7 @@ TARGET = 128
 LIMITS = [0.25, 0.5, 1, 2, 4, 8]  # GB, of the table
 
 OUT = flags.DEFINE_string("out", None, "The folder for the results.")
-LENGTHS = flags.DEFINE_list("lengths", [2**n for n in range(9, 15)], "Source tokens.")
+LENGTHS = flags.DEFINE_list("lengths", [str(2**n) for n in range(9, 15)], "Source tokens.")
 
 
 class Case(NamedTuple):

@@ -13,6 +13,7 @@ def test_slurm(tmp_path):
     """Each task calls for its own run; a stand-in for srun prints what it is told."""
     text = slurm("table3", "runs/s", ["a-0", "b=1_c-0"], COMMAND, 8)
     assert "--array=0-1%8\n" in text
+    assert "mkdir -p runs/s\n" in text
     (tmp_path / "srun").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\nexit $CODE\n')
     (tmp_path / "scontrol").write_text('#!/bin/bash\necho "$@" > requeued\n')
     for name in ("srun", "scontrol"):

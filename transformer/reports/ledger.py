@@ -97,7 +97,7 @@ def record(
     result = new_result(models[chosen], candidates, outputs, hashes)
     write(path, result, outputs)
     print(f"written  {path}; python -m transformer.reports.results_page makes RESULTS.md of it")
-    for commit in {start["commit"] for run in all_runs(result) for start in run["starts"]}:
+    for commit in sorted({start["commit"] for run in all_runs(result) for start in run["starts"]}):
         if not re.fullmatch("[0-9a-f]+", commit):
             print(f"warning: the commit is {commit}; nobody else can check that out")
 

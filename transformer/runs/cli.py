@@ -115,7 +115,7 @@ class _Formatter(python_logging.Formatter):
 
 def _whole(arg: str, types: Mapping[str, Any]) -> str:
     """1e5 as 100000, where a field is a whole number."""
-    match = re.fullmatch(r"(--?config\.(.*)=)(\d+(?:\.\d+)?e\+?\d+)", arg, re.I)
+    match = re.fullmatch(r"(--?config\.([^=]*)=)(\d+(?:\.\d+)?e\+?\d+)", arg, re.I)
     if not match or types[match[2]] not in (int, int | None) or float(match[3]) % 1:
         return arg
     return f"{match[1]}{float(match[3]):.0f}"

@@ -12,7 +12,8 @@ from transformer.system.files import write_named
 
 _SLURM = """\
 #!/bin/bash
-# Start it with sbatch. What each run needs, and its queue, are yours to fill in.
+# What each run needs, and its queue, are yours to fill in. Start it with sbatch; Slurm makes no
+# folders, and without that of the logs the tasks fail at once: mkdir -p {folder}
 #SBATCH --job-name={name} --array=0-{last}%{together}
 #SBATCH --ntasks=1 --gpus-per-task=1 --cpus-per-task=8 --time=24:00:00
 #SBATCH --signal=TERM@120 --requeue --open-mode=append --output={out}/slurm-%a.log
@@ -35,6 +36,7 @@ def slurm(name: str, out: str, runs: Sequence[str], command: Sequence[str], toge
         last=len(runs) - 1,
         together=together,
         out=out,
+        folder=shlex.quote(out),
         runs="\n  ".join(["", *map(shlex.quote, runs)]) + "\n",
         command=shlex.join(command),
     )
@@ -98,7 +100,8 @@ def write(
     together = together or len(runs)
     if slurm_file:
         write_named(Path(slurm_file), slurm(name, out, runs, command, together))
-        print(f"written  {slurm_file}: {len(runs)} tasks; sbatch {slurm_file}")
+        start = f"mkdir -p {shlex.quote(out)} && sbatch {slurm_file}"
+        print(f"written  {slurm_file}: {len(runs)} tasks; {start}")
     if jobset_file:
         write_named(Path(jobset_file), jobset(name, runs, command, together))
         print(f"written  {jobset_file}: {len(runs)} pods; kubectl apply -f {jobset_file}")
