@@ -91,6 +91,8 @@ def estimate(config: Experiment) -> dict[str, Any]:
     rows = layout(  # as for an accelerator: train.py's own parts are for a CPU
         training.tokens_per_update, training.max_tokens_per_device, *widths, row_shards(mesh)
     )
+    if PROGRAM.value == "validation":  # a step of an update: nothing is accumulated
+        rows = dataclasses.replace(rows, rows=rows.rows_per_step, accumulation=1)
     result["rows"] = [rows.accumulation, rows.rows_per_step, *widths]
     shape = (rows.accumulation, rows.rows_per_step)
     if PROGRAM.value == "validation":
