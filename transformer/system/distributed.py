@@ -80,7 +80,7 @@ def initialize() -> None:
 def _find_coordinator(address: str) -> None:
     """Returns when process 0 listens; raises UserError if it does not, where JAX would abort."""
     host, _, port = address.rpartition(":")
-    start = time.monotonic()
+    start, is_told = time.monotonic(), False
     while True:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
@@ -95,8 +95,9 @@ def _find_coordinator(address: str) -> None:
                     f"no process 0 is found at --coordinator={address} ({error}); start it, or "
                     "name its host and port"
                 ) from error
-            if waited < SECONDS_UNTIL_IT_SAYS_SO <= waited + 1:
+            if waited >= SECONDS_UNTIL_IT_SAYS_SO and not is_told:
                 _say(f"waiting for process 0 at {address} ({error})")
+                is_told = True
             time.sleep(1)
 
 
