@@ -2,7 +2,7 @@
 
     python generate.py --workdir=runs/sagan_cifar10 --grid=samples.png
     python generate.py --workdir=runs/sagan_cifar10 --classes=cat,ship --seeds=0:100 --output=images
-    python generate.py --workdir=runs/sagan_cifar10 --classes=cat --seeds=3,7 --interpolate=8 \
+    python generate.py --workdir=runs/sagan_cifar10 --classes=cat --seeds=3,7 --interpolate=8 \\
         --grid=between.png
 
 A class and a seed name an image: the same in any batch, on any device. --output is a folder; an
@@ -28,7 +28,7 @@ from transformer.runs.restore import define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, folder_allows, write_atomically, write_named
-from transformer.tasks.image_generation import between, class_numbers, seed_numbers
+from transformer.tasks.image_generation import between, class_numbers, folders_of, seed_numbers
 
 restore_model = define_flags()
 CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
@@ -72,9 +72,9 @@ def main() -> None:
         task.ready(model.params, model.extra), np.tile(noise, (len(numbers), 1)), labels
     )
     if output:
+        folders = folders_of(task.classes)
         for image, label, seed in zip(made, labels, np.tile(seeds, len(numbers)), strict=True):
-            name = task.classes[label].replace("/", "_")
-            write_atomically(output / name / f"{seed}.png", picture(image).png)
+            write_atomically(output / folders[label] / f"{seed}.png", picture(image).png)
         print(f"wrote {len(made)} images to {output}")
     if page:
         write_named(page, picture(grid(made, columns)).png)

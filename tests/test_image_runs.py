@@ -12,6 +12,7 @@ from processes import run_together, slurm_variables, training
 from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded
 
 from transformer.runs.restore import restore
+from transformer.tasks.image_generation import folders_of
 
 CLASSES = {"red": (255, 40, 40), "blue": (40, 40, 255)}
 FLAGS = {
@@ -164,6 +165,10 @@ def test_it_evaluates_and_generates(whole):
     words = ["--workdir=whole", "--classes=red", "--seeds=0", "--pixels=3x4", "--figure=a.png"]
     succeeded(run("transformer/reports/image_attention.py", *words, cwd=folder))
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_classes_have_folders_of_their_own():
+    assert folders_of(["cat", "a/b", "a_b", "..", ""]) == ["cat", "a_b_1", "a_b_2", ".._3", "_4"]
 
 
 def test_what_cannot_be_trained_is_refused(folder):

@@ -9,6 +9,10 @@ SCRIPTS = [
     *("train.py", "evaluate.py", "translate.py", "classify.py", "sweep.py"),
     *("transformer/reports/report.py", "transformer/reports/visualize.py"),
     *("transformer/reports/by_length.py", "transformer/reports/ponder.py"),
+    *("generate.py", "complete.py", "extract.py", "transformer/streams/parse.py"),
+    *("transformer/reports/walkthrough.py", "transformer/reports/image_attention.py"),
+    *("transformer/reports/image_scores.py", "transformer/reports/evalb.py"),
+    "transformer/runs/feature_classifier.py",
     *("transformer/exports/__main__.py", "transformer/exports/import_marian.py"),
 ]
 

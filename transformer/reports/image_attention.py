@@ -1,6 +1,6 @@
 """Where a generator of images looks: attention maps of chosen pixels (Figure 1 of its paper).
 
-    python -m transformer.reports.image_attention --workdir=runs/sagan_cifar10 --classes=cat,ship \
+    python -m transformer.reports.image_attention --workdir=runs/sagan_cifar10 --classes=cat,ship \\
         --seeds=0:3 --pixels=8x8,16x24 --figure=attention.png
 
 A row is an image that the generator makes. Its first column is the image, with a mark at each

@@ -1,6 +1,6 @@
 """Trains the classifier whose features FID-ours and KID-ours are over.
 
-    python -m transformer.runs.feature_classifier --config=configs/sagan_cifar10.py \
+    python -m transformer.runs.feature_classifier --config=configs/sagan_cifar10.py \\
         --config.data.train_images=cifar10 --output=features.npz
 
 It learns from the images that a run with this config would train on, and is measured on those that
@@ -23,7 +23,9 @@ from transformer.system.files import check_can_write
 
 DEFAULT = ROOT / "configs" / "sagan_cifar10.py"
 
-CONFIG = config_flags.DEFINE_config_file("config", None, f"A config of the task images ({DEFAULT})")
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "A config of the task images (default: configs/sagan_cifar10.py)."
+)
 OUTPUT = flags.DEFINE_string("output", "features.npz", "The file to write.")
 EPOCHS = flags.DEFINE_integer("epochs", 5, "How often each image is seen.", lower_bound=1)
 SEED = flags.DEFINE_integer("seed", 0, "Of initial values and order.", lower_bound=0)

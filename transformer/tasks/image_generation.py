@@ -5,6 +5,7 @@ import difflib
 import functools
 import io
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -258,6 +259,15 @@ def class_numbers(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(classes[:10])}"
             raise UserError(f"there is no class {name!r}; {hint}")
     return np.array([classes.index(name) for name in names or classes])
+
+
+def folders_of(classes: Sequence[str]) -> list[str]:
+    """A name of a folder for each class; names of classes may be a stranger's, such as .."""
+    names = [re.sub("[/\0]", "_", name) for name in classes]
+    return [
+        f"{name}_{number}" if name in ("", ".", "..") or names.count(name) > 1 else name
+        for number, name in enumerate(names)
+    ]
 
 
 def seed_numbers(text: str) -> np.ndarray:
