@@ -15,7 +15,6 @@ if __name__ == "__main__":
     use_huge_pages()  # before JAX is imported
 
 import os
-import sys
 
 from absl import flags
 
@@ -25,7 +24,6 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 
 restore_model = restore.define_flags()
-flags.adopt_module_key_flags(restore)  # for --help
 PROMPT = flags.DEFINE_string("prompt", None, "How the text begins; empty: as the model likes.")
 INPUT = flags.DEFINE_string("input", None, "UTF-8 text, or .gz, a prompt a line.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", lower_bound=1)
@@ -48,7 +46,7 @@ def main() -> None:
     asked = model.task.search(model.params, model.extra, prompts, nbest=SAMPLES.value)
     for found in asked:
         for text in found:
-            sys.stdout.write(f"{text.text}\n")
+            print(text.text)
 
 
 if __name__ == "__main__":

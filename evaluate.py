@@ -81,10 +81,12 @@ def main() -> None:
         if values.ensemble and not values.workdir:
             raise UserError("--ensemble is given without --workdir; give both, or neither")
         restoring = restore_model if values.workdir else None
-        if not ledger.verify(Path(VERIFY.value), restoring, values.data_dir, values.raw_dir):
+        if not ledger.verify(
+            Path(VERIFY.value).expanduser(), restoring, values.data_dir, values.raw_dir
+        ):
             distributed.end(1, "")
     elif RECORD.value is not None:
-        path = Path(RECORD.value)
+        path = Path(RECORD.value).expanduser()
         ledger.record(path, splits, restore_model, values.checkpoint, values.average_last)
     else:
         scoring.run(values.workdir, restore_model)

@@ -70,11 +70,11 @@ def main() -> None:
     if not wanted:
         raise UserError(f"--only={','.join(ONLY.value)} names no run; --dry_run shows the names")
     options = Options(
-        out=Path(OUT.value or Path("runs") / name),
+        out=folder(OUT.value) or Path("runs") / name,
         flags=[f"--config.{field}={value}" for field, value in given.items()],
         evaluate=plan.evaluate if EVALUATE.value is None else EVALUATE.value,
-        results=RESULTS.value and Path(RESULTS.value),
-        export=EXPORT.value and Path(EXPORT.value),
+        results=folder(RESULTS.value),
+        export=folder(EXPORT.value),
         together=TOGETHER.value or 1,
         gpus=GPUS.value,
     )
@@ -94,6 +94,10 @@ def main() -> None:
             raise SystemExit(1)
 
 
+def folder(name: str | None) -> Path | None:
+    return Path(name).expanduser() if name else None
+
+
 def numbers(words: list[str]) -> list[int]:
     if not all(word.isdecimal() for word in words) or not words:
         raise UserError(f"--seeds={','.join(words)} must be whole numbers, as in --seeds=1,2,3")
@@ -106,7 +110,7 @@ def show(launcher: Launcher, runs: list[sweep.Run]) -> None:
     if PLOT.value:
         if len(METRIC.value) != 1:
             raise UserError("--plot draws one metric; add --metric=eval/validation/nll, or another")
-        sweep_report.plot(rows, METRIC.value[0], Path(PLOT.value))
+        sweep_report.plot(rows, METRIC.value[0], Path(PLOT.value).expanduser())
         print(f"written  {PLOT.value}")
     if TABLE.value or not PLOT.value:
         columns = [] if PLOT.value else METRIC.value

@@ -58,7 +58,7 @@ def main() -> None:
         raise UserError(f"there is no config file {config_path}; see configs/")
     if WORKDIR.value == "":
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
-    workdir = Path(WORKDIR.value or Path("runs") / config_path.stem)
+    workdir = Path(WORKDIR.value or Path("runs") / config_path.stem).expanduser()
     if not isinstance(CONFIG.value, ConfigDict):
         raise UserError(f"get_config of {config_path} returns no ConfigDict; see configs/base.py")
     if own and WORKDIR.value is None:

@@ -55,7 +55,7 @@ def main() -> None:
     bounds = sorted(map(int, BOUNDS.value))
     path = Path(OUT.value).expanduser()
     check_can_write(path, ".png")
-    workdirs = [Path(name) for name in WORKDIRS.value]
+    workdirs = [Path(name).expanduser() for name in WORKDIRS.value]
     texts = [read(workdir, SPLIT.value) for workdir in workdirs]
     for workdir, other in zip(workdirs, texts, strict=True):
         if other.references != texts[0].references:

@@ -12,6 +12,7 @@ shows the table, as text, Markdown or CSV.
 """
 
 import glob
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table in the termi
 
 def _found(name: str) -> list[Path]:
     """The runs that a pattern such as runs/* matches; a name without * stands for itself."""
+    name = os.path.expanduser(name)
     if "*" not in name:
         return [Path(name)]
     return [Path(path) for path in sorted(glob.glob(name)) if is_run(Path(path))]

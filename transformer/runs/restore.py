@@ -113,7 +113,9 @@ def define_flags() -> Callable[..., TrainedModel]:
         if ensemble.present and not (others and all(others)):
             raise UserError("--ensemble names no work directory; give one, or leave it out")
         directories = [workdir.value, *others]
-        models = [restore(Path(d), **which, overrides=changes) for d in directories]
+        models = [
+            restore(Path(name).expanduser(), **which, overrides=changes) for name in directories
+        ]
         if trust_paths.value:
             models = [dataclasses.replace(model, unknown_paths={}) for model in models]
         return models[0] if len(models) == 1 else as_one(models)

@@ -1,5 +1,6 @@
 """What evaluate.py is asked to score: splits, a test set, or translations that are there."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel]) -> None:
     restore: gives the model of the work directory; not called if translations are given.
     """
     _check_flags(workdir)
+    workdir = workdir and os.path.expanduser(workdir)
     config = experiment.load(Path(workdir)) if workdir and _names_a_test_set() else None
     if config:
         check_task(Path(workdir), config)

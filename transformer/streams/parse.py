@@ -26,7 +26,6 @@ from transformer.system.files import check_can_write, write_named
 from transformer.tasks.parsing import Parsing
 
 restore_model = restore.define_flags()
-flags.adopt_module_key_flags(restore)  # for --help
 INPUT = flags.DEFINE_string("input", None, "UTF-8 text, or .gz; standard input if none.")
 OUTPUT = flags.DEFINE_string("output", None, "Where to write; standard output if none.")
 FORMAT = flags.DEFINE_enum("format", "brackets", ["brackets", "drawing"], "How to write trees.")
