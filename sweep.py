@@ -70,11 +70,11 @@ def main() -> None:
     if not wanted:
         raise UserError(f"--only={','.join(ONLY.value)} names no run; --dry_run shows the names")
     options = Options(
-        out=folder(OUT.value) or Path("runs") / name,
+        out=Path(OUT.value or Path("runs") / name).expanduser(),
         flags=[f"--config.{field}={value}" for field, value in given.items()],
         evaluate=plan.evaluate if EVALUATE.value is None else EVALUATE.value,
-        results=folder(RESULTS.value),
-        export=folder(EXPORT.value),
+        results=RESULTS.value and Path(RESULTS.value).expanduser(),
+        export=EXPORT.value and Path(EXPORT.value).expanduser(),
         together=TOGETHER.value or 1,
         gpus=GPUS.value,
     )
@@ -92,10 +92,6 @@ def main() -> None:
         show(launcher, wanted)
         if failed:
             raise SystemExit(1)
-
-
-def folder(name: str | None) -> Path | None:
-    return Path(name).expanduser() if name else None
 
 
 def numbers(words: list[str]) -> list[int]:

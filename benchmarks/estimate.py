@@ -39,6 +39,7 @@ from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.errors import UserError
+from transformer.system.files import write_named
 from transformer.system.hardware import specification, units
 from transformer.system.sharding import row_shards
 from transformer.training.step import make_nll_step
@@ -123,7 +124,7 @@ def estimate(config: Experiment) -> dict[str, Any]:
     result["compile_seconds"] = time.monotonic() - start
     text = compiled.as_text()
     if HLO.value:
-        Path(HLO.value).write_text(text)
+        write_named(Path(HLO.value), text)
 
     # 3. What it needs of each device.
     memory = compiled.memory_analysis()

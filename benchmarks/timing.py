@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from transformer.runs.provenance import ROOT
+from transformer.system.files import write_named
 
 SECONDS_BETWEEN = 0.5  # threads of the measurement before may spin for a while
 
@@ -168,6 +169,4 @@ def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
 
 
 def write(path: str | Path, result: Mapping[str, Any]) -> None:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    write_named(Path(path), json.dumps(result, indent=2) + "\n")

@@ -15,7 +15,7 @@ from small_models import trained_model
 
 from transformer.reports.attention_page import attention_page
 from transformer.reports.pages import page as html_page
-from transformer.reports.pages import table, text, thumbnail
+from transformer.reports.pages import panels, svg, table, text, thumbnail
 from transformer.reports.run_report import page as report_page
 from transformer.reports.run_report import run_of
 from transformer.reports.toy_numbers import toy_steps
@@ -53,6 +53,16 @@ def test_html_is_what_was_meant():
     assert "<td class=n><bdi>1,234</bdi></td>" in page
     assert 'alt="&#x27;&quot;" src="data:image/png;base64,iVBOR' in page
     assert text("&") == "&amp;"
+
+
+def test_a_figure_is_drawn_the_same_each_time():
+    def drawn():
+        figure, (axes, _) = panels(2)
+        axes.plot([1, 2], [3, 4], label="x")
+        axes.legend()
+        return svg(figure)
+
+    assert drawn() == drawn()
 
 
 @pytest.fixture(scope="module")

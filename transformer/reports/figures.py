@@ -89,9 +89,12 @@ class Picture(Figure):
         # and fonts of those who look at it.
         fonttype = "path" if self.fonts.complete else "none"
         content = io.BytesIO()
-        with rc_context({"svg.fonttype": fonttype}), warnings.catch_warnings():
+        # Neither the date nor names by chance: the same figure is the same file.
+        svg = {"svg.fonttype": fonttype, "svg.hashsalt": "transformer"}
+        about = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
+        with rc_context(svg), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing from")
-            self.savefig(content, format=form, dpi=150)
+            self.savefig(content, format=form, dpi=150, metadata=about)
         return content.getvalue()
 
     def _repr_png_(self) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.image
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -85,8 +86,10 @@ def panels(count: int, columns: int = 2, height: float = 3) -> tuple[Figure, lis
 
 
 def svg(figure: Figure) -> Html:
+    """The same for the same figure: without the date, and without names by chance."""
     picture = io.StringIO()
-    figure.savefig(picture, format="svg")
+    with rc_context({"svg.hashsalt": "transformer"}):
+        figure.savefig(picture, format="svg", metadata={"Date": None})
     found = picture.getvalue()
     return Html(found[found.index("<svg") :])
 
