@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from pathlib import Path
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
 from transformer.reports import run_report
 from transformer.reports.plots import learning_curve
@@ -54,16 +54,13 @@ def main() -> None:
     distributed.initialize()
     config_file, _, own = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
     config_path = Path(config_file)
-    if not config_path.is_file():  # config_flags would say so at the first use, at length
-        raise UserError(f"there is no config file {config_path}; see configs/")
+    sections = cli.config_of(CONFIG)
     if WORKDIR.value == "":
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
     workdir = Path(WORKDIR.value or Path("runs") / config_path.stem).expanduser()
-    if not isinstance(CONFIG.value, ConfigDict):
-        raise UserError(f"get_config of {config_path} returns no ConfigDict; see configs/base.py")
     if own and WORKDIR.value is None:
         raise UserError("--workdir is missing; name a folder for the run that begins there")
-    config = Experiment.from_dict(CONFIG.value.to_dict())
+    config = Experiment.from_dict(sections)
     overrides = dict(config_flags.get_override_values(flags.FLAGS["config"]))
     if config.training.init_from:
         config = init_from.with_its_model(config, workdir, overrides)

@@ -128,7 +128,7 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
 def main() -> None:
     if OUT.value is None:
         raise UserError("--out is missing; name a folder for the results")
-    config = Experiment.from_dict(CONFIG.value.to_dict())
+    config = Experiment.from_dict(cli.config_of(CONFIG))
     if config.model.family != "transformer":
         raise UserError(
             f"model.family is {config.model.family}; only the Transformer's layers and attention "

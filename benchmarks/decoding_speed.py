@@ -130,7 +130,7 @@ def write_task(folder: Path) -> None:
         sentences = [list(map(int, tokens)) for tokens in ids if len(tokens)]
         decoding = {"max_extra_length": config.decoding.max_extra_length}
     else:
-        config = Experiment.from_dict(CONFIG.value.to_dict())
+        config = Experiment.from_dict(cli.config_of(CONFIG))
         random = np.random.default_rng(0)
         lengths = random.integers(8, 41, SENTENCES.value)
         sentences = [random.integers(UNK + 1, VOCAB_SIZE.value, n).tolist() for n in lengths]

@@ -65,7 +65,7 @@ def main() -> None:
         return
     # The cache gives programs back without what the compiler knew of them.
     jax.config.update("jax_enable_compilation_cache", False)
-    result = estimate(Experiment.from_dict(CONFIG.value.to_dict()))
+    result = estimate(Experiment.from_dict(cli.config_of(CONFIG)))
     print(shown(result))
     if OUTPUT.value:
         timing.write(OUTPUT.value, result)

@@ -48,7 +48,7 @@ TRAIN = flags.DEFINE_bool("train", False, "Time updates of the config's model")
 
 
 def main() -> None:
-    config = Experiment.from_dict(CONFIG.value.to_dict())
+    config = Experiment.from_dict(cli.config_of(CONFIG))
     limits = config.data.max_source_length, config.data.max_target_length
     with tempfile.TemporaryDirectory() as folder:
         if PAIRS.value:

@@ -55,7 +55,7 @@ PROFILE = flags.DEFINE_string("profile", None, "A folder for a trace of three mo
 
 
 def main() -> None:
-    config = Experiment.from_dict(CONFIG.value.to_dict())
+    config = Experiment.from_dict(cli.config_of(CONFIG))
     result = measure(config, STEPS.value, Path(PROFILE.value) if PROFILE.value else None)
     show(result)
     if OUTPUT.value:

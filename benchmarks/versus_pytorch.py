@@ -77,7 +77,7 @@ WORKER = flags.DEFINE_enum("worker", None, [OURS, EAGER, COMPILED], "Used by thi
 
 
 def main() -> None:
-    config = Experiment.from_dict(CONFIG.value.to_dict())
+    config = Experiment.from_dict(cli.config_of(CONFIG))
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=DTYPE.value))
     if WORKER.value == OURS:
         use_huge_pages()  # as train.py; starts the worker anew

@@ -39,7 +39,7 @@ WORKER = flags.DEFINE_enum("worker", None, [OURS, PYTORCH], "Used by this script
 
 
 def main() -> None:
-    config = Experiment.from_dict(CONFIG.value.to_dict())
+    config = Experiment.from_dict(cli.config_of(CONFIG))
     if config.task.name != "images" or config.task.discriminator_steps != 1:
         raise UserError("give a config of the task images with task.discriminator_steps=1")
     if WORKER.value == OURS:

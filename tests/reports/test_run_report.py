@@ -15,6 +15,7 @@ from transformer.reports import run_report
 from transformer.reports.run_report import page, run_of
 from transformer.runs import experiment
 from transformer.runs.provenance import add_start
+from transformer.system.errors import UserError
 from transformer.system.files import write_json
 
 SCRIPT = "transformer/reports/report.py"
@@ -95,9 +96,30 @@ def test_runs_of_one_name_have_a_curve_each(directory, tmp_path):
     assert said.splitlines()[0].split() == ["run", "old/a", "new/a"]
     page = (tmp_path / "both.html").read_text()
     assert page.count("old/a, training") == page.count("new/a, training") == 1
-    (tmp_path / "old/a/eval/test").mkdir(parents=True)
-    (tmp_path / "old/a/eval/test/scores.json").write_text("[]")
-    assert_refused(run(SCRIPT, "--workdir=old/a", cwd=tmp_path), "has a damaged scores.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("eval/test/scores.json", "[]", "has a damaged scores.json"),
+        ("eval/test/scores.json", '{"bleu": {"score": "x"}}', "has a damaged scores.json"),
+        ("data.json", '{"counts": [1], "lengths": 3}', "data.json is damaged"),
+        ("data.json", '{"counts": {}, "lengths": {"a": ["b"]}}', "data.json is damaged"),
+        ("starts.jsonl", "[]\n", "starts.jsonl is damaged"),
+    ],
+)
+def test_a_damaged_or_foreign_run(name, content, message, tmp_path):
+    write_run(tmp_path / "a", 7, None)
+    (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "a" / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        run_of(tmp_path / "a")
+
+
+def test_a_run_that_a_program_began(tmp_path):
+    write_run(tmp_path / "a", 7, None)
+    (tmp_path / "a/starts.jsonl").write_text('{"step": 0}\n')
+    assert "<code>" not in page([run_of(tmp_path / "a")])
 
 
 def test_attention_is_beside_the_best_and_the_worst(directory):

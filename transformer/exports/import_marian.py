@@ -52,7 +52,7 @@ def main() -> None:
             raise UserError(f"--{flag.name} is missing; see the head of {Path(__file__).name}")
     output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
     check_is_new(output)
-    base = Experiment.from_dict(CONFIG.value.to_dict())
+    base = Experiment.from_dict(cli.config_of(CONFIG))
     model = read(Path(FOLDER.value).expanduser(), base)
     export(model, output)
     config = model.config

@@ -57,20 +57,35 @@ def run_of(workdir: Path) -> Run:
     found = [path for path in found if not path.parent.is_symlink()]  # eval/latest
     try:
         by_split = {path.parent.name: json.loads(path.read_text()) for path in found}
-        if not all(isinstance(scores, dict) for scores in by_split.values()):
-            raise ValueError("scores are an object")
+        if not all(map(_are_scores, by_split.values())):
+            raise ValueError("numbers are missing")
     except ValueError as error:
         raise UserError(f"{workdir}/eval has a damaged scores.json; evaluate again") from error
     try:
         content = json.loads((workdir / FACTS).read_text(encoding="utf-8"))
-        facts = Facts(**content)
+        facts = _checked(Facts(**content))
     except FileNotFoundError:
         facts = None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{workdir / FACTS} is damaged; remove it") from error
     metrics = read_metrics(path) if path.exists() else []
     starts, name = provenance.starts(workdir), workdir.resolve().name
     return Run(workdir, config, metrics, by_split, facts, starts, name)
+
+
+def _are_scores(found: Any) -> bool:
+    """Whether a scores.json, perhaps a stranger's, can be shown."""
+    if not isinstance(found, dict):
+        return False
+    scores = [x["score"] for x in found.values() if isinstance(x, dict) and "score" in x]
+    return all(isinstance(score, int | float) for score in scores)
+
+
+def _checked(facts: Facts) -> Facts:
+    """Raises what a file of another content gives rise to."""
+    for numbers in (facts.counts.values(), *facts.lengths.values()):
+        sum(numbers)
+    return facts
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -98,7 +113,9 @@ def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
     for split in sorted({split for run in runs for split in run.scores}):
         for metric in [*_directions(runs), "chrf"]:
             scores = [run.scores.get(split, {}).get(metric) for run in runs]
-            found[f"{split} {metric}"] = [x and x["score"] for x in scores]
+            found[f"{split} {metric}"] = [
+                x["score"] if isinstance(x, dict) else None for x in scores
+            ]
     updates = [max((line["step"] for line in run.metrics), default=None) for run in runs]
     found["updates"] = updates
     found["million target tokens"] = [run.total("target_tokens") / 1e6 or None for run in runs]
@@ -165,7 +182,7 @@ def _config(run: Run, *, named: bool) -> str:
     }
     flat, parts = sorted(experiment.flat(run.config).items()), []
     of = f" of {text(run.name)}" if named else ""
-    if run.starts:
+    if run.starts and "config_file" in run.starts[-1]:  # not of a run that a program began
         start = run.starts[-1]
         said = "".join(f" --config.{name}={value}" for name, value in start["overrides"].items())
         parts.append(f"<p>From <code>{text(start['config_file'] + said)}</code>.</p>")

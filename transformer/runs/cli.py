@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
 
 from transformer.runs import help
 from transformer.runs.experiment import is_run, type_of_field
@@ -104,6 +105,16 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
             distributed.end(1, traceback.format_exc())
 
     app.run(guarded, flags_parser=parse)
+
+
+def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
+    """The sections of the file that --config names; raises UserError if there are none."""
+    path = Path(config_flags.get_config_filename(flags.FLAGS[flag.name]).partition(":")[0])
+    if not path.is_file():  # config_flags would say so at the first use, at length
+        raise UserError(f"there is no config file {path}; see configs/")
+    if not isinstance(flag.value, ConfigDict):
+        raise UserError(f"get_config of {path} returns no ConfigDict; see configs/base.py")
+    return flag.value.to_dict()
 
 
 class _Formatter(python_logging.Formatter):

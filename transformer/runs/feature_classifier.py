@@ -32,7 +32,7 @@ SEED = flags.DEFINE_integer("seed", 0, "Of initial values and order.", lower_bou
 
 
 def main() -> None:
-    config = Experiment.from_dict(CONFIG.value.to_dict())
+    config = Experiment.from_dict(cli.config_of(CONFIG))
     if config.task.name != "images":
         raise UserError(f"--config is of the task {config.task.name}; give one of images")
     path = Path(OUTPUT.value).expanduser()

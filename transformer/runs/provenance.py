@@ -50,6 +50,8 @@ def starts(workdir: Path) -> list[dict[str, Any]]:
     lines = path.read_text().splitlines() if path.exists() else []
     try:
         found = [json.loads(line) for line in lines]
+        if not all(isinstance(start, dict) and "step" in start for start in found):
+            raise ValueError("a line is no object with a step")
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); restore it") from error
     first = max((i for i, start in enumerate(found) if start["step"] == 0), default=0)
