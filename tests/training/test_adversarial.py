@@ -79,7 +79,7 @@ def test_both_networks_their_optimizers_and_vectors_move(update):
     assert metrics.tokens == 5
     assert not metrics.skipped
     terms = {name: float(x) / 5 for name, x in metrics.terms.items()}
-    assert terms["discriminator_loss"] == float(metrics.loss) / 5
+    assert terms["discriminator_loss"] == float(metrics.loss) / 5 == float(metrics.watched) / 5
     assert terms["generator_loss"] != 0
     norm = np.hypot(terms["generator_grad_norm"], terms["discriminator_grad_norm"])
     assert metrics.grad_norm == pytest.approx(norm)
