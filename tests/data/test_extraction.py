@@ -25,6 +25,15 @@ def test_the_best_paragraphs_come_first():
     assert extract("The red barn", PARAGRAPHS, max_words=5) == "The red barn The Red"
 
 
+def test_ties_are_ties():
+    """Whatever the order in which a process has the words of a set."""
+    words = [f"w{i}" for i in range(20)]
+    tied = [f"{word}{5 * ' rare'}{3 * ' common'}{5 * ' usual'}" for word in words]
+    others = ["rare", *4 * ["common"], *9 * ["usual"]]
+    found = scores(" ".join([*words, "rare", "common", "usual"]), [*tied, *others])
+    assert len(set(found[: len(tied)])) == 1
+
+
 def write(folder, **files):
     folder.mkdir(parents=True)
     for name, text in files.items():

@@ -66,6 +66,15 @@ def test_grey_images_and_grey_models(folder):
     assert grey.images_NHWC[0, 1, 1, 0] == 29  # 0.114 of 255
 
 
+def test_sixteen_bits(folder):
+    Image.fromarray(np.full((4, 4), 77 * 257, np.uint16)).save(folder / "red" / "grey.png")
+    found = read_images(data(folder), "train", SHAPE)
+    assert found.images_NHWC[-1].tolist() == 4 * [4 * [[77, 77, 77]]]
+    Image.fromarray(np.full((4, 4), 0.3, np.float32)).save(folder / "red" / "real.tif")
+    with pytest.raises(UserError, match=r"real.tif cannot be read .*Pillow's mode F; give them 8"):
+        read_images(data(folder), "train", SHAPE)
+
+
 def test_other_sizes(folder):
     wide = Image.new("RGB", (8, 4), (0, 255, 0))
     wide.save(folder / "red" / "wide.png")
@@ -89,6 +98,12 @@ def test_corrupt_files(folder, capsys):
         read_images(data(folder, corrupt_files="skip"), "train", SHAPE)
 
 
+def test_an_image_too_large_to_open(folder, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 7)  # of 16
+    with pytest.raises(UserError, match=r"0.png cannot be read as an image \(Image size"):
+        read_images(data(folder), "train", SHAPE)
+
+
 def test_an_empty_class(folder):
     (folder / "green").mkdir()
     with pytest.raises(UserError, match="green has no images"):
@@ -108,6 +123,10 @@ def test_numpy_files(tmp_path):
     found = read_images(data(tmp_path / "a.npz"), "train", SHAPE)
     np.testing.assert_array_equal(found.images_NHWC, images)
     assert (found.labels_N.tolist(), found.classes) == (labels.tolist(), ["0", "1", "2"])
+    np.savez(tmp_path / "c.npz", images=images[:4], labels=[0, 0, 2, 2])  # none of class 1
+    config = data(tmp_path / "a.npz", validation_images=str(tmp_path / "c.npz"))
+    found = read_images(config, "validation", SHAPE)
+    assert (found.labels_N.tolist(), found.classes) == ([0, 0, 2, 2], ["0", "1", "2"])
     np.save(tmp_path / "b.npy", images[..., 0])
     found = read_images(data(tmp_path / "b.npy"), "train", Shape(4, 1))
     np.testing.assert_array_equal(found.images_NHWC, images[..., :1])

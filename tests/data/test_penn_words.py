@@ -14,6 +14,7 @@ from transformer.data.penn_words import penn_words
         ("IL-2, IL-4; and 5.2 mM: yes!", "IL-2 , IL-4 ; and 5.2 mM : yes !"),
         ("The cell's Ro(SSA) and (-)-menthol.", "The cell 's Ro(SSA) and (-)-menthol ."),
         ('"Yes," he said.', "`` Yes , '' he said ."),
+        ("``Yes,'' he said to `us' ''.", "`` Yes , '' he said to ` us ' '' ."),
         ("They'll (see [1]).", "They 'll ( see [ 1 ] ) ."),
         (". ( )", ". ( )"),
     ],

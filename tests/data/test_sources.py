@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 from transformer.data import datasets
 from transformer.data.sources import (
     DataConfig,
+    DatasetPairs,
     PairSource,
     TextPairs,
     _file_hash,
@@ -358,6 +359,10 @@ def test_fingerprint_of_a_dataset(tiny, monkeypatch):
     elsewhere = dataclasses.replace(tiny, data_dir="~/tfds2")
     assert open_source(elsewhere, "train").fingerprint == first.fingerprint
     assert len({first.fingerprint, *(other.fingerprint for other in others)}) == 4
+    columns = {"source_language": "en", "target_language": "de"}
+    assert DatasetPairs(tiny, "train", columns).fingerprint == first.fingerprint
+    marked = DatasetPairs(tiny, "train", columns, lambda text: text.replace("\n", " <n> "))
+    assert marked.fingerprint != first.fingerprint
 
 
 def test_fingerprint_sees_other_content_of_the_same_name_and_size(tiny, tmp_path, monkeypatch):

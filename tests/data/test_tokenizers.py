@@ -481,6 +481,10 @@ def test_given_models_are_used_and_copied(tmp_path, monkeypatch):
             {"model_type": "unigram", "sampling_alpha": 0.1},
             "tokenizer.sampling_alpha is 0.1, but a unigram model has no merges to leave out",
         ),
+        (
+            {"target_model_type": "word", "joint": False, "sampling_alpha": 0.1},
+            "but a word model has no merges to leave out; set tokenizer.target_model_type to bpe",
+        ),
     ],
 )
 def test_sampling_that_is_refused(changes, message):

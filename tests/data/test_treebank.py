@@ -46,6 +46,7 @@ def test_zipped_reversed_tagged(tmp_path):
         ({"train_trees": "empty"}, "no trees in .*empty"),
         ({"train_trees": "bad"}, "bad, line 2: the tree that begins here is not closed"),
         ({"train_trees": ""}, "data.train_trees is empty"),
+        ({"train_trees": "/wsj/*.mrg"}, r"data.train_trees: '/wsj/\*.mrg' is no pattern of files"),
         ({"tags": "YY"}, "data.tags is 'YY'"),
     ],
 )

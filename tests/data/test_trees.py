@@ -96,6 +96,7 @@ WORDS, TAGS = ["John", "has", "a", "dog", "."], ["NNP", "VBZ", "DT", "NN", "."]
         ("(S XX XX XX XX XX XX XX )S", "(S (NNP John) (VBZ has) (DT a) (NN dog) (. .))"),
         ("(S (NP )NP XX XX XX XX XX )S", "(S (NNP John) (VBZ has) (DT a) (NN dog) (. .))"),
         ("(S (NP XX )S", "(S (NP (NNP John)) (VBZ has) (DT a) (NN dog) (. .))"),
+        ("(S(NP XX )NP)S", "(S (NP (NNP John)) (VBZ has) (DT a) (NN dog) (. .))"),
     ],
 )
 def test_repair(sequence, expected):
@@ -146,7 +147,10 @@ def test_a_tree_comes_back(tree):
     assert read(str(tree)) == [tree]
 
 
-@given(st.lists(st.sampled_from(["(S", ")S", "(NP", ")NP", "XX"])), st.integers(1, 5))
+@given(
+    st.lists(st.sampled_from(["(S", ")S", "(NP", ")NP", "XX", "(S(NP", ")S(", "X)"])),
+    st.integers(1, 5),
+)
 def test_any_sequence_becomes_a_tree_over_its_words(tokens, num_words):
     words = [f"w{i}" for i in range(num_words)]
     tree = repaired(tokens, words)

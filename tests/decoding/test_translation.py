@@ -279,8 +279,8 @@ def test_what_cannot_be_fulfilled(translator_of, changes, asked, message):
 
 def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of):
     translator, variables = translator_of(max_extra_length=3)
-    pairs = ListedPairs([(text, "") for text in ("abc", "b" * 40)])
-    programs = translator.prepare(variables, pairs)
+    texts = ["abc", "b" * 40]
+    programs = translator.prepare(variables, texts)
     assert list(programs) == ["search, 2 x 64 source tokens"]
-    translator.translate(variables, ["abc", "b" * 40])
-    assert translator.prepare(variables, pairs) == programs
+    translator.translate(variables, texts)
+    assert translator.prepare(variables, texts) == programs

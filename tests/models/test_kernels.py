@@ -109,6 +109,15 @@ def test_a_wrong_kernel_is_found(monkeypatch):
     assert found.startswith("its result 0 is ")
 
 
+def test_a_kernel_may_fail_without_a_word(monkeypatch):
+    def fails(*arguments):
+        raise NotImplementedError
+
+    monkeypatch.setitem(kernels.CASES, "triton_norm", fails)
+    found = kernels.disagreement("triton_norm", model_config())
+    assert found == "it fails (NotImplementedError: )"
+
+
 def test_what_fails_is_not_used(capsys):
     config = model_config(kernels="triton_norm,blocked_loss")
     config = kernels.proven(config, data_mesh())

@@ -1,6 +1,7 @@
 """One update of two networks: what it depends on, and what it changes."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from transformer.models.family import Sizes, build_model
 from transformer.models.sagan import SAGANConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
-from transformer.tasks.image_generation import ImagesConfig
+from transformer.tasks.image_generation import ImageGenerator, ImagesConfig
 from transformer.training.adversarial import (
     ImageBatch,
     from_bytes,
@@ -79,7 +80,7 @@ def test_both_networks_their_optimizers_and_vectors_move(update):
     assert metrics.tokens == 5
     assert not metrics.skipped
     terms = {name: float(x) / 5 for name, x in metrics.terms.items()}
-    assert terms["discriminator_loss"] == float(metrics.loss) / 5
+    assert terms["discriminator_loss"] == float(metrics.loss) / 5 == float(metrics.watched) / 5
     assert terms["generator_loss"] != 0
     norm = np.hypot(terms["generator_grad_norm"], terms["discriminator_grad_norm"])
     assert metrics.grad_norm == pytest.approx(norm)
@@ -147,3 +148,14 @@ def test_a_task_section_that_cannot_be():
     ):
         with pytest.raises(UserError, match=message):
             dataclasses.replace(TASK, **changes)
+
+
+def test_noise_has_no_outliers():
+    """Of 8 million numbers JAX's generator makes about two the lowest float there is."""
+    model = dataclasses.replace(MODEL, noise_size=2**17)
+    config = types.SimpleNamespace(data=None, task=TASK, model=model)
+    generator = ImageGenerator(config, ["a"], None, data_mesh(jax.devices()[:1]))
+    noise_NZ = generator.noise(np.arange(64))
+    assert np.abs(noise_NZ).max() < 7
+    assert noise_NZ.std() == pytest.approx(1, abs=0.01)
+    assert np.abs(generator.noise(np.arange(64), truncation=0.5)).max() < 0.5

@@ -296,6 +296,7 @@ def test_extra_state_and_terms_go_through_a_step():
     assert float(state.extra["calls"]) == 3
     np.testing.assert_allclose(state.params["w"], 3 - (29 + 180) / 6, rtol=1e-6)
     np.testing.assert_allclose(metrics.loss, 3 * 29 + 3 * 90, rtol=1e-6)
+    np.testing.assert_allclose(metrics.watched, 3 * 29, rtol=1e-6)
     np.testing.assert_allclose([metrics.terms["nll"], metrics.terms["size"]], [87, 270], rtol=1e-6)
     # An update that is skipped leaves it as it is.
     state, metrics = step(state, x_ABT * jnp.nan)

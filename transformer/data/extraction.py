@@ -35,7 +35,8 @@ def scores(title: str, paragraphs: Sequence[str]) -> list[float]:
     for word in words:
         having = sum(word in count for count in counts)
         idf[word] = math.log(len(paragraphs) / having) if having else 0.0
-    return [sum(count[word] * idf[word] for word in words) for count in counts]
+    # An exact sum: it is the same in any order of the words, so that ties are ties.
+    return [math.fsum(count[word] * idf[word] for word in words) for count in counts]
 
 
 def extract(title: str, paragraphs: Sequence[str], max_words: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from transformer.data.sources import SPLITS
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -16,6 +16,8 @@ from transformer.system.hardware import memory_of_host
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NAMED = 5  # of the files that cannot be read, at most
+# What Pillow raises for a file that is no image, is damaged, or would fill the memory.
+_UNREADABLE = OSError, ValueError, SyntaxError, TypeError, EOFError, Image.DecompressionBombError
 
 
 def _place():
@@ -83,7 +85,7 @@ def read_images(config: ImageData, split: str, shape: Shape) -> ImageSet:
     if config.uses_dataset:
         return _of_dataset(config, split, shape)
     path, part = _source(config, split)
-    found = _of_path(config, path, shape)
+    found = _of_path(config, path, shape, split)
     return found if part is None else found.take(_part(found.labels_N, config.held_out, part))
 
 
@@ -140,12 +142,12 @@ def _part(labels_N: np.ndarray, held_out: float, part: str) -> np.ndarray:
 # --- From where ---------------------------------------------------------------------------
 
 
-def _of_path(config: ImageData, path: Path, shape: Shape) -> ImageSet:
+def _of_path(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
     if path.is_dir():
         return _of_folder(config, path, shape)
     if path.suffix not in (".npz", ".npy"):
         raise UserError(f"{path} is no folder, and no .npz or .npy file; give one of these")
-    return _of_arrays(config, path, shape)
+    return _of_arrays(config, path, shape, split)
 
 
 def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
@@ -176,7 +178,7 @@ def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
     return ImageSet(images, labels, classes)
 
 
-def _of_arrays(config: ImageData, path: Path, shape: Shape) -> ImageSet:
+def _of_arrays(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
     """`images` [N, H, W] or [N, H, W, C] of bytes, and perhaps `labels` [N] and `classes`."""
     arrays = load_arrays(path)
     arrays = {"images": arrays["array"]} if path.suffix == ".npy" else arrays
@@ -195,12 +197,12 @@ def _of_arrays(config: ImageData, path: Path, shape: Shape) -> ImageSet:
             f"{path}: 'labels' has shape {labels.shape} and type {labels.dtype}; it must be "
             f"[{len(images)}] of whole numbers from 0 on"
         )
-    names = arrays.get("classes", np.arange(labels.max() + 1))
-    _check_classes(labels, [str(name) for name in names], str(path))
+    names = [str(name) for name in arrays.get("classes", np.arange(labels.max() + 1))]
+    _check_classes(labels, names, split, str(path))
     check_memory(len(images), shape, str(path))
     pairs = ((f"{path}, image {i}", _opened(x)) for i, x in enumerate(images))
     images, good = _converted(config, pairs, len(images), shape)
-    return ImageSet(images, labels.astype(np.int64)[good], [str(name) for name in names])
+    return ImageSet(images, labels.astype(np.int64)[good], names)
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -245,8 +247,7 @@ def _of_dataset(config: ImageData, split: str, shape: Shape) -> ImageSet:
 
     images, good = _converted(config, pairs(), len(records), shape)
     classes = list(features["label"].names) if "label" in features else ["image"]
-    if split == "train":
-        _check_classes(labels[good], classes, f"{config.dataset} {split}")
+    _check_classes(labels[good], classes, split, f"{config.dataset} {split}")
     return ImageSet(images, labels[good], classes)
 
 
@@ -255,14 +256,15 @@ def _opened(array_HWC: np.ndarray) -> Callable[[], Image.Image]:
     return lambda: Image.fromarray(array)
 
 
-def _check_classes(labels: np.ndarray, classes: list[str], place: str) -> None:
-    """Raises UserError for a class without images, which nothing could be learned of."""
+def _check_classes(labels: np.ndarray, classes: list[str], split: str, place: str) -> None:
+    """Raises UserError for a label without a class, and for a class that nothing is learned of."""
     counts = np.bincount(labels, minlength=len(classes))
     if len(counts) > len(classes):
         raise UserError(
             f"{place}: a label is {len(counts) - 1}, and there are {len(classes)} classes"
         )
-    if empty := [name for name, count in zip(classes, counts) if not count]:
+    empty = [name for name, count in zip(classes, counts) if not count]
+    if empty and split == "train":
         raise UserError(f"{place}: no image of the class(es) {', '.join(empty[:NAMED])}; add some")
 
 
@@ -282,8 +284,8 @@ def _converted(
     for i, (name, open_image) in enumerate(images):
         try:
             with open_image() as image:
-                pixels = image.convert("L" if channels == 1 else "RGB")
-        except (OSError, ValueError, SyntaxError, TypeError, UnidentifiedImageError) as error:
+                pixels = _of_eight_bits(image).convert("L" if channels == 1 else "RGB")
+        except _UNREADABLE as error:
             reason = str(error).partition("\n")[0]
             if config.corrupt_files == "refuse":
                 raise UserError(
@@ -306,6 +308,15 @@ def _converted(
         print(f"warning: {len(bad)} of {count} images cannot be read and are left out: "
               f"{', '.join(bad[:NAMED])}{more}", flush=True)  # fmt: skip
     return made[: len(good)], np.array(good, np.int64)
+
+
+def _of_eight_bits(image: Image.Image) -> Image.Image:
+    """Pillow's conversions would make white of all grey pixels above 255."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are of Pillow's mode {image.mode}; give them 8 bits")
+    return image
 
 
 def check_memory(count: int, shape: Shape, place: str) -> None:

@@ -5,13 +5,14 @@ import re
 _OPENING = "([{\"`'"
 _CLOSING = {")": "(", "]": "[", "}": "{"}
 _END = ",;:?!\"'"
+_QUOTES = ("``", "''")
 _CLITIC = re.compile(r"(?i)(?<=\w)(n't|'(?:s|m|d|ll|re|ve))$")
 
 
 def penn_words(line: str) -> list[str]:
     """The words of a line. A full stop is split off at its end alone: others may abbreviate.
 
-    Brackets inside of words stay there, as in Ro(SSA).
+    Brackets inside of words stay there, as in Ro(SSA); so do $, % and several dots.
 
     >>> penn_words('"It doesn\\'t bind (NF-kB) to Ro(SSA)," she said.')
     ['``', 'It', 'does', "n't", 'bind', '(', 'NF-kB', ')', 'to', 'Ro(SSA)', ',', "''", 'she', \
@@ -25,17 +26,18 @@ def penn_words(line: str) -> list[str]:
 
 def _split(chunk: str, is_last: bool) -> list[str]:
     before, after = [], []
-    while len(chunk) > 1 and chunk[0] in _OPENING and not _belongs(chunk):
-        mark, chunk = chunk[0], chunk[1:]
+    while len(chunk) > 1 and chunk not in _QUOTES and chunk[0] in _OPENING and not _belongs(chunk):
+        mark = chunk[:2] if chunk[:2] in _QUOTES else chunk[0]
+        chunk = chunk.removeprefix(mark)
         before.append("``" if mark == '"' else mark)
-    while len(chunk) > 1:
-        mark = chunk[-1]
+    while len(chunk) > 1 and chunk not in _QUOTES:
+        mark = chunk[-2:] if chunk[-2:] in _QUOTES else chunk[-1]
         is_alone = mark in _CLOSING and chunk.count(mark) > chunk.count(_CLOSING[mark])
         is_stop = is_last and mark == "." and not chunk.endswith("..")
-        if not (mark in _END or is_alone or is_stop):
+        if not (mark[0] in _END or is_alone or is_stop):
             break
         after.insert(0, "''" if mark == '"' else mark)
-        chunk = chunk[:-1]
+        chunk = chunk.removesuffix(mark)
     return [*before, *filter(None, _CLITIC.split(chunk)), *after]
 
 

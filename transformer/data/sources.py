@@ -252,8 +252,10 @@ class DatasetPairs(PairSource):
 
         self._name = f"{builder.info.full_name} {split}"
         content = _content(builder, config.dataset, split, field)
-        identity = json.dumps([builder.info.full_name, *self._columns, content or split])
-        self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()
+        identity = [builder.info.full_name, *self._columns, content or split]
+        if (line := clean("a\nb")) != "a b":
+            identity.append(line)
+        self.fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         self._is_mocked = not content
         self._records = builder.as_data_source(split)
         self._len = len(self._records)

@@ -48,13 +48,14 @@ class TokenizerConfig:
                 )
         check_range(self, "tokenizer", "sample_size num_samples", 1)
         check_range(self, "tokenizer", "sampling_alpha", 0, 1)
-        no_merges = self.model_type in ("unigram", "word")
-        if no_merges and self.sampling_alpha and not self.source_model:
-            raise UserError(
-                f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a {self.model_type} "
-                "model has no merges to leave out; set tokenizer.model_type to bpe, or "
-                "sampling_alpha to 0"
-            )
+        for field in ("model_type", "target_model_type"):
+            no_merges = getattr(self, field) in ("unigram", "word")
+            if no_merges and self.sampling_alpha and not self.source_model:
+                raise UserError(
+                    f"tokenizer.sampling_alpha is {self.sampling_alpha}, but a "
+                    f"{getattr(self, field)} model has no merges to leave out; set "
+                    f"tokenizer.{field} to bpe, or sampling_alpha to 0"
+                )
         if self.num_samples > 1 and not self.sampling_alpha:
             raise UserError(
                 f"tokenizer.num_samples is {self.num_samples}, but without sampling all would be "

@@ -86,7 +86,13 @@ def _files(config: TreebankConfig, split: str) -> list[Path]:
         raise UserError(f"data.raw_dir is {folder}, which is no folder; give that of the treebank")
     found: list[Path] = []
     for pattern in getattr(config, f"{split}_trees").split():
-        paths = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
+        try:
+            paths = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
+        except (ValueError, NotImplementedError) as error:
+            raise UserError(
+                f"data.{split}_trees: {pattern!r} is no pattern of files below data.raw_dir "
+                f"({error}); give one such as wsj/22/*.mrg"
+            ) from error
         if not paths:
             raise UserError(f"data.{split}_trees: {folder} has no {pattern}, nor {pattern}.gz")
         found += paths

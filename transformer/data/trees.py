@@ -19,6 +19,7 @@ DEEPEST = 150  # brackets in each other, of a tree that is read
 _MOST_OPEN, _MOST_STRAY = 80, 40
 _TRACE = "-NONE-"
 _TOKEN = re.compile(r"[()]|[^\s()]+")
+_PIECE = re.compile(r"[()][^\s()]*|[^\s()]+")  # of a sequence
 # How treebanks write brackets that are words.
 _BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 _OWN_TAGS = {
@@ -135,7 +136,7 @@ def is_well_formed(tokens: Sequence[str], num_words: int) -> bool:
     """Whether the sequence is that of one tree with so many words."""
     open_labels, words, last = [], 0, ""
     for place, token in enumerate(tokens):
-        if place and not open_labels:
+        if (place and not open_labels) or not _PIECE.fullmatch(token):
             return False
         if token.startswith("("):
             open_labels.append(token[1:])
@@ -156,7 +157,8 @@ def repaired(
     A bracket that is closed and was not opened closes the nearest one of its label, and those
     inside of it; without one, it takes all that stands before it at this level. What stays open is
     closed at the end. Of brackets in each other only so many count. Words too many are left out;
-    those that are missing join the root. tags: of the words; None: those of the sequence.
+    those that are missing join the root. Brackets inside of a token begin another, as in (S(NP.
+    tags: of the words; None: those of the sequence.
     """
     root = ("", [])
     stray = 0
@@ -168,7 +170,7 @@ def repaired(
         if children:
             stack[-1][1].append(Tree(label, tuple(children)))
 
-    for token in tokens:
+    for token in _PIECE.findall(" ".join(tokens)):
         if token.startswith("("):
             if len(stack) <= _MOST_OPEN:
                 stack.append((token[1:], []))

@@ -66,7 +66,10 @@ class LayerConfig:
             )
 
     def check_layers(self, fields: str) -> None:
-        """Raises UserError for a number of layers that this machine cannot hold, or below 1."""
+        """Raises UserError for a number of layers below 1 or above MOST_LAYERS.
+
+        It says so in bytes where this machine could not hold them.
+        """
         attention = 2 * self.num_heads * (self.key_size + self.value_size) * self.d_model
         each = 8 * (attention + 2 * self.d_model * self.d_ff)  # with gradients, in float32
         for field in fields.split():

@@ -238,12 +238,12 @@ class SAGAN(nnx.Module):
 def multiplications(config: SAGANConfig) -> tuple[int, int]:
     """Of a forward pass on one image: those of the generator, and of the discriminator.
 
-    Those that are done: a convolution beside a change of size does a quarter of what its larger
-    side would take (spectral.py).
+    Those that are done: a convolution before the image is halved does a quarter of what its larger
+    side would take, one after it is doubled four ninths (spectral.py).
     """
     generator = config.noise_size * 16 * config.generator_channels[0]
     for i, (I, O) in enumerate(itertools.pairwise(config.generator_channels)):  # noqa: E741
-        generator += (4 * 2**i) ** 2 * (10 * I * O + 4 * 9 * O * O)
+        generator += (4 * 2**i) ** 2 * ((16 + 1) * I * O + 4 * 9 * O * O)
     generator += config.image_size**2 * 9 * config.generator_channels[-1] * config.channels
     discriminator, size, I = 0, config.image_size, config.channels  # noqa: E741
     for units, halves in DISCRIMINATOR[config.image_size]:

@@ -33,6 +33,9 @@ STANDING = 8  # batches that standing statistics are of
 STANDING_SEED = 2**30  # of the first of their images
 GRID_ROWS, GRID_COLUMNS = 10, 8  # of the grids of samples: classes, and seeds of each
 MOST_SEEDS = STANDING_SEED
+# Of noise that is not truncated: JAX's generator has no larger numbers, but at its lower end, which
+# one draw in four million hits, the lowest float there is.
+FARTHEST = 6.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +104,7 @@ class ImageGenerator:
 
     def noise(self, seeds_N: np.ndarray, truncation: float | None = None) -> np.ndarray:
         """Noise [N, Z], a row for each seed: normal, or so within plus and minus truncation."""
-        bound = np.float32(np.inf if truncation is None else truncation)
+        bound = np.float32(FARTHEST if truncation is None else truncation)
         made = [
             np.asarray(self._noise(np.resize(part, ROWS).astype(np.uint32), bound))[: len(part)]
             for part in np.array_split(seeds_N, range(ROWS, len(seeds_N), ROWS))

@@ -177,6 +177,7 @@ def make_adversarial_step(
         terms = {name: value * (A * B) for name, value in found.items()}
         metrics = StepMetrics(
             loss=terms["discriminator_loss"],
+            watched=terms["discriminator_loss"],
             tokens=jnp.int32(A * B),
             terms=terms,
             grad_norm=jnp.hypot(*norms),

@@ -44,10 +44,11 @@ class Monitor:
 
     def __init__(self, config: TrainingConfig, notes: dict[str, Any] | None = None):
         """notes: what an earlier Monitor's `notes` gave; None for a new run."""
-        new = {"average": None, "skipped": 0, "offset": 0, "rollbacks": 0}
+        new = {"watched": None, "skipped": 0, "offset": 0, "rollbacks": 0}
         notes = notes or new
         self.config = config
-        self.average: float | None = notes["average"]  # of the loss per token
+        # Of the watched loss per token; checkpoints of earlier commits lack it, or have another.
+        self.average: float | None = notes.get("watched")
         self.skipped: int = notes["skipped"]  # updates, so far
         self.offset: int = notes["offset"]  # batches
         self.rollbacks: int = notes["rollbacks"]  # since the last checkpoint
@@ -56,7 +57,7 @@ class Monitor:
     def notes(self) -> dict[str, Any]:
         """What a checkpoint must hold."""
         return {
-            "average": self.average,
+            "watched": self.average,
             "skipped": self.skipped,
             "offset": self.offset,
             "rollbacks": self.rollbacks,
@@ -65,9 +66,7 @@ class Monitor:
     def add(self, step: int, metrics: StepMetrics) -> BadUpdate | None:
         """Looks at the update that followed `step` others; returns it if it was bad."""
         skipped = bool(metrics.skipped)
-        # Named parts, such as the loss of a source, need not grow with the number of these tokens.
-        loss = float(metrics.loss) - sum(map(float, metrics.terms.values()))
-        loss /= max(int(metrics.tokens), 1)
+        loss = float(metrics.watched) / max(int(metrics.tokens), 1)
         self.skipped += skipped
         rise = self.config.max_loss_rise
         is_high = rise > 0 and self.average is not None and loss > self.average + rise

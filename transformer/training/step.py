@@ -62,6 +62,7 @@ class StepMetrics(NamedTuple):
     """Sums over the tokens of one update, and the norm of its gradient before clipping."""
 
     loss: jax.Array
+    watched: jax.Array  # what of the loss tells that a run diverges: not its named parts
     tokens: jax.Array  # those that the loss is of
     terms: dict[str, jax.Array]  # what else is logged, by name: nll, parts of the loss
     grad_norm: jax.Array
@@ -148,7 +149,9 @@ def make_train_step(
         params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
         extra = jax.tree.map(lambda new, old: jnp.where(finite, new, old), extra, state.extra)
         terms = {"nll": loss.nll, **loss.terms}
-        metrics = StepMetrics(loss.loss, loss.tokens, terms, grad_norm, ~finite)
+        # Named parts, such as the loss of a source, need not grow with the number of these tokens.
+        watched = loss.loss - sum(loss.terms.values())
+        metrics = StepMetrics(loss.loss, watched, loss.tokens, terms, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state, extra), metrics
 
     state = state_sharding(mesh, abstract_state(model, optimizer), model.sharding)

@@ -9,13 +9,11 @@ import contextlib
 import difflib
 import importlib.resources.abc
 import io
-import os
 import re
 import sys
 import types
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO
 
 import tensorflow_datasets as tfds
 from absl import logging
@@ -141,7 +139,7 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     from tensorflow_datasets.core.download import downloader, extractor
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-    from transformer.data.datasets.without_tensorflow import replace_tensorflow
+    from transformer.data.datasets.without_tensorflow import without_tensorflow
 
     if builder.data_path.exists():
         raise UserError(f"{builder.data_dir} holds no complete dataset; delete it, run again")
@@ -159,11 +157,10 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
         errors=types.SimpleNamespace(UnimplementedError=NotImplementedError),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(copy=_cannot_copy)),
     )
-    replace_tensorflow(builder)
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
         told = signs_of_life(f"preparing {name}", lambda: _downloaded(downloads))
-        with told, _quiet(), _without_tensorflow(builder):
+        with told, _quiet(), without_tensorflow(builder):
             given = raw_dir if builder.name in _BY_HAND else None
             by_hand = tfds.download.DownloadConfig(manual_dir=given) if given else None
             builder.download_and_prepare(download_config=by_hand)
@@ -189,29 +186,6 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
             raise
         where = " (give its folder as data.raw_dir)" if builder.name in _BY_HAND else ""
         raise UserError(f"{name} is not complete{where}: {_first_line(error)}") from error
-
-
-@contextlib.contextmanager
-def _without_tensorflow(builder: tfds.core.DatasetBuilder) -> Iterator[None]:
-    """Some builders read their files with functions of TensorFlow; here they are Python's."""
-    module = sys.modules[type(builder).__module__]
-    if not hasattr(module, "tf"):
-        yield
-        return
-    gfile = {"GFile": _open_utf8, "listdir": os.listdir, "exists": os.path.exists}
-    io = types.SimpleNamespace(gfile=types.SimpleNamespace(**gfile))
-    lazy, module.tf = module.tf, types.SimpleNamespace(io=io)
-    try:
-        yield
-    finally:
-        module.tf = lazy
-
-
-def _open_utf8(path: str | os.PathLike, mode: str = "r") -> IO[str]:
-    # TensorFlow ends lines at line feeds alone.
-    if "b" in mode:
-        return open(path, mode)
-    return open(path, mode, encoding="utf-8", errors="replace", newline="\n")
 
 
 def _downloaded(folder: Path) -> str:
