@@ -379,7 +379,7 @@ def full_disk(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
-@pytest.mark.parametrize("kibibytes", [0, 4])
+@pytest.mark.parametrize("kibibytes", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_no_space_for_the_run(toy, full_disk, kibibytes):
     # None for the config file; none for the tokenizer.
     disk = full_disk(8192 + 1024 * kibibytes)

@@ -219,6 +219,7 @@ def test_profile_summary_knows_the_models_parts(speed):
     assert kinds.count("other") < 0.3 * len(kinds)
 
 
+@pytest.mark.slow
 def test_profile_of_train(tmp_path):
     write_toy(tmp_path, train=97, validation=5)
     flags = toy_flags(training_steps=5, training_checkpoint_every=5)

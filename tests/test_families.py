@@ -98,8 +98,8 @@ def flags(family: str, **changes) -> list[str]:
     return [path, *(f"--config.{name}={value}" for name, value in fields.items())]
 
 
-# Two in the usual tests, of the models that differ most; test_resume.py has the Transformer.
-QUICK = "rnn", "decoder_only"
+# One in the usual tests; test_resume.py has the Transformer.
+QUICK = ("decoder_only",)
 
 
 @pytest.fixture(

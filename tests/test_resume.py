@@ -277,6 +277,7 @@ def test_training_text_is_split_at_random(text, tmp_path, capsys, compiled_once)
     assert sizes[2] > 3 * sizes[1]
 
 
+@pytest.mark.slow
 def test_nothing_compiles_after_the_start(text, tmp_path, compiled_once):
     """A warning of ours is an error here, so the tests of rollbacks below show it of these."""
     train.train(experiment_of(text, training_log_every=1), tmp_path, StopAt(None))
@@ -288,7 +289,14 @@ def test_nothing_compiles_after_the_start(text, tmp_path, compiled_once):
 LONG = resumable(training_steps=100_000, training_checkpoint_every=1000)
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGUSR1], [signal.SIGINT], 2 * [signal.SIGTERM]])
+@pytest.mark.parametrize(
+    "signals",
+    [
+        pytest.param([signal.SIGUSR1], marks=pytest.mark.slow),
+        pytest.param([signal.SIGINT], marks=pytest.mark.slow),
+        2 * [signal.SIGTERM],
+    ],
+)
 def test_real_signals(signals, uninterrupted):
     """The first is heard out; the second ends the process at once."""
     workdir = uninterrupted.parent / f"signals{len(signals)}{signals[0]}"
@@ -493,6 +501,7 @@ def test_batches_may_not_change(text, tmp_path, monkeypatch, compiled_once):
         train.train(experiment_of(text), tmp_path, StopAt(None))
 
 
+@pytest.mark.slow
 def test_files_may_move_but_not_change(text, tmp_path, compiled_once):
     directory = tmp_path / "text"
     directory.mkdir()

@@ -210,7 +210,7 @@ def test_the_best_that_contain_all_phrases():
         assert found.scores_BM[b, 0] == pytest.approx(scores[best], rel=1e-5)
 
 
-@pytest.mark.parametrize("beam_size", [1, 2])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_narrow_beam_contains_all_phrases(beam_size):
     """Without phrases it is beam search, and no sentence depends on those beside it."""
     B, longest, P, C = len(PHRASES), 9, 4, 4

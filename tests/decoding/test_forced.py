@@ -58,7 +58,9 @@ def shown(config, weights):
 
 
 @pytest.mark.parametrize(
-    "config", [DEEP, RNN, CONVOLUTIONAL], ids=["transformer", "rnn", "convolutional"]
+    "config",
+    [DEEP, RNN, pytest.param(CONVOLUTIONAL, marks=pytest.mark.slow)],
+    ids=["transformer", "rnn", "convolutional"],
 )
 def test_it_is_the_full_forward_pass(config, random_params):
     model = build_model(config, sizes_of(V))

@@ -88,6 +88,7 @@ def _sizes(vocab):
     return Sizes(vocab, vocab, True, 128, 128)
 
 
+@pytest.mark.slow
 def test_how_it_begins():
     """Matrices and tables: normal, cut at two deviations of 0.02. Loss: that of a guess."""
     config = dataclasses.replace(CONFIG, d_model=64, d_ff=31, max_positions=97)

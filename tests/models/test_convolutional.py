@@ -330,6 +330,7 @@ def test_dropout_follows_the_rows(random_params):
     assert len({float(loss(*x)) for x in ((rows, key), (rows + 1, key))}) == 2
 
 
+@pytest.mark.slow
 def test_places_of_dropout(random_params, monkeypatch):
     """Embeddings, the input of each block, and what the softmax layer sees."""
     sizes = []

@@ -56,7 +56,7 @@ def test_norm_kernel_in_float64(rate, T):
         np.testing.assert_allclose(ours, wanted, atol=2e-5)
 
 
-@pytest.mark.parametrize("T", [8, 7])
+@pytest.mark.parametrize("T", [pytest.param(8, marks=pytest.mark.slow), 7])
 def test_blocked_loss_in_float64(T):
     B, D, V = 3, 16, 37
     with jax.enable_x64(True):

@@ -14,6 +14,7 @@ def test_without_scaling_the_softmax_saturates():
     assert found.gradient["not scaled"][1] < 0.6 * found.gradient["scaled"][1]
 
 
+@pytest.mark.slow
 def test_what_is_seen():
     seen = {
         name: arguments._seen(stack, 2, 9)

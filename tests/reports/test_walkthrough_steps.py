@@ -85,6 +85,7 @@ def test_each_follows_from_those_before(random_params, norm):
     np.testing.assert_allclose(one.smoothed_T, smoothed, **close)
 
 
+@pytest.mark.slow
 def test_a_gradient_step_lowers_the_loss(model, one, found):
     assert found.loss_before == pytest.approx(one.smoothed_T.mean(), rel=1e-5)
     assert found.loss_after < found.loss_before

@@ -149,7 +149,7 @@ def test_bert_has_that_of_its_two_sentences(random_params):
         attention_of(trained, "one " * 13)
 
 
-@pytest.mark.parametrize("form", ["paper", "tensor2tensor"])
+@pytest.mark.parametrize("form", ["paper", pytest.param("tensor2tensor", marks=pytest.mark.slow)])
 def test_a_decoder_alone_has_one_sequence(random_params, form):
     """Its weights, multiplied with the values, are what each kind of attention makes of them."""
     changes = {"layers": "LMF", "block_length": 4, "num_heads": 2, "d_model": 14, "d_ff": 11}

@@ -416,11 +416,13 @@ def test_what_only_process_0_sees_ends_both(toy):
         assert "run is in use by process" in refused(toy, toy_flags())
 
 
+@pytest.mark.slow
 def test_processes_of_different_runs(toy):
     line = refused(toy, toy_flags(), changed="--config.model.dropout=0.3")
     assert "process 1 was given another config than process 0" in line
 
 
+@pytest.mark.slow
 def test_processes_that_read_different_text(toy):
     homes = [toy / "home0", toy / "home1"]  # each host has its own
     for home, size in zip(homes, (97, 101)):

@@ -83,7 +83,8 @@ def last_validation(workdir) -> dict[str, float]:
     return [x for x in lines if "eval/validation/nll" in x][-1]
 
 
-@pytest.mark.parametrize("name", ["classes", pytest.param("numbers", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["classes", "numbers"])
 def test_what_it_learns_and_says_of_new_text(name, text, tmp_path):
     config = config_of(text, name, steps=150, checkpoint_every=150)
     train.train(config, tmp_path / "run", Going())

@@ -54,6 +54,7 @@ def train(folder, **changes):
     return run("train.py", config, *overrides, "--workdir=run", cwd=folder)
 
 
+@pytest.mark.slow
 def test_it_trains_and_samples(tmp_path):
     (tmp_path / "text.txt").write_text(TEXT)
     succeeded(train(tmp_path))

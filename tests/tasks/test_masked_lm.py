@@ -122,6 +122,7 @@ def test_the_weight_is_that_of_the_whole_update(text):
     assert tokens == (batch.segments_BS > 0).sum()
 
 
+@pytest.mark.slow
 def test_accumulated_is_all_at_once(text):
     def step(**changes):
         training = prepared(text, **changes)

@@ -123,7 +123,9 @@ def largest_difference(a, b) -> float:
 # --- What a step computes -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [Layout(7, 2, 4), Layout(7, 3, 4)], ids=str)
+@pytest.mark.parametrize(
+    "rows", [Layout(7, 2, 4), pytest.param(Layout(7, 3, 4), marks=pytest.mark.slow)], ids=str
+)
 def test_accumulated_is_one_big_batch(rows):
     # 2 x 4 has an empty row, 3 x 4 a whole part of empty rows.
     whole, split = update_batch(Layout(7, 1, 7)), update_batch(rows)
@@ -228,6 +230,7 @@ def is_adam(x) -> bool:
     return isinstance(x, optax.ScaleByAdamState)
 
 
+@pytest.mark.slow
 def test_dropout_is_fresh_at_each_step_and_follows_the_seed():
     row = update_batch(Layout(1, 1, 1))
     first_part = Batch(*(np.concatenate([x, 0 * x]) for x in row))

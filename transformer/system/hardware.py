@@ -18,7 +18,7 @@ class Specification(NamedTuple):
 # What the makers' data sheets give: NVIDIA's for each GPU, in SXM form unless named (its sum of
 # both directions of NVLink, halved; for L4, PCIe 4.0), and Google Cloud's page for each TPU (the
 # sum of a chip's links). Memory, bandwidth and link were written down without the sheets at hand:
-# compare them before you rely on them, those marked ? above all. A chip of TPU v4 is two devices.
+# compare them before you rely on them, those marked ? above all.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
     "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9),
@@ -27,7 +27,7 @@ SPECIFICATIONS = {
     "NVIDIA H200": Specification(989e12, 141e9 / 2**30, 4.8e12, 450e9),
     "NVIDIA H200 NVL": Specification(835e12, 141e9 / 2**30, 4.8e12, 450e9),
     "NVIDIA L4": Specification(121e12, 24e9 / 2**30, 0.3e12, 32e9),
-    "TPU v4": Specification(275e12, 16, 1.2e12 / 2, 150e9),  # ?
+    "TPU v4": Specification(275e12, 32, 1.2e12, 300e9),  # ?
     "TPU v5 lite": Specification(197e12, 16, 0.82e12, 200e9),
     "TPU v5": Specification(459e12, 95, 2.765e12, 600e9),  # v5p
     "TPU v6 lite": Specification(918e12, 32, 1.64e12, 448e9),
