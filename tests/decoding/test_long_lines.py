@@ -70,13 +70,14 @@ def test_translations_of_pieces_are_joined():
     a = Translation("A a.", -1.0, -2.0, ["A", "a."], [-0.5, -1.5], [(0, 1), (1, 0)])
     b = Translation("B.", -3.0, -4.0, ["B."], [-4.0], [(0, 0)])
     worse = b._replace(text="C.", score=-5.0, log_prob=-6.0, token_log_probs=[-6.0])
-    best, second = join([[a], [b, worse]], ["a a.", "b."], "en")
+    best, second = join([[a], [b, worse]], ["a a.", "b."], "a a. b.", "en")
     assert best == Translation(
         "A a. B.", -4.0, -6.0, ["A", "a.", "B."], [-0.5, -1.5, -4.0], [(0, 1), (1, 0), (2, 2)]
     )
     assert second.text == "A a. C."
     assert second.score == -6.0
-    (chinese,) = join([[a], [b]], ["a a.", "b."], "zh")
+    (chinese,) = join([[a], [b]], ["a a.", "b."], "a a.b.", "zh")
     assert chinese.text == "A a.B."
+    assert chinese.alignment == [(0, 1), (1, 0), (1, 1)]  # "a.b." and "a.B." are words
     none = a._replace(alignment=None)
-    assert join([[none], [none]], ["a", "b"], "en")[0].alignment is None
+    assert join([[none], [none]], ["a", "b"], "a b", "en")[0].alignment is None

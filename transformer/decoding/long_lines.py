@@ -101,12 +101,13 @@ def joint(language: str) -> str:
 
 
 def join(
-    pieces: Sequence[Sequence[Translation]], sources: Sequence[str], language: str
+    pieces: Sequence[Sequence[Translation]], parts: Sequence[str], source: str, language: str
 ) -> list[Translation]:
     """The n-best list of a line from those of its pieces: the first of each, the second, and so on.
 
     pieces: a list of Translations for each piece; one that is shorter than others lends its last.
-    sources: the pieces. language: the target language's code, which tells what joins sentences.
+    parts: the pieces of the source. language: the target language's code, which tells what joins
+    sentences.
     Scores and log-probabilities are sums over the pieces.
     """
     joined = []
@@ -119,18 +120,28 @@ def join(
                 log_prob=sum(x.log_prob for x in chosen),
                 tokens=[token for x in chosen for token in x.tokens],
                 token_log_probs=[value for x in chosen for value in x.token_log_probs],
-                alignment=_joined_alignment(chosen, sources),
+                alignment=_joined_alignment(chosen, parts, source, joint(language)),
             )
         )
     return joined
 
 
-def _joined_alignment(chosen: Sequence[Translation], sources: Sequence[str]) -> list | None:
+def _joined_alignment(
+    chosen: Sequence[Translation], parts: Sequence[str], source: str, between: str
+) -> list | None:
     if chosen[0].alignment is None:
         return None
-    joined, before, after = [], 0, 0
-    for translation, source in zip(chosen, sources, strict=True):
+    joined, place, target = [], 0, ""
+    for translation, part in zip(chosen, parts, strict=True):
+        place = source.index(part, place)
+        target += between if target else ""
+        before, after = (_whole_words(text) for text in (source[:place], target))
         joined += [(i + before, j + after) for i, j in translation.alignment]
-        before += len(source.split())
-        after += len(translation.text.split())
+        place += len(part)
+        target += translation.text
     return joined
+
+
+def _whole_words(text: str) -> int:
+    """How many words have ended; what follows without a space is of the last one."""
+    return len(text.split()) - bool(text and not text[-1].isspace())

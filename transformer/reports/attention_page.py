@@ -67,7 +67,9 @@ def attention_page(model: TrainedModel, found: Attention, source: str, target: s
         for name, picture in drawn.items()
         if picture
     )
-    return TEMPLATE.read_text().replace("__PICTURES__", more).replace("__DATA__", text)
+    return (
+        TEMPLATE.read_text(encoding="utf-8").replace("__PICTURES__", more).replace("__DATA__", text)
+    )
 
 
 def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Picture | None]]:

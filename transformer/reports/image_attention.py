@@ -113,7 +113,7 @@ def main() -> None:
     made = figure(task.images(ready, noise, labels), maps_of(task, ready, noise, labels), pixels)
     file = io.BytesIO()
     form = "svg" if path.suffix.lower() == ".svg" else "png"  # a pipe has any name
-    made.savefig(file, format=form, dpi=120)
+    made.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else None)
     write_named(path, file.getvalue())
     print(f"wrote {path}; rows: {', '.join(f'{task.classes[c]}' for c in labels)}")
 

@@ -229,8 +229,9 @@ def update_step(found: Update) -> Step:
         "the optimizer of this run, Section 5.3",
         f"The gradient of this loss, and an update as the first one of the run was, with the "
         f"learning rate {shown(found.rate)}. The loss of the pair goes from "
-        f"{found.loss_before:.6f} to {found.loss_after:.6f}. Most weights move by about the same, "
-        "since Adam divides by the size of the gradient; the norms say which ones matter. The "
+        f"{found.loss_before:.6f} to {found.loss_after:.6f}. With Adam "
+        "most weights move by about the same, since it divides by the size of the gradient; the "
+        "norms say which ones matter. The "
         "target embedding is also the output layer, unless the config says otherwise, so that rows "
         "of tokens that are not in the pair move, too: they become less probable.",
         [

@@ -26,6 +26,18 @@ def sweep() -> None:
     _run("sweep.py")
 
 
+def complete() -> None:
+    _run("complete.py")
+
+
+def extract() -> None:
+    _run("extract.py")
+
+
+def generate() -> None:
+    _run("generate.py")
+
+
 def _run(script: str) -> None:
     sys.argv[0] = str(ROOT / script)
     runpy.run_path(sys.argv[0], run_name="__main__")

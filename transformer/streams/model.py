@@ -117,9 +117,11 @@ class Model:
         )
         language = getattr(self.restored.task.data, "target_language", "")
         joined = []
-        for parts in pieces:
+        for parts, sentence in zip(pieces, sentences, strict=True):
             answers = [next(found) for _ in parts]
-            joined.append(answers[0] if len(parts) == 1 else join(answers, parts, language))
+            if len(parts) > 1:
+                answers = [join(answers, parts, sentence, language)]
+            joined.append(answers[0])
         return joined
 
     def score(
