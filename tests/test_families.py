@@ -98,14 +98,7 @@ def flags(family: str, **changes) -> list[str]:
     return [path, *(f"--config.{name}={value}" for name, value in fields.items())]
 
 
-# One in the usual tests; test_resume.py has the Transformer.
-QUICK = ("decoder_only",)
-
-
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in FAMILIES],
-)
+@pytest.fixture(scope="module", params=FAMILIES)
 def whole(request, tmp_path_factory) -> tuple[str, Path]:
     """A family, and the work directory of a run of six updates with dropout."""
     directory = tmp_path_factory.mktemp(request.param)
@@ -125,6 +118,7 @@ def assert_same_state(a: Path, b: Path) -> None:
     jax.tree.map(np.testing.assert_array_equal, *states)
 
 
+@pytest.mark.slow
 def test_it_resumes_bit_for_bit(whole):
     family, workdir = whole
     for steps in (3, 6):
@@ -134,6 +128,7 @@ def test_it_resumes_bit_for_bit(whole):
     assert_same_state(workdir.parent / "parts", workdir)
 
 
+@pytest.mark.slow
 def test_it_evaluates_and_translates(whole):
     family, workdir = whole
     succeeded(run("evaluate.py", "--workdir=whole", cwd=workdir.parent))

@@ -117,7 +117,8 @@ LARGE = base.get_config, big.get_config, bert_base.get_config  # their update ta
     [
         pytest.param(
             *(*config, program),
-            marks=[pytest.mark.slow] * (program != "search" and config[0] in LARGE),
+            marks=[pytest.mark.slow]
+            * (program == "nll" or (program == "train" and config[0] in LARGE)),
         )
         for program in ("train", "nll", "search")
         for config in CONFIGS

@@ -44,7 +44,10 @@ def model_of(**changes):
     return build_model(dataclasses.replace(CONFIG, **changes), sizes_of(V))
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(
+    scope="module",
+    params=["paper", "tensor2tensor", pytest.param("experts", marks=pytest.mark.slow)],
+)
 def trained(request, random_params):
     """A model and its parameters; jitted, since op by op each operation is compiled."""
     model = model_of(**VARIANTS[request.param])

@@ -210,6 +210,7 @@ def test_a_neighbour_has_no_gradient(name, params_of):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 @each_preset
 def test_the_gradient_is_that_of_finite_differences(name, params_of):
     """And no parameter is without one."""

@@ -213,7 +213,14 @@ def transcription(params, config, source: list[int], target_in: list[int]):
 SRC, TGT = [3, 1, 22, 7, 5], [1, 4, 18, 2]
 
 
-@pytest.fixture(params=VARIANTS)
+@pytest.fixture(
+    params=[
+        pytest.param("fixed", marks=pytest.mark.slow),
+        "paper",
+        pytest.param("graves", marks=pytest.mark.slow),
+        "tensor2tensor",
+    ]
+)
 def variant(request, random_params):
     model = universal(**VARIANTS[request.param])
     params = random_params(model)

@@ -50,6 +50,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_it_trains_and_is_scored(folder):
     out = succeeded(train(folder)).out.decode()
     assert "61 of 62 pairs; dropped: 1 empty, 0 source too long" in out
