@@ -117,7 +117,11 @@ def test_what_a_user_does(tab, model, tmp_path, width):
     assert tab.run("document.getElementById('said').textContent") == (
         "\u2068BOS\u2069 looks at \u2068BOS\u2069: 100 %"  # it sees nothing else
     )
+    which = "document.getElementById('which')"  # what a printed page says in place of the form
+    assert tab.run(f"getComputedStyle({which}).display") == "none"
+    assert tab.run(f"{which}.textContent") == "Layer 2, head 1"
     tab.choose("view", "many")
+    assert tab.run(f"{which}.textContent") == "All layers and heads"
     tab.run("document.querySelector('.many figure').click()")
     assert tab.run("document.getElementById('view').value") == "matrix"
     assert tab.errors == []
