@@ -42,7 +42,7 @@ from transformer.system.compilation import memory_summary
 from transformer.system.hardware import peak_flops
 from transformer.system.profiling import STEP, Profile
 from transformer.system.sharding import distribute, row_shards, split_rows
-from transformer.tasks.seq2seq import CPU_TOKENS
+from transformer.tasks.task import tokens_at_once
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 WARM_UP = 3  # updates
@@ -74,9 +74,8 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
     pairs = synthetic_pairs(num_pairs, vocab_size, limits, median, seed=training.seed)
     packing, lengths = config.data.packing, (pairs.source_lengths, pairs.target_lengths)
     widths = row_widths(*lengths, *limits, packing=packing)
-    device, at_once = program.mesh.devices.flat[0], training.max_tokens_per_device
-    if at_once == 0 and device.platform == "cpu":
-        at_once = CPU_TOKENS
+    device = program.mesh.devices.flat[0]
+    at_once = tokens_at_once(training.max_tokens_per_device, program.mesh)
     rows = layout(training.tokens_per_update, at_once, *widths, row_shards(program.mesh))
     packed = PackedPairs(pairs, *widths, training.seed, packing=packing)
     batches = TrainingBatches(packed, rows, training.seed)

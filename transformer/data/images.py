@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from transformer.data.sources import SPLITS
-from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.hardware import memory_of_host
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -20,22 +20,18 @@ NAMED = 5  # of the files that cannot be read, at most
 _UNREADABLE = OSError, ValueError, SyntaxError, TypeError, EOFError, Image.DecompressionBombError
 
 
-def _place():
-    return setting(may_change=True, recorded=False)
-
-
 @dataclasses.dataclass(frozen=True)
 class ImageData:
     """The data section; see configs/sagan_cifar10.py."""
 
     dataset: str | None
-    data_dir: str = _place()
+    data_dir: str = place()
     train_split: str
     validation_split: str
     test_split: str
-    train_images: str | None = _place()
-    validation_images: str | None = _place()
-    test_images: str | None = _place()
+    train_images: str | None = place()
+    validation_images: str | None = place()
+    test_images: str | None = place()
     held_out: float
     other_sizes: str
     corrupt_files: str

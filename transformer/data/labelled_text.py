@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 
 from transformer.data.sources import SPLITS
 from transformer.data.text_files import read_lines
-from transformer.system.errors import UserError, check_range, setting
-
-
-def _place():
-    """A field that says where data lie. They may move: what they hold is known by its hash."""
-    return setting(may_change=True, recorded=False)
+from transformer.system.errors import UserError, check_range, place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,13 +18,13 @@ class LabelledData:
     """The data section; see configs/classification.py."""
 
     dataset: str | None
-    data_dir: str = _place()
+    data_dir: str = place()
     train_split: str
     validation_split: str
     test_split: str
-    train_file: str | None = _place()
-    validation_file: str | None = _place()
-    test_file: str | None = _place()
+    train_file: str | None = place()
+    validation_file: str | None = place()
+    test_file: str | None = place()
     has_header: bool
     text_column: str
     second_column: str | None

@@ -10,23 +10,18 @@ from transformer.data.documents import read_documents, text_files, text_sha256
 from transformer.data.sources import SPLITS, Pair, PairSource
 from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
 from transformer.data.vocabulary import EOS, Tokenizer
-from transformer.system.errors import UserError, check_range, setting
+from transformer.system.errors import UserError, check_range, place
 
 _BLOCK = 500  # documents that are tokenised at once
-
-
-def _place():
-    """A field that says where data lie. They may move: what they hold is known by its hash."""
-    return setting(may_change=True, recorded=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageData:
     """The data section; see configs/lm.py."""
 
-    train_text: str | None = _place()
-    validation_text: str | None = _place()
-    test_text: str | None = _place()
+    train_text: str | None = place()
+    validation_text: str | None = place()
+    test_text: str | None = place()
     max_length: int
     packing: bool
 

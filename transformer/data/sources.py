@@ -10,18 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from transformer.data.text_files import count_and_hash, read_lines
-from transformer.system.errors import UserError, check_range, setting
+from transformer.system.errors import UserError, check_range, place
 
 SPLITS = ("train", "validation", "test")
 
 Pair = tuple[str, str]
 
 _CHUNK = 16_384  # pairs
-
-
-def _place():
-    """A field that says where data lie. They may move: what they hold is known by its hash."""
-    return setting(may_change=True, recorded=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,19 +26,19 @@ class DataConfig:
     dataset: str | None
     source_language: str
     target_language: str
-    data_dir: str = _place()
-    raw_dir: str | None = _place()
+    data_dir: str = place()
+    raw_dir: str | None = place()
     train_split: str
     validation_split: str
     test_split: str
-    train_source: str | None = _place()
-    train_target: str | None = _place()
-    validation_source: str | None = _place()
-    validation_target: str | None = _place()
-    test_source: str | None = _place()
-    test_target: str | None = _place()
-    extra_source: str | None = _place()
-    extra_target: str | None = _place()
+    train_source: str | None = place()
+    train_target: str | None = place()
+    validation_source: str | None = place()
+    validation_target: str | None = place()
+    test_source: str | None = place()
+    test_target: str | None = place()
+    extra_source: str | None = place()
+    extra_target: str | None = place()
     is_tokenized: bool
     max_source_length: int
     max_target_length: int

@@ -15,14 +15,9 @@ from transformer.data.sources import (
     TextPairs,
 )
 from transformer.data.text_files import count_and_hash, read_lines
-from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.errors import UserError, check_choice, check_range, place
 
 LONG_DOCUMENTS = ("cut", "refuse")
-
-
-def _place():
-    """A field that says where data lie. They may move: what they hold is known by its hash."""
-    return setting(may_change=True, recorded=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,23 +25,23 @@ class SummaryData:
     """The data section; see configs/summarization.py."""
 
     dataset: str | None
-    data_dir: str = _place()
-    raw_dir: str | None = _place()
+    data_dir: str = place()
+    raw_dir: str | None = place()
     train_split: str
     validation_split: str
     test_split: str
-    train_file: str | None = _place()
-    validation_file: str | None = _place()
-    test_file: str | None = _place()
+    train_file: str | None = place()
+    validation_file: str | None = place()
+    test_file: str | None = place()
     document_field: str
     summary_field: str
     test_summary_fields: str | None
-    train_source: str | None = _place()
-    train_target: str | None = _place()
-    validation_source: str | None = _place()
-    validation_target: str | None = _place()
-    test_source: str | None = _place()
-    test_target: str | None = _place()
+    train_source: str | None = place()
+    train_target: str | None = place()
+    validation_source: str | None = place()
+    validation_target: str | None = place()
+    test_source: str | None = place()
+    test_target: str | None = place()
     line_break: str
     long_documents: str
     max_source_length: int

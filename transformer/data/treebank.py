@@ -8,7 +8,7 @@ from pathlib import Path
 from transformer.data.sources import SPLITS, Pair, PairSource
 from transformer.data.text_files import read_lines
 from transformer.data.trees import Tree, cleaned, linearised, read_trees
-from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.errors import UserError, check_choice, check_range, place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +25,8 @@ class TreebankConfig:
     max_source_length: int
     max_target_length: int
     packing: bool
-    raw_dir: str = setting(may_change=True, recorded=False)
-    data_dir: str = setting(may_change=True, recorded=False)
+    raw_dir: str = place()
+    data_dir: str = place()
 
     def __post_init__(self):
         check_choice(self, "data", "tags", ("XX", "gold"))

@@ -34,6 +34,11 @@ def setting(
     return dataclasses.field(default=default, kw_only=kw_only, metadata=flags)
 
 
+def place() -> Any:
+    """A field that says where data lie. They may move: what they hold is known by its hash."""
+    return setting(may_change=True, recorded=False)
+
+
 def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):
     """Raises UserError unless low <= config.field < below for each of the named fields."""
     for field in fields.split():

@@ -19,7 +19,7 @@ from transformer.system.sharding import (
     split_rows,
     state_sharding,
 )
-from transformer.tasks.seq2seq import CPU_TOKENS
+from transformer.tasks.task import tokens_at_once
 from transformer.training.step import TrainState
 
 # Rows of a batch of evaluate.py on each device, which has no other size to go by.
@@ -61,9 +61,7 @@ def training_batches(
 ) -> TrainingBatches:
     """The order of the rows, and how an update is split; says so."""
     training, width = config.training, packed.source_width
-    at_once = training.max_tokens_per_device
-    if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
-        at_once = CPU_TOKENS
+    at_once = tokens_at_once(training.max_tokens_per_device, mesh)
     rows = layout(training.tokens_per_update, at_once, width, width, row_shards(mesh))
     batches = TrainingBatches(packed, rows, training.seed)
     sequences = len(packed.lengths) / batches.updates_per_epoch

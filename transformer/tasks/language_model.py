@@ -26,7 +26,7 @@ from transformer.system.errors import UserError
 from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks import seq2seq
 from transformer.tasks.encoders import EVALUATION_ROWS
-from transformer.tasks.task import Examples, Metric, Outputs, Task, examples
+from transformer.tasks.task import Examples, Metric, Outputs, Task, examples, tokens_at_once
 from transformer.training.step import TrainState, make_nll_step
 
 # evaluate.py shows what the model writes after the first words of each document, beside the true
@@ -193,9 +193,7 @@ def prepare(
     # 2. Rows and batches.
     widths = widths_of(data)
     packed = PackedPairs(train.pairs, *widths, seed=seed, packing=data.packing)
-    at_once = config.training.max_tokens_per_device
-    if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
-        at_once = seq2seq.CPU_TOKENS
+    at_once = tokens_at_once(config.training.max_tokens_per_device, mesh)
     rows = layout(config.training.tokens_per_update, at_once, *widths, row_shards(mesh))
     batches = TrainingBatches(packed, rows, seed)
     print(

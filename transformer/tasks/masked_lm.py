@@ -22,7 +22,7 @@ from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.models.loss import cross_entropy
 from transformer.system import distributed
-from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.sharding import (
     data_mesh,
     distribute,
@@ -44,18 +44,13 @@ from transformer.training.step import TrainState, make_train_step
 HEADS = ("masked_lm", "pre_training")
 
 
-def _place():
-    """A field that says where data lie. They may move: what they hold is known by its hash."""
-    return setting(may_change=True, recorded=False)
-
-
 @dataclasses.dataclass(frozen=True)
 class MaskedLMData:
     """The data section; see configs/bert_base.py."""
 
-    train_text: str | None = _place()
-    validation_text: str | None = _place()
-    test_text: str | None = _place()
+    train_text: str | None = place()
+    validation_text: str | None = place()
+    test_text: str | None = place()
     max_length: int
     short_rate: float
     duplicates: int

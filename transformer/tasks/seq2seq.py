@@ -30,11 +30,8 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, row_shards
 from transformer.tasks.pair_training import Seq2SeqTraining, pair_examples, sizes_of
-from transformer.tasks.task import Metric, Outputs, Task, examples
+from transformer.tasks.task import Metric, Outputs, Task, examples, tokens_at_once
 
-# What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
-# more was slower, and it needs more memory.
-CPU_TOKENS = 2048
 WHOLE_UP_TO = 4  # see Seq2Seq.pieces
 
 
@@ -253,9 +250,7 @@ def prepare(
     lengths = pairs.source_lengths, pairs.target_lengths
     widths = row_widths(*lengths, *limits, packing=data.packing)
     packed = PackedPairs(pairs, *widths, seed=seed, packing=data.packing)
-    at_once = config.training.max_tokens_per_device
-    if at_once == 0 and mesh.devices.flat[0].platform == "cpu":
-        at_once = CPU_TOKENS
+    at_once = tokens_at_once(config.training.max_tokens_per_device, mesh)
     rows = layout(config.training.tokens_per_update, at_once, *widths, row_shards(mesh))
     batches = TrainingBatches(packed, rows, seed)
     validation = EvaluationBatches(

@@ -24,6 +24,15 @@ TASKS = (
     *("masked_lm", "classification", "parsing", "images"),
 )
 
+# What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
+# more was slower, and it needs more memory.
+CPU_TOKENS = 2048
+
+
+def tokens_at_once(most: int, mesh: jax.sharding.Mesh) -> int:
+    """How many tokens each device takes at once; 0: all. most: training.max_tokens_per_device."""
+    return CPU_TOKENS if most == 0 and mesh.devices.flat[0].platform == "cpu" else most
+
 
 class Metric(NamedTuple):
     """A number that validation yields."""
