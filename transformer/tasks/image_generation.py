@@ -21,7 +21,7 @@ from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.files import write_json
-from transformer.system.sharding import distribute, row_shards, split_rows, state_sharding
+from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks.encoders import evaluation_step
 from transformer.tasks.task import Outputs
 from transformer.training.adversarial import AdversarialConfig, Drawn, from_bytes, to_bytes
@@ -151,7 +151,7 @@ class ImageGenerator:
             decays = np.full(self.rows, k / (k + 1), np.float32)  # the mean of all batches so far
             batch = self.drawn(self.noise(seeds), seeds % len(self.classes), decays)
             restated = self._restate(params, extra, batch)  # whole on every device
-            extra = jax.device_put(restated, state_sharding(self.mesh, extra, self.model.sharding))
+            extra = jax.device_put(restated, jax.tree.map(lambda x: x.sharding, extra))
         return Ready(params, extra)
 
     def images(
