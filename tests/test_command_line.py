@@ -340,7 +340,7 @@ def test_an_ensemble(learned):
     for process in run_together(jobs, learned.parent):
         succeeded(process)
     texts = sorted(learned.glob("eval/test-average-2-at-240*/hypotheses.txt"))
-    assert [path.parent.name[23:32] for path in texts] == ["", "-ensemble"]
+    assert [path.parent.name[21:30] for path in texts] == ["", "-ensemble"]
     assert texts[0].read_bytes() == texts[1].read_bytes()
     together = json.loads(texts[1].with_name("scores.json").read_text())
     other = {name: alone[name] for name in ("checkpoint_steps", "config_sha256")}
@@ -367,6 +367,7 @@ def test_an_ensemble(learned):
     config = json.loads((learned.parent / "again" / "config.json").read_text())
     config["data"]["train_source"] = config["data"]["train_target"]
     (learned.parent / "again" / "config.json").write_text(json.dumps(config))
+    (learned.parent / "again" / "files.json").unlink()  # an edit on purpose
     refused = run("evaluate.py", *record, "--record=results/three.json", cwd=learned.parent)
     assert refused.code == 2
     assert "again and run were trained on different text" in refused.err

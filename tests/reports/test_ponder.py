@@ -42,4 +42,4 @@ def test_what_cannot_be_drawn(directory):
     refused = run(script, "--workdir=act", cwd=directory)
     assert_refused(refused, "no sentence is given")
     refused = run(script, "--workdir=act", SENTENCE, "--out=.", cwd=directory)
-    assert_refused(refused, "--out=. cannot be written")
+    assert_refused(refused, "cannot write .: Is a directory")

@@ -18,7 +18,8 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from transformer.models.attention import attention, dot_product_attention
+from transformer.models.attention import dot_product_attention
+from transformer.models.attention_blocks import in_blocks
 from transformer.models.layers import Embedding
 from transformer.models.numerics import standardize
 from transformer.reports import arguments
@@ -154,7 +155,7 @@ def memory_step() -> Step:
         f"{last['all scores at once']:,.0f} MiB for {arguments.LENGTHS[-1]:,} tokens, 8 heads, "
         f"one layer. In blocks of queries it is {last['in blocks of queries']:,.0f} MiB; the time "
         "still grows with the square. What XLA plans for this machine.",
-        [Line(attention, "jax.lax.map(")],
+        [Line(in_blocks, "jax.lax.map(")],
         [svg(figure)],
     )
 
