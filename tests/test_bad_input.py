@@ -378,8 +378,9 @@ def full_disk(tmp_path):
         subprocess.run(["umount", str(directory)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="tmpfs is of Linux")
-@pytest.mark.parametrize("kibibytes", [pytest.param(0, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("kibibytes", [0, 4])
 def test_no_space_for_the_run(toy, full_disk, kibibytes):
     # None for the config file; none for the tokenizer.
     disk = full_disk(8192 + 1024 * kibibytes)

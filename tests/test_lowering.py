@@ -109,7 +109,7 @@ CONFIGS = [
 ENCODERS = bert_base, classification  # which search nothing
 
 
-LARGE = base.get_config, big.get_config, bert_base.get_config  # their update takes ten seconds
+QUICK = small, experts  # the others take seconds each
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,7 @@ LARGE = base.get_config, big.get_config, bert_base.get_config  # their update ta
     [
         pytest.param(
             *(*config, program),
-            marks=[pytest.mark.slow]
-            * (program == "nll" or (program == "train" and config[0] in LARGE)),
+            marks=[pytest.mark.slow] * (config[0] not in QUICK or program == "nll"),
         )
         for program in ("train", "nll", "search")
         for config in CONFIGS

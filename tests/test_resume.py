@@ -352,6 +352,7 @@ def skipped(workdir: Path) -> list[tuple[int, float, float]]:
     return [tuple(line[name] for name in names) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_bad_batch_is_skipped_and_counted(text, tmp_path, capsys, monkeypatch, compiled_once):
     poison(monkeypatch, 2, 5, 6)
     config = experiment_of(text, training_log_every=1)

@@ -294,6 +294,7 @@ def test_the_gradient_is_that_of_finite_differences(random_params, monkeypatch):
     assert abs(slope) > 0.1
 
 
+@pytest.mark.slow
 @variants
 def test_the_encoders_gradient_is_scaled(changes, random_params, monkeypatch):
     """By 1 / (2 times two blocks that attend); the embeddings' own way into the values is not."""

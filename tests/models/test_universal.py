@@ -326,6 +326,7 @@ def test_no_output_depends_on_later_words(variant):
     np.testing.assert_array_equal(depends, np.tril(np.ones((4, 4), bool)))
 
 
+@pytest.mark.slow
 def test_the_ponder_cost_is_a_term_of_the_loss(random_params):
     """Steps and remainders of all real tokens, of both sides; the remainders have a gradient."""
     model = universal(halting="paper", ponder_weight=0.5)

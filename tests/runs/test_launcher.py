@@ -103,7 +103,8 @@ def test_what_was_evaluated_is_exported(sweep):
 def test_each_gpu_has_one_run(sweep):
     own, runs = sweep(gpus=["3", "5"], evaluate="none")
     own.launch(runs)
-    assert sorted(sweep.calls()) == ["train a-0 3", "train b-0 5"]
+    runs, gpus = zip(*(call.rsplit(" ", 1) for call in sweep.calls()), strict=True)
+    assert (sorted(runs), sorted(gpus)) == (["train a-0", "train b-0"], ["3", "5"])
 
 
 def wait_for(path):

@@ -298,9 +298,8 @@ def test_two_work_together(tmp_path):
     assert found == 2 * [expected | {"sum": sum(range(48)) * 3}]
 
 
-@pytest.mark.parametrize(
-    ("ending", "dead"), [("killed", 1), pytest.param("first killed", 0, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("ending", "dead"), [("killed", 1), ("first killed", 0)])
 def test_when_one_dies_the_other_ends_and_names_it(tmp_path, ending, dead):
     start = time.monotonic()
     results = together(tmp_path, ending)
