@@ -45,14 +45,7 @@ class DataConfig:
     packing: bool
 
     def __post_init__(self):
-        for split in (*SPLITS, "extra"):
-            source, target = self.text_files(split)
-            if bool(source) != bool(target):
-                given, missing = ("source", "target") if source else ("target", "source")
-                raise UserError(
-                    f"data.{split}_{given} is given without data.{split}_{missing}; give both "
-                    "or neither"
-                )
+        check_both_sides(self, *SPLITS, "extra")
         if not self.uses_text_files and not self.dataset:
             raise UserError(
                 "no training data; give data.dataset, or data.train_source and data.train_target"
@@ -66,6 +59,18 @@ class DataConfig:
     @property
     def uses_text_files(self) -> bool:
         return any(path for split in SPLITS for path in self.text_files(split))
+
+
+def check_both_sides(config: Any, *splits: str) -> None:
+    """Raises UserError for a split's source file without its target file, or the reverse."""
+    for split in splits:
+        source, target = config.text_files(split)
+        if bool(source) != bool(target):
+            given, missing = ("source", "target") if source else ("target", "source")
+            raise UserError(
+                f"data.{split}_{given} is given without data.{split}_{missing}; give both "
+                "or neither"
+            )
 
 
 class PairSource(abc.ABC):

@@ -13,6 +13,7 @@ from transformer.data.sources import (
     Pair,
     PairSource,
     TextPairs,
+    check_both_sides,
 )
 from transformer.data.text_files import count_and_hash, read_lines
 from transformer.system.errors import UserError, check_choice, check_range, place
@@ -53,15 +54,9 @@ class SummaryData:
         check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
         if "\n" in self.line_break:
             raise UserError("data.line_break holds a line break; give what takes its place")
+        check_both_sides(self, *SPLITS)
         for split in SPLITS:
-            source, target = self.text_files(split)
-            if bool(source) != bool(target):
-                given, missing = ("source", "target") if source else ("target", "source")
-                raise UserError(
-                    f"data.{split}_{given} is given without data.{split}_{missing}; give both "
-                    "or neither"
-                )
-            if source and self.json_file(split):
+            if all(self.text_files(split)) and self.json_file(split):
                 raise UserError(
                     f"data.{split}_file and data.{split}_source are both given; leave one out"
                 )

@@ -3,7 +3,8 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from transformer.data.vocabulary import Tokenizer
 from transformer.decoding.translation import Translation
@@ -93,6 +94,12 @@ class Cutter:
         is_short = [not self._long_word.search(part) for part in parts]
         counts = iter(self._count([part for part, short in zip(parts, is_short) if short]))
         return [next(counts) if short else math.inf for short in is_short]
+
+
+def regrouped(found: Iterable[Any], pieces: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """What was found of all pieces in a row, as a list for each line."""
+    each = iter(found)
+    return [[next(each) for _ in parts] for parts in pieces]
 
 
 def joint(language: str) -> str:

@@ -67,9 +67,8 @@ def attention_page(model: TrainedModel, found: Attention, source: str, target: s
         for name, picture in drawn.items()
         if picture
     )
-    return (
-        TEMPLATE.read_text(encoding="utf-8").replace("__PICTURES__", more).replace("__DATA__", text)
-    )
+    template = TEMPLATE.read_text(encoding="utf-8")
+    return template.replace("__PICTURES__", more).replace("__DATA__", text)
 
 
 def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Picture | None]]:

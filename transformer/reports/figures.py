@@ -8,6 +8,7 @@ import io
 import unicodedata
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -31,6 +32,7 @@ from transformer.streams.attention_maps import (
 )
 from transformer.streams.model import Model
 from transformer.system.errors import UserError
+from transformer.system.files import write_named
 from transformer.training.schedules import make_schedule
 
 PADDING = 3  # tokens, in the picture of masks
@@ -81,7 +83,12 @@ class Picture(Figure):
         FigureCanvasAgg(self)
         self.fonts = fonts_for("".join(texts))
 
-    def drawn(self, form: str) -> bytes:
+    def write(self, path: Path, dpi: int = 150) -> None:
+        """A file that a user names: an SVG if its name ends so, else a PNG; a pipe has any name."""
+        form = "svg" if path.suffix.lower() == ".svg" else "png"
+        write_named(path, self.drawn(form, dpi))
+
+    def drawn(self, form: str, dpi: int = 150) -> bytes:
         """As a file: png, svg or pdf."""
         for text in self.findobj(Text):
             text.set_fontfamily(self.fonts.names)
@@ -94,7 +101,7 @@ class Picture(Figure):
         about = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
         with rc_context(svg), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing from")
-            self.savefig(content, format=form, dpi=150, metadata=about)
+            self.savefig(content, format=form, dpi=dpi, metadata=about)
         return content.getvalue()
 
     def _repr_png_(self) -> bytes:

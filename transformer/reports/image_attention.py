@@ -8,7 +8,6 @@ chosen pixel, row x column from the upper left; beside it, for each pixel, the i
 attention of that pixel: bright is where it looks.
 """
 
-import io
 import re
 from pathlib import Path
 
@@ -16,13 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
+from transformer.reports.figures import Picture
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write, write_named
+from transformer.system.files import check_can_write
 from transformer.tasks.image_generation import (
     ROWS,
     ImageGenerator,
@@ -73,10 +71,9 @@ def pixels_of(text: str | None, size: int) -> list[tuple[int, int]]:
     return found
 
 
-def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, int]]) -> Figure:
+def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, int]]) -> Picture:
     N, size, columns = len(images_NHWC), images_NHWC.shape[1], 1 + len(pixels)
-    made = Figure(figsize=(1.6 * columns, 1.6 * N), layout="constrained")
-    FigureCanvasAgg(made)
+    made = Picture(1.6 * columns, 1.6 * N)
     axes = made.subplots(N, columns, squeeze=False)
     scale = size // maps.shape[1]  # pixels of a position of the attention
     for n, row in enumerate(axes):
@@ -111,10 +108,7 @@ def main() -> None:
         raise UserError(f"{len(labels)} images are asked for; give at most {ROWS}")
     ready = task.ready(model.params, model.extra)
     made = figure(task.images(ready, noise, labels), maps_of(task, ready, noise, labels), pixels)
-    file = io.BytesIO()
-    form = "svg" if path.suffix.lower() == ".svg" else "png"  # a pipe has any name
-    made.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else None)
-    write_named(path, file.getvalue())
+    made.write(path, dpi=120)
     print(f"wrote {path}; rows: {', '.join(f'{task.classes[c]}' for c in labels)}")
 
 

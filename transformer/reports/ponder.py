@@ -15,7 +15,7 @@ from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.streams.attention_maps import Attention, attention_of
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write, write_named
+from transformer.system.files import check_can_write
 
 restore_model = define_flags()
 SENTENCE = flags.DEFINE_string("sentence", None, "The source sentence.")
@@ -42,7 +42,7 @@ def main() -> None:
     found = count_steps(model, SENTENCE.value)
     figure = steps_figure(found, (config.encoder_steps, config.decoder_steps))
     figure.suptitle(model.workdir.name, parse_math=False)
-    write_named(path, figure.drawn("png"))
+    figure.write(path)
     for name, side in (("source", "source"), ("translation", "target")):
         steps = zip(getattr(found, side), found.steps[side], strict=True)
         print(f"{name:12}" + "  ".join(f"{token.text} {number:.0f}" for token, number in steps))

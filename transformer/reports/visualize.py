@@ -71,8 +71,7 @@ def main() -> None:
     target = TARGET.value or " ".join(by_words(found.target[:-1])[0])
     if picture:  # first, since it may be refused
         figure = _figure(model, found, heads)
-        form = "svg" if picture.suffix.lower() == ".svg" else "png"  # a pipe has any name
-        write_named(picture, figure.drawn(form))
+        figure.write(picture)
         if not figure.fonts.complete:
             print("some letters are in no font of this machine; install one, such as Noto")
         print(f"wrote {picture}")

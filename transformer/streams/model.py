@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import logging
 
-from transformer.decoding.long_lines import POLICIES, Cutter, join
+from transformer.decoding.long_lines import POLICIES, Cutter, join, regrouped
 from transformer.decoding.translation import Translation
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
@@ -102,27 +102,23 @@ class Model:
             )
         begins = [i == 0 for parts in pieces for i in range(len(parts))]
         owner = [i for i, parts in enumerate(pieces) for _ in parts]
-        found = iter(
-            self.restored.task.search(
-                self.restored.params,
-                self.restored.extra,
-                [piece for parts in pieces for piece in parts],
-                nbest=nbest,
-                prefixes=prefixes
-                and [prefixes[i] if first else "" for i, first in zip(owner, begins)],
-                constraints=constraints and [constraints[i] for i in owner],
-                alignments=alignments,
-                progress=progress,
-            )
+        found = self.restored.task.search(
+            self.restored.params,
+            self.restored.extra,
+            [piece for parts in pieces for piece in parts],
+            nbest=nbest,
+            prefixes=prefixes and [prefixes[i] if first else "" for i, first in zip(owner, begins)],
+            constraints=constraints and [constraints[i] for i in owner],
+            alignments=alignments,
+            progress=progress,
         )
         language = getattr(self.restored.task.data, "target_language", "")
-        joined = []
-        for parts, sentence in zip(pieces, sentences, strict=True):
-            answers = [next(found) for _ in parts]
-            if len(parts) > 1:
-                answers = [join(answers, parts, sentence, language)]
-            joined.append(answers[0])
-        return joined
+        lines = zip(regrouped(found, pieces), pieces, sentences, strict=True)
+        # A line of spaces alone may have no piece.
+        return [
+            answers[0] if len(parts) == 1 else join(answers, parts, sentence, language)
+            for answers, parts, sentence in lines
+        ]
 
     def score(
         self,

@@ -19,7 +19,7 @@ from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokeniz
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.long_lines import Cutter, joint
+from transformer.decoding.long_lines import Cutter, joint, regrouped
 from transformer.decoding.programs import Variables
 from transformer.decoding.translation import Translation, Translator
 from transformer.evaluation import scores
@@ -97,15 +97,13 @@ class Seq2Seq:
         """The best translation of each sentence, in order; see `pieces`."""
         pieces = self.pieces(sentences)
         owner = [i for i, parts in enumerate(pieces) for _ in parts]
-        found = iter(
-            self.translator.translate(
-                (params, extra),
-                [piece for parts in pieces for piece in parts],
-                lambda number: progress(owner[number - 1] + 1 if number else 0),
-            )
+        found = self.translator.translate(
+            (params, extra),
+            [piece for parts in pieces for piece in parts],
+            lambda number: progress(owner[number - 1] + 1 if number else 0),
         )
         join = joint(getattr(self.data, "target_language", "")).join
-        return [join(next(found) for _ in parts) for parts in pieces]
+        return list(map(join, regrouped(found, pieces)))
 
     def pieces(self, sentences: Sequence[str]) -> list[Sequence[str]]:
         """Each sentence alone; in pieces if it is WHOLE_UP_TO times the longest of training.
