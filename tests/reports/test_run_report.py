@@ -135,6 +135,20 @@ def test_attention_is_beside_the_best_and_the_worst(directory):
     assert asked[8][1] in REFERENCES
 
 
+def test_of_a_long_line_no_attention_is_asked(tmp_path):
+    """It would fill the memory."""
+    write_run(tmp_path / "a", 7, [*REFERENCES[:29], "wrong " * 10_000])
+    asked = []
+
+    def attend(pairs):
+        asked.extend(pairs)
+        return [np.eye(3)] * len(pairs)
+
+    page([run_of(tmp_path / "a")], attend)
+    assert len(asked) == 15
+    assert all(len(hypothesis) < 100 for _, hypothesis in asked)
+
+
 def test_a_report_at_the_end_of_a_training_never_fails_it(directory, tmp_path, capsys):
     run_report.write(tmp_path / "nowhere")
     assert "warning: no report: UserError: " in capsys.readouterr().err

@@ -208,6 +208,8 @@ def test_what_has_none(random_params):
     model = trained_model(random_params, base=WITHOUT)
     with pytest.raises(UserError, match="a model without attention"):
         attention_of(model, SOURCE, TARGET)
+    with pytest.raises(UserError, match=r"a text has \d+ tokens, and attention is shown for 2048"):
+        attention_of(trained_model(random_params), SOURCE, "one " * 3000)
     with pytest.raises(UserError, match="the source sentence is empty"):
         attention_of(model, " ")
     with pytest.raises(UserError, match="an ensemble has the attention of each model"):

@@ -14,6 +14,7 @@ from transformer.reports.translations import Texts, bleu_by_length, groups
 EXAMPLES = 8
 BOUNDS = (8, 12, 16, 20)
 RESAMPLES = 1000
+LONGEST_SHOWN = 512  # bytes of a text: a larger thumbnail could not be read
 
 # Pairs of source and translation -> the attention between them, [target tokens, source tokens].
 Attend = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray]]
@@ -95,10 +96,10 @@ def _bootstrap(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
 
 def _examples(runs, texts, of_sentences, order: Sequence[int], attend: Attend | None) -> str:
     first, weights = texts[0], [None] * len(order)
-    with_words = [n for n, i in enumerate(order) if first.sources[i].strip()]
     if attend:
-        pairs = [(first.sources[order[n]], first.hypotheses[order[n]]) for n in with_words]
-        for n, weights_TS in zip(with_words, attend(pairs), strict=True):
+        pairs = [(first.sources[i], first.hypotheses[i]) for i in order]
+        shown = [n for n, pair in enumerate(pairs) if pair[0].strip() and _are_short(pair)]
+        for n, weights_TS in zip(shown, attend([pairs[n] for n in shown]), strict=True):
             weights[n] = weights_TS
     rows = []
     for weights_TS, i in zip(weights, order, strict=True):
@@ -111,3 +112,7 @@ def _examples(runs, texts, of_sentences, order: Sequence[int], attend: Attend | 
             rows.append(["attention", "", thumbnail(weights_TS, about)])
         rows.append(["", "", ""])
     return table(["", "chrF", ""], rows)
+
+
+def _are_short(texts: Sequence[str]) -> bool:
+    return all(len(text.encode(errors="replace")) <= LONGEST_SHOWN for text in texts)

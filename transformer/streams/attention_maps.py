@@ -20,6 +20,8 @@ SIDES = {
     "cross": ("target", "source"),
 }
 
+# Of source or target: weights between more would fill the memory, and JAX would end the process.
+MOST_TOKENS = 2048
 BLANK = "·"  # a token that is no text by itself
 # What a layer of a family is called, if not a layer.
 LAYERS = {"convolutional": "block", "universal": "step"}
@@ -99,6 +101,7 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
         tokenizer.encode_batch(side, num_threads=1)
         for tokenizer, side in zip(tokenizers, texts, strict=True)
     ]
+    _check_lengths(*ids[0], *ids[1])
     src_BS = _rows([[*sentence, EOS] for sentence in ids[0]])
     tgt_in_BT = _rows([[BOS, *sentence] for sentence in ids[1]])
     halts = getattr(model.config.model, "halting", "none") != "none"
@@ -138,6 +141,7 @@ def _of_decoder(model: TrainedModel, source: str, target: str | None) -> Attenti
         (target,) = model.task.translate(model.params, model.extra, [source])
     tokenizers, texts = model.task.tokenizers, (source, target)
     ids = [x.encode(text) for x, text in zip(tokenizers, texts, strict=True)]
+    _check_lengths(*ids)
     sides = list(map(_tokens, tokenizers, ids))
     sequence = [*sides[0][:-1], Token("BOS", -1, "BOS"), *sides[1][:-1]]
 
@@ -151,6 +155,15 @@ def _of_decoder(model: TrainedModel, source: str, target: str | None) -> Attenti
     weights = jax.device_get(forward(model.params, model.extra))
     weights_LHXX = np.stack([np.asarray(x[0, :, :X, :X], np.float32) for x in weights])
     return Attention(*sides, sequence, {"decoder": weights_LHXX}, "layer", {})
+
+
+def _check_lengths(*sentences: Sequence[int]) -> None:
+    """Raises UserError for a sentence of too many tokens."""
+    if (longest := max(map(len, sentences))) > MOST_TOKENS:
+        raise UserError(
+            f"a text has {longest} tokens, and attention is shown for {MOST_TOKENS} at most; "
+            "shorten it"
+        )
 
 
 def _of_encoder(model: TrainedModel, first: str, second: str | None) -> Attention:
