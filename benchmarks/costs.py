@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.collectives import KINDS as COLLECTIVES
 from benchmarks.hlo import Instruction, branches_of, parse, size_in_memory, turns_of
-from benchmarks.profile_summary import NAME, TARGET, kind
+from benchmarks.kinds import NAME, TARGET, kind
 
 # What no kernel is run for.
 FREE = {

@@ -3,10 +3,11 @@
     python benchmarks/gpu.py RESULTS
     python benchmarks/gpu.py RESULTS --quick
 
-Base and big in bfloat16 with the paper's 25,000 source and target tokens an update, where their
-time goes, the same in PyTorch, and base again under other settings of JAX and XLA. The folder
-RESULTS gets results.json, rewritten after each part, and log.txt. A part that fails or for which
-no time is left does not stop those after it. --quick tries the script itself, on any machine.
+Base and big in bfloat16 with the paper's 25,000 source and target tokens an update; where their
+time goes, and the bound of each kind of work beside it; the same in PyTorch; and base again under
+other settings of JAX and XLA. The folder RESULTS gets results.json, rewritten after each part, and
+log.txt. A part that fails or for which no time is left does not stop those after it. --quick tries
+the script itself, on any machine.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import timing
+from benchmarks import profile_summary, timing
 from transformer.runs.provenance import ROOT
 
 QUICK = [
@@ -93,9 +94,7 @@ def shown(result: Mapping[str, Any]) -> str:
     if "error" in result:
         return result["error"]
     if "kinds_ms" in result:
-        total = sum(result["kinds_ms"].values())
-        ranked = sorted(result["kinds_ms"].items(), key=lambda item: -item[1])
-        return ", ".join(f"{kind} {ms / total:.0%}" for kind, ms in ranked if ms > 0.01 * total)
+        return "measured, and the bound if the device is known\n" + profile_summary.table(result)
     if "results" in result:
         lines = [
             f"{name} {timing.shown(row['seconds_per_step']['values'])} ms a step, "

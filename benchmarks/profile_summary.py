@@ -7,46 +7,32 @@ A trace times the program's instructions, most of them fusions of many operation
 the compiled program, which train.py writes beside the trace, tells what each is made of, and the
 `jax.named_scope`s in there where in the model that stands. On a CPU the times are those of all
 threads together; of a product that XLA hands to a thread pool, only the thread that started it.
+On several GPUs or TPUs they are means of the devices.
+
+Beside each time stands the bound of bounds.py, which this device cannot beat, where its data sheet
+is known (transformer/system/hardware.py). So the table says where time is lost.
 """
 
 import argparse
 import collections
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import jax
 from jax.profiler import ProfileData
 
-from benchmarks import timing
-from benchmarks.hlo import Instruction, parse
+from benchmarks import bounds, timing
+from benchmarks.costs import kernels
+from benchmarks.hlo import parse
+from benchmarks.kinds import CONTROL, KINDS, NAME, kind, kind_of_kernel
 from transformer.runs import cli
 from transformer.system.errors import UserError
+from transformer.system.hardware import SPECIFICATIONS, Specification, specification
 from transformer.system.profiling import HLO_FILE, STEP
-
-PRODUCTS, UPDATE, COPIES, OTHER = "matrix products", "update", "copies", "other"
-# The last of these in an operation's name says its kind. All but the _ are scopes of the model.
-SCOPES = {
-    "attention": "attention",
-    "add_and_norm": "add & norm",
-    "dropout": "dropout, random bits",
-    "_threefry": "dropout, random bits",
-    "_random_bits": "dropout, random bits",
-    "embedding": "embedding",
-    "logits": "logits and loss",
-    "loss": "logits and loss",
-}
-KINDS = [PRODUCTS, *dict.fromkeys(SCOPES.values()), UPDATE, COPIES, OTHER]
-SCOPE = re.compile(rf"(?<![a-zA-Z])({'|'.join(SCOPES)})(?![a-zA-Z])")
-# Attributes: the path of scopes and transformations to an operation; the target of a custom call.
-NAME, TARGET = "op_name", "custom_call_target"
-PRODUCT = re.compile(r"dot|convolution|custom-call.*(?:gemm|matmul|dot)", re.IGNORECASE)
-# Their parts are instructions of their own.
-CONTROL = {"while", "conditional", "async-start", "async-done", "async-update"}
-WEIGHTLESS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "broadcast", "iota"}
 
 
 class Event(NamedTuple):
@@ -57,49 +43,23 @@ class Event(NamedTuple):
     end: float
 
 
-def kind(instruction: Instruction, computations: dict[str, list[Instruction]]) -> str:
-    """The kind of work of an instruction; for a fusion, that of most of its parts.
+class Trace(NamedTuple):
+    """The runs of instructions in some training steps."""
 
-    A fusion with a matrix product in it is of that product's kind.
-    """
-    parts = list(_parts(instruction, computations))
-    products = [p for p in parts if PRODUCT.fullmatch(p.opcode + p.attribute(TARGET))]
-    weighty = products or [p for p in parts if p.opcode not in WEIGHTLESS] or parts
-    if all(p.opcode == "copy" for p in weighty):
-        return COPIES
-    named = [p.attribute(NAME) for p in weighty if p.attribute(NAME) or products]
-    counts = collections.Counter(_kind_of_part(name, bool(products)) for name in named)
-    return counts.most_common(1)[0][0] if counts else OTHER
+    events: list[Event]
+    steps: int
+    devices: int = 1  # whose runs these are
 
 
-def _parts(
-    instruction: Instruction, computations: dict[str, list[Instruction]]
-) -> Iterator[Instruction]:
-    if not instruction.body:
-        yield instruction
-    else:
-        for part in computations[instruction.body]:
-            yield from _parts(part, computations)
-
-
-def _kind_of_part(op_name: str, is_product: bool) -> str:
-    if scopes := SCOPE.findall(op_name):
-        return SCOPES[scopes[-1]]
-    if is_product:
-        return PRODUCTS
-    # What is not differentiated is what comes after the gradient.
-    return OTHER if "jvp" in op_name or not op_name else UPDATE
-
-
-def read_trace(path: Path) -> tuple[list[Event], int]:
-    """The runs of instructions in a trace of training steps, and the number of steps."""
-    events, steps = [], 0
+def read_trace(path: Path) -> Trace:
+    events, steps, devices = [], 0, 0
     for plane in ProfileData.from_file(str(path)).planes:
         is_device = plane.name.startswith("/device:")
         lines = list(plane.lines)
         # On a TPU one line has them all; on a GPU the streams have them, some lines repeat them.
         ops = [line for line in lines if line.name == "XLA Ops"]
         streams = ops or [line for line in lines if line.name.startswith("Stream")]
+        devices += is_device and bool(streams)
         for line in streams if is_device else lines:
             for event in line.events:
                 steps += not is_device and event.name == STEP
@@ -108,11 +68,15 @@ def read_trace(path: Path) -> tuple[list[Event], int]:
                     name = event.name if hlo_op is None else str(hlo_op)
                     end = event.start_ns + event.duration_ns
                     events.append(Event(name, event.start_ns, end))
-    return events, steps
+    return Trace(events, steps, max(devices, 1))
 
 
-def summarise(events: list[Event], steps: int, hlo: str) -> dict[str, Any]:
-    """Milliseconds a step by kind of work, and the instructions that took longest."""
+def summarise(trace: Trace, hlo: str, device: Specification | None = None) -> dict[str, Any]:
+    """Milliseconds a step by kind of work, and the instructions that took longest.
+
+    device: if known, there are also the bounds by kind of work, "bounds_ms".
+    """
+    events, steps = trace.events, trace.steps
     computations, _ = parse(hlo)
     instructions = {x.name: x for computation in computations.values() for x in computation}
     # Kernels on a GPU are named after instructions, with other punctuation.
@@ -123,16 +87,20 @@ def summarise(events: list[Event], steps: int, hlo: str) -> dict[str, Any]:
         if name not in kinds:
             instruction = instructions.get(name)
             if instruction is None:
-                kinds[name] = _kind_of_kernel(name)
+                kinds[name] = kind_of_kernel(name)
             elif instruction.opcode in CONTROL:
                 kinds[name] = None
             else:
                 kinds[name] = kind(instruction, computations)
         if kinds[name] is not None:
-            milliseconds = (event.end - event.start) / 1e6 / steps
+            milliseconds = (event.end - event.start) / 1e6 / steps / trace.devices
             by_kind[kinds[name]] += milliseconds
             by_name[name] += milliseconds
-    return {
+    bounds_ms = {}
+    if device is not None:
+        rows = bounds.by_kind(kernels(hlo), device)
+        bounds_ms["bounds_ms"] = {k: rows[k]["ms"] if k in rows else 0.0 for k in KINDS}
+    return bounds_ms | {
         "steps": steps,
         "span_ms": (max(e.end for e in events) - min(e.start for e in events)) / 1e6 / steps,
         "kinds_ms": {k: by_kind[k] for k in KINDS},
@@ -148,15 +116,6 @@ def summarise(events: list[Event], steps: int, hlo: str) -> dict[str, Any]:
     }
 
 
-def _kind_of_kernel(name: str) -> str:
-    """The kind of what the program's text does not name: a library's kernel, a transfer."""
-    if re.search(r"gemm|cutlass|nvjet|cublas|xmma", name, re.IGNORECASE):
-        return PRODUCTS
-    if re.search(r"fmha|flash|cudnn.*sdpa", name, re.IGNORECASE):
-        return "attention"
-    return COPIES if re.search(r"memcpy|memset", name, re.IGNORECASE) else OTHER
-
-
 def find(path: Path) -> tuple[Path, Path]:
     """The newest trace in a work directory or folder, and the program's text."""
     traces = [path] if path.is_file() else sorted(path.rglob("*.xplane.pb"))
@@ -169,22 +128,40 @@ def find(path: Path) -> tuple[Path, Path]:
     raise UserError(f"there is no {HLO_FILE} above {trace}; train.py --profile=100:103 writes it")
 
 
+def table(result: dict[str, Any]) -> str:
+    """Measured and bound by kind of work, the longest first."""
+    kinds, bounds_ms = result["kinds_ms"], result.get("bounds_ms")
+    rows = [*sorted(kinds.items(), key=lambda item: -item[1]), ("all", sum(kinds.values()))]
+    lines = [f"{'kind of work':22} {'ms a step':>10}   share"]
+    if bounds_ms:
+        bounds_ms = bounds_ms | {"all": sum(bounds_ms.values())}
+        lines[0] += "   bound ms  time / bound"
+    for name, ms in rows:
+        line = f"{name:22} {ms:10.3f} {ms / rows[-1][1]:7.1%}"
+        if bounds_ms:
+            ratio = f"{ms / bounds_ms[name]:.2f}" if bounds_ms[name] else "-"
+            line += f" {bounds_ms[name]:10.3f}  {ratio:>12}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("path", type=Path, help="a work directory, a folder of traces, or a trace")
     parser.add_argument("--output", type=Path, help="a JSON file for the result")
+    parser.add_argument(
+        "--device", choices=SPECIFICATIONS, help="whose bounds to show; this machine's if not given"
+    )
     args = parser.parse_args()
-    trace, hlo_file = find(args.path)
-    events, steps = read_trace(trace)
-    if not (events and steps):
-        raise UserError(f"{trace} is no trace of a training step; make one with train.py --profile")
-    result = summarise(events, steps, hlo_file.read_text())
-
-    total = sum(result["kinds_ms"].values())
-    print(f"{steps} steps in {trace}, {result['span_ms']:.2f} ms each; instructions by kind:\n")
-    for name, milliseconds in sorted(result["kinds_ms"].items(), key=lambda item: -item[1]):
-        print(f"{name:22} {milliseconds:10.3f} ms a step {milliseconds / total:7.1%}")
-    print(f"{'all':22} {total:10.3f} ms a step\n\nThe longest instructions:\n")
+    path, hlo_file = find(args.path)
+    trace = read_trace(path)
+    if not (trace.events and trace.steps):
+        raise UserError(f"{path} is no trace of a training step; make one with train.py --profile")
+    device = SPECIFICATIONS.get(args.device) or specification(jax.devices()[0])
+    result = summarise(trace, hlo_file.read_text(), device)
+    print(f"{trace.steps} steps in {path}, {result['span_ms']:.2f} ms each\n")
+    print(table(result))
+    print("\nThe longest instructions:\n")
     for row in result["longest"]:
         shown = row["op_name"][-80:]
         print(f"{row['ms']:8.3f} ms  {row['kind']:20} {row['instruction']:32} {shown}")

@@ -19,13 +19,15 @@ from scripts import assert_refused, environment, run, succeeded, toy_flags, writ
 from small_configs import sizes_of
 
 from benchmarks import hlo, profile_summary, timing
-from benchmarks.profile_summary import Event
+from benchmarks.kinds import kind as kind_of
+from benchmarks.profile_summary import Event, Trace
 from benchmarks.synthetic import median_length, synthetic_pairs
 from transformer.data.vocabulary import EOS, UNK
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.loss import cross_entropy
 from transformer.runs.experiment import Experiment
+from transformer.system.hardware import Specification
 
 ROOT = Path(__file__).parents[1]
 TINY = [
@@ -181,7 +183,7 @@ ENTRY %main.9 (state: f32[2,3]) -> (f32[2], f32[]) {
 def test_kinds_of_instructions(instruction, kind):
     computations, _ = hlo.parse(HLO)
     (found,) = [x for lines in computations.values() for x in lines if x.name == instruction]
-    assert profile_summary.kind(found, computations) == kind
+    assert kind_of(found, computations) == kind
 
 
 def test_summary_of_events():
@@ -192,7 +194,7 @@ def test_summary_of_events():
         Event("xor_fusion.2", 20e6, 30e6),
         Event("MemcpyD2H", 30e6, 32e6),
     ]
-    summary = profile_summary.summarise(events, 2, HLO)
+    summary = profile_summary.summarise(Trace(events, steps=2), HLO)
     assert {k: v for k, v in summary["kinds_ms"].items() if v} == {
         "dropout, random bits": 10,
         "attention": 5,
@@ -200,6 +202,31 @@ def test_summary_of_events():
     }
     assert summary["span_ms"] == 16
     assert [row["instruction"] for row in summary["longest"]][:2] == ["xor_fusion.2", "dot.5"]
+    assert "bounds_ms" not in summary  # whatever device that was
+    of_two = profile_summary.summarise(Trace(events, steps=2, devices=2), HLO)
+    assert of_two["kinds_ms"]["attention"] == 2.5
+
+
+PRODUCT = """HloModule jit_train_step
+
+ENTRY %main.9 (x: f32[200,300], y: f32[300,500]) -> f32[200,500] {
+  %x = f32[200,300]{1,0} parameter(0)
+  %y = f32[300,500]{1,0} parameter(1)
+  ROOT %dot.1 = f32[200,500]{1,0} dot(%x, %y), lhs_contracting_dims={1}
+}
+"""
+
+
+def test_measured_beside_the_bound():
+    device = Specification(bfloat16=989 / 700 * 1e9, memory=1, bandwidth=1e15, link=1)
+    trace = Trace([Event("dot.1", 0, 90e6), Event("MemcpyD2H", 90e6, 91e6)], steps=1)
+    summary = profile_summary.summarise(trace, PRODUCT, device)
+    # 2 x 200 x 300 x 500 FLOPs at 1e9 a second, and the kernel's start
+    assert summary["bounds_ms"]["matrix products"] == pytest.approx(60.002)
+    lines = profile_summary.table(summary).splitlines()
+    assert lines[1].split() == ["matrix", "products", "90.000", "98.9%", "60.002", "1.50"]
+    assert lines[2].split() == ["copies", "1.000", "1.1%", "0.000", "-"]
+    assert lines[-1].split()[-1] == "1.52"
 
 
 def summary_of(folder: Path, path: str) -> dict:
@@ -215,7 +242,7 @@ def test_profile_summary_knows_the_models_parts(speed):
     # By number, since on a busy machine any instruction may take long.
     program = next((speed / "trace").rglob(profile_summary.HLO_FILE)).read_text()
     computations, entry = hlo.parse(program)
-    kinds = [profile_summary.kind(x, computations) for x in computations[entry]]
+    kinds = [kind_of(x, computations) for x in computations[entry]]
     assert kinds.count("other") < 0.3 * len(kinds)
 
 
