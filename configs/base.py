@@ -118,6 +118,9 @@ def get_config() -> ConfigDict:
     # Fast forms for GPUs and TPUs: plain, none; cudnn_attention,triton_norm,blocked_loss or some of
     # them; or auto, all that are for the device. A run tries each first (docs/performance.md).
     config.model.kernels = "auto"
+    # Whether the backward pass computes each layer again instead of keeping its activations: for
+    # models or rows that do not fit otherwise (docs/scaling.md).
+    config.model.rematerialize = False
 
     config.optimizer = ConfigDict()  # Section 5.3
     # adam, adamw, bert_adam, lamb, sgd or adafactor. bert_adam is adamw without the correction of

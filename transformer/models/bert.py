@@ -6,6 +6,7 @@ sentence A (0) from sentence B (1) inside one sequence; they are embedded.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.sequences import Labelled, Masked
-from transformer.models.blocks import EncoderLayer, LayerConfig, normalization
+from transformer.models.blocks import EncoderLayer, LayerConfig, kept_or_recomputed, normalization
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
@@ -116,7 +117,8 @@ class Bert(nnx.Module):
         mask = Mask(segments_BS, segments_BS)
         weights = []
         for layer in self.encoder_layers:
-            x_BSD, weights_BHSS = layer(x_BSD, mask, rngs, return_weights)
+            run = functools.partial(layer, mask=mask, rngs=rngs, return_weights=return_weights)
+            x_BSD, weights_BHSS = kept_or_recomputed(self.config, run)(x_BSD)
             weights.append(weights_BHSS)
         return (self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD), weights
 

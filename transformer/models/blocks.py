@@ -1,6 +1,8 @@
 """The layers of encoder and decoder (Figure 1), and the fields of a config that they need."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +48,7 @@ class LayerConfig:
     kernels: str = setting(
         may_change=True, architecture=False, default="plain"
     )  # which work directories of earlier commits lack
+    rematerialize: bool = setting(may_change=True, architecture=False, default=False)  # likewise
 
     def __post_init__(self):
         check_range(self, "model", "d_model d_ff num_heads", 1)
@@ -89,6 +92,15 @@ class LayerConfig:
     @property
     def value_size(self) -> int:
         return self.d_v or self.d_model // self.num_heads
+
+
+def kept_or_recomputed(config: LayerConfig, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of the model, for one call.
+
+    With config.rematerialize the backward pass keeps its arguments alone and computes the rest
+    again. Arrays that it closes over are kept, too.
+    """
+    return jax.checkpoint(function) if config.rematerialize else function
 
 
 class EncoderLayer(nnx.Module):

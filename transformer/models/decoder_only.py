@@ -6,6 +6,7 @@ of an encoder with causal attention. A model without a source is a language mode
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from transformer.models.blocks import (
     LayerConfig,
     add_and_norm,
     feed_forward_network,
+    kept_or_recomputed,
     normalization,
 )
 from transformer.models.cache import Places, decoding_step, empty_places, first_ancestors
@@ -218,7 +220,11 @@ class DecoderOnly(nnx.Module):
         x_BXD = dropout(x_BXD, self.config.dropout, rngs)
         memories, weights, balance_B = [], [], None
         for layer in self.layers:
-            x_BXD, memory, found_B, weights_BHXX = layer.forward(x_BXD, rows, rngs, return_weights)
+            forward = functools.partial(
+                layer.forward, rows=rows, rngs=rngs, return_weights=return_weights
+            )
+            run = kept_or_recomputed(self.config, forward)
+            x_BXD, memory, found_B, weights_BHXX = run(x_BXD)
             memories.append(memory)
             weights.append(weights_BHXX)
             balance_B = balance_B if found_B is None else found_B

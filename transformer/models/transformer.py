@@ -1,6 +1,7 @@
 """The Transformer (Section 3, Figure 1)."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,13 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
-from transformer.models.blocks import DecoderLayer, EncoderLayer, LayerConfig, normalization
+from transformer.models.blocks import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerConfig,
+    kept_or_recomputed,
+    normalization,
+)
 from transformer.models.cache import (
     attention_to_see,
     decoding_step,
@@ -156,7 +163,8 @@ class Transformer(EncoderDecoder):
         x_BSD = self._embed_source(src_BS, segment_positions(src_segments_BS), rngs)
         weights = []
         for layer in self.encoder_layers:
-            x_BSD, weights_BHSS = layer(x_BSD, mask, rngs, return_weights)
+            run = functools.partial(layer, mask=mask, rngs=rngs, return_weights=return_weights)
+            x_BSD, weights_BHSS = kept_or_recomputed(self.config, run)(x_BSD)
             weights.append(weights_BHSS)
         return (self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD), weights
 
@@ -172,11 +180,14 @@ class Transformer(EncoderDecoder):
 
         y_BTD = self._embed_target(tgt_in_BT, segment_positions(tgt_segments_BT), rngs)
         weights = AttentionWeights(encoder, [], [])
-        for layer in self.decoder_layers:
+
+        def decode(layer, y_BTD, memory_BSD):
             memory = layer.cross_attention.keys_values(memory_BSD)
-            y_BTD, (self_weights_BHTT, cross_weights_BHTS) = layer(
-                y_BTD, memory, self_mask, memory_mask, rngs, return_weights=return_weights
-            )
+            return layer(y_BTD, memory, self_mask, memory_mask, rngs, return_weights)
+
+        for layer in self.decoder_layers:
+            run = kept_or_recomputed(self.config, functools.partial(decode, layer))
+            y_BTD, (self_weights_BHTT, cross_weights_BHTS) = run(y_BTD, memory_BSD)
             weights.decoder.append(self_weights_BHTT)
             weights.cross.append(cross_weights_BHTS)
         return self._normalize(y_BTD), weights

@@ -1,0 +1,97 @@
+"""Layers whose activations the backward pass computes again."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_bert import CONFIG as BERT
+from small_configs import MODEL, sizes_of
+
+from configs import t_dmca, universal_act_base
+from transformer.data.batches import Batch
+from transformer.data.sequences import Masked
+from transformer.models.family import build_model
+from transformer.models.functional import num_params
+from transformer.models.numerics import DropoutRngs
+from transformer.runs.experiment import Experiment
+
+SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}
+
+
+def section_of(config, **changes):
+    return dataclasses.replace(
+        Experiment.from_dict(config.get_config().to_dict()).model, **(SMALL | changes)
+    )
+
+
+def pairs(rows=2, width=8) -> Batch:
+    rng = np.random.default_rng(0)
+    words = jnp.asarray(rng.integers(3, 37, (rows, width)), jnp.int32)
+    segments = jnp.asarray(np.arange(width) * 3 // width + 1)[None].repeat(rows, 0)
+    return Batch(words, segments, words, words, segments)
+
+
+def masked() -> Masked:
+    words = jnp.asarray([[3, 5, 7, 9, 11, 4, 6, 0], [8, 3, 4, 5, 0, 0, 0, 0]])
+    segments = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 0, 0, 0, 0]])
+    return Masked(
+        tokens_BS=words,
+        types_BS=jnp.zeros_like(words),
+        segments_BS=segments,
+        masked_BP=jnp.asarray([[1, 4], [2, 0]]),
+        labels_BP=jnp.asarray([[13, 14], [15, 0]]),
+        firsts_BC=jnp.asarray([[0, 3], [0, 0]]),
+        is_random_BC=jnp.asarray([[0, 1], [1, -1]]),
+        weight_B=jnp.ones(2),
+    )
+
+
+FAMILIES = {
+    "transformer": (dataclasses.replace(MODEL, dropout=0.2), pairs()),
+    "universal": (section_of(universal_act_base, encoder_steps=2, decoder_steps=2), pairs()),
+    "decoder_only": (
+        section_of(t_dmca, layers="LMF", block_length=5, expert_layer=2, num_experts=3),
+        pairs(),
+    ),
+    "bert": (dataclasses.replace(BERT.model, dropout=0.2, num_layers=2), masked()),
+}
+
+
+def loss_of(config, batch):
+    """The loss with dropout as a function of the parameters; and a model that has such."""
+    longest = getattr(config, "max_positions", 31)
+    model = build_model(config, sizes_of(37)._replace(max_source_length=longest))
+
+    def loss(params):
+        rngs = DropoutRngs(jax.random.key(2), jnp.arange(len(batch[0])))
+        return model.bind(params).loss(batch, rngs, 0.1).loss
+
+    return loss, model
+
+
+def both(family):
+    config, batch = FAMILIES[family]
+    kept, model = loss_of(config, batch)
+    return kept, loss_of(dataclasses.replace(config, rematerialize=True), batch)[0], model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_backward_pass_is_given_less(family):
+    kept, again, model = both(family)
+    params = model.abstract_params()
+
+    def given(loss) -> int:
+        pullback = jax.eval_shape(lambda params: jax.vjp(loss, params)[1], params)
+        return sum(x.size for x in jax.tree.leaves(pullback)) - num_params(params)
+
+    assert 0 < given(again) < 0.5 * given(kept)
+
+
+def test_what_is_computed_again_is_the_same():
+    kept, again, model = both("transformer")
+    params = model.init(jax.random.key(0))
+    wanted, found = (jax.jit(jax.value_and_grad(loss))(params) for loss in (kept, again))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
