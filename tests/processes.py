@@ -14,7 +14,7 @@ from scripts import ROOT, Result, environment
 
 
 def on_devices(count: int) -> dict[str, str]:
-    flags = f"--xla_force_host_platform_device_count={count}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
     return os.environ | environment() | {"XLA_FLAGS": flags}
 
 

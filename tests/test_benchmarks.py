@@ -433,6 +433,35 @@ def test_gpu_quick(tmp_path):
         assert result.get("failed", {}).keys() <= (set() if has_torch else {"pytorch"}), name
 
 
+# --- Baselines ----------------------------------------------------------------------------
+
+
+def test_bag_of_words(tmp_path):
+    """One task's label is a word of the text, the other's one of the second text."""
+    sweep = f"""
+from configs import classification
+
+def get_config():
+    return classification.get_config()
+
+def get_sweep():
+    files = {{f"data.{{x}}_file": "{tmp_path}/data.tsv" for x in ("train", "validation")}}
+    rows = [{{"data.label_column": "2", **files}}]
+    grid = {{"data.second_column": ["1", None]}}
+    return {{"rows": rows, "grid": grid, "seeds": [0, 1]}}
+"""
+    (tmp_path / "sweep.py").write_text(sweep)
+    lines = [f"word{i % 3}\t{('good', 'bad')[i % 2]} day\t{i % 2}\n" for i in range(60)]
+    (tmp_path / "data.tsv").write_text("".join(lines))
+    arguments = [f"--config={tmp_path}/sweep.py", "--format=csv"]
+    said = succeeded(run("benchmarks/bag_of_words.py", *arguments, cwd=ROOT)).out.decode()
+    pairs, texts = csv.DictReader(said.splitlines())
+    assert (pairs["accuracy"], pairs["matthews"]) == ("100.0", "100.0")
+    assert texts["accuracy"] == "50.0"
+    result = run("benchmarks/bag_of_words.py", "--config=configs/multi30k.py", cwd=ROOT)
+    assert_refused(result, "no classes")
+
+
 # --- The paper's tables -------------------------------------------------------------------
 
 

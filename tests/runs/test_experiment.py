@@ -78,12 +78,12 @@ def test_presets_state_only_what_differs(name):
         assert after[section][field] != before[section][field], f"{section}.{field}"
 
 
-@pytest.mark.parametrize("name", ["table3", "table3_paper", "parsing"])
+@pytest.mark.parametrize("name", ["glue", "parsing", "table3", "table3_paper"])
 def test_every_sweep_has_runs(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     path = f"configs/sweeps/{name}.py"
     runs = sweep.runs_of(sweep.read_plan(path), path, lambda x: sweep.sections_of(x, {}), name)
-    assert len(runs) == {"table3": 60, "table3_paper": 20, "parsing": 4}[name]
+    assert len(runs) == {"glue": 40, "parsing": 4, "table3": 60, "table3_paper": 20}[name]
     assert all(isinstance(run.config, Experiment) for run in runs)
     if name == "table3":
         by_name = {run.name: run.config for run in runs}
