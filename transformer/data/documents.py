@@ -5,6 +5,7 @@ One sentence a line, an empty line between documents, as in the original code. A
 """
 
 import dataclasses
+import functools
 import glob
 import hashlib
 import os
@@ -113,7 +114,7 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.spans)
 
-    @property
+    @functools.cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each sequence, with its special ones."""
         a, b = (self.spans[:, i + 1] - self.spans[:, i] for i in (0, 2))

@@ -111,7 +111,7 @@ class MaskedRows(PackedSequences):
         for row, column in zip(*np.nonzero(laid.numbers_BC >= 0)):
             number, first = laid.numbers_BC[row, column], laid.firsts_BC[row, column]
             rng = np.random.default_rng((self.seed, 2, int(number), int(visits[row])))
-            part = slice(first, first + self.sequences.lengths[number])
+            part = slice(first, first + self.lengths[number])
             tokens_S = laid.tokens_BS[row, part].copy()
             count = self.predictions[number]
             places, laid.tokens_BS[row, part] = mask(
