@@ -4,10 +4,10 @@
     python sweep.py --config=configs/sweeps/glue.py --table=md
     python benchmarks/bag_of_words.py
 
-runs/bert_tiny_books is the work directory of configs/bert_tiny_books.py; all runs have its
-vocabulary. glue is a folder with the files of each task: glue/RTE/train.tsv.gz, glue/RTE/dev.tsv
-and so on. Those of SST-2 are whole sentences with a label after a tab, without a header.
-Batches hold as many tokens in all tasks; each run has 4 epochs.
+runs/bert_tiny_books_128 is a small BERT: docs/bert.md. All runs have its vocabulary. glue is a
+folder with the files of each task: glue/RTE/train.tsv.gz, glue/RTE/dev.tsv and so on. Those of
+SST-2 are whole sentences with a label after a tab, without a header. Batches have as many tokens in
+all tasks, and each run has about 4 epochs.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from configs import classification
 
-PRETRAINED = "runs/bert_tiny_books"
+PRETRAINED = "runs/bert_tiny_books_128"
 # The columns of each task, the updates of an epoch, and the score that GLUE takes.
 TASKS = {
     "SST-2": ({}, 205, "accuracy"),
