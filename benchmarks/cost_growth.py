@@ -43,7 +43,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program
+from benchmarks.program import Program, sizes_of
 from benchmarks.synthetic import full_rows
 from transformer.models import attention
 from transformer.runs import cli
@@ -101,7 +101,7 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
     layers = dict(num_encoder_layers=case.layers, num_decoder_layers=case.layers)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, **layers))
     vocab_size = config.tokenizer.vocab_size
-    program = Program(config, vocab_size, jax.devices()[:1])
+    program = Program(config, sizes_of(config, vocab_size), jax.devices()[:1])
     batch = full_rows(case.rows, case.length, case.length, vocab_size)
     most = attention.MAX_QUERIES
     if case.form == "plain":

@@ -31,7 +31,7 @@ from ml_collections import config_flags
 from benchmarks import bounds, timing
 from benchmarks.collectives import collectives
 from benchmarks.costs import kernels, unknown_loops
-from benchmarks.program import Program, training_flops
+from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
 from transformer.data.batches import Batch, layout
 from transformer.decoding.translation import Translator, Wishes
@@ -75,7 +75,7 @@ def estimate(config: Experiment) -> dict[str, Any]:
     """Compiles; returns what the program's text and the compiler say."""
     devices = target_devices(DEVICE.value)
     vocab_size, training = config.tokenizer.vocab_size, config.training
-    program = Program(config, vocab_size, devices)
+    program = Program(config, sizes_of(config, vocab_size), devices)
     mesh, device = program.mesh, specification(devices[0])
     result: dict[str, Any] = {
         "commit": conditions()["commit"],

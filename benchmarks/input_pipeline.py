@@ -23,7 +23,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program
+from benchmarks.program import Program, sizes_of
 from benchmarks.synthetic import full_rows, synthetic_pairs
 from transformer.data.batches import PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
@@ -134,7 +134,7 @@ def buckets(
 def epoch_seconds(config: Experiment, shapes: dict[tuple[int, int, int], float]) -> float:
     """How long the updates of an epoch take, from the median of a few of each shape."""
     vocab_size = config.tokenizer.vocab_size
-    program = Program(config, vocab_size, jax.devices()[:1])
+    program = Program(config, sizes_of(config, vocab_size), jax.devices()[:1])
     program.start()
     total = 0.0
     for (rows, s, t), count in shapes.items():

@@ -75,7 +75,7 @@ def measure(case: Case) -> int:
     vocab_size = config.tokenizer.vocab_size
     if case.form == "search":
         return search_memory(config, vocab_size, case.length)
-    program = Program(config, vocab_size, jax.devices()[:1])
+    program = Program(config, sizes_of(config, vocab_size), jax.devices()[:1])
     batch = full_rows(1, case.length, TARGET, vocab_size)
     limits = attention.MAX_QUERIES, loss.MAX_POSITIONS
     if case.form == "whole":

@@ -28,14 +28,14 @@ def training_flops(config: Experiment, vocab_size: int, *lengths: np.ndarray) ->
 class Program:
     """The train step of a model, on the config's mesh, and the state that it updates."""
 
-    def __init__(self, config: Experiment, vocab_size: int, devices=None):
+    def __init__(self, config: Experiment, sizes: Sizes, devices=None):
         """devices: all of them if None; others are compiled for, and nothing is tried on them."""
         self.mesh = make_mesh(config.mesh, devices)
         if devices is None:
             model = proven(config.model, self.mesh)
         else:
             model = chosen(config.model, self.mesh.devices.flat[0].platform)
-        self.model = build_model(model, sizes_of(config, vocab_size))
+        self.model = build_model(model, sizes)
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
         self._optimizer = make_optimizer(config.optimizer, schedule)

@@ -30,7 +30,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program, training_flops
+from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.synthetic import median_length, synthetic_pairs
 from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
@@ -67,7 +67,7 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
     # 1. Data and program.
     vocab_size, training = config.tokenizer.vocab_size, config.training
     limits = config.data.max_source_length, config.data.max_target_length
-    program = Program(config, vocab_size)
+    program = Program(config, sizes_of(config, vocab_size))
     program.start()
     median = median_length(limits)
     num_pairs = 64 + int(5 * max(training.tokens_per_update, *limits) / median)

@@ -29,7 +29,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import training_flops
+from benchmarks.program import sizes_of, training_flops
 from benchmarks.synthetic import full_rows
 from transformer.data.batches import Batch
 from transformer.runs import cli
@@ -188,7 +188,7 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
     from transformer.system.sharding import split_rows
 
     start = time.monotonic()
-    program = Program(config, VOCAB_SIZE.value, jax.devices()[:1])
+    program = Program(config, sizes_of(config, VOCAB_SIZE.value), jax.devices()[:1])
     batch = jax.device_put(random_batch(), split_rows(program.mesh, axis=1))
     program.compile(batch)
     program.start()

@@ -23,7 +23,6 @@ from ml_collections import config_flags
 from benchmarks import timing
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
-from transformer.runs.provenance import conditions
 from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
 from transformer.system.startup import use_huge_pages
@@ -48,26 +47,8 @@ def main() -> None:
     elif WORKER.value:
         timing.serve(lambda: prepare_pytorch(config))
     else:
-        compare()
-
-
-def compare() -> None:
-    workers = {
-        name: timing.Worker([sys.executable, *sys.argv, f"--worker={name}"], {})
-        for name in (OURS, PYTORCH)
-    }
-    times = timing.alternate({name: w.measure for name, w in workers.items()}, ROUNDS.value)
-    for worker in workers.values():
-        worker.close()
-    ratios = [theirs / ours for ours, theirs in zip(times[OURS], times[PYTORCH], strict=True)]
-    print(f"\n{IMAGES.value} images an update\n{'':8} {'parameters':>12} {'ms an update':^28}")
-    for name, worker in workers.items():
-        print(f"{name:8} {worker.about['parameters']:12,} {timing.shown(times[name]):^28}")
-    print(f"PyTorch's time over ours: {timing.shown(ratios, unit=1)}")
-    if OUTPUT.value:
-        about = {name: worker.about for name, worker in workers.items()}
-        result = {"conditions": conditions(), "workers": about, "seconds": times, "ratios": ratios}
-        timing.write(OUTPUT.value, result)
+        heading = f"{IMAGES.value} images an update"
+        timing.compare_two(OURS, PYTORCH, ROUNDS.value, heading, OUTPUT.value)
 
 
 def random_images(size: int, channels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -371,6 +371,38 @@ def test_pytorchs_model_is_ours(name):
     assert their_loss.item() == pytest.approx(float(loss.loss / loss.tokens), rel=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "module", "flags"),
+    [
+        (
+            "versus_pytorch_bert",
+            "transformers",
+            [
+                "--rows=2",
+                *(f"--config.model.{x}=2" for x in ("num_layers", "num_heads", "d_model")),
+            ],
+        ),
+        (
+            "versus_pytorch_sagan",
+            "torch",
+            [
+                "--images=2",
+                *(f"--config.model.{x}_width=8" for x in ("generator", "discriminator")),
+            ],
+        ),
+    ],
+)
+def test_versus_with_as_many_parameters(script, module, flags, tmp_path):
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    arguments = [*flags, "--rounds=1", "--output=result.json"]
+    succeeded(run(f"benchmarks/{script}.py", *arguments, cwd=tmp_path))
+    result = json.loads((tmp_path / "result.json").read_text())
+    ours, theirs = (about["parameters"] for about in result["workers"].values())
+    assert ours == theirs
+    assert result["ratios"] == [b[0] / a[0] for a, b in [result["seconds"].values()]]
+
+
 def test_versus_refuses_another_model(tmp_path):
     refused = run("benchmarks/versus_pytorch.py", "--config.model.norm=pre", cwd=tmp_path)
     assert_refused(refused, "model.norm='post'")
