@@ -1,7 +1,8 @@
 """Does pre-training help? Four tasks of GLUE, from scratch and from a small BERT of your own.
 
     python sweep.py --config=configs/sweeps/glue.py
-    python sweep.py --config=configs/sweeps/glue.py --table=md
+    python sweep.py --config=configs/sweeps/glue.py --table=md \
+        --metric="last accuracy,last f1,last matthews"
     python benchmarks/bag_of_words.py
 
 runs/bert_tiny_books_128 is a small BERT: docs/bert.md. All runs have its vocabulary. glue is a
@@ -68,4 +69,4 @@ def get_sweep() -> dict[str, Any]:
             {"name": f"{task}_scratch", **settings, **vocabulary},
             {"name": f"{task}_pretrained", **settings, "training.init_from": PRETRAINED},
         ]
-    return {"rows": rows, "seeds": [0, 1, 2, 3, 4], "evaluate": "--split=validation"}
+    return {"rows": rows, "seeds": [0, 1, 2, 3, 4], "evaluate": "none"}
