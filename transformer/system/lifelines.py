@@ -10,6 +10,7 @@ import json
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 Died = Callable[[int], None]  # is told the number of a process
@@ -33,9 +34,12 @@ class Hub:
 
     def _accept(self) -> None:
         while True:
-            with contextlib.suppress(OSError):
+            try:
                 connection, _ = self._server.accept()
-                threading.Thread(target=self._watch, args=[connection], daemon=True).start()
+            except OSError:  # too many open files, say, which takes a while to pass
+                time.sleep(0.1)
+                continue
+            threading.Thread(target=self._watch, args=[connection], daemon=True).start()
 
     def _watch(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, ValueError, UnicodeError):
