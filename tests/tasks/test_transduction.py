@@ -79,7 +79,7 @@ def test_a_sequence_is_right_free_running_if_it_is_right_forced(copier):
     assert 0 < scores["sequence_accuracy"] < 100
     assert scores["sequence_accuracy"] == scores["forced_sequence_accuracy"]
     # One error leads to others, unless the true prefix is given back.
-    assert scores["forced_accuracy"] > scores["accuracy"] > scores["sequence_accuracy"]
+    assert scores["forced_accuracy"] >= scores["accuracy"] > scores["sequence_accuracy"]
 
 
 def test_saved_outputs_have_the_free_running_scores(copier):
