@@ -253,6 +253,7 @@ def test_scores_say_what_they_are_of(learned):
     assert average["config_sha256"] == config.sha256
 
 
+@pytest.mark.slow
 def test_test_sets_of_ones_own(learned):
     """Files are scored as the split is that has them; more references match more."""
     directory = learned.parent

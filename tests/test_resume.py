@@ -317,6 +317,7 @@ def test_real_signals(signals, uninterrupted):
     assert not (workdir / "lock").exists() or len(signals) == 2
 
 
+@pytest.mark.slow
 def test_a_signal_is_heard_when_nobody_reads_the_log(uninterrupted):
     """As in `train.py 2>&1 | tee log` and Ctrl-C, which ends tee first."""
     workdir = uninterrupted.parent / "unread"
@@ -409,6 +410,7 @@ def test_back_at_a_checkpoint_without_scores_it_is_evaluated_again(
     assert_same_run(tmp_path / "b", tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_it_goes_back_to_the_beginning(
     text, tmp_path, capsys, monkeypatch, compiled_once
 ):

@@ -721,6 +721,7 @@ def test_what_a_killed_process_has_left_is_removed(raw, tmp_path):
     assert [path.name for path in folder.iterdir()] == [builder.data_path.name]
 
 
+@pytest.mark.slow
 def test_two_processes_may_prepare_at_once_and_none_needs_tensorflow(tmp_path):
     script = f"""if True:
         import sys

@@ -217,6 +217,7 @@ def test_what_cannot_be_learned(name, changes, message, text):
         classification.prepare(config, mesh, text / "new", None)
 
 
+@pytest.mark.slow
 def test_a_work_directory_without_its_labels(text, tmp_path):
     train.train(config_of(text), tmp_path / "run", Going())
     (tmp_path / "run/labels.json").unlink()
