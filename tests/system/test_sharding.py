@@ -52,7 +52,7 @@ from transformer.training.step import (
     make_train_step,
 )
 
-MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2))
+MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 4, 1), (2, 2, 2))
 SOME_MESHES = MESHES[0], MESHES[-1]
 
 
@@ -400,7 +400,9 @@ def test_the_first_state_is_never_whole_on_one_device(eight):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "rank"), [((8, 1, 1), 2), ((1, 8, 1), 2), ((2, 2, 2), 3)])
+@pytest.mark.parametrize(
+    ("shape", "rank"), [((8, 1, 1), 2), ((1, 8, 1), 2), ((2, 4, 1), 2), ((2, 2, 2), 3)]
+)
 def test_what_devices_send_each_other(eight, shape, rank):
     """Over data and fsdp parameters and gradients, never activations; over tensor those too.
 
@@ -409,6 +411,12 @@ def test_what_devices_send_each_other(eight, shape, rank):
     sizes = [re.findall(r"\d+", kind.partition("[")[2]) for kind in eight[shape]["messages"]]
     assert max(map(len, sizes)) == rank
     assert not any(len(size) > 2 and size[-1] in ("264", "132") for size in sizes)
+
+
+@pytest.mark.slow
+def test_beside_data_a_gradient_is_added_up_in_parts(eight):
+    """Over fsdp it is scattered first: over data go quarters of a kernel of 16 x 24."""
+    assert "f32[4,24]" in eight[2, 4, 1]["messages"]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ parameters, and with them the moments of the optimizer, over fsdp and tensor:
 """
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -123,17 +124,39 @@ def state_sharding(mesh: Mesh, state: Any, rules: ShardingRules) -> Any:
     return jax.tree_util.tree_map_with_path(leaf, state)
 
 
+_TABLES = "embedding|positions|token_types"  # parts of the names of parameters
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gathered(x: jax.Array, whole: NamedSharding, split: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, whole)
+
+
+# By default the gradient would be made whole, as the parameter was; beside a data axis, XLA then
+# adds up whole gradients instead of scattering them.
+_gathered.defvjp(
+    lambda x, whole, split: (_gathered(x, whole, split), None),
+    lambda whole, split, _, gradient: (jax.lax.with_sharding_constraint(gradient, split),),
+)
+
+
 def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
     """Inside of jit: parameters without their split over fsdp, as products with rows need them.
 
-    Left to itself XLA would rather split the activations, and add up whole logits.
+    Left to itself XLA would rather split the activations, and add up whole logits. Gradients are
+    split again, but not those of tables in which rows are looked up: for them XLA would send the
+    gradients of all activations.
     """
 
-    def leaf(x: jax.Array, sharding: NamedSharding) -> jax.Array:
-        spec = P(*(None if axis == "fsdp" else axis for axis in sharding.spec))
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+    def leaf(path: jax.tree_util.KeyPath, x: jax.Array, split: NamedSharding) -> jax.Array:
+        spec = P(*(None if axis == "fsdp" else axis for axis in split.spec))
+        whole = NamedSharding(mesh, spec)
+        if re.search(_TABLES, _name(path)):
+            return jax.lax.with_sharding_constraint(x, whole)
+        return _gathered(x, whole, split)
 
-    return jax.tree.map(leaf, params, state_sharding(mesh, params, rules))
+    shardings = state_sharding(mesh, params, rules)
+    return jax.tree_util.tree_map_with_path(leaf, params, shardings)
 
 
 def without_a_rule(params: Any, rules: ShardingRules) -> list[str]:
