@@ -20,7 +20,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # What these tests compile runs once or twice: a third of the time to compile is worth more.
 jax.config.update("jax_disable_most_optimizations", True)
 if jax.__version_info__ < (0, 11):  # fuses loops in an older way, in half the time; gone later
-    os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
 
 
 @pytest.fixture(scope="session")

@@ -75,6 +75,7 @@ def test_pairs_are_those_of_the_paper():
                 assert b == a_end
         full += length == 61
     assert found.lengths.max() == 64
+    assert found.lengths is found.lengths  # computed once: a batch asks for each sequence
     assert full > len(found) / 3
 
 
