@@ -1,5 +1,6 @@
 """What the words of a text alone say of its class: a baseline for fine-tuned models.
 
+    pip install -r requirements-bert.txt
     python benchmarks/bag_of_words.py
     python benchmarks/bag_of_words.py --config=configs/sweeps/glue.py --format=md
 
@@ -31,12 +32,8 @@ FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
 
 
 def main() -> None:
-    file = CONFIG.value
-    runs = sweep.runs_of(
-        sweep.read_plan(file), file, lambda path: sweep.sections_of(path, {}), Path(file).stem
-    )
-    rows, seen = [], []
-    for run in runs:
+    file, rows, seen = CONFIG.value, [], []
+    for run in sweep.runs_in(file):
         if isinstance(run.config, UserError):
             raise run.config
         data = run.config.data

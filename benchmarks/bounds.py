@@ -58,7 +58,8 @@ def exchange_ms(
     """The bound of each kind of collective over the links, in a ring of all devices.
 
     Each device sends an all-reduce's result nearly twice, an all-gather's once, a reduce-scatter's
-    as many times as there are others; groups of fewer devices send a little less.
+    as many times as there are others. Groups of fewer devices send less than that: a little, and
+    of a reduce-scatter in groups of half the devices about half.
     """
     others = num_devices - 1
     sent = {

@@ -1,5 +1,8 @@
 """The training program of a config, without its data: what train.py compiles and calls."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -8,7 +11,7 @@ from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import num_params
 from transformer.models.kernels import chosen, proven
 from transformer.runs.experiment import Experiment
-from transformer.system.sharding import make_mesh, state_sharding
+from transformer.system.sharding import make_mesh, split_rows, state_sharding
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import StepMetrics, abstract_state, init_state, make_train_step
@@ -67,3 +70,19 @@ class Program:
         """One update."""
         self.state, metrics = self._compiled(self.state, batch)
         return metrics
+
+    def begin(self, batch: Any) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Compiles, and makes a first update; returns what makes another, and what waits for it."""
+        batch = jax.device_put(batch, split_rows(self.mesh, axis=1))
+        self.compile(batch)
+        self.start()
+
+        def step() -> None:
+            self.step(batch)
+
+        def finish() -> None:
+            jax.block_until_ready(self.state)
+
+        step()
+        finish()
+        return step, finish

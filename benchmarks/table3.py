@@ -60,12 +60,12 @@ def main() -> None:
     head = ["row", "paper: perplexity", "BLEU", "million parameters"]
     head += [f"ours, {vocabulary // 1000}k" for vocabulary in VOCABULARIES]
     lines = []
-    for run in runs_of(paper):
+    for run in sweep.runs_in(paper):
         counts = [f"{millions(run.config, vocabulary):.1f}" for vocabulary in VOCABULARIES]
         lines.append([run.row, *PAPER[run.row], *counts])
     if OUT.value:
         launcher = Launcher(Options(Path(OUT.value), evaluate=sweep.read_plan(SMALL).evaluate))
-        rows = sweep_report.rows_of(launcher, runs_of(SMALL))
+        rows = sweep_report.rows_of(launcher, sweep.runs_in(SMALL))
         known = {column for row in rows for column in row.columns}
         columns = [column for column in OURS if column in known]
         own, found = sweep_report.table(rows, columns) if columns else (["row", "done"], [])
@@ -73,12 +73,6 @@ def main() -> None:
         by_row = {line[0]: line[1:] for line in found}
         lines = [[*line, *by_row.get(line[0], [""])] for line in lines]
     print(formatted(head, lines, FORMAT.value), end="")
-
-
-def runs_of(path: str) -> list[sweep.Run]:
-    return sweep.runs_of(
-        sweep.read_plan(path), path, lambda file: sweep.sections_of(file, {}), "base"
-    )
 
 
 def millions(config: Experiment, vocabulary: int) -> float:

@@ -185,21 +185,12 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
     import jax
 
     from benchmarks.program import Program
-    from transformer.system.sharding import split_rows
 
     start = time.monotonic()
     program = Program(config, sizes_of(config, VOCAB_SIZE.value), jax.devices()[:1])
-    batch = jax.device_put(random_batch(), split_rows(program.mesh, axis=1))
-    program.compile(batch)
-    program.start()
-
-    def finish() -> None:
-        jax.block_until_ready(program.state)
-
-    program.step(batch)
-    finish()
+    step, finish = program.begin(random_batch())
     seconds = time.monotonic() - start
-    measure = timing.repeat_for_a_second(lambda: program.step(batch), finish)
+    measure = timing.repeat_for_a_second(step, finish)
     stats = jax.local_devices()[0].memory_stats()
     return {
         "parameters": program.num_params,

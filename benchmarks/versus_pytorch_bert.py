@@ -81,23 +81,13 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
 
     from benchmarks.program import Program
     from transformer.models.family import Sizes
-    from transformer.system.sharding import split_rows
 
     start, length = time.monotonic(), config.data.max_length
     sizes = Sizes(VOCAB_SIZE, VOCAB_SIZE, True, length, length)
     program = Program(config, sizes, jax.devices()[:1])
-    batch = Masked(*(x[None] for x in random_batch(config)))
-    batch = jax.device_put(batch, split_rows(program.mesh, axis=1))
-    program.compile(batch)
-    program.start()
-
-    def finish() -> None:
-        jax.block_until_ready(program.state)
-
-    program.step(batch)
-    finish()
+    step, finish = program.begin(Masked(*(x[None] for x in random_batch(config))))
     about = {"parameters": program.num_params, "start_seconds": time.monotonic() - start}
-    return about, timing.repeat_for_a_second(lambda: program.step(batch), finish)
+    return about, timing.repeat_for_a_second(step, finish)
 
 
 def prepare_theirs(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:

@@ -52,6 +52,7 @@ def get_config() -> ConfigDict:
 
 
 def get_sweep() -> dict[str, Any]:
+    vocabulary = {"tokenizer.source_model": f"{PRETRAINED}/vocab.txt"}
     rows = []
     for task, (columns, epoch, metric) in TASKS.items():
         settings = {
@@ -64,7 +65,6 @@ def get_sweep() -> dict[str, Any]:
             "training.checkpoint_every": epoch,
             "training.best_metric": metric,
         }
-        vocabulary = {"tokenizer.source_model": f"{PRETRAINED}/vocab.txt"}
         rows += [
             {"name": f"{task}_scratch", **settings, **vocabulary},
             {"name": f"{task}_pretrained", **settings, "training.init_from": PRETRAINED},

@@ -82,7 +82,7 @@ def test_presets_state_only_what_differs(name):
 def test_every_sweep_has_runs(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     path = f"configs/sweeps/{name}.py"
-    runs = sweep.runs_of(sweep.read_plan(path), path, lambda x: sweep.sections_of(x, {}), name)
+    runs = sweep.runs_in(path)
     assert len(runs) == {"glue": 40, "parsing": 4, "table3": 60, "table3_paper": 20}[name]
     assert all(isinstance(run.config, Experiment) for run in runs)
     if name == "table3":

@@ -41,10 +41,10 @@ def write_digits(path, count: int, longest: int, seed: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def copier(tmp_path_factory):
-    """The folder of a run that has learned to copy up to 5 digits; it is tested on up to 8."""
+    """The folder of a run that has learned to copy up to 5 digits; it is tested on up to 10."""
     folder = tmp_path_factory.mktemp("copy")
     for seed, (split, count, longest) in enumerate(
-        [("train", 3000, 5), ("validation", 100, 5), ("test", 50, 8)]
+        [("train", 3000, 5), ("validation", 100, 5), ("test", 50, 10)]
     ):
         write_digits(folder / split, count, longest, seed)
     flags = [f"--config.{name}={value}" for name, value in FIELDS.items()]
@@ -79,7 +79,7 @@ def test_a_sequence_is_right_free_running_if_it_is_right_forced(copier):
     assert 0 < scores["sequence_accuracy"] < 100
     assert scores["sequence_accuracy"] == scores["forced_sequence_accuracy"]
     # One error leads to others, unless the true prefix is given back.
-    assert scores["forced_accuracy"] >= scores["accuracy"] > scores["sequence_accuracy"]
+    assert scores["forced_accuracy"] > scores["accuracy"] > scores["sequence_accuracy"]
 
 
 def test_saved_outputs_have_the_free_running_scores(copier):

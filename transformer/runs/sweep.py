@@ -112,6 +112,11 @@ def plan_of(given: Any, path: str) -> Plan:
     return plan
 
 
+def runs_in(path: str) -> list[Run]:
+    """All runs of a file, without changes from the command line; see `runs_of`."""
+    return runs_of(read_plan(path), path, lambda file: sections_of(file, {}), Path(path).stem)
+
+
 def runs_of(
     plan: Plan, config_file: str, load: Callable[[str], dict[str, Any]], own: str
 ) -> list[Run]:
