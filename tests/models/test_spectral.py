@@ -7,16 +7,14 @@ import pytest
 from flax import nnx
 
 from transformer.models.functional import FunctionalModel
-from transformer.models.spectral import (
-    SpectralConv,
+from transformer.models.image_convolution import (
     convolve,
     convolve_and_halve,
     convolve_doubled,
     double,
     halve,
-    power_iteration,
-    spectral_norm,
 )
+from transformer.models.spectral import SpectralConv, power_iteration, spectral_norm
 
 
 def test_golden_numbers():
@@ -105,6 +103,36 @@ def test_a_convolution_beside_a_change_of_size(pixels):
     np.testing.assert_allclose(convolve_doubled(x, kernel, jnp.float32), plain, atol=1e-4)
     plain = halve(convolve(x, kernel, jnp.float32))
     np.testing.assert_allclose(convolve_and_halve(x, kernel, jnp.float32), plain, atol=1e-4)
+
+
+def written_out(x, kernel):
+    """A sum over the taps, whose gradient JAX finds by itself."""
+    size, (_, H, W, _) = kernel.shape[0], x.shape
+    x = jnp.pad(x, [(0, 0), (size // 2,) * 2, (size // 2,) * 2, (0, 0)])
+    taps = [(i, j) for i in range(size) for j in range(size)]
+    return sum(x[:, i : i + H, j : j + W] @ kernel[i, j] for i, j in taps)
+
+
+@pytest.mark.parametrize(
+    ("function", "plain"),
+    [
+        (convolve, written_out),
+        (convolve_doubled, lambda x, kernel: written_out(double(x), kernel)),
+        (convolve_and_halve, lambda x, kernel: halve(written_out(x, kernel))),
+    ],
+)
+def test_gradients(pixels, function, plain):
+    x, kernel = pixels
+    sizes = [3, 5] if function is convolve else [3]
+    for size in sizes:
+        padding = [((size - 3) // 2,) * 2] * 2 + [(0, 0)] * 2
+        kernel = jnp.pad(kernel, padding, constant_values=0.5)
+        expected, back = jax.vjp(plain, x, kernel)
+        found, own_back = jax.vjp(lambda x, k: function(x, k, jnp.float32), x, kernel)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+        gradient = jnp.sin(jnp.arange(found.size, dtype=jnp.float32)).reshape(found.shape)
+        for own, other in zip(own_back(gradient), back(gradient), strict=True):
+            np.testing.assert_allclose(own, other, atol=1e-4)
 
 
 def test_a_convolution_by_hand(pixels):

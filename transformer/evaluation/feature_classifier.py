@@ -19,7 +19,8 @@ from flax import nnx
 
 from transformer.data.images import ImageSet, Shape
 from transformer.models.functional import FunctionalModel, Params
-from transformer.models.spectral import convolve, halve
+from transformer.models.image_convolution import convolve, halve
+from transformer.system.compilation import convolution_options
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
 
@@ -159,7 +160,7 @@ def train_classifier(
     steps = epochs * (N // batch)
     adam = optax.adam(optax.cosine_decay_schedule(2e-3, steps))
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=convolution_options(jax.default_backend()))
     def step(params, state, images, labels):
         def loss(params):
             logits = model.bind(params).logits(images)

@@ -17,13 +17,8 @@ from jax.sharding import PartitionSpec as P
 from transformer.models.conditional_norm import ConditionalNorm
 from transformer.models.family import Family, Sizes
 from transformer.models.image_attention import FORMS, ImageAttention
-from transformer.models.spectral import (
-    SpectralConv,
-    SpectralDense,
-    SpectralEmbedding,
-    double,
-    halve,
-)
+from transformer.models.image_convolution import double, halve
+from transformer.models.spectral import SpectralConv, SpectralDense, SpectralEmbedding
 from transformer.system.errors import UserError, check_choice, check_range
 
 # By image size: the channels at 4 x 4 pixels and after each block, in units of generator_width.
@@ -239,7 +234,7 @@ def multiplications(config: SAGANConfig) -> tuple[int, int]:
     """Of a forward pass on one image: those of the generator, and of the discriminator.
 
     Those that are done: a convolution before the image is halved does a quarter of what its larger
-    side would take, one after it is doubled four ninths (spectral.py).
+    side would take, one after it is doubled four ninths (image_convolution.py).
     """
     generator = config.noise_size * 16 * config.generator_channels[0]
     for i, (I, O) in enumerate(itertools.pairwise(config.generator_channels)):  # noqa: E741

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer.models.image_convolution import convolve, convolve_and_halve, convolve_doubled
 from transformer.models.numerics import multiply
 
 EPSILON = 1e-12  # below the norms of vectors
@@ -97,71 +98,3 @@ class SpectralEmbedding(SpectralKernel):
 
     def __call__(self, labels_B: jax.Array, update: bool) -> jax.Array:
         return self.normalised(update)[labels_B]
-
-
-# --- Convolutions -------------------------------------------------------------------------
-
-
-def double(x_BHWC: jax.Array) -> jax.Array:
-    """Each pixel as four: the nearest neighbour in an image of twice the size."""
-    return jnp.repeat(jnp.repeat(x_BHWC, 2, axis=1), 2, axis=2)
-
-
-def halve(x_BHWC: jax.Array) -> jax.Array:
-    """The mean of each two by two pixels."""
-    B, H, W, C = x_BHWC.shape
-    return jnp.mean(x_BHWC.reshape(B, H // 2, 2, W // 2, 2, C), axis=(2, 4))
-
-
-def convolve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Stride 1, zeros around the image, so that height and width stay."""
-    if kernel.shape[0] == 1:
-        return multiply("BHWI,IO->BHWO", x_BHWI, kernel[0, 0], dtype).astype(dtype)
-    return jax.lax.conv_general_dilated(
-        x_BHWI.astype(dtype),
-        kernel.astype(dtype),
-        (1, 1),
-        "SAME",
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        precision="highest" if dtype == jnp.float32 else None,
-    )
-
-
-def convolve_doubled(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """`convolve(double(x), kernel)` of a 3 x 3 kernel, with about half of the products.
-
-    Of three pixels in a row two are copies of one: the sum of their weights does for both. So each
-    of the four pixels that one becomes sees two by two pixels of x.
-    """
-    B, H, W, I = x_BHWI.shape  # noqa: E741
-    O = kernel.shape[-1]  # noqa: E741
-    kernels = _paired(_paired(kernel, axis=0), axis=2)  # [W phase, H phase, 2, 2, I, O]
-    kernel_XO = jnp.einsum("bahwIO->hwIabO", kernels).reshape(4 * I, 4 * O)
-    x = jnp.pad(x_BHWI.astype(dtype), ((0, 0), (1, 1), (1, 1), (0, 0)))
-    seen = [x[:, h : h + H + 1, w : w + W + 1] for h in (0, 1) for w in (0, 1)]
-    y_BHWX = multiply("BHWX,XO->BHWO", jnp.concatenate(seen, axis=-1), kernel_XO, dtype)
-    y = y_BHWX.reshape(B, H + 1, W + 1, 2, 2, O)
-    rows = [jnp.stack([y[:, a : a + H, b : b + W, a, b] for b in (0, 1)], axis=3) for a in (0, 1)]
-    return jnp.stack(rows, axis=2).reshape(B, 2 * H, 2 * W, O).astype(dtype)
-
-
-def _paired(kernel: jax.Array, axis: int) -> jax.Array:
-    """Of three weights along `axis`, those of two pixels: [phase, ..., 2, ...]."""
-    first, middle, last = (jnp.take(kernel, i, axis) for i in range(3))
-    even = jnp.stack([first, middle + last], axis)
-    return jnp.stack([even, jnp.stack([first + middle, last], axis)])
-
-
-def convolve_and_halve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """`halve(convolve(x, kernel))` of a 3 x 3 kernel, with a quarter of the products.
-
-    The mean of products is the product of the mean: it is taken first, of x moved by each tap.
-    """
-    _, H, W, I = x_BHWI.shape  # noqa: E741
-    x = jnp.pad(x_BHWI.astype(dtype), ((0, 0), (1, 1), (1, 1), (0, 0)))
-    x = x[:, :-1] + x[:, 1:]
-    x = (x[:, :, :-1] + x[:, :, 1:]) / 4
-    taps = [x[:, i : i + H : 2, j : j + W : 2] for i in range(3) for j in range(3)]
-    means_BHWX = jnp.concatenate(taps, axis=-1)
-    kernel_XO = kernel.reshape(9 * I, -1)
-    return multiply("BHWX,XO->BHWO", means_BHWX, kernel_XO, dtype).astype(dtype)

@@ -12,6 +12,7 @@ import optax
 
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.sagan import discriminator_loss, generator_loss
+from transformer.system.compilation import convolution_options
 from transformer.system.errors import check_range
 from transformer.system.sharding import gather_fsdp, replicated, split_rows, state_sharding
 from transformer.training.step import StepMetrics, TrainState, abstract_state, global_norm
@@ -191,4 +192,5 @@ def make_adversarial_step(
         in_shardings=(state, split_rows(mesh, axis=1)),
         out_shardings=(state, replicated(mesh)),
         donate_argnums=0,
+        compiler_options=convolution_options(mesh.devices.flat[0].platform),
     )

@@ -1,0 +1,134 @@
+"""Convolutions of images, of stride 1 with zeros around the image: height and width stay.
+
+The letters are those of spectral.py. `convolve_doubled` and `convolve_and_halve` have gradients of
+their own: that of the image of one is the other, with a turned kernel; that of the kernel is one
+matrix product.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from transformer.models.numerics import multiply
+
+
+def double(x_BHWC: jax.Array) -> jax.Array:
+    """Each pixel as four: the nearest neighbour in an image of twice the size."""
+    return jnp.repeat(jnp.repeat(x_BHWC, 2, axis=1), 2, axis=2)
+
+
+def halve(x_BHWC: jax.Array) -> jax.Array:
+    """The mean of each two by two pixels."""
+    B, H, W, C = x_BHWC.shape
+    return jnp.mean(x_BHWC.reshape(B, H // 2, 2, W // 2, 2, C), axis=(2, 4))
+
+
+def convolve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Kernel: [size, size, I, O], of an odd size."""
+    if kernel.shape[0] == 1:
+        return multiply("BHWI,IO->BHWO", x_BHWI, kernel[0, 0], dtype).astype(dtype)
+    return jax.lax.conv_general_dilated(
+        x_BHWI.astype(dtype),
+        kernel.astype(dtype),
+        (1, 1),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        precision="highest" if dtype == jnp.float32 else None,
+    )
+
+
+def _turned(kernel: jax.Array) -> jax.Array:
+    """The kernel that leads a gradient back: upside down, left to right, outputs for inputs."""
+    return kernel[::-1, ::-1].swapaxes(2, 3)
+
+
+def convolve_doubled(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """`convolve(double(x), kernel)` of a 3 x 3 kernel, with about half of the products.
+
+    Of three pixels in a row two are copies of one: the sum of their weights does for both. So each
+    of the four pixels that one becomes sees two by two pixels of x.
+    """
+    return _convolve_doubled(jnp.dtype(dtype), x_BHWI.astype(dtype), kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _convolve_doubled(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) -> jax.Array:
+    return _convolve_doubled_forward(dtype, x_BHWI, kernel)[0]
+
+
+def _convolve_doubled_forward(dtype, x_BHWI, kernel):
+    B, H, W, _ = x_BHWI.shape
+    x = jnp.pad(x_BHWI, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    seen = [x[:, h : h + H + 1, w : w + W + 1] for h in (0, 1) for w in (0, 1)]
+    seen_BHWX = jnp.concatenate(seen, axis=-1)
+    y_BHWX = multiply("BHWX,XO->BHWO", seen_BHWX, _of_phases(kernel), dtype)
+    y = y_BHWX.astype(dtype).reshape(B, H + 1, W + 1, 2, 2, -1)
+    rows = [jnp.stack([y[:, a : a + H, b : b + W, a, b] for b in (0, 1)], axis=3) for a in (0, 1)]
+    y_BHWO = jnp.stack(rows, axis=2).reshape(B, 2 * H, 2 * W, -1)
+    return y_BHWO, (seen_BHWX, kernel)
+
+
+def _convolve_doubled_backward(dtype, kept, gradient):
+    seen_BHWX, kernel = kept
+    x_gradient = 4 * convolve_and_halve(gradient, _turned(kernel), dtype)
+    phases = [
+        jnp.pad(gradient[:, a::2, b::2], ((0, 0), (a, 1 - a), (b, 1 - b), (0, 0)))
+        for a in (0, 1)
+        for b in (0, 1)
+    ]
+    gradient_BHWY = jnp.concatenate(phases, axis=-1)
+    found_XY = multiply("BHWX,BHWY->XY", seen_BHWX, gradient_BHWY, dtype)
+    return x_gradient, jax.linear_transpose(_of_phases, kernel)(found_XY.astype(kernel.dtype))[0]
+
+
+_convolve_doubled.defvjp(_convolve_doubled_forward, _convolve_doubled_backward)
+
+
+def _of_phases(kernel: jax.Array) -> jax.Array:
+    """From two by two pixels to the four that one becomes: [4 I, 4 O]."""
+    _, _, I, O = kernel.shape  # noqa: E741
+    kernels = _paired(_paired(kernel, axis=0), axis=2)  # [W phase, H phase, 2, 2, I, O]
+    return jnp.einsum("bahwIO->hwIabO", kernels).reshape(4 * I, 4 * O)
+
+
+def _paired(kernel: jax.Array, axis: int) -> jax.Array:
+    """Of three weights along `axis`, those of two pixels: [phase, ..., 2, ...]."""
+    first, middle, last = (jnp.take(kernel, i, axis) for i in range(3))
+    even = jnp.stack([first, middle + last], axis)
+    return jnp.stack([even, jnp.stack([first + middle, last], axis)])
+
+
+def convolve_and_halve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """`halve(convolve(x, kernel))` of a 3 x 3 kernel, with a quarter of the products.
+
+    The mean of products is the product of the mean: it is taken first, of x moved by each tap.
+    """
+    return _convolve_and_halve(jnp.dtype(dtype), x_BHWI.astype(dtype), kernel)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _convolve_and_halve(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) -> jax.Array:
+    return _convolve_and_halve_forward(dtype, x_BHWI, kernel)[0]
+
+
+def _convolve_and_halve_forward(dtype, x_BHWI, kernel):
+    _, H, W, I = x_BHWI.shape  # noqa: E741
+    x = jnp.pad(x_BHWI, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    x = x[:, :-1] + x[:, 1:]
+    x = (x[:, :, :-1] + x[:, :, 1:]) / 4
+    taps = [x[:, i : i + H : 2, j : j + W : 2] for i in range(3) for j in range(3)]
+    means_BHWX = jnp.concatenate(taps, axis=-1)
+    y_BHWO = multiply("BHWX,XO->BHWO", means_BHWX, kernel.reshape(9 * I, -1), dtype)
+    return y_BHWO.astype(dtype), (means_BHWX, kernel)
+
+
+def _convolve_and_halve_backward(dtype, kept, gradient):
+    means_BHWX, kernel = kept
+    # XLA on the CPU transposes the first operand: let it be the smaller one.
+    found_OX = multiply("BHWO,BHWX->OX", gradient, means_BHWX, dtype)
+    x_gradient = convolve_doubled(gradient / 4, _turned(kernel), dtype)
+    return x_gradient, found_OX.T.reshape(kernel.shape).astype(kernel.dtype)
+
+
+_convolve_and_halve.defvjp(_convolve_and_halve_forward, _convolve_and_halve_backward)
