@@ -5,6 +5,7 @@ import pytest
 from flax import nnx
 from jax import export
 
+from transformer.models import numerics
 from transformer.models.numerics import (
     at_least_float32,
     dropout,
@@ -120,6 +121,32 @@ def test_multiply_gives_float32_sums_of_bfloat16_operands():
     both = jnp.array([[[16.0], [1.0]]], BF16)
     _, backward = jax.vjp(lambda w: multiply("BTI,IO->BTO", both, w, BF16), w[:1])
     np.testing.assert_array_equal(backward(both.astype(F32))[0], [[257]])
+
+
+def test_a_widened_product_is_the_same(monkeypatch):
+    rng = np.random.default_rng(7)
+    x, w, g = (jnp.asarray(rng.normal(size=s), F32) for s in ((2, 5, 7), (7, 3), (2, 5, 3)))
+    x, program = x.astype(BF16), {}
+    for native in (True, False):
+        monkeypatch.setattr(numerics, "multiplies_bfloat16", lambda: native)
+        monkeypatch.setattr(numerics, "WIDENED_FROM", 0)
+
+        def of(x, w):
+            y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, BF16), x, w)
+            return y, *backward(g)
+
+        traced = jax.jit(of).trace(x, w)
+        program[native] = [
+            traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "cuda")
+        ], jax.tree.map(np.asarray, of(x, w))
+    (cpu, cuda), expected = program[True]
+    (widened, unchanged), found = program[False]
+    assert cuda.count("reduce_precision") == unchanged.count("reduce_precision") == 0
+    assert unchanged.count("bf16") >= cuda.count("bf16") > widened.count("bf16")
+    assert cpu.count("reduce_precision") < widened.count("reduce_precision")
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one.astype(F32), other.astype(F32), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

@@ -1,10 +1,13 @@
 """Arithmetic below the layers: matrix products, normalisation, and random bits for dropout."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from transformer.system.cores import multiplies_bfloat16
 
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
@@ -98,20 +101,54 @@ def multiply(spec: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype) -> jax.Arr
     float32 means float32 on every device. JAX's default would round float32 operands: on GPUs
     to TF32 (10 bits of mantissa, from Ampere on), on TPUs to bfloat16 (7 bits). The price is
     speed: on TPUs six passes instead of one, on GPUs no tensor cores. For speed there is
-    bfloat16, for which nothing changes. CPUs have no such choice.
+    bfloat16, for which nothing changes. CPUs have no such choice; those that multiply bfloat16 more
+    slowly than float32 widen large operands first.
     """
     return _multiply(spec, jnp.dtype(dtype), x, y)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _multiply(spec: str, dtype: jnp.dtype, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.einsum(
-        spec,
-        x.astype(dtype),
-        y.astype(dtype),
-        precision=jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None,
-        preferred_element_type=at_least_float32(dtype),
+    def product(x, y):
+        return jnp.einsum(
+            spec,
+            x.astype(dtype),
+            y.astype(dtype),
+            precision=jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None,
+            preferred_element_type=at_least_float32(dtype),
+        )
+
+    if dtype != jnp.bfloat16 or multiplies_bfloat16() or _reuse(spec, x, y) < WIDENED_FROM:
+        return product(x, y)
+    return jax.lax.platform_dependent(
+        x, y, cpu=functools.partial(_widened_product, spec), default=product
     )
+
+
+# How often a product must use a number before it is worth the time to widen it.
+WIDENED_FROM = 256
+
+
+def _reuse(spec: str, x: jax.Array, y: jax.Array) -> float:
+    """The multiplications of a product over the numbers in its operands."""
+    x_term, y_term = spec.split("->")[0].split(",")
+    sizes = dict(zip(x_term + y_term, x.shape + y.shape, strict=True))
+    return math.prod(sizes.values()) / max(x.size + y.size, 1)
+
+
+def _widened_product(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """The product of operands rounded to bfloat16, by float32 arithmetic: the same but for the
+    order of sums, since products of two bfloat16 numbers are exact in float32."""
+
+    def rounded(x: jax.Array) -> jax.Array:
+        # A cast to bfloat16 and back XLA would leave out.
+        return (
+            x.astype(jnp.float32)
+            if x.dtype == jnp.bfloat16
+            else jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
+        )
+
+    return jnp.einsum(spec, rounded(x), rounded(y))
 
 
 def _multiply_forward(spec, dtype, x, y):

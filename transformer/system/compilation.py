@@ -35,7 +35,7 @@ class CompilationWarning(UserWarning):
 
 @functools.cache
 def convolution_options(platform: str) -> dict[str, str] | None:
-    """`compiler_options` for `jax.jit` of a program that is mostly convolutions and their gradients.
+    """`jax.jit`'s `compiler_options` for a program of convolutions and their gradients.
 
     XLA's own convolutions take half the time of YNNPACK's on CPUs (jax 0.10; from 0.12 on only
     the gradients of kernels do). None where XLA does not know the option, and for other platforms.
