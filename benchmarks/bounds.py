@@ -52,21 +52,6 @@ def costliest(kernels: Sequence[Kernel], device: Specification, count: int) -> l
     return sorted(rows.values(), key=lambda row: -row["ms"])[:count]
 
 
-def exchange_ms(
-    traffic: Mapping[str, Traffic], num_devices: int, device: Specification
-) -> dict[str, float]:
-    """The bound of each kind of collective over the links, in a ring of all devices.
-
-    Each device sends an all-reduce's result nearly twice, an all-gather's once, a reduce-scatter's
-    as many times as there are others. Groups of fewer devices send less than that: a little, and
-    of a reduce-scatter in groups of half the devices about half.
-    """
-    others = num_devices - 1
-    sent = {
-        "all-reduce": 2 * others / num_devices,
-        "all-gather": others / num_devices,
-        "reduce-scatter": others,
-        "all-to-all": others / num_devices,
-        "collective-permute": 1,
-    }
-    return {kind: 1e3 * t.bytes * sent[kind] / device.link for kind, t in traffic.items()}
+def exchange_ms(traffic: Mapping[str, Traffic], device: Specification) -> dict[str, float]:
+    """The bound of each kind of collective over the links, in rings of those who take part."""
+    return {kind: 1e3 * t.sent / device.link for kind, t in traffic.items()}

@@ -1,22 +1,32 @@
 """What the devices exchange in a compiled program, read from its HLO text."""
 
 import dataclasses
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 from benchmarks.hlo import Instruction, branches_of, parse, size_of, turns_of
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+# How often each of so many devices in a ring sends the bytes of its result.
+SENT: dict[str, Callable[[int], float]] = {
+    "all-reduce": lambda group: 2 * (group - 1) / group,
+    "all-gather": lambda group: (group - 1) / group,
+    "reduce-scatter": lambda group: group - 1,
+    "collective-permute": lambda _: 1,
+    "all-to-all": lambda group: (group - 1) / group,
+}
+KINDS = tuple(SENT)
 
 
 @dataclasses.dataclass
 class Traffic:
-    """All collectives of one kind."""
+    """All collectives of one kind, on each device."""
 
     count: int = 0
-    bytes: int = 0  # of their results, on each device
+    bytes: int = 0  # of their results
+    sent: float = 0  # bytes over the links, in rings of the groups
 
 
-def collectives(text: str) -> dict[str, Traffic]:
+def collectives(text: str, num_devices: int) -> dict[str, Traffic]:
     """The collectives of one run of a program, by kind; each turn of a loop counts.
 
     Raises ValueError for collectives in a loop whose number of turns is not in the text.
@@ -24,19 +34,30 @@ def collectives(text: str) -> dict[str, Traffic]:
     computations, entry = parse(text)
     traffic: dict[str, Traffic] = {}
     seen = set()
-    for kind, result, times, key in _walk(computations, entry, 1, entry):
+    for kind, result, group, times, key in _walk(computations, entry, 1, entry):
         if key not in seen:
             seen.add(key)
             total = traffic.setdefault(kind, Traffic())
             total.count += times
             total.bytes += times * size_of(result)
+            total.sent += times * size_of(result) * SENT[kind](group or num_devices)
     return {kind: traffic[kind] for kind in KINDS if kind in traffic}
+
+
+def group_size(instruction: Instruction) -> int | None:
+    """How many devices exchange data with each other; None if the text does not say: all."""
+    # {{0,1},{2,3}}, or [2,2]<=[4] for the numbers from 0 in that shape, a group in each row.
+    listed = re.search(r"\breplica_groups=\{\{([\d,]+)\}", instruction.line)
+    shaped = re.search(r"\breplica_groups=\[(?:\d+,)*(\d+)\]<=", instruction.line)
+    if listed:
+        return listed[1].count(",") + 1
+    return int(shaped[1]) if shaped else None
 
 
 def _walk(
     computations: dict[str, list[Instruction]], name: str, times: int | None, frame: str
-) -> Iterator[tuple[str, str, int, tuple[str, str]]]:
-    """Kind, type of the result, and number of runs of each collective, with a key.
+) -> Iterator[tuple[str, str, int | None, int, tuple[str, str]]]:
+    """Kind, type of the result, group_size and number of runs of each collective, with a key.
 
     Equal keys mean the same collective. A TPU's compiler spreads one over several fusions of
     the computation that calls them (`frame`): they have its channel in common.
@@ -50,7 +71,7 @@ def _walk(
                     f"no number of turns is known for the loop with {instruction.name}"
                 )
             key = frame, instruction.attribute("channel_id") or instruction.name
-            yield kind, instruction.type, times, key
+            yield kind, instruction.type, group_size(instruction), times, key
         elif kind == "while":
             turns = turns_of(instruction, computations)
             turns = None if None in (times, turns) else times * turns
@@ -60,7 +81,7 @@ def _walk(
             for branch in branches_of(instruction):
                 yield from _walk(computations, branch, times, branch)
         elif body := instruction.body:
-            for kind, result, runs, key in _walk(computations, body, times, frame):
+            for kind, result, *rest in _walk(computations, body, times, frame):
                 if body.startswith("all-reduce-scatter"):  # all-reduce and slice in one
                     kind, result = "reduce-scatter", instruction.type
-                yield kind, result, runs, key
+                yield kind, result, *rest

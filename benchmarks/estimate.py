@@ -136,7 +136,7 @@ def estimate(config: Experiment) -> dict[str, Any]:
     }
     turns = turns_of_search(unknown_loops(text), STEPS.value) if PROGRAM.value == "search" else []
     found = kernels(text, turns)
-    traffic = collectives(text)
+    traffic = collectives(text, mesh.size)
     result["kernels"] = sum(kernel.runs for kernel in found)
     result["bytes"] = sum(kernel.runs * kernel.bytes for kernel in found)
     result["flops"] = sum(kernel.runs * kernel.flops for kernel in found)
@@ -155,7 +155,7 @@ def estimate(config: Experiment) -> dict[str, Any]:
     result["memory_limit"] = device.memory * 2**30
     result["kinds"] = bounds.by_kind(found, device)
     result["costliest"] = bounds.costliest(found, device, 12)
-    result["exchange_ms"] = bounds.exchange_ms(traffic, mesh.size, device)
+    result["exchange_ms"] = bounds.exchange_ms(traffic, device)
     work = sum(row["ms"] for row in result["kinds"].values())
     if devices[0].platform == "tpu":
         work = max(work, 1e3 * result["flops"] / (bounds.PEAK_SHARE * device.bfloat16))

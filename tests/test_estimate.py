@@ -51,12 +51,12 @@ HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[8]{0
 }
 
 %all-reduce-scatter.2 (param.1: f32[16]) -> f32[2] {
-  %all-reduce.3 = f32[16]{0:T(128)} all-reduce(%param.1), channel_id=9, to_apply=%add.1
+  %all-reduce.3 = f32[16]{0:T(128)} all-reduce(%param.1), channel_id=9, replica_groups=[2,4]<=[8]
   ROOT %slice.1 = f32[2]{0:T(128)} dynamic-slice(%all-reduce.3, %c.1), dynamic_slice_sizes={2}
 }
 
 %async_collective_fusion.4 (param.2: bf16[5]) -> bf16[40] {
-  ROOT %all-gather.5 = bf16[40]{0:T(256)} all-gather(%param.2), channel_id=8, dimensions={0}
+  ROOT %all-gather.5 = bf16[40]{0:T(256)} all-gather(%param.2), channel_id=8, replica_groups={{0,2},{1,3}}
 }
 
 %async_collective_fusion.6 (param.3: bf16[5]) -> bf16[40] {
@@ -85,23 +85,24 @@ ENTRY %main.14 (param.6: f32[8]) -> f32[8] {
 
 
 def test_collectives_of_a_tpu():
-    assert collectives(HLO) == {
-        "all-reduce": Traffic(1, 44),
-        "all-gather": Traffic(3, 3 * 80),
-        "reduce-scatter": Traffic(3, 3 * 8),
-        "collective-permute": Traffic(1, 24),
+    # In a ring of 8 an all-reduce's result is sent 7/4 times. The others have groups of 2 and 4.
+    assert collectives(HLO, 8) == {
+        "all-reduce": Traffic(1, 44, 77),
+        "all-gather": Traffic(3, 3 * 80, 3 * 40),
+        "reduce-scatter": Traffic(3, 3 * 8, 3 * 8 * 3),
+        "collective-permute": Traffic(1, 24, 24),
     }
 
 
 def test_a_loop_that_says_how_often_it_turns():
     line = '"known_trip_count":{"n":"7"}'
     hlo = HLO.replace("body=%body.10", f"body=%body.10, backend_config={{{line}}}")
-    assert collectives(hlo)["all-gather"] == Traffic(7, 7 * 80)
+    assert collectives(hlo, 8)["all-gather"] == Traffic(7, 7 * 80, 7 * 40)
 
 
 def test_a_loop_of_unknown_length_is_an_error():
     with pytest.raises(ValueError, match="loop with all-gather"):
-        collectives(HLO.replace("direction=LT", "direction=NE"))
+        collectives(HLO.replace("direction=LT", "direction=NE"), 8)
 
 
 # Counted by hand below. Arrays: bf16[8,4] has 64 bytes, bf16[4,16] 128, bf16[8,16] 256,
@@ -193,8 +194,8 @@ def test_bounds_counted_by_hand():
     (first, *_) = bounds.costliest(kernels(PROGRAM, [5]), device, 3)
     assert first["op_name"] == "jit(f)/while/add_and_norm/add"
     assert first["runs"] == 5
-    exchange = {"all-reduce": Traffic(2, 800), "reduce-scatter": Traffic(1, 100)}
-    ms = bounds.exchange_ms(exchange, 8, device)
+    exchange = {"all-reduce": Traffic(2, 800, 1400), "reduce-scatter": Traffic(1, 100, 700)}
+    ms = bounds.exchange_ms(exchange, device)
     assert ms == pytest.approx({"all-reduce": 1400e-6, "reduce-scatter": 700e-6})
 
 

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,18 +129,22 @@ def test_a_widened_product_is_the_same(monkeypatch):
     rng = np.random.default_rng(7)
     x, w, g = (jnp.asarray(rng.normal(size=s), F32) for s in ((2, 5, 7), (7, 3), (2, 5, 3)))
     x, program = x.astype(BF16), {}
+    monkeypatch.setattr(numerics, "WIDENED_FROM", 0)
+
+    def of(x, w):
+        y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, BF16), x, w)
+        return y, *backward(g)
+
     for native in (True, False):
-        monkeypatch.setattr(numerics, "multiplies_bfloat16", lambda: native)
-        monkeypatch.setattr(numerics, "WIDENED_FROM", 0)
-
-        def of(x, w):
-            y, backward = jax.vjp(lambda x, w: multiply("BTI,IO->BTO", x, w, BF16), x, w)
-            return y, *backward(g)
-
-        traced = jax.jit(of).trace(x, w)
-        program[native] = [
-            traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cpu", "cuda")
-        ], jax.tree.map(np.asarray, of(x, w))
+        monkeypatch.setattr(numerics, "multiplies_bfloat16", functools.partial(bool, native))
+        traced = jax.jit(lambda x, w: of(x, w)).trace(x, w)
+        program[native] = (
+            [
+                traced.lower(lowering_platforms=(platform,)).as_text()
+                for platform in ("cpu", "cuda")
+            ],
+            jax.tree.map(np.asarray, of(x, w)),
+        )
     (cpu, cuda), expected = program[True]
     (widened, unchanged), found = program[False]
     assert cuda.count("reduce_precision") == unchanged.count("reduce_precision") == 0
