@@ -56,7 +56,7 @@ HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[8]{0
 }
 
 %async_collective_fusion.4 (param.2: bf16[5]) -> bf16[40] {
-  ROOT %all-gather.5 = bf16[40]{0:T(256)} all-gather(%param.2), channel_id=8, replica_groups={{0,2},{1,3}}
+  ROOT %all-gather.5 = bf16[40]{0:T(256)} all-gather(%param.2), channel_id=8, replica_groups={{0,2}}
 }
 
 %async_collective_fusion.6 (param.3: bf16[5]) -> bf16[40] {
