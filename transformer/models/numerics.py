@@ -126,7 +126,7 @@ def _multiply(spec: str, dtype: jnp.dtype, x: jax.Array, y: jax.Array) -> jax.Ar
 
 
 # How often a product must use a number before it is worth the time to widen it.
-WIDENED_FROM = 256
+WIDENED_FROM = 128
 
 
 def _reuse(spec: str, x: jax.Array, y: jax.Array) -> float:
