@@ -1,6 +1,7 @@
 """What the devices exchange in a compiled program, read from its HLO text."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator
 
@@ -46,12 +47,17 @@ def collectives(text: str, num_devices: int) -> dict[str, Traffic]:
 
 def group_size(instruction: Instruction) -> int | None:
     """How many devices exchange data with each other; None if the text does not say: all."""
-    # {{0,1},{2,3}}, or [2,2]<=[4] for the numbers from 0 in that shape, a group in each row.
-    listed = re.search(r"\breplica_groups=\{\{([\d,]+)\}", instruction.line)
-    shaped = re.search(r"\breplica_groups=\[(?:\d+,)*(\d+)\]<=", instruction.line)
-    if listed:
+    # {{0,1},{2,3}}; or [2,2]<=[4] for the numbers from 0 in that shape, a group in each row; or
+    # mesh['a'=2,'b'=2] {'b'} for those that differ in b alone.
+    groups = instruction.line.partition("replica_groups=")[2]
+    if listed := re.match(r"\{\{([\d,]+)\}", groups):
         return listed[1].count(",") + 1
-    return int(shaped[1]) if shaped else None
+    if shaped := re.match(r"\[(?:\d+,)*(\d+)\]<=", groups):
+        return int(shaped[1])
+    if named := re.match(r"mesh\[([^\]]*)\][^{]*\{([^}]*)\}", groups):
+        sizes = dict(re.findall(r"'([^']*)'=(\d+)", named[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'([^']*)'", named[2]))
+    return None
 
 
 def _walk(
@@ -81,7 +87,12 @@ def _walk(
             for branch in branches_of(instruction):
                 yield from _walk(computations, branch, times, branch)
         elif body := instruction.body:
-            for kind, result, *rest in _walk(computations, body, times, frame):
+            for kind, result, group, runs, key in _walk(computations, body, times, frame):
                 if body.startswith("all-reduce-scatter"):  # all-reduce and slice in one
-                    kind, result = "reduce-scatter", instruction.type
-                yield kind, result, *rest
+                    # All of these may have the same channel.
+                    kind, result, key = (
+                        "reduce-scatter",
+                        instruction.type,
+                        (frame, instruction.name),
+                    )
+                yield kind, result, group, runs, key

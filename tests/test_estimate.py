@@ -42,7 +42,7 @@ def test_size_of_types():
 
 
 # As XLA's compiler for TPUs writes it, shortened. The loop turns 3 times; in it, one all-gather
-# (channel 8) spread over two fusions, and a reduce-scatter made of an all-reduce and a slice.
+# (channel 8) spread over two fusions, and two reduce-scatters made of an all-reduce and a slice.
 HLO = """\
 HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
 
@@ -73,15 +73,16 @@ HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[8]{0
   %fusion.11 = bf16[40]{0:T(256)} fusion(%a.1), kind=kCustom, calls=%async_collective_fusion.4
   %fusion.12 = bf16[40]{0:T(256)} fusion(%a.1), kind=kCustom, calls=%async_collective_fusion.6
   %fusion.13 = f32[2]{0:T(128)} fusion(%b.1), kind=kCustom, calls=%all-reduce-scatter.2
+  %fusion.14 = f32[2]{0:T(128)} fusion(%b.2), kind=kCustom, calls=%all-reduce-scatter.2
 }
 
 ENTRY %main.14 (param.6: f32[8]) -> f32[8] {
   %start.1 = (f32[6]{0}, f32[6]{0}, u32[]{:S(2)}) collective-permute-start(%p.1), channel_id=1
   %done.1 = f32[6]{0:T(128)} collective-permute-done(%start.1)
   %while.15 = (s32[]{:T(128)}, f32[16]{0}) while(%t.1), condition=%cond.8, body=%body.10
-  ROOT %all-reduce.16 = (f32[], f32[10]{0}) all-reduce(%q.1, %r.1), channel_id=2, to_apply=%add.1
+  ROOT %all-reduce.16 = (f32[], f32[10]{0}) all-reduce(%q.1, %r.1), channel_id=2, GROUPS
 }
-"""
+""".replace("GROUPS", "replica_groups=mesh['a'=4,'b'=2,'c'=1], device_ids=([2,4]T(1,0)) {'a','b'}")
 
 
 def test_collectives_of_a_tpu():
@@ -89,7 +90,7 @@ def test_collectives_of_a_tpu():
     assert collectives(HLO, 8) == {
         "all-reduce": Traffic(1, 44, 77),
         "all-gather": Traffic(3, 3 * 80, 3 * 40),
-        "reduce-scatter": Traffic(3, 3 * 8, 3 * 8 * 3),
+        "reduce-scatter": Traffic(6, 6 * 8, 6 * 8 * 3),
         "collective-permute": Traffic(1, 24, 24),
     }
 
