@@ -15,6 +15,7 @@ from transformer.system import compilation
 from transformer.system.compilation import (
     Compilations,
     CompilationWarning,
+    convolution_options,
     memory_summary,
     use_cache,
 )
@@ -262,3 +263,15 @@ def test_temporary_memory():
     compiled = SimpleNamespace(memory_analysis=lambda: analysis)
     assert memory_summary(compiled) == "2.0 GiB, 896.0 MiB of it temporary"
     assert memory_summary(SimpleNamespace(memory_analysis=lambda: None)) == "unknown"
+
+
+def test_options_for_convolutions(monkeypatch):
+    assert convolution_options("gpu") is None
+    options = convolution_options("cpu")
+    program = jax.jit(lambda x: x + 1, compiler_options=options).lower(1.0).compile()
+    assert program(1.0) == 2
+    # A version of XLA that does not know the option goes without it.
+    monkeypatch.setattr(compilation, "OWN_CONVOLUTIONS", {"xla_cpu_no_such_option": "1"})
+    convolution_options.cache_clear()
+    assert convolution_options("cpu") is None
+    convolution_options.cache_clear()
