@@ -15,22 +15,24 @@ class Specification(NamedTuple):
     link: float  # to devices beside it, bytes/s out of it (and as much into it at once)
 
 
-# What the makers' data sheets give: NVIDIA's for each GPU, in SXM form unless named (its sum of
-# both directions of NVLink, halved; for L4, PCIe 4.0), and Google Cloud's page for each TPU (the
-# sum of a chip's links). Memory, bandwidth and link were written down without the sheets at hand:
-# compare them before you rely on them, those marked ? above all.
+# TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e); a
+# link is half of the bidirectional bandwidth of a chip, and of v4 what all-reduces of a pod give
+# each chip, rounded. GPUs: NVIDIA's data sheets, in SXM form unless named, and NVLink's sum of both
+# directions, halved (of L4 PCIe 4.0). NVIDIA's sheets could not be opened here. Its product brief of
+# the H100 PCIe and its MLPerf description of the H200 agree; other rows agree with several reviews,
+# and for the peak of those marked ? we found none.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
     "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9),
     "NVIDIA H100 NVL": Specification(835e12, 94e9 / 2**30, 3.9e12, 300e9),  # ?
     "NVIDIA H100 PCIe": Specification(756e12, 80e9 / 2**30, 2.0e12, 300e9),  # ?
     "NVIDIA H200": Specification(989e12, 141e9 / 2**30, 4.8e12, 450e9),
-    "NVIDIA H200 NVL": Specification(835e12, 141e9 / 2**30, 4.8e12, 450e9),
+    "NVIDIA H200 NVL": Specification(835e12, 141e9 / 2**30, 4.8e12, 450e9),  # ?
     "NVIDIA L4": Specification(121e12, 24e9 / 2**30, 0.3e12, 32e9),
-    "TPU v4": Specification(275e12, 32, 1.2e12, 300e9),  # ?
-    "TPU v5 lite": Specification(197e12, 16, 0.82e12, 200e9),
+    "TPU v4": Specification(275e12, 32, 1.2e12, 270e9),
+    "TPU v5 lite": Specification(197e12, 16, 0.819e12, 200e9),
     "TPU v5": Specification(459e12, 95, 2.765e12, 600e9),  # v5p
-    "TPU v6 lite": Specification(918e12, 32, 1.64e12, 448e9),
+    "TPU v6 lite": Specification(918e12, 32, 1.638e12, 400e9),
 }
 
 
