@@ -89,10 +89,6 @@ def _walk(
         elif body := instruction.body:
             for kind, result, group, runs, key in _walk(computations, body, times, frame):
                 if body.startswith("all-reduce-scatter"):  # all-reduce and slice in one
-                    # All of these may have the same channel.
-                    kind, result, key = (
-                        "reduce-scatter",
-                        instruction.type,
-                        (frame, instruction.name),
-                    )
+                    kind, result = "reduce-scatter", instruction.type
+                    key = frame, instruction.name  # all of these may have the same channel
                 yield kind, result, group, runs, key

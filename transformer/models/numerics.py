@@ -137,16 +137,14 @@ def _reuse(spec: str, x: jax.Array, y: jax.Array) -> float:
 
 
 def _widened_product(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
-    """The product of operands rounded to bfloat16, by float32 arithmetic: the same but for the
-    order of sums, since products of two bfloat16 numbers are exact in float32."""
+    """The product of operands rounded to bfloat16, by float32 arithmetic.
+
+    The same but for the order of sums: products of two bfloat16 numbers are exact in float32.
+    """
 
     def rounded(x: jax.Array) -> jax.Array:
         # A cast to bfloat16 and back XLA would leave out.
-        return (
-            x.astype(jnp.float32)
-            if x.dtype == jnp.bfloat16
-            else jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
-        )
+        return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
     return jnp.einsum(spec, rounded(x), rounded(y))
 
