@@ -15,12 +15,12 @@ class Specification(NamedTuple):
     link: float  # to devices beside it, bytes/s out of it (and as much into it at once)
 
 
-# TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e); a
-# link is half of the bidirectional bandwidth of a chip, and of v4 what all-reduces of a pod give
-# each chip, rounded. GPUs: NVIDIA's data sheets, in SXM form unless named, and NVLink's sum of both
-# directions, halved (of L4 PCIe 4.0). NVIDIA's sheets could not be opened here. Its product brief of
-# the H100 PCIe and its MLPerf description of the H200 agree; other rows agree with several reviews,
-# and for the peak of those marked ? we found none.
+# TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e). A link
+# is half of a chip's bidirectional bandwidth; for v4, what all-reduces of a pod give each chip.
+# GPUs: NVIDIA's data sheets, in SXM form unless named; a link is half of NVLink's sum of both
+# directions, or PCIe 4.0 of L4. We could not open these sheets. NVIDIA's product brief of the
+# H100 PCIe and its MLPerf description of the H200 agree with the table, and for other rows reviews
+# do; for the peaks marked ? we found nothing.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
     "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9),
