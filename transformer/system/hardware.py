@@ -15,8 +15,8 @@ class Specification(NamedTuple):
     link: float  # to devices beside it, bytes/s out of it (and as much into it at once)
 
 
-# TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e). A link
-# is half of a chip's bidirectional bandwidth; for v4, what all-reduces of a pod give each chip.
+# TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e). A
+# link is half of a chip's bidirectional bandwidth; for v4, what all-reduces of a pod give a chip.
 # GPUs: NVIDIA's data sheets, in SXM form unless named; a link is half of NVLink's sum of both
 # directions, or PCIe 4.0 of L4. We could not open these sheets. NVIDIA's product brief of the
 # H100 PCIe and its MLPerf description of the H200 agree with the table, and for other rows reviews
