@@ -68,8 +68,9 @@ def _walk(
     Equal keys mean the same collective. A TPU's compiler spreads one over several fusions of
     the computation that calls them (`frame`): they have its channel in common.
     """
+    named = {instruction.name: instruction for instruction in computations[name]}
     for instruction in computations[name]:
-        # Of a pair, -start has its arguments, too.
+        # Of a pair, -done has the type of the result, -start the groups.
         kind = instruction.opcode.removesuffix("-done")
         if kind in KINDS:
             if times is None:
@@ -77,7 +78,8 @@ def _walk(
                     f"no number of turns is known for the loop with {instruction.name}"
                 )
             key = frame, instruction.attribute("channel_id") or instruction.name
-            yield kind, instruction.type, group_size(instruction), times, key
+            begun = instruction if kind == instruction.opcode else named[instruction.operands[0]]
+            yield kind, instruction.type, group_size(begun), times, key
         elif kind == "while":
             turns = turns_of(instruction, computations)
             turns = None if None in (times, turns) else times * turns

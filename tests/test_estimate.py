@@ -43,6 +43,7 @@ def test_size_of_types():
 
 # As XLA's compiler for TPUs writes it, shortened. The loop turns 3 times; in it, one all-gather
 # (channel 8) spread over two fusions, and two reduce-scatters made of an all-reduce and a slice.
+# Another all-gather is a pair.
 HLO = """\
 HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
 
@@ -79,6 +80,8 @@ HloModule jit_train_step, is_scheduled=true, entry_computation_layout={(f32[8]{0
 ENTRY %main.14 (param.6: f32[8]) -> f32[8] {
   %start.1 = (f32[6]{0}, f32[6]{0}, u32[]{:S(2)}) collective-permute-start(%p.1), channel_id=1
   %done.1 = f32[6]{0:T(128)} collective-permute-done(%start.1)
+  %start.2 = (f32[2]{0}, f32[4]{0}) all-gather-start(%p.2), channel_id=5, replica_groups=[4,2]<=[8]
+  %done.2 = f32[4]{0} all-gather-done(%start.2)
   %while.15 = (s32[]{:T(128)}, f32[16]{0}) while(%t.1), condition=%cond.8, body=%body.10
   ROOT %all-reduce.16 = (f32[], f32[10]{0}) all-reduce(%q.1, %r.1), channel_id=2, GROUPS
 }
@@ -89,7 +92,7 @@ def test_collectives_of_a_tpu():
     # In a ring of 8 an all-reduce's result is sent 7/4 times. The others have groups of 2 and 4.
     assert collectives(HLO, 8) == {
         "all-reduce": Traffic(1, 44, 77),
-        "all-gather": Traffic(3, 3 * 80, 3 * 40),
+        "all-gather": Traffic(4, 3 * 80 + 16, 3 * 40 + 8),
         "reduce-scatter": Traffic(6, 6 * 8, 6 * 8 * 3),
         "collective-permute": Traffic(1, 24, 24),
     }
@@ -98,7 +101,7 @@ def test_collectives_of_a_tpu():
 def test_a_loop_that_says_how_often_it_turns():
     line = '"known_trip_count":{"n":"7"}'
     hlo = HLO.replace("body=%body.10", f"body=%body.10, backend_config={{{line}}}")
-    assert collectives(hlo, 8)["all-gather"] == Traffic(7, 7 * 80, 7 * 40)
+    assert collectives(hlo, 8)["all-gather"] == Traffic(8, 7 * 80 + 16, 7 * 40 + 8)
 
 
 def test_a_loop_of_unknown_length_is_an_error():
