@@ -5,7 +5,7 @@
     python train.py --config=configs/sagan_cifar10.py --config.task.features=features.npz
     python generate.py --workdir=runs/sagan_cifar10 --grid=samples.png
 
-Sized for two hours of two CPU cores. Not yet trained here to its end: docs/images.md.
+Takes two to three hours of two CPU cores. Trained here with half as many channels: docs/images.md.
 """
 
 from ml_collections import ConfigDict
