@@ -1,8 +1,7 @@
 """Convolutions of images, of stride 1 with zeros around the image: height and width stay.
 
 The letters are those of spectral.py. `convolve_doubled` and `convolve_and_halve` have gradients of
-their own: that of the image of one is the other, with a turned kernel; that of the kernel is one
-matrix product.
+their own: that of the image of one is the other, with a turned kernel.
 """
 
 import functools
@@ -43,6 +42,16 @@ def _turned(kernel: jax.Array) -> jax.Array:
     return kernel[::-1, ::-1].swapaxes(2, 3)
 
 
+def _kernel_gradient(dtype, kernel, matrix_of, seen_BHWX, gradient_BHWO) -> jax.Array:
+    """Of the product of what each output sees with the kernel as a matrix, `matrix_of(kernel)`."""
+
+    def product(kernel: jax.Array) -> jax.Array:
+        y_BHWO = multiply("BHWX,XO->BHWO", seen_BHWX, matrix_of(kernel), dtype)
+        return y_BHWO.astype(dtype)
+
+    return jax.vjp(product, kernel)[1](gradient_BHWO)[0]
+
+
 def convolve_doubled(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """`convolve(double(x), kernel)` of a 3 x 3 kernel, with about half of the products.
 
@@ -77,9 +86,8 @@ def _convolve_doubled_backward(dtype, kept, gradient):
         for a in (0, 1)
         for b in (0, 1)
     ]
-    gradient_BHWY = jnp.concatenate(phases, axis=-1)
-    found_XY = multiply("BHWX,BHWY->XY", seen_BHWX, gradient_BHWY, dtype)
-    return x_gradient, jax.linear_transpose(_of_phases, kernel)(found_XY.astype(kernel.dtype))[0]
+    gradient_BHWO = jnp.concatenate(phases, axis=-1)
+    return x_gradient, _kernel_gradient(dtype, kernel, _of_phases, seen_BHWX, gradient_BHWO)
 
 
 _convolve_doubled.defvjp(_convolve_doubled_forward, _convolve_doubled_backward)
@@ -113,22 +121,25 @@ def _convolve_and_halve(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) 
 
 
 def _convolve_and_halve_forward(dtype, x_BHWI, kernel):
-    _, H, W, I = x_BHWI.shape  # noqa: E741
+    _, H, W, _ = x_BHWI.shape
     x = jnp.pad(x_BHWI, ((0, 0), (1, 1), (1, 1), (0, 0)))
     x = x[:, :-1] + x[:, 1:]
     x = (x[:, :, :-1] + x[:, :, 1:]) / 4
     taps = [x[:, i : i + H : 2, j : j + W : 2] for i in range(3) for j in range(3)]
     means_BHWX = jnp.concatenate(taps, axis=-1)
-    y_BHWO = multiply("BHWX,XO->BHWO", means_BHWX, kernel.reshape(9 * I, -1), dtype)
+    y_BHWO = multiply("BHWX,XO->BHWO", means_BHWX, _of_taps(kernel), dtype)
     return y_BHWO.astype(dtype), (means_BHWX, kernel)
 
 
 def _convolve_and_halve_backward(dtype, kept, gradient):
     means_BHWX, kernel = kept
-    # XLA on the CPU transposes the first operand: let it be the smaller one.
-    found_OX = multiply("BHWO,BHWX->OX", gradient, means_BHWX, dtype)
     x_gradient = convolve_doubled(gradient / 4, _turned(kernel), dtype)
-    return x_gradient, found_OX.T.reshape(kernel.shape).astype(kernel.dtype)
+    return x_gradient, _kernel_gradient(dtype, kernel, _of_taps, means_BHWX, gradient)
 
 
 _convolve_and_halve.defvjp(_convolve_and_halve_forward, _convolve_and_halve_backward)
+
+
+def _of_taps(kernel: jax.Array) -> jax.Array:
+    """From all taps, one after the other: [9 I, O]."""
+    return kernel.reshape(-1, kernel.shape[-1])
