@@ -1,6 +1,10 @@
 import os
+from pathlib import Path
 
-from transformer.system.cores import available_cores
+import pytest
+
+from transformer.system import cores
+from transformer.system.cores import available_cores, cpu_lines
 
 
 def test_it_counts_the_cores_given_to_us_or_all(monkeypatch):
@@ -11,3 +15,20 @@ def test_it_counts_the_cores_given_to_us_or_all(monkeypatch):
     assert available_cores() == 7
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert available_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "fast"), [("flags : fma amx_bf16", True), ("flags : fma", False), ("CPU : 8", True)]
+)
+def test_amx_multiplies_bfloat16(monkeypatch, flags, fast):
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"model name : x\n{flags}\n")
+    assert cores.multiplies_bfloat16.__wrapped__() == fast
+
+
+def test_a_system_that_does_not_describe_its_cores(monkeypatch):
+    def missing(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert cpu_lines() == []
+    assert cores.multiplies_bfloat16.__wrapped__()

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from transformer.system.cores import available_cores
+from transformer.system.cores import available_cores, cpu_lines
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 
@@ -102,8 +102,5 @@ def _commit() -> str:
 
 
 def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model n"))
-    except (OSError, StopIteration):
-        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in cpu_lines() if line.startswith("model n"))
+    return next(names, platform.machine())

@@ -1,4 +1,4 @@
-"""The processor cores that this process may use."""
+"""The processor: the cores that this process may use, and what they can do."""
 
 import functools
 import os
@@ -12,12 +12,16 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_lines() -> list[str]:
+    """What Linux says of each core, such as "model name : ..."; nothing elsewhere."""
+    try:
+        return Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
 @functools.cache
 def multiplies_bfloat16() -> bool:
     """Whether bfloat16 products are faster than float32 ones: on x86 only with AMX."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return True
-    flags = next((line for line in lines if line.startswith("flags")), "amx_bf16")
+    flags = next((line for line in cpu_lines() if line.startswith("flags")), "amx_bf16")
     return "amx_bf16" in flags.split()
