@@ -9,7 +9,7 @@
 The program is compiled for the device: a minute or two of a CPU. Its text says which kernels run
 and what each reads, writes and multiplies; bounds.py makes a time of that which no device can beat.
 No data set is needed: shapes follow from the config. Devices: h200, h100, a100 and l4
-(pip install "jax[cuda13]"), slices of TPU v5e, v5p and v6e (pip install "jax[tpu]"), and cpu.
+(pip install "jax[cuda13]"), slices of TPU v4, v5e, v5p and v6e (pip install "jax[tpu]"), and cpu.
 """
 
 import dataclasses

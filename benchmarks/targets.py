@@ -88,8 +88,10 @@ def _tpus(topology: str) -> Sequence[jax.Device]:
     # And it would let one process at a time have the TPU, which this one does not touch.
     os.environ.update(TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="v5litepod-8")
     os.environ.update(ALLOW_MULTIPLE_LIBTPU_LOAD="1", TPU_SKIP_MDS_QUERY="1")
+    # Both cores of a v4 chip are one device of JAX, as v5p's are without being asked for.
+    options = {"chip_config_name": "megacore"} if topology.startswith("v4:") else {}
     try:
-        return topologies.get_topology_desc(topology, "tpu").devices
+        return topologies.get_topology_desc(topology, "tpu", **options).devices
     except jax.errors.JaxRuntimeError as error:
         raise UserError(
             f"--device={topology} is no TPU slice ({error}); v5e:2x4 and v5p:2x2x1 are"

@@ -257,11 +257,15 @@ HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
 
 
 @pytest.mark.skipif(not HAS_LIBTPU, reason="libtpu is not here")
-def test_estimates_for_a_slice():
-    process = estimate("--device=v5e:2x4", *SMALL, "--config.mesh.fsdp=8")
+@pytest.mark.parametrize(
+    ("device", "kind", "chips", "memory"),
+    [("v5e:2x4", "TPU v5 lite", 8, 16), ("v4:2x2x1", "TPU v4", 4, 32)],
+)
+def test_estimates_for_a_slice(device, kind, chips, memory):
+    process = estimate(f"--device={device}", *SMALL, f"--config.mesh.fsdp={chips}")
     assert process.returncode == 0, process.stderr
-    assert process.stdout.startswith("device      v5e:2x4 (TPU v5 lite), 1 data x 8 fsdp")
-    assert re.search(r"^memory .* of 16 GiB, fits: ", process.stdout, re.M)
+    assert process.stdout.startswith(f"device      {device} ({kind}), 1 data x {chips} fsdp")
+    assert re.search(rf"^memory .* of {memory} GiB, fits: ", process.stdout, re.M)
     assert re.search(r"^exchange    \d+ all-gather, ", process.stdout, re.M)
 
 
