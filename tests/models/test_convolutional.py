@@ -315,7 +315,11 @@ def test_the_encoders_gradient_is_scaled(changes, random_params, monkeypatch):
             np.testing.assert_allclose(a, b / 4, rtol=1e-4, atol=1e-6)
     a, b = (x["encoder"]["embedding_VE"] for x in (scaled, plain))
     assert np.abs(a - b / 4).max() > 1e-3
-    jax.tree.map(np.testing.assert_array_equal, scaled["decoder"], plain["decoder"])
+    jax.tree.map(  # two programs: the compiler may add up the same numbers in another order
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-9),
+        scaled["decoder"],
+        plain["decoder"],
+    )
 
 
 def test_dropout_follows_the_rows(random_params):
