@@ -30,12 +30,13 @@ def get_config() -> ConfigDict:
     config.model.d_model = 192
     config.model.d_ff = 768
     config.model.num_heads = 4
-    config.model.dropout = 0.2
-    config.optimizer.schedule = "inverse_sqrt"
+    config.model.dropout = 0.1
+    config.optimizer.schedule = "linear"
     config.optimizer.peak_learning_rate = 2e-3
     config.optimizer.warmup_steps = 400
+    config.optimizer.decay_steps = 3000
     config.training.tokens_per_update = 4096
-    config.training.steps = 6000
+    config.training.steps = 3000
     config.training.log_every = 50
     config.training.checkpoint_every = 500
     config.training.full_validation_every = 1000
