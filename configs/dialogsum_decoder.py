@@ -24,6 +24,6 @@ def get_config() -> ConfigDict:
     # About the time of configs/dialogsum.py: an update also learns from the source's tokens.
     config.training.steps = 2800
     config.optimizer.decay_steps = 2800
-    config.training.checkpoint_every = 400
+    config.training.checkpoint_every = 350
     config.training.full_validation_every = 700
     return config
