@@ -11,20 +11,46 @@ import pytest
 from small_configs import MODEL
 from small_models import LINES, trained_model
 
-from configs import rnn_bahdanau
+from configs import convs2s_iwslt, rnn_bahdanau, t_dmca, universal_act_base
 from transformer.data.vocabulary import EOS, PAD
 from transformer.exports import stablehlo
 from transformer.exports.folder import new_folder
+from transformer.models.convolutional_blocks import ConvolutionalConfig
+from transformer.models.decoder_only import DecoderOnlyConfig
 from transformer.models.rnn import RNNConfig
+from transformer.models.universal_steps import UniversalConfig
 
 pytest.importorskip("flatbuffers", reason="requirements-exports.txt")
 PAGE = Path(__file__).parents[2] / "docs" / "exporting.md"
-RNN = RNNConfig(**rnn_bahdanau.get_model().to_dict() | {"embedding_size": 6, "hidden_size": 7})
+SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.0}
+
+EXPERTS = {"expert_layer": 2, "num_experts": 4, "expert_d_ff": 7}
 
 
-@pytest.mark.parametrize("base", [MODEL, RNN], ids=["transformer", "rnn"])
+def model_config(kind, preset, **changes):
+    return kind(**preset.get_config().model.to_dict() | changes)
+
+
+MODELS = {
+    "transformer": MODEL,
+    "rnn": model_config(RNNConfig, rnn_bahdanau, embedding_size=6, hidden_size=7),
+    "decoder_only": model_config(DecoderOnlyConfig, t_dmca, **SMALL, layers="LM", **EXPERTS),
+    "universal": model_config(UniversalConfig, universal_act_base, **SMALL),
+    "convolutional": model_config(ConvolutionalConfig, convs2s_iwslt, dropout=0.0),
+}
+SLOW = ("universal", "convolutional")
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        pytest.param(config, id=name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name, config in MODELS.items()
+    ],
+)
 def test_the_program_of_the_page_translates_as_we_do(random_params, tmp_path, base):
     asked = {"min_length_ratio": 0.5, "length_penalty": 0.6, "max_extra_length": 7}
+    asked["no_repeat_ngram"] = 3
     model = trained_model(random_params, beam_size=3, base=base, search=asked)
     with new_folder(tmp_path / "exported") as folder:
         stablehlo.write(model, folder, [16])

@@ -35,7 +35,10 @@ QUANTIZATION = flags.DEFINE_enum(
     "quantization", None, ctranslate2.QUANTIZATIONS, "Of CTranslate2's weights (float32)."
 )
 WIDTHS = flags.DEFINE_list(
-    "widths", None, "Source tokens of StableHLO's programs, EOS included (16,32,64)."
+    "widths",
+    None,
+    "Source tokens of StableHLO's programs, EOS included (16,32,64; of summaries, as many as a "
+    "document is cut to, a half, and a quarter).",
 )
 
 
@@ -48,7 +51,7 @@ def main() -> None:
     for flag, owner in ((QUANTIZATION, "ctranslate2"), (WIDTHS, "stablehlo")):
         if flag.value and FORMAT.value != owner:
             raise UserError(f"--{flag.name} is for --format={owner} alone; leave it out")
-    widths = WIDTHS.value or list(map(str, stablehlo.WIDTHS))
+    widths = WIDTHS.value or []
     if not all(width.isdecimal() and int(width) > 1 for width in widths):
         raise UserError(f"--widths is {','.join(widths)}; give numbers above 1, such as 16,32,64")
     output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
@@ -65,7 +68,8 @@ def main() -> None:
         elif FORMAT.value == "huggingface":
             marian.write(model, folder)
         else:
-            stablehlo.write(model, folder, sorted(set(map(int, widths))))
+            chosen = sorted(set(map(int, widths))) or stablehlo.default_widths(model)
+            stablehlo.write(model, folder, chosen)
     print(f"written  {output}, the {model.checkpoint} of {model.workdir}")
 
 
@@ -74,10 +78,10 @@ def _check(model: TrainedModel) -> None:
     family, task = model.config.model.family, model.config.task.name
     if FORMAT.value == "bert":
         return  # which says so itself
-    if task != "seq2seq":
+    if task not in ("seq2seq", "summarization"):
         raise UserError(
-            f"task.name is {task!r}, and --format={FORMAT.value} is for models of seq2seq; "
-            "--format=bert is for BERT"
+            f"task.name is {task!r}, and --format={FORMAT.value} is for models of seq2seq and "
+            "summarization; --format=bert is for BERT"
         )
     if FORMAT.value != "stablehlo" and family != "transformer":
         raise UserError(

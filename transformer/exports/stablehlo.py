@@ -19,10 +19,15 @@ from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-WIDTHS = (16, 32, 64)
 
 
-def write(model: TrainedModel, folder: Path, widths: Sequence[int] = WIDTHS) -> None:
+def default_widths(model: TrainedModel) -> list[int]:
+    """Of sentences; or of documents, which a task cuts to a number of tokens."""
+    longest = model.task.translator.source_cut or 64
+    return [-(-longest // part) for part in (4, 2, 1)]
+
+
+def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     """Writes greedy-<width>.bin and beam-<width>.bin, parameters.npz, about.json, the tokenizer.
 
     A program takes the parameters, by name, and source tokens [B, width], int32: each row with EOS

@@ -155,7 +155,7 @@ class ConvolutionalBlock(nnx.Module):
     def step(self, x_N1I, before_NWI, attend):
         """The newest token alone [N, 1, C], and the inputs that the next one needs."""
         window_NWI = jnp.concatenate([before_NWI, x_N1I], axis=1)
-        window_N1X = window_NWI.reshape(len(x_N1I), 1, -1)
+        window_N1X = window_NWI.reshape(x_N1I.shape[0], 1, -1)
         return self._finish(x_N1I, window_N1X, attend), window_NWI[:, 1:]
 
     def _finish(self, x_BTI, window_BTX, attend):

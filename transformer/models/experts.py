@@ -8,6 +8,7 @@ token at a time computes what it has learned from whole rows.
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.core import min_dim
 
 from transformer.models.layers import ACTIVATIONS, Linear, kernel_init
 from transformer.models.numerics import DropoutRngs, multiply
@@ -52,9 +53,9 @@ class Experts(nnx.Module):
         group_size = -(-expert_BXk.size // self.num_experts)
         place_A, expert_G = groups(expert_BXk.reshape(-1), self.num_experts, group_size)
         x_AD = jnp.repeat(x_BXD.reshape(-1, x_BXD.shape[-1]), self.num_chosen, axis=0)
-        x_GRD = jnp.zeros((len(expert_G) * group_size, x_AD.shape[1]), x_AD.dtype)
+        x_GRD = jnp.zeros((expert_G.shape[0] * group_size, x_AD.shape[1]), x_AD.dtype)
         x_GRD = x_GRD.at[place_A].set(x_AD, unique_indices=True)
-        x_GRD = x_GRD.reshape(len(expert_G), group_size, -1)
+        x_GRD = x_GRD.reshape(expert_G.shape[0], group_size, -1)
         # 3. The networks.
         hidden_GRF = multiply("GRD,GDF->GRF", x_GRD, self.hidden_EDF[...][expert_G], self.dtype)
         hidden_GRF += self.hidden_bias_EF[...][expert_G][:, None]
@@ -92,9 +93,10 @@ def groups(expert_A: jax.Array, num_experts: int, group_size: int) -> tuple[jax.
     expert_A: the expert of each token. Returns the place of each token, group * group_size and
     more, and the expert of each group, [G]. There are enough groups for every choice.
     """
-    A = len(expert_A)
-    # Every expert that is chosen has at most one group that is not full.
-    num_groups = min(A, -(-A // group_size) + min(num_experts, A))
+    A = expert_A.shape[0]
+    # Every expert that is chosen has at most one group that is not full. min_dim: A is a symbol in
+    # a program for any number of sentences.
+    num_groups = min_dim(A, -(-A // group_size) + min_dim(num_experts, A))
     count_E = jnp.bincount(expert_A, length=num_experts)
     end_E = jnp.cumsum(-(-count_E // group_size))  # the group after an expert's last
     order_A = jnp.argsort(expert_A, stable=True)

@@ -29,4 +29,4 @@ def sinusoidal_encoding(positions_T: jax.Array, d_model: int) -> jax.Array:
     frequency = jnp.asarray(10000.0 ** (-even / d_model))
     angle_TX = positions_T[:, None] * frequency[None, :]
     encoding_TD = jnp.stack([jnp.sin(angle_TX), jnp.cos(angle_TX)], axis=-1)
-    return encoding_TD.reshape(len(positions_T), -1)[:, :d_model]
+    return encoding_TD.reshape(encoding_TD.shape[0], -1)[:, :d_model]
