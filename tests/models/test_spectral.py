@@ -8,6 +8,7 @@ from flax import nnx
 
 from transformer.models.functional import FunctionalModel
 from transformer.models.image_convolution import (
+    FEW,
     convolve,
     convolve_and_halve,
     convolve_doubled,
@@ -121,12 +122,15 @@ def written_out(x, kernel):
         (convolve_and_halve, lambda x, kernel: halve(written_out(x, kernel))),
     ],
 )
-def test_gradients(pixels, function, plain):
-    x, kernel = pixels
-    sizes = [3, 5] if function is convolve else [3]
-    for size in sizes:
-        padding = [((size - 3) // 2,) * 2] * 2 + [(0, 0)] * 2
-        kernel = jnp.pad(kernel, padding, constant_values=0.5)
+def test_gradients(function, plain):
+    # Few channels or many, and of either side more; 5 x 5 pixels, too.
+    kernels = [(3, 5, 7)]
+    if function is convolve:
+        kernels += [(5, 5, 7), (3, 5, FEW + 1), (5, FEW + 2, FEW + 1), (3, FEW + 1, 2)]
+    rng = np.random.default_rng(1)
+    for size, I, O in kernels:  # noqa: E741
+        shapes = (2, 6, 4, I), (size, size, I, O)
+        x, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
         expected, back = jax.vjp(plain, x, kernel)
         found, own_back = jax.vjp(lambda x, k: function(x, k, jnp.float32), x, kernel)
         np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from transformer.models.numerics import multiply
 
+FEW = 8  # channels
+
 
 def double(x_BHWC: jax.Array) -> jax.Array:
     """Each pixel as four: the nearest neighbour in an image of twice the size."""
@@ -27,14 +29,59 @@ def convolve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Arra
     """Kernel: [size, size, I, O], of an odd size."""
     if kernel.shape[0] == 1:
         return multiply("BHWI,IO->BHWO", x_BHWI, kernel[0, 0], dtype).astype(dtype)
+    return _convolve(jnp.dtype(dtype), x_BHWI.astype(dtype), kernel.astype(dtype))
+
+
+def _either(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The convolution by the compiler; or, for few outputs, as one product with all taps.
+
+    The product's outputs are moved and added. On a CPU this takes less than half of the time for
+    the three colours of an image.
+    """
+    size, _, I, O = kernel.shape  # noqa: E741
+    if O > FEW:
+        return _by_compiler(x_BHWI, kernel, dtype)
+    _, H, W, _ = x_BHWI.shape
+    taps_IX = kernel.transpose(2, 0, 1, 3).reshape(I, -1)
+    y = multiply("BHWX,XO->BHWO", x_BHWI, taps_IX, dtype)
+    y = jnp.pad(y, ((0, 0), (size // 2, size // 2), (size // 2, size // 2), (0, 0)))
+    moved = [
+        y[:, i : i + H, j : j + W, (i * size + j) * O : (i * size + j + 1) * O]
+        for i in range(size)
+        for j in range(size)
+    ]
+    return sum(moved).astype(dtype)
+
+
+def _by_compiler(x, kernel, dtype, dimensions=("NHWC", "HWIO", "NHWC"), padding="SAME"):
+    precision = "highest" if dtype == jnp.float32 else None
     return jax.lax.conv_general_dilated(
-        x_BHWI.astype(dtype),
-        kernel.astype(dtype),
-        (1, 1),
-        "SAME",
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        precision="highest" if dtype == jnp.float32 else None,
+        x, kernel, (1, 1), padding, dimension_numbers=dimensions, precision=precision
     )
+
+
+_convolve = jax.custom_vjp(_either, nondiff_argnums=(0,))
+
+
+def _convolve_forward(dtype, x_BHWI, kernel):
+    return _either(dtype, x_BHWI, kernel), (x_BHWI, kernel)
+
+
+def _convolve_backward(dtype, kept, gradient_BHWO):
+    x_BHWI, kernel = kept
+    x_gradient = _convolve(dtype, gradient_BHWO, _turned(kernel))
+    # The kernel's gradient is a convolution with batch and channels exchanged. Its first operand
+    # is copied in another order, which is slow: this is the one with fewer channels.
+    padding = 2 * [2 * [kernel.shape[0] // 2]]
+    if x_BHWI.shape[-1] <= gradient_BHWO.shape[-1]:
+        dimensions = ("CHWN", "IHWO", "HWNC")
+        return x_gradient, _by_compiler(x_BHWI, gradient_BHWO, dtype, dimensions, padding)
+    dimensions = ("CHWN", "IHWO", "HWCN")
+    turned = _by_compiler(gradient_BHWO, x_BHWI, dtype, dimensions, padding)
+    return x_gradient, turned[::-1, ::-1]
+
+
+_convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _turned(kernel: jax.Array) -> jax.Array:
