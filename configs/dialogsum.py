@@ -6,7 +6,9 @@
 
 Sized for 90 minutes of two cores. Not yet trained here. The files are those of the data set's
 authors (Chen et al. 2021), in this folder; --config.data.train_file=FILE names another place.
-With a test file, evaluate its three summaries: --config.data.test_file=dialogsum.test.jsonl.
+The test file has three summaries of each dialogue:
+
+    python evaluate.py --workdir=runs/dialogsum --test_file=dialogsum.test.jsonl
 """
 
 from ml_collections import ConfigDict

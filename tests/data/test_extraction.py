@@ -1,3 +1,4 @@
+import gzip
 import json
 import math
 
@@ -23,6 +24,13 @@ def test_the_best_paragraphs_come_first():
     assert text.startswith("The red barn The Red Barn")
     assert order == sorted(order)
     assert extract("The red barn", PARAGRAPHS, max_words=5) == "The red barn The Red"
+
+
+def test_words():
+    """Of any script; an accent as a character of its own, or not; _ is no letter."""
+    assert scores("café", ["cafe\u0301 x", "cafe"]) == [math.log(2), 0]
+    assert scores("हिन्दी", ["हिन्दी", "हिन्दू"]) == [math.log(2), 0]
+    assert scores("barn", ["a_barn", "x"]) == [math.log(2), 0]
 
 
 def test_ties_are_ties():
@@ -51,6 +59,14 @@ def test_the_command(tmp_path):
         {"name": "a", "title": "Rain", "document": "Rain rain sun", "summary": ""},
         {"name": "b", "title": "A barn", "document": "A barn barn x", "summary": "It is red."},
     ]
+    # Compressed, they are still no texts about the title.
+    for name in ("title", "summary"):
+        path = tmp_path / f"in/b/{name}.txt"
+        path.with_suffix(".txt.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    again = run("extract.py", "--input=in", "--output=again.jsonl", "--max_words=4", cwd=tmp_path)
+    succeeded(again)
+    assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()
     (tmp_path / "link.jsonl").symlink_to("out.jsonl")
     succeeded(run("extract.py", "--input=in", "--output=link.jsonl", cwd=tmp_path))
     assert (tmp_path / "link.jsonl").is_symlink()

@@ -11,9 +11,8 @@ def test_rouge_by_hand():
     found = rouge(["cats sat"], [["cat sat here"]], " ", stemmer=True)
     assert found["rouge1"]["score"] == pytest.approx(80)
     assert found["rouge2"]["score"] == pytest.approx(100 * 2 / 3)
-    assert (
-        "with stemmer, sentences end at .!? before a space, 1 ref" in found["rouge1"]["signature"]
-    )
+    signature = found["rouge1"]["signature"]
+    assert "with stemmer, sentences end at .!? before a space, 1 ref" in signature
     plain = rouge(["cats sat"], [["cat sat here"]], " ", stemmer=False)
     assert plain["rouge1"]["score"] == pytest.approx(40)
     assert "no stemmer" in plain["rougeL"]["signature"]
@@ -39,7 +38,7 @@ def test_several_references():
 
 def test_statistics():
     sources = ["a b c d e f", "x"]
-    found = statistics(sources, ["a b c. A b c!", ""], [["u v", ""], ["w", "z"]])
+    found = statistics(sources, ["a b c. A b c!", ""], [["u v", ""], ["w", "z"]], " ")
     scores = {name: score["score"] for name, score in found.items()}
     assert scores == {
         "length": 3.0,
@@ -51,9 +50,25 @@ def test_statistics():
     }
 
 
+def test_a_mark_for_line_breaks_is_no_word():
+    found = statistics(["a b c n"], ["a b <n> c"], [["a <n> b"]], " <n> ")
+    assert found["length"]["score"] == 3
+    assert found["reference_length"]["score"] == 2
+    assert found["copied_trigrams"]["score"] == 100
+
+
+def test_other_scripts(capsys):
+    """The package's words are of a-z and 0-9: people must not take its 0 for a score."""
+    assert rouge(["слово"], [["слово"]], " ", stemmer=True)["rouge1"]["score"] == 0
+    assert "warning: ROUGE has words of a-z" in capsys.readouterr().out
+    rouge(["a"], [["a"]], " ", stemmer=True)
+    rouge(["a"], [[""]], " ", stemmer=True)
+    assert not capsys.readouterr().out
+
+
 def test_lead():
     assert lead(["A b. C? D e! F"], 3, " ") == ["A b. C? D e!"]
-    assert lead(["a <n> b <n> c"], 2, "<n>") == ["a b"]
+    assert lead(["a <n>  <n> b <n> c"], 2, " <n> ") == ["a <n> b"]
 
 
 def test_nothing_to_score():

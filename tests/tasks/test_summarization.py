@@ -63,10 +63,20 @@ def test_it_trains_and_is_scored(folder):
     assert scores["rouge1"]["score"] == pytest.approx(final["eval/validation/rouge1"])
     scores = json.loads((folder / "run/eval/test/scores.json").read_text())
     assert scores["lead3_rouge1"]["score"] > 0
+    assert scores["lead3_lines_rouge1"]["score"] > 0
     assert scores["rouge2_best_unstemmed"]["signature"].startswith("rouge-score")
     assert scores["long_documents"]["score"] == 4
     assert scores["empty_references"]["score"] == 2
     assert (folder / "run/eval/test/references.2.txt").read_text().count("\n") == 6
+    # A file that came later, whose third reference is wrong: found before the search.
+    lines = (folder / "dev.jsonl").read_text().splitlines()
+    (folder / "later.jsonl").write_text("\n".join(lines[:3]) + "\n")
+    later = run("evaluate.py", "--workdir=run", "--test_file=later.jsonl", cwd=folder)
+    assert b"3 examples" in succeeded(later).out
+    lines[2] = lines[2].replace('"other"', '"another"')
+    (folder / "later.jsonl").write_text("\n".join(lines[:3]) + "\n")
+    later = run("evaluate.py", "--workdir=run", "--test_file=later.jsonl", cwd=folder)
+    assert_refused(later, "later.jsonl, line 3 has no field 'other'")
     summaries = run("translate.py", "--workdir=run", cwd=folder, stdin=b"one two three four five\n")
     assert b"\n" in succeeded(summaries).out
     assert "it is cut there" in summaries.err

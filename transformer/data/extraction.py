@@ -4,8 +4,11 @@ A paragraph's score is the sum over the words of the title of N_w log(N_d / N_dw
 word occurs in the paragraph, N_d paragraphs there are about this title, N_dw of them have the word.
 """
 
+import functools
 import math
 import re
+import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +18,7 @@ from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError
 
 TITLE, SUMMARY = "title.txt", "summary.txt"
-_WORD = re.compile(r"\w+")
+NO_TEXTS = TITLE, SUMMARY, f"{TITLE}.gz", f"{SUMMARY}.gz"
 
 
 class Article(NamedTuple):
@@ -50,8 +53,8 @@ def extract(title: str, paragraphs: Sequence[str], max_words: int) -> str:
 def read_articles(folder: Path) -> Iterator[Article]:
     """Each folder in `folder` is an article: title.txt, summary.txt if there is one, and texts.
 
-    All other .txt files, or .txt.gz, are texts about the title, in the order of their names, with
-    empty lines between paragraphs. Raises UserError for a folder that is no such folder.
+    All other .txt files are texts about the title, in the order of their names, with empty lines
+    between paragraphs. Each file may be .gz, too. Raises UserError for a folder that is none.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give one with a folder for each article")
@@ -59,20 +62,26 @@ def read_articles(folder: Path) -> Iterator[Article]:
     if not names:
         raise UserError(f"{folder} has no folders; give one with a folder for each article")
     for article in names:
-        if not (article / TITLE).is_file():
+        title = _one_line(article, TITLE)
+        if title is None:
             raise UserError(f"{article} has no {TITLE}; add it, with the title in one line")
-        title = " ".join(" ".join(read_lines(article / TITLE)).split())
         if not title:
             raise UserError(f"{article / TITLE} is empty; write the title there")
-        summary = ""
-        if (article / SUMMARY).is_file():
-            summary = " ".join(" ".join(read_lines(article / SUMMARY)).split())
+        summary = _one_line(article, SUMMARY) or ""
         texts = sorted({*article.glob("*.txt"), *article.glob("*.txt.gz")})
-        texts = [path for path in texts if path.name not in (TITLE, SUMMARY)]
+        texts = [path for path in texts if path.name not in NO_TEXTS]
         paragraphs = [paragraph for path in texts for paragraph in _paragraphs(path)]
         if not paragraphs:
             raise UserError(f"{article} has no texts about its title; add .txt files")
         yield Article(article.name, title, paragraphs, summary)
+
+
+def _one_line(article: Path, name: str) -> str | None:
+    """The text of a file, plain or .gz; None if it is not there."""
+    for path in (article / name, article / f"{name}.gz"):
+        if path.is_file():
+            return " ".join(" ".join(read_lines(path)).split())
+    return None
 
 
 def _paragraphs(path: Path) -> Iterator[str]:
@@ -86,4 +95,13 @@ def _paragraphs(path: Path) -> Iterator[str]:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    """Runs of letters and digits, in lower case. NFC: an accent is part of its letter or not."""
+    return _word().findall(unicodedata.normalize("NFC", text).lower())
+
+
+@functools.cache
+def _word() -> re.Pattern:
+    """Without the marks, words of Indian scripts would end at their vowels."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    marks = "".join(x for x in characters if unicodedata.category(x).startswith("M"))
+    return re.compile(rf"(?:[^\W_]|[{marks}])+")

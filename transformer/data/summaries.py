@@ -19,6 +19,7 @@ from transformer.data.text_files import count_and_hash, read_lines
 from transformer.system.errors import UserError, check_choice, check_range, place
 
 LONG_DOCUMENTS = ("cut", "refuse")
+_BREAK = "\x1f"  # Unicode's separator of units, which is in no text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +96,12 @@ def references(config: SummaryData, split: str) -> list[list[str]]:
         [summary for _, summary in _open(config, split, field).pairs()]
         for field in config.summary_fields(split)
     ]
+
+
+def lines_of_documents(config: SummaryData, split: str) -> list[list[str]]:
+    """The lines of each document of a split: for dialogues, its turns."""
+    with_breaks = dataclasses.replace(config, line_break=_BREAK)
+    return [document.split(_BREAK) for document, _ in open_summaries(with_breaks, split).pairs()]
 
 
 def _open(config: SummaryData, split: str, summary_field: str) -> PairSource:

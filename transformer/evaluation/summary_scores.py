@@ -17,6 +17,7 @@ REQUIREMENTS = "requirements-summarization.txt"
 KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _WORD = re.compile(r"\w+")
+_ROUGE_WORD = re.compile(r"[a-zA-Z0-9]")
 N = 3  # of the n-grams that are repeated or copied
 
 DEFINITIONS = {
@@ -47,21 +48,23 @@ def rouge(
     if not hypotheses:
         raise UserError("no summaries to score: check that the split is not empty")
     scorer = scorer_module.RougeScorer(KINDS, use_stemmer=stemmer)
-    mark = line_break.strip()
+    if any(map(_has_no_rouge_words, references)):
+        print("warning: ROUGE has words of a-z and 0-9 alone, and no reference has one", flush=True)
 
     def lines(text: str) -> str:
-        parts = text.split(mark) if mark else _SENTENCE_END.split(text)
-        return "\n".join(part.strip() for part in parts)
+        return "\n".join(sentences(text, line_break))
 
     # By reference, by document.
     found = [
         [scorer.score(lines(r), lines(h)) for r, h in zip(column, hypotheses, strict=True)]
         for column in references
     ]
+    mark = line_break.strip()
     ends = f"at {mark!r}" if mark else "at .!? before a space"
     signature = (
-        f"rouge-score {version('rouge-score')}, F1, {'with' if stemmer else 'no'} stemmer, "
-        f"sentences end {ends}, {len(references)} reference(s)"
+        f"rouge-score {version('rouge-score')}, F1, words of a-z and 0-9, "
+        f"{'with' if stemmer else 'no'} stemmer, sentences end {ends}, "
+        f"{len(references)} reference(s)"
     )
     scores = {}
     for kind in KINDS:
@@ -75,10 +78,28 @@ def rouge(
     return scores
 
 
+def sentences(text: str, line_break: str) -> list[str]:
+    """Those that have characters: what `line_break` parts, or if it is blank, what ends at . ! ?"""
+    mark = line_break.strip()
+    parts = text.split(mark) if mark else _SENTENCE_END.split(text)
+    return [part.strip() for part in parts if part.strip()]
+
+
 def statistics(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    line_break: str,
 ) -> dict[str, dict]:
-    """What the summaries are like, each `{"score", "definition"}`; see DEFINITIONS."""
+    """What the summaries are like, each `{"score", "definition"}`; see DEFINITIONS.
+
+    line_break: no word, whatever it is.
+    """
+    if mark := line_break.strip():
+        sources, hypotheses, *references = (
+            [text.replace(mark, " ") for text in column]
+            for column in (sources, hypotheses, *references)
+        )
     total = repeated = copied = 0
     for source, hypothesis in zip(sources, hypotheses, strict=True):
         grams = Counter(_grams(hypothesis))
@@ -104,9 +125,12 @@ def statistics(
 
 def lead(documents: Sequence[str], count: int, line_break: str) -> list[str]:
     """The first sentences of each document: a baseline that is hard to beat."""
-    mark = line_break.strip()
-    parts = [text.split(mark) if mark else _SENTENCE_END.split(text) for text in documents]
-    return [" ".join(map(str.strip, sentences[:count])) for sentences in parts]
+    joint = line_break if line_break.strip() else " "
+    return [joint.join(sentences(text, line_break)[:count]) for text in documents]
+
+
+def _has_no_rouge_words(references: Sequence[str]) -> bool:
+    return any(map(_words, references)) and not any(map(_ROUGE_WORD.search, references))
 
 
 def _words(text: str) -> list[str]:

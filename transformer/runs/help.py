@@ -17,7 +17,10 @@ HELP = ("help", "h", "helpshort", "helpfull")
 
 # Flags of several scripts that come last, below headings.
 LATER = {
-    "Instead of what the run's config says": ("data_dir", "raw_dir", *restore.DECODING_FLAGS),
+    "Instead of what the run's config says": (
+        *("data_dir", "raw_dir", "test_file"),
+        *restore.DECODING_FLAGS,
+    ),
     "A job of several processes (docs/jobs.md)": ("coordinator", "num_processes", "process_id"),
 }
 

@@ -89,6 +89,7 @@ def define_flags() -> Callable[..., TrainedModel]:
             "data_dir", None, "Where TFDS keeps data sets and we keep the tokenised text."
         ),
         "data.raw_dir": string("raw_dir", None, "A local folder with the raw files."),
+        "data.test_file": string("test_file", None, "The file of the test split."),
         "task.features": string("features", None, "The classifier that scores of images are over."),
     }
 

@@ -5,6 +5,7 @@ validation and evaluation alike, or refused, as data.long_documents says.
 """
 
 import functools
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,12 @@ from typing import Any
 import jax
 
 from transformer.data.sources import PairSource
-from transformer.data.summaries import SummaryData, open_summaries, references
+from transformer.data.summaries import (
+    SummaryData,
+    lines_of_documents,
+    open_summaries,
+    references,
+)
 from transformer.data.token_files import TokenizedPairs
 from transformer.decoding.programs import Variables
 from transformer.evaluation.summary_scores import check_package, lead, rouge, statistics
@@ -21,7 +27,7 @@ from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Metric
 
-LEAD = 3  # sentences of the baseline: the beginning of the document
+LEAD = 3  # sentences, or lines, of the baselines: the beginning of the document
 PERPLEXITY = "per token of the (first) references, EOS included; other vocabularies have another"
 
 
@@ -106,7 +112,7 @@ class Summarization(seq2seq.Seq2Seq):
         hypotheses: Sequence[str],
     ) -> dict[str, float]:
         found = rouge(hypotheses, [references], self.data.line_break, stemmer=True)
-        found |= statistics(sources, hypotheses, [references])
+        found |= statistics(sources, hypotheses, [references], self.data.line_break)
         return {name: found[name]["score"] for name in TASK.metrics if name != "nll"}
 
     def _num_long(self, sources: Sequence[str]) -> int:
@@ -136,9 +142,25 @@ def text_scores(
     found = rouge(hypotheses, columns, data.line_break, stemmer=True)
     plain = rouge(hypotheses, columns, data.line_break, stemmer=False)
     found |= {f"{name}_unstemmed": score for name, score in plain.items()}
-    baseline = rouge(lead(sources, LEAD, data.line_break), columns, data.line_break, stemmer=True)
-    found |= {f"lead{LEAD}_{name}": score for name, score in baseline.items()}
-    return found | statistics(sources, hypotheses, columns)
+    baselines = {f"lead{LEAD}": lead(sources, LEAD, data.line_break)}
+    lines = lines_of_documents(data, split)
+    if max(map(len, lines)) > 1:
+        baselines[f"lead{LEAD}_lines"] = [data.line_break.join(x[:LEAD]) for x in lines]
+    for name, beginnings in baselines.items():
+        scores = rouge(beginnings, columns, data.line_break, stemmer=True)
+        found |= {f"{name}_{metric}": score for metric, score in scores.items()}
+    return found | statistics(sources, hypotheses, columns, data.line_break)
+
+
+def content_sha256(data: SummaryData, split: str) -> str:
+    """See Task: of the documents and of all references."""
+    if split == "train":
+        return seq2seq.content_sha256(data, split, Summarization)
+    documents = [document for document, _ in open_summaries(data, split).pairs()]
+    content = hashlib.sha256()
+    for texts in zip(documents, *references(data, split), strict=True):
+        content.update("".join(f"{text}\n" for text in texts).encode(errors="surrogatepass"))
+    return content.hexdigest()
 
 
 def rescore(data: SummaryData, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
@@ -160,6 +182,6 @@ TASK = seq2seq.TASK._replace(
     main_metric="rougeL",
     prepare=functools.partial(seq2seq.prepare, kind=Summarization),
     restore=functools.partial(seq2seq.restore, kind=Summarization),
-    content_sha256=functools.partial(seq2seq.content_sha256, kind=Summarization),
+    content_sha256=content_sha256,
     rescore=rescore,
 )
