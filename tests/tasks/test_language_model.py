@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 
 import numpy as np
 import pytest
@@ -56,9 +57,17 @@ def train(folder, **changes):
 
 @pytest.mark.slow
 def test_it_trains_and_samples(tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT)
+    long_word = "".join(random.Random(0).choices("fhirsuvwx", k=90))
+    (tmp_path / "text.txt").write_text(f"{TEXT}\n{long_word}\n")
     succeeded(train(tmp_path))
-    succeeded(run("evaluate.py", "--workdir=run", cwd=tmp_path))
+    out = succeeded(run("evaluate.py", "--workdir=run", cwd=tmp_path)).out.decode()
+    assert "test: 1 of 22 documents are not continued: their first 6 words fill the 25 tok" in out
+    prompts, beginnings, written = (
+        (tmp_path / f"run/eval/test/{name}.txt").read_text().splitlines()
+        for name in ("sources", "references", "hypotheses")
+    )
+    for prompt, *texts in zip(prompts, beginnings, written, strict=True):
+        assert all(text.startswith(prompt) for text in texts)
     scores = json.loads((tmp_path / "run/eval/test/scores.json").read_text())
     assert scores["perplexity"]["score"] == pytest.approx(math.exp(scores["nll"]["score"]))
     final = metrics(tmp_path / "run")[-1]

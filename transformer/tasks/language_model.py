@@ -97,11 +97,17 @@ class LanguageModel(seq2seq.Seq2Seq):
             losses.append(jax.device_get(nll_step(params, extra, batch)))
         words = [" ".join(document).split() for document in documents]
         prompts = [" ".join(w[:PROMPT_WORDS]) for w in words]
-        followers = [" ".join(w[PROMPT_WORDS:][:FOLLOWING_WORDS]) for w in words]
+        beginnings = [" ".join(w[: PROMPT_WORDS + FOLLOWING_WORDS]) for w in words]
         longest = self.translator.config.longest(0)
         counts = self.tokenizers.target.encode_batch(prompts, num_threads=-1)
         kept = [i for i, tokens in enumerate(counts) if len(tokens) < longest]
-        prompts, followers = [prompts[i] for i in kept], [followers[i] for i in kept]
+        if (lost := len(prompts) - len(kept)) and distributed.is_first():
+            print(
+                f"{split}: {lost} of {len(prompts)} documents are not continued: their first "
+                f"{PROMPT_WORDS} words fill the {longest} tokens of an output",
+                flush=True,
+            )
+        prompts, beginnings = [prompts[i] for i in kept], [beginnings[i] for i in kept]
 
         def count(done: int) -> None:
             progress(done, len(prompts))
@@ -109,7 +115,7 @@ class LanguageModel(seq2seq.Seq2Seq):
         written = self.search(params, extra, prompts, progress=count)
         texts = {
             "sources": prompts,
-            "references": followers,
+            "references": beginnings,
             "hypotheses": [translations[0].text for translations in written],
         }
         scores = {
