@@ -36,9 +36,9 @@ def get_config() -> ConfigDict:
     config.optimizer.schedule = "linear"
     config.optimizer.peak_learning_rate = 2e-3
     config.optimizer.warmup_steps = 400
-    config.optimizer.decay_steps = 3000
+    config.optimizer.decay_steps = 5000
     config.training.tokens_per_update = 4096
-    config.training.steps = 3000
+    config.training.steps = 5000
     config.training.log_every = 50
     config.training.checkpoint_every = 500
     config.training.full_validation_every = 1000

@@ -22,8 +22,8 @@ def get_config() -> ConfigDict:
     config.model.num_heads = 4
     config.model.dropout = 0.1
     # About the time of configs/dialogsum.py: an update also learns from the source's tokens.
-    config.training.steps = 2800
-    config.optimizer.decay_steps = 2800
+    config.training.steps = 5600
+    config.optimizer.decay_steps = 5600
     config.training.checkpoint_every = 350
-    config.training.full_validation_every = 700
+    config.training.full_validation_every = 1400
     return config
