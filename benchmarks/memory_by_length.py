@@ -7,9 +7,10 @@ the paper; 512 to 16,384 source tokens and 128 target tokens in one row. Trainin
 as this code does it, and with attention and logits of a whole row at once, as in 2018 (the local
 attention is in blocks either way). Decoding is a beam search of 4.
 
-Memory is what XLA plans for a step besides parameters, Adam's moments and the batch. Nothing is
-run. RESULTS gets memory_by_length.json, written after each measurement, and memory_by_length.png;
-the same command goes on with what is missing.
+Memory is counted besides parameters, Adam's moments and the batch, in two ways: what XLA plans for
+a step, and by how much the resident memory of a process that runs the step rises at its highest
+(Linux says so; plans of more than 10 GB are not run). RESULTS gets memory_by_length.json, written
+after each measurement, and memory_by_length.png; the same command goes on with what is missing.
 """
 
 import sys
@@ -20,9 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import dataclasses
 import io
 import json
+import re
+import subprocess
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -40,7 +45,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
-from transformer.system.sharding import data_mesh
+from transformer.system.sharding import data_mesh, split_rows
 
 MODELS = {"T-ED": dialogsum, "T-D": dialogsum_decoder, "T-DMCA": dialogsum_dmca}
 FORMS = {
@@ -49,10 +54,12 @@ FORMS = {
     "search": "beam search",
 }
 TARGET = 128
+MOST = 10e9  # bytes that are tried
 LIMITS = [0.25, 0.5, 1, 2, 4, 8]  # GB, of the table
 
 OUT = flags.DEFINE_string("out", None, "The folder for the results.")
 LENGTHS = flags.DEFINE_list("lengths", [str(2**n) for n in range(9, 15)], "Source tokens.")
+CASE = flags.DEFINE_list("case", None, "Used by this script itself: model, form, length.")
 
 
 class Case(NamedTuple):
@@ -69,33 +76,78 @@ def config_of(model: str) -> Experiment:
     return Experiment.from_dict(config.to_dict())
 
 
-def measure(case: Case) -> int:
-    """Bytes."""
+def measure(case: Case) -> dict[str, int]:
+    """Bytes that are planned, and those that are used, in a process of its own."""
+    command = [sys.executable, __file__, f"--case={','.join(map(str, case))}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"{' '.join(map(str, case))} failed: {done.stderr.strip()[-500:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure_here(case: Case) -> dict[str, int]:
     config = config_of(case.model)
-    vocab_size = config.tokenizer.vocab_size
-    if case.form == "search":
-        return search_memory(config, vocab_size, case.length)
+    prepare = prepare_search if case.form == "search" else prepare_training
+    compiled, start = prepare(config, config.tokenizer.vocab_size, case)
+    planned = compiled.memory_analysis().temp_size_in_bytes
+    if planned > MOST:
+        return {"planned": planned}
+    return {"planned": planned, "used": rise_of_memory(start())}
+
+
+Prepared = tuple[jax.stages.Compiled, Callable[[], Callable[[], Any]]]
+
+
+def prepare_training(config: Experiment, vocab_size: int, case: Case) -> Prepared:
+    """The program, and what makes its arguments and returns what runs it."""
     program = Program(config, sizes_of(config, vocab_size), jax.devices()[:1])
     batch = full_rows(1, case.length, TARGET, vocab_size)
-    limits = attention.MAX_QUERIES, loss.MAX_POSITIONS
     if case.form == "whole":
         attention.MAX_QUERIES = loss.MAX_POSITIONS = case.length + TARGET
     compiled = program.compile(batch)
-    attention.MAX_QUERIES, loss.MAX_POSITIONS = limits
-    return compiled.memory_analysis().temp_size_in_bytes
+
+    def start() -> Callable[[], Any]:
+        on_device = jax.device_put(batch, split_rows(program.mesh, axis=1))
+        program.start()
+        return lambda: program.step(on_device)
+
+    return compiled, start
 
 
-def search_memory(config: Experiment, vocab_size: int, length: int) -> int:
+def prepare_search(config: Experiment, vocab_size: int, case: Case) -> Prepared:
     model = build_model(config.model, sizes_of(config, vocab_size))
     decoding = dataclasses.replace(config.decoding, max_length=TARGET, max_extra_length=TARGET)
     search = Translator(model, None, decoding, data_mesh()).programs.jitted(beam_size=4, nbest=1)
-    shapes = model.abstract_params(), model.abstract_extra()
-    src = jax.ShapeDtypeStruct((1, length), np.int32)
+    src = jax.ShapeDtypeStruct((1, case.length), np.int32)
     wishes = Wishes(jax.ShapeDtypeStruct((1,), np.int32))
-    return search.lower(shapes, src, wishes).compile().memory_analysis().temp_size_in_bytes
+    shapes = (model.abstract_params(), model.abstract_extra()), src, wishes
+    compiled = search.lower(*shapes).compile()
+
+    def start() -> Callable[[], Any]:
+        arguments = jax.tree.map(lambda x: jnp.full(x.shape, TARGET, x.dtype), shapes)
+        return lambda: compiled(*arguments)
+
+    return compiled, start
+
+
+def rise_of_memory(run: Callable[[], Any]) -> int:
+    """By how many bytes resident memory is above that of now, at its highest, while `run` works."""
+    Path("/proc/self/clear_refs").write_text("5")  # the highest begins at now
+    before = resident("VmRSS")
+    jax.block_until_ready(run())
+    return resident("VmHWM") - before
+
+
+def resident(which: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"{which}:\s*(\d+) kB", status)[1])
 
 
 def main() -> None:
+    if CASE.value:
+        model, form, length = CASE.value
+        print(json.dumps(measure_here(Case(model, form, int(length)))))
+        return
     if OUT.value is None:
         raise UserError("--out is missing; name a folder for the results")
     about = {name: value for name, value in conditions().items() if name != "command"}
@@ -110,7 +162,7 @@ def main() -> None:
     for length in map(int, LENGTHS.value):
         for case in (Case(model, form, length) for form in FORMS for model in MODELS):
             if case not in done:
-                results["cases"].append({**case._asdict(), "bytes": measure(case)})
+                results["cases"].append({**case._asdict(), **measure(case)})
                 write_atomically(path, json.dumps(results, indent=1) + "\n")
                 print(json.dumps(results["cases"][-1]), flush=True)
     write_atomically(path.with_suffix(".png"), picture(results["cases"]))
@@ -118,7 +170,7 @@ def main() -> None:
 
 
 def table(cases: list[dict[str, Any]]) -> str:
-    """The longest source, of those measured, that fits in a limit."""
+    """The longest source, of those tried, that fits in a limit; what was not run is as planned."""
     lines = []
     for form, title in FORMS.items():
         lines.append(f"{title}: longest source that fits in")
@@ -129,7 +181,7 @@ def table(cases: list[dict[str, Any]]) -> str:
                         case["length"]
                         for case in cases
                         if (case["model"], case["form"]) == (model, form)
-                        and case["bytes"] <= limit * 1e9
+                        and case.get("used", case["planned"]) <= limit * 1e9
                     ),
                     default=0,
                 )
@@ -145,12 +197,12 @@ def picture(cases: list[dict[str, Any]]) -> bytes:
     FigureCanvasAgg(figure)
     for (form, title), axes in zip(FORMS.items(), figure.subplots(1, 3)):
         for number, model in enumerate(MODELS):
-            points = sorted(
-                (case["length"], case["bytes"] / 1e6)
-                for case in cases
-                if (case["model"], case["form"]) == (model, form)
-            )
-            axes.plot(*zip(*points), color=f"C{number}", marker="o", markersize=4, label=model)
+            own = [case for case in cases if (case["model"], case["form"]) == (model, form)]
+            own.sort(key=lambda case: case["length"])
+            for which, style in (("planned", "-"), ("used", "o")):
+                points = [(x["length"], x[which] / 1e6) for x in own if which in x]
+                label = f"{model}, {which}" if form == "whole" else None
+                axes.plot(*zip(*points), style, color=f"C{number}", markersize=4, label=label)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_title(title)

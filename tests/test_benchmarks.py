@@ -544,3 +544,16 @@ def test_table2_rehearsal(tmp_path):
         scores = json.loads((tmp_path / name / "eval/latest/scores.json").read_text())
         assert len(scores["checkpoint_steps"]) == int(average)
         assert scores["examples"] == 40
+
+
+@pytest.mark.slow
+def test_memory_by_length(tmp_path):
+    """What a process used is about what XLA had planned. A start again keeps what is there."""
+    command = "benchmarks/memory_by_length.py", f"--out={tmp_path}", "--lengths=512"
+    lines = succeeded(run(*command, cwd=ROOT)).out.decode().splitlines()
+    cases = {(x["model"], x["form"]): x for x in map(json.loads, lines[:9])}
+    assert len(cases) == 9
+    for case in cases.values():
+        assert 0.9 * case["planned"] < case["used"] < 1.5 * case["planned"] + 100e6
+    assert cases["T-D", "whole"]["planned"] > cases["T-DMCA", "whole"]["planned"]
+    assert succeeded(run(*command, cwd=ROOT)).out.decode().splitlines() == lines[9:]
