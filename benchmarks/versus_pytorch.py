@@ -61,7 +61,7 @@ PEERS = {
 }
 FREE_OPTIMIZER = {
     *("beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"),
-    "max_grad_norm",
+    *("max_grad_norm", "decay_steps"),
 }
 OURS, EAGER, COMPILED = "ours", "pytorch", "pytorch_compiled"
 
@@ -108,8 +108,8 @@ def check(config: Experiment) -> None:
                     "PyTorch's model is compared only with "
                     f"{section}.{field}={reference[section][field]!r}"
                 )
-    if config.optimizer.schedule not in ("noam", "inverse_sqrt"):
-        raise UserError("PyTorch has only optimizer.schedule='noam' and 'inverse_sqrt' here")
+    if config.optimizer.schedule not in ("noam", "inverse_sqrt", "cosine"):
+        raise UserError("PyTorch has optimizer.schedule noam, inverse_sqrt and cosine alone here")
     if getattr(config.model, "activation", "relu") not in ("relu", "gelu"):
         raise UserError(f"PyTorch's layers have no model.activation={config.model.activation!r}")
     if unknown := set(VERSUS.value) - {EAGER, COMPILED}:
@@ -199,6 +199,24 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
     }, measure
 
 
+def rate_of(config: Experiment) -> Callable[[int], float]:
+    """The learning rate after so many updates, without JAX."""
+    c = config.optimizer
+    warmup = c.warmup_steps
+    peak = c.peak_learning_rate or (config.model.d_model * warmup) ** -0.5
+
+    def rate(count: int) -> float:
+        step = count + 1
+        if c.schedule == "cosine":
+            part = min(1, max(0, step - warmup) / (c.decay_steps - warmup))
+            after = (1 + math.cos(math.pi * part)) / 2
+        else:
+            after = (warmup / step) ** 0.5
+        return peak * min(step / warmup, after)
+
+    return rate
+
+
 def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
     import torch
 
@@ -219,11 +237,7 @@ def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], fl
         eps=config.optimizer.epsilon,
         fused=True,
     )
-    warmup = config.optimizer.warmup_steps
-    peak = config.optimizer.peak_learning_rate or (config.model.d_model * warmup) ** -0.5
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        adam, lambda count: peak * min((count + 1) / warmup, (warmup / (count + 1)) ** 0.5)
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(adam, rate_of(config))
     src_BS, _, tgt_in_BT, tgt_out_BT, _ = (
         torch.tensor(x[0], dtype=torch.long, device=device) for x in random_batch()
     )

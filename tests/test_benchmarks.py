@@ -546,6 +546,34 @@ def test_table2_rehearsal(tmp_path):
         assert scores["examples"] == 40
 
 
+COMPARED = """
+import importlib, sys, numpy as np
+from absl import flags
+from benchmarks import versus_pytorch
+from transformer.runs.experiment import Experiment
+from transformer.training.schedules import make_schedule
+flags.FLAGS(["test", "--versus=pytorch"])
+for name in sys.argv[1:]:
+    config = importlib.import_module(f"configs.{name}").get_config()
+    config.model.update({"gate_biases": 2} if config.model.family == "rnn" else {})
+    config = Experiment.from_dict(config.to_dict())
+    versus_pytorch.check(config)
+    ours = make_schedule(config.optimizer, getattr(config.model, "d_model", None))
+    theirs = versus_pytorch.rate_of(config)
+    for step in (1, 100, 500, 4000, 7000):
+        np.testing.assert_allclose(theirs(step - 1), ours(step), rtol=1e-4)
+"""
+
+
+def test_what_is_compared_with_pytorch():
+    """The configs of the tables in docs/performance.md, at the same learning rates."""
+    names = "base rnn_conditional multi30k_bahdanau multi30k_lstm multi30k_luong"
+    names = [*names.split(), "multi30k_convs2s", "multi30k_universal"]
+    command = [sys.executable, "-c", COMPARED, *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_memory_by_length(tmp_path):
     """What a process used is about what XLA had planned. A start again keeps what is there."""
