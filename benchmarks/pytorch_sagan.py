@@ -9,6 +9,7 @@ import itertools
 import torch
 from torch import nn
 from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, relu
+from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import spectral_norm
 
 from transformer.models.image_attention import FORMS
@@ -132,6 +133,13 @@ class Discriminator(nn.Module):
         return self.output(x)[:, 0] + (self.classes(labels) * x).sum(dim=1)
 
 
+def train_vectors(network: nn.Module, mode: bool) -> None:
+    """Whether forward passes take iterations of spectral normalisation."""
+    for module in network.modules():
+        if parametrize.is_parametrized(module, "weight"):
+            module.parametrizations.weight.train(mode)
+
+
 def step_of(config: SAGANConfig, classes: int, rates: tuple[float, float], batch: tuple):
     """The networks, and one update of both: the discriminator, the generator, its average.
 
@@ -154,8 +162,10 @@ def step_of(config: SAGANConfig, classes: int, rates: tuple[float, float], batch
     def step() -> None:
         # 1. The discriminator; its vectors take an iteration with the real images alone.
         noise, chosen = drawn()
+        train_vectors(generator, False)
         with torch.no_grad():
             fake = generator(noise, chosen)
+        train_vectors(generator, True)
         real_loss = relu(1 - discriminator(real, labels)).mean()
         discriminator.eval()
         loss = real_loss + relu(1 + discriminator(fake, chosen)).mean()
