@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.batches import Layout, TrainingBatches
@@ -264,7 +265,7 @@ def sizes_of(classes: list[str]) -> Sizes:
 
 def two_optimizers(config: Any, schedule: Callable) -> Any:
     """The generator's is that of the optimizer section; the discriminator's has another rate."""
-    rate = config.task.discriminator_learning_rate
+    rate, steps = config.task.discriminator_learning_rate, config.task.discriminator_steps
     try:
         own = {**vars(config.optimizer), "peak_learning_rate": rate}
         of_discriminator = type(config.optimizer)(**own)
@@ -273,11 +274,15 @@ def two_optimizers(config: Any, schedule: Callable) -> Any:
             f"task.discriminator_learning_rate is {rate}, and optimizer.schedule "
             f"{config.optimizer.schedule!r} takes no rate; choose another schedule"
         ) from error
+    by_update = make_schedule(of_discriminator, None)
+
+    def by_step(step: jax.Array) -> jax.Array:
+        # Schedules count updates, and an update has several steps of the discriminator.
+        return by_update(-(-jnp.asarray(step).astype(jnp.int32) // steps))
+
     return by_part(
         {
-            "discriminator": make_optimizer(
-                of_discriminator, make_schedule(of_discriminator, None)
-            ),
+            "discriminator": make_optimizer(of_discriminator, by_step),
             "generator": make_optimizer(config.optimizer, schedule),
         }
     )
