@@ -105,8 +105,9 @@ class ImageTraining:
         ready = task.ready(state.params, state.extra)
         check()
 
-        # 1. The discriminator, on images that it has not seen.
-        seen = self.validation.take(np.arange(task.rows) % len(self.validation.labels_N))
+        # 1. The discriminator, on images that it has not seen; folders have them class by class.
+        order = np.random.default_rng(0).permutation(len(self.validation.labels_N))
+        seen = self.validation.take(np.resize(order, task.rows))
         made = task.images(ready, task.noise(np.arange(task.rows)), seen.labels_N)
         logits = [task.logits(state, images, seen.labels_N) for images in (seen.images_NHWC, made)]
         found = {
