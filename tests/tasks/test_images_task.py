@@ -12,7 +12,7 @@ from configs import sagan_cifar10
 from transformer.data.images import ImageSet
 from transformer.models.sagan import SAGANConfig
 from transformer.system.sharding import data_mesh
-from transformer.tasks.image_generation import ImagesConfig
+from transformer.tasks.image_generation import ImageGenerator, ImagesConfig
 from transformer.tasks.images import ImageTraining, two_optimizers
 from transformer.training.optimizers import OptimizerConfig
 from transformer.training.schedules import make_schedule
@@ -75,6 +75,26 @@ def test_validation_is_of_all_classes():
     assert np.bincount(judged[0], minlength=5).min() >= 6  # of 64; 13 if they were even
     for other in judged[1:]:
         np.testing.assert_array_equal(other, judged[0])
+
+
+def test_standing_statistics_are_of_classes_at_random():
+    """Of a thousand classes 512 images have some from everywhere, each time the same."""
+    config = types.SimpleNamespace(data=None, task=TASK, model=MODEL)
+    classes = list(map(str, range(1000)))
+    generator = ImageGenerator(config, classes, None, data_mesh(jax.devices()[:1]))
+    seen = []
+
+    def restate(params, extra, batch):
+        drawn, _ = batch
+        seen.append(np.asarray(drawn.labels_B))
+        return extra
+
+    generator._restate = restate
+    for _ in range(2):
+        generator.ready({}, {"average": jnp.zeros(1)})
+    first, again = np.concatenate(seen[:8]), np.concatenate(seen[8:])
+    np.testing.assert_array_equal(first, again)
+    assert np.bincount(first // 100, minlength=10).min() > 30  # 51 if they were even
 
 
 def images_of(labels_N):

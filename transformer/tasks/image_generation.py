@@ -146,10 +146,14 @@ class ImageGenerator:
         params = params | {"generator": extra["average"]}
         if self.config.statistics == "running":
             return Ready(params, extra)
+        # At random, since there may be more classes than images, and classes beside each other
+        # are often alike.
+        rng = np.random.default_rng(STANDING_SEED)
         for k in range(STANDING):
             seeds = STANDING_SEED + k * self.rows + np.arange(self.rows)
+            labels = rng.integers(len(self.classes), size=self.rows)
             decays = np.full(self.rows, k / (k + 1), np.float32)  # the mean of all batches so far
-            batch = self.drawn(self.noise(seeds), seeds % len(self.classes), decays)
+            batch = self.drawn(self.noise(seeds), labels, decays)
             restated = self._restate(params, extra, batch)  # whole on every device
             extra = jax.device_put(restated, jax.tree.map(lambda x: x.sharding, extra))
         return Ready(params, extra)
