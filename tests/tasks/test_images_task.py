@@ -10,7 +10,9 @@ import pytest
 
 from configs import sagan_cifar10
 from transformer.data.images import ImageSet
+from transformer.models.family import Sizes, build_model
 from transformer.models.sagan import SAGANConfig
+from transformer.models.spectral import power_iteration
 from transformer.system.sharding import data_mesh
 from transformer.tasks.image_generation import ImageGenerator, ImagesConfig
 from transformer.tasks.images import ImageTraining, two_optimizers
@@ -95,6 +97,23 @@ def test_standing_statistics_are_of_classes_at_random():
     first, again = np.concatenate(seen[:8]), np.concatenate(seen[8:])
     np.testing.assert_array_equal(first, again)
     assert np.bincount(first // 100, minlength=10).min() > 30  # 51 if they were even
+
+
+def test_images_are_normalised_by_the_vectors_of_the_average(random_params):
+    """Not by those of the live generator, whose weights are others."""
+    model = build_model(MODEL, Sizes(2, 2, False, 1, 1))
+    config = types.SimpleNamespace(data=None, task=TASK, model=MODEL)
+    generator = ImageGenerator(config, ["a", "b"], model, data_mesh(jax.devices()[:1]))
+    params = random_params(model)
+    extra = jax.tree.map(lambda x: jnp.full(x.shape, x.size**-0.5), model.abstract_extra())
+    extra["average"] = random_params(model, seed=1)["generator"]
+    found = generator.ready(params, extra).extra
+    u_O = extra["generator"]["first"]["u_O"]
+    for _ in range(8):  # once with each batch
+        u_O, v_X = power_iteration(extra["average"]["first"]["kernel"], u_O)
+    np.testing.assert_allclose(found["generator"]["first"]["u_O"], u_O, atol=1e-5)
+    np.testing.assert_allclose(found["generator"]["first"]["v_X"], v_X, atol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, found["discriminator"], extra["discriminator"])
 
 
 def images_of(labels_N):

@@ -120,11 +120,12 @@ class ImageGenerator:
 
     @functools.cached_property
     def _restate(self) -> Any:
-        """The jitted (params, extra, (Drawn, decays)) -> extra with the statistics of a batch."""
+        """The jitted (params, extra, (Drawn, decays)) -> extra with the statistics of a batch, and
+        after one iteration of spectral normalisation."""
 
         def restate(bound: Any, batch: tuple[Drawn, jax.Array]) -> dict[str, Any]:
             drawn, decay_B = batch
-            bound.generator(*drawn, decay=decay_B[0])
+            bound.generator(*drawn, decay=decay_B[0], update=True)
             return self.model.extra_of(bound)
 
         return evaluation_step(restate, self.model, self.mesh)
@@ -142,7 +143,8 @@ class ImageGenerator:
 
     def ready(self, params: Params, extra: dict[str, Any]) -> Ready:
         """Of a run's state. Standing statistics are those of some batches of images that the
-        averaged generator makes; running ones were gathered in training, of its other self."""
+        averaged generator makes; running ones were gathered in training, of its other self. The
+        same holds for the vectors of spectral normalisation."""
         params = params | {"generator": extra["average"]}
         if self.config.statistics == "running":
             return Ready(params, extra)
