@@ -17,6 +17,7 @@ from transformer.system.errors import UserError
 
 SHAPE = Shape(4, 3)
 DATA = dataclasses.replace(ImageData(**sagan_cifar10.get_data().to_dict()), dataset=None)
+PIXELS = np.zeros((3, 4, 4), np.uint8)
 
 
 def data(path, **changes) -> ImageData:
@@ -133,6 +134,28 @@ def test_numpy_files(tmp_path):
     assert found.classes == ["0"]
 
 
+def test_labels_and_names_of_other_types(tmp_path):
+    for number, (labels, given, names) in enumerate(
+        [
+            (np.arange(3, dtype=np.uint64), {}, ["0", "1", "2"]),
+            (
+                np.arange(3, dtype=np.uint8),
+                {"classes": [b"cat", b"dog", b"emu"]},
+                ["cat", "dog", "emu"],
+            ),
+            (np.arange(3), {"classes": np.array([7, 5, 3], np.uint64)}, ["7", "5", "3"]),
+        ]
+    ):
+        path = tmp_path / f"{number}.npz"
+        np.savez(path, images=PIXELS, labels=labels, **given)
+        found = read_images(data(path), "train", SHAPE)
+        assert found.classes == names
+        assert found.labels_N.tolist() == [0, 1, 2]
+    np.savez(tmp_path / "a.npz", images=PIXELS, labels=np.array([0, 1, 255], np.uint8))
+    config = data(tmp_path / "0.npz", validation_images=str(tmp_path / "a.npz"))
+    assert len(read_images(config, "validation", SHAPE).classes) == 256
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
@@ -142,6 +165,19 @@ def test_numpy_files(tmp_path):
         (
             {"images": np.zeros((3, 4, 4), np.uint8), "labels": np.array([0, 2, 2])},
             "no image of the class(es) 1; add some",
+        ),
+        ({"images": np.zeros((3, 0, 4), np.uint8)}, "has shape (3, 0, 4) and type uint8; it must"),
+        ({"images": np.zeros((3, 4, 0, 1), np.uint8)}, "and none of them 0"),
+        (
+            {"images": PIXELS, "labels": np.array([0, 2**40, 2])},
+            "of whole numbers from 0 on, below 1,048,576",
+        ),
+        ({"images": PIXELS, "classes": np.array("cat")}, "'classes' has shape () and type <U3"),
+        ({"images": PIXELS, "classes": np.array([0.0])}, "'classes' has shape (1,) and type float"),
+        ({"images": PIXELS, "classes": np.array([b"c\xe9"])}, "no UTF-8; write the names as text"),
+        (
+            {"images": PIXELS, "labels": np.arange(3), "classes": np.array(["cat", "dog", "cat"])},
+            "'classes' has 'cat' more than once; give each class its own name",
         ),
     ],
 )

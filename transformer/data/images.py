@@ -1,5 +1,6 @@
 """Images with classes: a folder for each class, NumPy files, or a data set of TFDS."""
 
+import collections
 import dataclasses
 import hashlib
 import os
@@ -16,6 +17,7 @@ from transformer.system.hardware import memory_of_host
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NAMED = 5  # of the files that cannot be read, at most
+MOST_CLASSES = 2**20  # a larger label is a mistake, and lists up to it would fill the memory
 # What Pillow raises for a file that is no image, is damaged, or would fill the memory.
 _UNREADABLE = OSError, ValueError, SyntaxError, TypeError, EOFError, Image.DecompressionBombError
 
@@ -181,24 +183,49 @@ def _of_arrays(config: ImageData, path: Path, shape: Shape, split: str) -> Image
     if "images" not in arrays:
         raise UserError(f"{path} has no array 'images'; it has: {', '.join(arrays)}")
     images = arrays["images"]
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
+    if images.dtype != np.uint8 or images.ndim not in (3, 4) or not images.size:
         raise UserError(
             f"{path}: 'images' has shape {images.shape} and type {images.dtype}; it must be "
-            "[N, H, W] or [N, H, W, C] of uint8"
+            "[N, H, W] or [N, H, W, C] of uint8, and none of them 0"
         )
     images = images if images.ndim == 4 else images[..., None]
     labels = arrays.get("labels", np.zeros(len(images), np.int64))
-    if labels.shape != (len(images),) or labels.dtype.kind not in "iu" or labels.min() < 0:
+    if (
+        labels.shape != (len(images),)
+        or labels.dtype.kind not in "iu"
+        or not 0 <= labels.min() <= labels.max() < MOST_CLASSES
+    ):
         raise UserError(
             f"{path}: 'labels' has shape {labels.shape} and type {labels.dtype}; it must be "
-            f"[{len(images)}] of whole numbers from 0 on"
+            f"[{len(images)}] of whole numbers from 0 on, below {MOST_CLASSES:,}"
         )
-    names = [str(name) for name in arrays.get("classes", np.arange(labels.max() + 1))]
+    labels = labels.astype(np.int64)  # 255 + 1 is 0 in a uint8
+    names = _names_of_classes(arrays.get("classes", np.arange(labels.max() + 1)), str(path))
     _check_classes(labels, names, split, str(path))
     check_memory(len(images), shape, str(path))
     pairs = ((f"{path}, image {i}", _opened(x)) for i, x in enumerate(images))
     images, good = _converted(config, pairs, len(images), shape)
-    return ImageSet(images, labels.astype(np.int64)[good], names)
+    return ImageSet(images, labels[good], names)
+
+
+def _names_of_classes(classes: np.ndarray, place: str) -> list[str]:
+    """Of text, of bytes or of whole numbers."""
+    if classes.ndim != 1 or classes.dtype.kind not in "USiu":
+        raise UserError(
+            f"{place}: 'classes' has shape {classes.shape} and type {classes.dtype}; it must be "
+            "[number of classes] of names"
+        )
+    try:
+        names = [str(x, "utf-8") if isinstance(x, bytes) else str(x) for x in classes]
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{place}: 'classes' has {error.object!r}, which is no UTF-8; write the names as text"
+        ) from error
+    if twice := [name for name, count in collections.Counter(names).items() if count > 1]:
+        raise UserError(
+            f"{place}: 'classes' has {twice[0]!r} more than once; give each class its own name"
+        )
+    return names
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
