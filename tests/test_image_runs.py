@@ -12,7 +12,8 @@ from processes import run_together, slurm_variables, training
 from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded
 
 from transformer.runs.restore import restore
-from transformer.tasks.image_generation import folders_of
+from transformer.system.errors import UserError
+from transformer.tasks.image_generation import folders_of, seed_numbers
 
 CLASSES = {"red": (255, 40, 40), "blue": (40, 40, 255)}
 FLAGS = {
@@ -169,6 +170,16 @@ def test_it_evaluates_and_generates(whole):
 
 def test_classes_have_folders_of_their_own():
     assert folders_of(["cat", "a/b", "a_b", "..", ""]) == ["cat", "a_b_1", "a_b_2", ".._3", "_4"]
+
+
+def test_numbers_of_seeds():
+    assert seed_numbers("2:5").tolist() == [2, 3, 4]
+    assert seed_numbers("7,3").tolist() == [7, 3]
+    for text in ("5:5", "-1:3", "x", "3,-7", "1:2:3"):
+        with pytest.raises(UserError, match="give whole numbers from 0 on, such as"):
+            seed_numbers(text)
+    with pytest.raises(UserError, match="1,000,000,000 of them; give at most 1,000,000 at once"):
+        seed_numbers("0:1000000000")  # before a list of them fills the memory
 
 
 def test_what_cannot_be_trained_is_refused(folder):

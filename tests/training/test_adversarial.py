@@ -159,3 +159,6 @@ def test_noise_has_no_outliers():
     assert np.abs(noise_NZ).max() < 7
     assert noise_NZ.std() == pytest.approx(1, abs=0.01)
     assert np.abs(generator.noise(np.arange(64), truncation=0.5)).max() < 0.5
+    for truncation in (float("nan"), float("inf"), 0.0):
+        with pytest.raises(UserError, match=f"the truncation is {truncation}; give a number above"):
+            generator.noise(np.arange(1), truncation)

@@ -18,6 +18,9 @@ from transformer.evaluation.image_scores import NEIGHBOURS, image_scores
 from transformer.runs import cli
 from transformer.system.errors import UserError
 
+# Scores are in float64, and have powers of features: up to six of them multiplied.
+LARGEST = float(np.finfo(np.float32).max)
+
 REAL = flags.DEFINE_string("real", None, "Features of real images, .npz or .npy.")
 GENERATED = flags.DEFINE_string("generated", None, "Features of generated images.")
 REAL_ARRAY = flags.DEFINE_string("real_array", None, "Which array of --real.")
@@ -28,13 +31,19 @@ def read_features(flag: str, path: str | None, name: str | None) -> np.ndarray:
     if path is None:
         raise UserError(f"--{flag} is missing; give an .npz of features")
     arrays = load_arrays(Path(path).expanduser())
+    if not arrays:
+        raise UserError(f"--{flag}={path} has no arrays; give an .npz of features")
     if (name is None and len(arrays) > 1) or (name is not None and name not in arrays):
         raise UserError(f"--{flag}_array: {path} has {', '.join(arrays)}; name one of them")
     found = arrays[name or next(iter(arrays))]
-    if found.ndim != 2 or found.dtype.kind != "f" or not np.isfinite(found).all():
+    if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
         raise UserError(
             f"--{flag}={path} has shape {found.shape} and type {found.dtype}; it must be [N, D] of "
-            "finite numbers"
+            "finite numbers, and neither N nor D 0"
+        )
+    if not np.abs(found).max() <= LARGEST:
+        raise UserError(
+            f"--{flag}={path} has numbers that are not finite, or beyond {LARGEST:.1e}; remove them"
         )
     if len(found) <= 2 * NEIGHBOURS + 2:
         raise UserError(f"--{flag}={path} has {len(found)} rows; give more")

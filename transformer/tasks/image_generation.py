@@ -33,6 +33,7 @@ STANDING = 8  # batches that standing statistics are of
 STANDING_SEED = 2**30  # of the first of their images
 GRID_ROWS, GRID_COLUMNS = 10, 8  # of the grids of samples: classes, and seeds of each
 MOST_SEEDS = STANDING_SEED
+MOST_AT_ONCE = 1_000_000  # seeds; their images are kept in memory
 # Of noise that is not truncated: JAX's generator has no larger numbers, but at its lower end, which
 # one draw in four million hits, the lowest float there is.
 FARTHEST = 6.0
@@ -105,6 +106,8 @@ class ImageGenerator:
     def noise(self, seeds_N: np.ndarray, truncation: float | None = None) -> np.ndarray:
         """Noise [N, Z], a row for each seed: normal, or so within plus and minus truncation."""
         bound = np.float32(FARTHEST if truncation is None else truncation)
+        if not 0 < bound < np.inf:
+            raise UserError(f"the truncation is {truncation}; give a number above 0, such as 1")
         made = [
             np.asarray(self._noise(np.resize(part, ROWS).astype(np.uint32), bound))[: len(part)]
             for part in np.array_split(seeds_N, range(ROWS, len(seeds_N), ROWS))
@@ -284,6 +287,11 @@ def seed_numbers(text: str) -> np.ndarray:
     try:
         if ":" in text:
             first, end = map(int, text.split(":"))
+            if end - first > MOST_AT_ONCE:
+                raise UserError(
+                    f"the seeds are {text!r}, {end - first:,} of them; give at most "
+                    f"{MOST_AT_ONCE:,} at once"
+                )
             seeds = list(range(first, end))
         else:
             seeds = [int(part) for part in text.split(",")]
