@@ -9,6 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 import tensorflow_datasets.image_classification
 from PIL import Image
+from PIL.ExifTags import Base
 
 from configs import sagan_cifar10
 from transformer.data.images import ImageData, Shape, content_sha256, labels_as, read_images
@@ -74,6 +75,51 @@ def test_sixteen_bits(folder):
     Image.fromarray(np.full((4, 4), 0.3, np.float32)).save(folder / "red" / "real.tif")
     with pytest.raises(UserError, match=r"real.tif cannot be read .*Pillow's mode F; give them 8"):
         read_images(data(folder), "train", SHAPE)
+
+
+def test_photos_are_turned_as_their_cameras_say(folder):
+    """Orientation 6 of EXIF: the camera was turned, and the photo's left column is its top row."""
+    image = Image.new("RGB", (4, 4), (0, 0, 255))
+    for y in range(4):
+        image.putpixel((0, y), (255, 10 * y, 0))
+    exif = Image.Exif()
+    exif[Base.Orientation] = 6
+    image.save(folder / "red" / "turned.png", exif=exif)
+    found = read_images(data(folder), "train", SHAPE)
+    top = [[255, 30, 0], [255, 20, 0], [255, 10, 0], [255, 0, 0]]
+    assert found.images_NHWC[-1].tolist() == [top, *3 * [4 * [[0, 0, 255]]]]
+
+
+def test_a_photo_whose_exif_is_damaged(folder):
+    exif = Image.Exif()
+    exif[Base.Orientation], exif[Base.ResolutionUnit] = 6, 2
+    file = folder / "red" / "photo.jpg"
+    Image.new("RGB", (4, 4)).save(file, exif=exif)
+    content = bytearray(file.read_bytes())
+    content[content.index(b"Exif") + 31] = 4  # the type of the unit: now of 32 bits
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"photo.jpg cannot be read as an image"):
+        read_images(data(folder), "train", SHAPE)
+
+
+def test_what_is_transparent_is_white(folder):
+    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
+    clear.putpixel((0, 0), (255, 0, 0, 255))
+    clear.putpixel((1, 0), (0, 0, 0, 51))  # a fifth of black
+    clear.save(folder / "red" / "rgba.png")
+    clear.convert("LA").save(folder / "red" / "grey.png")
+    of_palette = Image.new("P", (4, 4), 0)
+    of_palette.putpalette([0, 0, 0, 255, 0, 0])
+    of_palette.putpixel((0, 0), 1)
+    of_palette.save(folder / "red" / "palette.gif", transparency=0)
+    found = read_images(data(folder), "train", SHAPE)
+    grey, of_palette, rgba = found.images_NHWC[-3:]
+    assert rgba[0].tolist() == [[255, 0, 0], [204, 204, 204], *2 * [[255, 255, 255]]]
+    assert grey[0].tolist() == [[76, 76, 76], [204, 204, 204], *2 * [[255, 255, 255]]]
+    assert of_palette[0].tolist() == [[255, 0, 0], *3 * [[255, 255, 255]]]
+    assert rgba[1:].min() == grey[1:].min() == of_palette[1:].min() == 255
+    greys = read_images(data(folder), "train", Shape(4, 1)).images_NHWC
+    assert greys[-1][0, :, 0].tolist() == [76, 204, 255, 255]
 
 
 def test_other_sizes(folder):

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import hashlib
 import os
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,15 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 NAMED = 5  # of the files that cannot be read, at most
 MOST_CLASSES = 2**20  # a larger label is a mistake, and lists up to it would fill the memory
 # What Pillow raises for a file that is no image, is damaged, or would fill the memory.
-_UNREADABLE = OSError, ValueError, SyntaxError, TypeError, EOFError, Image.DecompressionBombError
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    TypeError,
+    EOFError,
+    struct.error,
+    Image.DecompressionBombError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,7 +316,8 @@ def _converted(
     for i, (name, open_image) in enumerate(images):
         try:
             with open_image() as image:
-                pixels = _of_eight_bits(image).convert("L" if channels == 1 else "RGB")
+                upright = _of_eight_bits(ImageOps.exif_transpose(image))
+                pixels = _on_white(upright).convert("L" if channels == 1 else "RGB")
         except _UNREADABLE as error:
             reason = str(error).partition("\n")[0]
             if config.corrupt_files == "refuse":
@@ -340,6 +350,14 @@ def _of_eight_bits(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F"):
         raise ValueError(f"its pixels are of Pillow's mode {image.mode}; give them 8 bits")
     return image
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """What is transparent has a colour, too, often black, which nobody has seen."""
+    if not image.has_transparency_data:
+        return image
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
 
 
 def check_memory(count: int, shape: Shape, place: str) -> None:
