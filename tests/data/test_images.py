@@ -163,6 +163,24 @@ def test_one_class_without_folders(folder):
     assert len(found.labels_N) == 5
 
 
+def test_files_that_are_left_out_are_counted(folder, capsys):
+    read_images(data(folder), "train", SHAPE)
+    assert capsys.readouterr().out == ""  # also of hidden files
+    (folder / "blue" / "more").mkdir()
+    for name in ("red/a.heic", "blue/notes.txt", "blue/more/b.avif", "LICENSE", "c.JPG", ".d.png"):
+        (folder / name).write_bytes(b"x")
+    found = read_images(data(folder), "train", SHAPE)
+    assert found.labels_N.tolist() == 3 * [0] + 5 * [1]
+    assert capsys.readouterr().out == (
+        f"warning: {folder}: left out are 3 files of other kinds (such as blue/more/b.avif) and "
+        "1 images beside the folders (such as c.JPG)\n"
+    )
+    read_images(data(folder / "red"), "train", SHAPE)
+    assert capsys.readouterr().out == (
+        f"warning: {folder / 'red'}: left out are 1 files of other kinds (such as a.heic)\n"
+    )
+
+
 def test_numpy_files(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 3), np.uint8)
     labels = np.array([0, 1, 1, 0, 2, 1])

@@ -160,10 +160,11 @@ def _of_path(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSe
 def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
     """A folder with a folder for each class, or with the images of one class."""
     folders = sorted(x for x in path.iterdir() if x.is_dir() and not x.name.startswith("."))
-    files, labels = [], []
+    files, labels, other_kinds = [], [], []
     for label, folder in enumerate(folders or [path]):
-        own = sorted(x for x in folder.rglob("*") if x.suffix.lower() in SUFFIXES)
-        own = [x for x in own if not x.name.startswith(".")]
+        found = sorted(x for x in folder.rglob("*") if not x.name.startswith("."))
+        own = [x for x in found if _is_image(x)]
+        other_kinds += [x for x in found if not _is_image(x) and x.is_file()]
         if not own:
             raise UserError(
                 f"{folder} has no images ({', '.join(SUFFIXES)}); add some, or remove the folder"
@@ -171,6 +172,8 @@ def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
         files += own
         labels += len(own) * [label]
     check_memory(len(files), shape, str(path))
+    beside = sorted(x for x in path.iterdir() if _is_image(x)) if folders else []
+    _say_left_out(path, {"files of other kinds": other_kinds, "images beside the folders": beside})
 
     def opened(file: Path) -> Callable[[], Image.Image]:
         return lambda: Image.open(file)
@@ -183,6 +186,21 @@ def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
         if not (labels == label).any():
             raise UserError(f"no image of {path / name} can be read; remove the folder")
     return ImageSet(images, labels, classes)
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def _say_left_out(path: Path, left_out: dict[str, list[Path]]) -> None:
+    """In one line, with the first of each kind."""
+    parts = [
+        f"{len(files)} {what} (such as {files[0].relative_to(path)})"
+        for what, files in left_out.items()
+        if files
+    ]
+    if parts:
+        print(f"warning: {path}: left out are {' and '.join(parts)}", flush=True)
 
 
 def _of_arrays(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
