@@ -1,4 +1,4 @@
-"""Scores of images beside closed forms, SciPy, and loops."""
+"""Scores of images beside closed forms, SciPy, and loops; features that have none."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,8 @@ from transformer.evaluation.image_scores import (
     kid,
     precision_recall,
 )
+from transformer.reports.image_scores import LARGEST, read_features
+from transformer.system.errors import UserError
 
 RNG = np.random.default_rng(0)
 REAL, FAKE = RNG.normal(size=(67, 5)), RNG.normal(0.5, 1.3, size=(43, 5))
@@ -65,3 +67,43 @@ def test_scores_say_of_what_they_are():
     assert found["fid_ours_floor"]["score"] < found["fid_ours"]["score"]
     assert "43 generated and 30 real images, some features" in found["fid_ours"]["definition"]
     assert all(score["needs_model"] for score in found.values())
+
+
+FEATURES_ND = RNG.normal(size=(11, 3))
+
+
+def changed(value):
+    features_ND = FEATURES_ND.copy()
+    features_ND[4, 1] = value
+    return features_ND
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "a.npz has no arrays; give an .npz of features"),
+        ({"x": FEATURES_ND, "y": FEATURES_ND}, "--real_array: .*a.npz has x, y; name one of them"),
+        ({"x": np.zeros((11, 0))}, r"has shape \(11, 0\) and type float64; it must be"),
+        ({"x": np.zeros((11, 3), int)}, "type int64; it must be"),
+        ({"x": changed(np.nan)}, "numbers that are not finite, or beyond 3.4e.38; remove them"),
+        ({"x": changed(np.inf)}, "numbers that are not finite"),
+        ({"x": changed(-1e200)}, "or beyond 3.4e.38"),
+        ({"x": FEATURES_ND[:5]}, "has 5 rows; give more"),
+    ],
+)
+def test_features_that_are_refused(arrays, message, tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(UserError, match=message):
+        read_features("real", str(tmp_path / "a.npz"), None)
+
+
+def test_features_that_are_read(tmp_path):
+    np.save(tmp_path / "a.npy", FEATURES_ND)
+    found = read_features("real", str(tmp_path / "a.npy"), None)
+    np.testing.assert_array_equal(found, FEATURES_ND)
+
+
+def test_the_largest_features_have_scores():
+    features_ND = LARGEST * np.sign(FEATURES_ND)
+    found = image_scores(features_ND, features_ND[::-1], -features_ND, "")
+    assert all(np.isfinite(score["score"]) for score in found.values())
