@@ -66,6 +66,52 @@ def test_what_is_no_mean_of_the_runs(sweep):
     assert found["data.data_dir"].endswith(", elsewhere")
 
 
+def evaluate(workdir, folder, bleu, steps, split="test"):
+    scores = {"bleu": {"score": bleu}, "split": split, "checkpoint_steps": steps}
+    write_json(workdir / "eval" / folder / "scores.json", scores)
+
+
+def columns_of(sweep):
+    (row, *_) = sweep_report.rows_of(*sweep)
+    return {name: x for name, x in row.columns.items() if name.startswith(("test", "wmt"))}
+
+
+def test_the_sweeps_own_evaluation_is_not_taken_for_another_one(sweep):
+    launcher, runs = sweep
+    for run, step, bleu in zip(runs[:2], (800, 900), (30.0, 40.0), strict=True):
+        workdir = launcher.workdir(run)
+        evaluate(workdir, "test", 12.0, [step - 50])
+        evaluate(workdir, f"test-average-2-at-{step - 100}", 1.0, [1, step - 100])
+        evaluate(workdir, f"test-average-2-at-{step}", 2.0, [1, step])
+        evaluate(workdir, f"test-average-5-at-{step}", bleu, [1, step])
+        evaluate(workdir, f"test-average-5-at-{step}-beam_size=1", bleu - 3, [1, step])
+        evaluate(workdir, "test-step-500", 9.0, [500])
+        evaluate(workdir, "wmt14_full", 8.0, [step], split="wmt14/full")
+        mark = launcher._mark(run) | {"evaluations": [f"test-average-5-at-{step}"]}
+        write_json(workdir / "sweep.json", mark)
+    assert columns_of(sweep) == {
+        "test bleu": [30.0, 40.0],
+        "test-average-2 bleu": [2.0, 2.0],  # the newest
+        "test-average-5-beam_size=1 bleu": [27.0, 37.0],
+        "test-default bleu": [12.0, 12.0],
+        "test-step-500 bleu": [9.0, 9.0],
+        "wmt14/full bleu": [8.0, 8.0],
+    }
+
+
+def test_which_evaluation_counts_where_the_sweeps_own_is_not_known(sweep):
+    launcher, runs = sweep
+    (launcher.workdir(runs[0]) / "sweep.json").write_text("[]")
+    for run in runs[:2]:
+        evaluate(launcher.workdir(run), "test-step-500", 9.0, [500])
+        evaluate(launcher.workdir(run), "test-average-2-at-90", 7.0, [1, 90])
+    assert columns_of(sweep) == {
+        "test bleu": [12.0, 9.0],  # by default; the newest
+        "test-average-2 bleu": [7.0, 7.0],
+        "test-step-500 bleu": [9.0, None],
+    }
+
+
 def test_columns_that_are_asked_for(sweep):
     rows = sweep_report.rows_of(*sweep)
     head, lines = sweep_report.table(rows, ["last bleu"])

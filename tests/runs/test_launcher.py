@@ -1,6 +1,7 @@
 """Sweeps that fail, are stopped and start again; scripts that only pretend stand for ours."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,12 @@ while name == "train" and (workdir.parent / "slow").exists():
     if stopped:
         sys.exit(75)
     time.sleep(0.01)
+if name == "evaluate" and "export" not in flags:
+    for folder, steps in (("test-beam_size=1", [1, 2]), ("validation", [3])):
+        (workdir / "eval" / folder).mkdir(parents=True, exist_ok=True)
+        scores = workdir / "eval" / folder / "scores.json"
+        scores.with_suffix(".tmp").write_text(json.dumps({"checkpoint_steps": steps}))
+        scores.with_suffix(".tmp").replace(scores)
 if "record" in flags:
     Path(flags["record"]).parent.mkdir(exist_ok=True)
     Path(flags["record"]).write_text('{"checkpoint": "average", "checkpoint_steps": [1, 2]}')
@@ -83,6 +90,29 @@ def test_a_run_that_is_to_be_evaluated_otherwise_is_not_done(sweep):
     assert not other.is_done(runs[0])
 
 
+def test_the_mark_says_which_evaluations_are_the_sweeps_own(sweep):
+    own, runs = sweep()
+    for folder in ("test", "validation"):  # made before; the latter is made again
+        path = sweep.out / "a-0/eval" / folder / "scores.json"
+        path.parent.mkdir(parents=True)
+        path.write_text('{"checkpoint_steps": [3]}')
+    own.launch(runs[:1])
+    assert own.evaluations(runs[0]) == ["test-beam_size=1", "validation"]
+    assert own.evaluations(runs[1]) == []
+    (sweep.out / "a-0/sweep.json").write_text('{"evaluations": 3}')
+    assert own.evaluations(runs[0]) == []
+    assert not own.is_done(runs[0])
+
+
+def test_of_a_recorded_run_the_chosen_checkpoint_counts(sweep):
+    own, runs = sweep(results=sweep.out / "results")
+    own.launch(runs[:1])
+    assert own.evaluations(runs[0]) == ["test-beam_size=1"]
+    exporting, _ = sweep(results=sweep.out / "results", export=sweep.out / "models")
+    exporting.launch(runs[:1])  # evaluates nothing
+    assert own.evaluations(runs[0]) == ["test-beam_size=1"]
+
+
 def test_results_and_exports(sweep):
     results, export = sweep.out / "results", sweep.out / "models"
     own, runs = sweep(results=results, export=export)
@@ -90,8 +120,7 @@ def test_results_and_exports(sweep):
     assert (results / "a-0.json").exists()
     assert "--checkpoint=average --average_last=2" in (sweep.out / "exported").read_text()
     assert own.is_done(runs[0])
-    for path in (sweep.out / "a-0").iterdir():  # the result stays
-        path.unlink()
+    shutil.rmtree(sweep.out / "a-0")  # the result stays
     assert own.is_done(runs[0])
 
 

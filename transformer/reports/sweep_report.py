@@ -1,8 +1,9 @@
 """What sweep.py shows of a sweep, at any time: a table, and a plot of a metric."""
 
 import io
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,10 @@ class Row(NamedTuple):
 def rows_of(launcher: Launcher, runs: Sequence[Run]) -> list[Row]:
     """The rows of a sweep as their work directories say."""
     begun = [run for run in runs if (launcher.workdir(run) / "config.json").exists()]
-    found = [_by_split(run_report.run_of(launcher.workdir(run))) for run in begun]
+    found = [
+        _by_column(run_report.run_of(launcher.workdir(run)), launcher.evaluations(run))
+        for run in begun
+    ]
     columns = run_report.columns(found) if found else {}
     columns.pop(SEED, None)
     rows = []
@@ -106,17 +110,42 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
     write_named(path, picture.getvalue())
 
 
-def _by_split(run: run_report.Run) -> run_report.Run:
-    """The scores by split, whose folders have the step in their names, too.
+def _by_column(run: run_report.Run, own: Collection[str]) -> run_report.Run:
+    """The scores by what their columns are called.
 
-    Those of translations by others (evaluate.py --hypotheses) are no scores of the run.
+    own: the folders of the sweep's own evaluations; empty if that is not known.
+
+    A split's name alone is for the sweep's own evaluation of it. Without one it is for what is all
+    by default, and if nothing is known of the sweep's, else for the newest checkpoint. The others
+    are called as their folders, without the last step of an average, in which seeds differ; what
+    is all by default, beside the sweep's own, is <split>-default. Translations by others
+    (evaluate.py --hypotheses) are no scores of the run.
     """
-    scores = {
-        found.get("split", name): found
-        for name, found in run.scores.items()
-        if "hypotheses" not in found
-    }
-    return run._replace(scores=scores)
+    scores = {name: x for name, x in run.scores.items() if "hypotheses" not in x}
+    by_split: dict[str, list[str]] = {}
+    for name in sorted(scores, key=lambda name: _last_step(scores[name])):
+        by_split.setdefault(scores[name].get("split", name), []).append(name)
+    plain = {}
+    for split, names in by_split.items():
+        of_sweep, by_default = [name for name in names if name in own], split.replace("/", "_")
+        if of_sweep:
+            plain[split] = of_sweep[-1]
+        elif by_default in names:
+            plain[split] = by_default
+        elif not own:
+            plain[split] = names[-1]
+    columns = {split: scores[name] for split, name in plain.items()}
+    for names in by_split.values():
+        for name in names:
+            column = re.sub(r"(-average-\d+)-at-\d+", r"\1", name)
+            if name not in plain.values():
+                columns[f"{column}-default" if column in plain else column] = scores[name]
+    return run._replace(scores=columns)
+
+
+def _last_step(scores: Mapping[str, Any]) -> int:
+    steps = scores.get("checkpoint_steps", [])
+    return max((step for step in steps if isinstance(step, int)), default=-1)
 
 
 def _curve(axes: Any, row: Row, metric: str, number: int) -> None:

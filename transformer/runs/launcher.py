@@ -1,7 +1,7 @@
 """The runs of a sweep: trains and evaluates each, in turn or several at once.
 
 Every run is a process of train.py, then one of evaluate.py. A run that is done says so in
-WORKDIR/sweep.json, and is not started again.
+WORKDIR/sweep.json, with the evaluations that were made for the sweep, and is not started again.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,9 +108,12 @@ class Launcher:
         result = self._result(run)
         if result and result.exists():  # whatever became of the work directory
             return self._exported(run) is None or self._exported(run).exists()
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads((self.workdir(run) / DONE).read_text()) == self._mark(run)
-        return False
+        return self._mark(run).items() <= self._found_mark(run).items()
+
+    def evaluations(self, run: Run) -> list[str]:
+        """The folders below WORKDIR/eval that were made for the sweep, as far as that is known."""
+        found = self._found_mark(run).get("evaluations")
+        return found if isinstance(found, list) else []
 
     def workdir(self, run: Run) -> Path:
         return self.options.out / run.name
@@ -126,6 +129,13 @@ class Launcher:
             "evaluate": self.options.evaluate,
             "export": export and str(export),
         }
+
+    def _found_mark(self, run: Run) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads((self.workdir(run) / DONE).read_text())
+            if isinstance(found, dict):
+                return found
+        return {}
 
     def _result(self, run: Run) -> Path | None:
         return self.options.results and self.options.results / f"{run.name}.json"
@@ -144,21 +154,39 @@ class Launcher:
             self._wait_for_earlier_start(run)
             asked, result = self._evaluate, self._result(run)
             workdir = f"--workdir={self.workdir(run)}"
+            evaluations = self.evaluations(run)
             if not (result and result.exists()):
                 self._call(run, place, "train", *self.training_flags(run))
                 if options.evaluate != "none":
                     record = [f"--record={result}"] if result else []
+                    before = self._scores(run)
                     self._call(run, place, "evaluate", workdir, *asked, *record)
+                    evaluations = self._new_evaluations(run, before)
             exported = self._exported(run)
             if exported and not exported.exists():
                 self._call(
                     run, place, "evaluate", workdir, *self._tested(run), f"--export={exported}"
                 )
             if self.workdir(run).exists():
-                write_json(self.workdir(run) / DONE, self._mark(run))
+                mark = self._mark(run) | {"evaluations": evaluations}
+                write_json(self.workdir(run) / DONE, mark)
         finally:
             self._places.put(place)
         return "done"
+
+    def _scores(self, run: Run) -> dict[Path, tuple[int, int]]:
+        """Every scores.json below WORKDIR/eval, with what changes when it is written again."""
+        found = (self.workdir(run) / "eval").glob("*/scores.json")
+        own = [path for path in found if not path.parent.is_symlink()]  # eval/latest
+        return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in own}
+
+    def _new_evaluations(self, run: Run, before: Mapping[Path, tuple[int, int]]) -> list[str]:
+        """The folders written since; if a result was recorded, those of the chosen checkpoint."""
+        new = [path for path, state in self._scores(run).items() if before.get(path) != state]
+        if result := self._result(run):  # several checkpoints were tried on validation
+            chosen = json.loads(result.read_text())["checkpoint_steps"]
+            new = [x for x in new if json.loads(x.read_text())["checkpoint_steps"] == chosen]
+        return sorted(path.parent.name for path in new)
 
     def _tested(self, run: Run) -> list[str]:
         """The flags for the checkpoint that was evaluated."""
