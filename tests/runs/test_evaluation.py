@@ -1,6 +1,13 @@
+import dataclasses
 import json
+from types import SimpleNamespace
 
-from transformer.runs.evaluation import write_outputs
+import pytest
+
+from configs import dialogsum_dmca
+from transformer.runs.evaluation import evaluate, write_outputs
+from transformer.runs.experiment import Experiment
+from transformer.runs.restore import TrainedModel
 from transformer.tasks.task import Outputs
 
 ODD = ["two  spaces ", "\ttab", "line\u2028separator\u0085", '"quotes" ‘’', "", "a\rb", "ä"]
@@ -18,3 +25,46 @@ def test_files_are_verbatim(tmp_path):
         "scores.json",
         "sources.txt",
     ]
+
+
+def scores_of(workdir, config, split, **places):
+    """The folder and the scores.json of an evaluation with other places of data."""
+    task = SimpleNamespace(
+        data=dataclasses.replace(config.data, **places),
+        translator=SimpleNamespace(config=config.decoding),
+        evaluate=lambda *_: Outputs({"hypotheses": ["h"]}, {}, ""),
+        provenance=dict,
+    )
+    evaluate(TrainedModel(workdir, config, task, [3], "best", 3, False, {}, {}), split)
+    folder = (workdir / "eval/latest").readlink()
+    return str(folder), json.loads((workdir / "eval" / folder / "scores.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("split", "places", "folder"),
+    [
+        ("test", {"raw_dir": "other/craft/"}, "test-raw_dir=craft"),
+        ("validation", {"raw_dir": "craft"}, "validation-raw_dir=craft"),
+        ("test", {"test_file": "later.jsonl"}, "test-test_file=later.jsonl"),
+    ],
+)
+def test_other_data_have_a_folder_of_their_own(tmp_path, split, places, folder):
+    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    found, scores = scores_of(tmp_path, config, split, **places)
+    assert (found, scores["data"]) == (folder, places)
+
+
+@pytest.mark.parametrize(
+    ("split", "places"),
+    [
+        ("test", {"raw_dir": "./genia/"}),  # the same folder
+        ("test", {"data_dir": "elsewhere"}),
+        ("validation", {"test_file": "later.jsonl"}),  # which is not read
+    ],
+)
+def test_the_data_of_the_config_are_not_named(tmp_path, split, places):
+    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, raw_dir="genia"))
+    found, scores = scores_of(tmp_path, config, split, **places)
+    assert found == split
+    assert "data" not in scores

@@ -75,10 +75,34 @@ def name_of(model: TrainedModel, of: str) -> str:
             value = getattr(asked, field.name)
             if value != getattr(usual, field.name):
                 parts.append(f"{field.name}={value}")
+    parts += [f"{field}={_last_part(value)}" for field, value in _other_data(model, of).items()]
     if model.others:
         others = "\n".join(str(other.workdir.resolve()) for other in model.others)
         parts.append(f"ensemble-{hashlib.sha256(others.encode()).hexdigest()[:8]}")
     return "-".join(parts)
+
+
+def _other_data(model: TrainedModel, of: str) -> dict[str, str]:
+    """The places of data that are not those of the run's config, by field.
+
+    data.data_dir is left out: it keeps what can be made or downloaded again.
+    """
+    usual, asked = model.config.data, model.task.data
+    fields = ("raw_dir", "test_file") if of == "test" else ("raw_dir",)
+    pairs = {field: (getattr(usual, field, None), getattr(asked, field, None)) for field in fields}
+    return {
+        field: given
+        for field, (configured, given) in pairs.items()
+        if given and not (configured and _absolute(given) == _absolute(configured))
+    }
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _last_part(path: str) -> str:
+    return os.path.basename(_absolute(path))
 
 
 def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:
@@ -156,6 +180,7 @@ def _write(model: TrainedModel, of: str, outputs: Outputs, seconds: float) -> No
         "examples": count,
         "seconds": round(seconds, 1),
         **model.provenance(),
+        **({"data": data} if (data := _other_data(model, of)) else {}),
     }
     try:
         folder = write_outputs(model.workdir, name_of(model, of), outputs, scores)
