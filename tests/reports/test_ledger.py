@@ -12,10 +12,11 @@ from unittest.mock import Mock
 import pytest
 from scripts import run
 from small_configs import config_of
+from small_models import trained_model
 
 from configs import demo
 from transformer.reports import ledger, results_page
-from transformer.runs import history
+from transformer.runs import experiment, history
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN, PACKAGES, add_start
@@ -267,6 +268,35 @@ def test_only_other_seeds_are_put_together(tmp_path):
     assert [row[4] for row in table[2:6]] == ["41.00 ± 1.41", "10.00", "40.00", "40.00"]
     assert table[0][-1] == table[6][-1] == "BLEU, test_2017"
     assert [row[-1] for row in table[2:6]] == ["-", "10.00", "-", "-"]
+
+
+def test_every_setting_of_a_search_is_given_again(random_params, tmp_path):
+    """A search is made with the flags of its own record, and shown with them."""
+    settings = {"no_repeat_ngram": 3, "length_penalty": 0.3, "length_penalty_form": "power"}
+    sampling = {"beam_size": 1, "temperature": 0.5, "seed": 7}
+    for search in (settings, sampling):
+        model = trained_model(random_params, search=search)
+        recorded = result(seed=2, **model.task.provenance())
+        used = dataclasses.asdict(model.task.translator.config)
+        assert ledger.search_flags(recorded) == used
+        again = experiment.with_fields(
+            model.config, {f"decoding.{k}": v for k, v in ledger.search_flags(recorded).items()}
+        )
+        assert again.decoding == model.config.decoding
+        runs = {"a": result(seed=2), "b": recorded}
+        table = rows(results_page.results_page(saved(tmp_path / str(len(search)), **runs)))
+        assert [row[2] for row in table[2:4]] == ["1", "1"]
+        for name, value in search.items():
+            assert f"`--{name}={value}`" in table[3][0]
+            assert f" --{name}={value}" in results_page.commands("b", recorded)[-1]
+
+
+def test_a_search_that_leaves_out_what_the_config_asks_for():
+    recorded = result()
+    recorded["config"] = recorded["config"] | {"decoding.brackets": True}
+    assert ledger.search_flags(recorded)["brackets"] is False
+    assert "--brackets=False" in results_page.commands("a", recorded)[-1]
+    assert ledger.search_flags({"config": {}}) == {}  # a task without a search
 
 
 def test_where_files_lie_is_not_recorded():

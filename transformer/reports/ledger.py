@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.decoding.config import DecodingConfig
 from transformer.models.functional import num_params
 from transformer.runs import history, provenance
 from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
@@ -231,10 +232,22 @@ def checkpoint_flags(run: Run) -> dict[str, Any]:
 
 
 def search_flags(result: Result) -> dict[str, Any]:
-    """The flags of evaluate.py that choose how outputs are searched for."""
+    """The flags of evaluate.py that choose how outputs are searched for: see Seq2Seq.provenance."""
     if "beam_size" not in result:  # a task without a search
         return {}
-    return {"beam_size": result["beam_size"], "length_penalty": result["length_penalty"]["alpha"]}
+    penalty = result["length_penalty"]
+    recorded = {
+        **result,
+        "length_penalty": penalty["alpha"],
+        "length_penalty_form": penalty["name"],
+        "seed": result.get("search_seed", 0),
+    }
+    # What is not recorded was as by default, whatever the config of the run says.
+    return {
+        field.name: recorded.get(field.name, field.default)
+        for field in dataclasses.fields(DecodingConfig)
+        if field.name in recorded or field.default is not dataclasses.MISSING
+    }
 
 
 def saved_outputs(path: Path, result: Result, split: str) -> list[str]:

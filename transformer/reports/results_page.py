@@ -4,6 +4,7 @@ python -m transformer.reports.results_page
 """
 
 import collections
+import dataclasses
 import json
 import shlex
 import statistics
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.decoding.config import DecodingConfig
 from transformer.reports import ledger
 from transformer.reports.ledger import Result
 from transformer.reports.plots import label, write_curves
@@ -103,9 +105,19 @@ def _all_but_the_seed(result: Result) -> str:
 def _title(result: Result) -> str:
     titles = [_title_of_run(run) for run in ledger.runs(result)]
     ensemble = f"ensemble of {len(titles)} runs: " if len(titles) > 1 else ""
-    search = ledger.search_flags(result).items()
-    flags = [f"`--{k}={v}`" for k, v in search if v != result["config"][f"decoding.{k}"]]
+    flags = [f"`--{k}={v}`" for k, v in _changed_search(result).items()]
     return ", ".join([ensemble + " and ".join(_each_once(titles)), *flags])
+
+
+def _changed_search(result: Result) -> dict[str, Any]:
+    """The flags of the search that are not as in the config of the run."""
+    defaults = {field.name: field.default for field in dataclasses.fields(DecodingConfig)}
+    return {
+        name: value
+        for name, value in ledger.search_flags(result).items()
+        # Configs of earlier commits lack the newer fields.
+        if value != result["config"].get(f"decoding.{name}", defaults[name])
+    }
 
 
 def _title_of_run(run: Run) -> str:
@@ -199,7 +211,9 @@ def commands(name: str, result: Result) -> list[str]:
             lines.append(_command("evaluate", flags))
     first, *others = [workdirs[trained.index(run)] for run in runs]
     ensemble = {"ensemble": ",".join(others)} if others else {}
-    flags = ledger.checkpoint_flags(result) | ledger.search_flags(result)
+    search = ledger.search_flags(result)
+    shown = {name: search[name] for name in ("beam_size", "length_penalty") if name in search}
+    flags = ledger.checkpoint_flags(result) | shown | _changed_search(result)
     for split in [s for s in result["splits"] if s != "validation"] or ["validation"]:
         lines.append(_command("evaluate", {"workdir": first, **ensemble, "split": split, **flags}))
     return lines

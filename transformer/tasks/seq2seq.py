@@ -81,6 +81,8 @@ class Seq2Seq:
                 del settings[field.name]
         form, alpha = decoding.length_penalty_form, settings.pop("length_penalty")
         settings.pop("length_penalty_form", None)
+        if "seed" in settings:  # a result of the ledger has the seed of training by that name
+            settings["search_seed"] = settings.pop("seed")
         return {
             **settings,
             "length_penalty": {"name": form, "alpha": alpha},
