@@ -71,6 +71,11 @@ def test_a_combination_that_cannot_be_is_told_by_its_run():
     assert "d_model = 512 is not divisible" in str(bad.config)
 
 
+def test_a_name_may_have_200_bytes():
+    (run,) = runs(rows=[{"name": 198 * "n"}])
+    assert len(run.name) == 200
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
@@ -92,12 +97,19 @@ def test_a_combination_that_cannot_be_is_told_by_its_run():
         ({"rows": [{"name": "a/b"}]}, "cannot name a folder"),
         ({"rows": [{"model.cell": "gru"}]}, "the sweep sets model.cell, which .*base.py does not"),
         ({"evaluate": 3}, "evaluate is 3"),
+        ({3: []}, "s.py: get_sweep gives an unknown field 3; there are rows, grid"),
+        ({"rows": [{3: 4}]}, "s.py: 3 is no name of a field; give one such as 'model.d_ff'"),
+        ({"grid": {None: [4], "model.d_ff": [4]}}, "s.py: None is no name of a field"),
+        ({"zip": {("model.d_ff",): [4]}}, r"s.py: \('model.d_ff',\) is no name of a field"),
+        ({"rows": [{"config": 3}]}, "the sweep sets config to 3; give the name of a file"),
+        ({"grid": {"config": [3]}}, "the sweep sets config to 3; give the name of a file"),
+        ({"rows": [{"name": 199 * "n"}]}, "n{60}... has 201 bytes, more than 200; give its row"),
         ({"rows": [{"model.d_ff": None}]}, "sets model.d_ff to None, which no flag"),
     ],
 )
 def test_refused(plan, message):
     with pytest.raises(UserError, match=message):
-        runs(**plan)
+        runs_of(plan_of(plan, "s.py"), "configs/base.py", load, "base")
 
 
 def test_files(tmp_path):

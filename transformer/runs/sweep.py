@@ -15,6 +15,7 @@ from transformer.system.errors import UserError
 
 SEED = "training.seed"
 CONFIG = "config"  # an axis over config files
+LONGEST_NAME = 200  # in bytes; file systems take 255, and a log's name is longer than its run's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ def plan_of(given: Any, path: str) -> Plan:
     known = [field.name for field in dataclasses.fields(Plan)]
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
+            near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise UserError(f"{path}: get_sweep gives an unknown field {key!r}; {hint}")
     plan = Plan(**given)
@@ -102,6 +103,12 @@ def plan_of(given: Any, path: str) -> Plan:
         axes = getattr(plan, name)
         if not isinstance(axes, Mapping) or not all(_is_list(axis) for axis in axes.values()):
             raise UserError(f"{path}: {name} must be a dict from fields to lists of values")
+    for axis in (*plan.rows, plan.grid, plan.zip):
+        for field in axis:
+            if not isinstance(field, str):
+                raise UserError(
+                    f"{path}: {field!r:.60} is no name of a field; give one such as 'model.d_ff'"
+                )
     lengths = {field: len(values) for field, values in plan.zip.items()}
     if len(set(lengths.values())) > 1:
         raise UserError(f"{path}: the lists of zip have different lengths: {lengths}")
@@ -141,12 +148,15 @@ def runs_of(
     for parts in itertools.product(*axes):
         settings = _joined(parts)
         given = settings.pop("name", None)
+        file = settings.get(CONFIG, config_file)
+        if not isinstance(file, str):
+            raise UserError(f"the sweep sets {CONFIG} to {file!r:.60}; give the name of a file")
         rest = {field: value for part in parts[1:] for field, value in part.items()}
         named = _name(rest if given else settings, fields)
         row = "_".join(str(part) for part in (given, named) if part) or own
         if not re.fullmatch(r"[\w.=+-]+", row):
             raise UserError(f"the row {row!r} cannot name a folder; use letters, digits and _.=+-")
-        file = settings.pop(CONFIG, config_file)
+        settings.pop(CONFIG, None)
         sections = load(file)
         for field, value in settings.items():
             before = _set(sections, field, value, file)
@@ -161,6 +171,11 @@ def runs_of(
             except UserError as error:  # a grid may have combinations that cannot be
                 config = error
             run = Run(row, seed, file, settings, config)
+            if (size := len(run.name.encode())) > LONGEST_NAME:
+                raise UserError(
+                    f"the name of the run {run.name:.60}... has {size} bytes, more than "
+                    f"{LONGEST_NAME}; give its row a shorter `name`"
+                )
             if run.name in runs:
                 raise UserError(f"two runs have the name {run.name}; give their rows a `name` each")
             runs[run.name] = run
