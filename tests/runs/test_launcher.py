@@ -124,6 +124,23 @@ def test_results_and_exports(sweep):
     assert own.is_done(runs[0])
 
 
+def test_an_export_of_what_is_only_trained(sweep):
+    options = {"results": sweep.out / "results", "export": sweep.out / "models"}
+    own, runs = sweep(evaluate="none", **options)
+    assert own.launch(runs[:1]) == []
+    assert "--checkpoint" not in (sweep.out / "exported").read_text()
+    assert own.is_done(runs[0])
+
+
+def test_an_unexpected_error_is_that_of_one_run(sweep, capfd):
+    own, runs = sweep(evaluate="none")
+    (sweep.out / "a-0.train.log").mkdir()
+    assert own.launch(runs) == ["a-0"]
+    said = capfd.readouterr()
+    assert "failed   a-0: IsADirectoryError: " in said.err
+    assert "done     b-0; 2 of 2" in said.out
+
+
 def test_what_was_evaluated_is_exported(sweep):
     own, (run, _) = sweep(evaluate="--checkpoint average --split=test -average_last=2")
     assert own._tested(run) == ["--checkpoint=average", "-average_last=2"]

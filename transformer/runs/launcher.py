@@ -84,10 +84,12 @@ class Launcher:
                     name = futures[future].name
                     try:
                         said = future.result()
-                    except (Failed, UserError) as error:
+                    except Exception as error:  # whatever it is, the others are told of, too
                         if not self._stop.is_set():
                             failed.append(name)
-                            print(f"failed   {name}: {error}", file=sys.stderr, flush=True)
+                            is_known = isinstance(error, Failed | UserError)
+                            kind = "" if is_known else f"{type(error).__name__}: "
+                            print(f"failed   {name}: {kind}{error}", file=sys.stderr, flush=True)
                         continue
                     minutes = (time.monotonic() - start) / 60
                     print(
@@ -190,7 +192,8 @@ class Launcher:
 
     def _tested(self, run: Run) -> list[str]:
         """The flags for the checkpoint that was evaluated."""
-        if result := self._result(run):
+        result = self._result(run)
+        if result and result.exists():  # none, if nothing is evaluated
             tested = json.loads(result.read_text())
             chosen = [f"--checkpoint={tested['checkpoint']}"]
             if tested["checkpoint"] == "average":
