@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 from small_configs import MODEL, PAPER
@@ -110,6 +111,35 @@ def test_which_evaluation_counts_where_the_sweeps_own_is_not_known(sweep):
         "test-average-2 bleu": [7.0, 7.0],
         "test-step-500 bleu": [9.0, None],
     }
+
+
+def test_a_damaged_run_is_left_out_with_a_warning(sweep, capsys):
+    launcher, runs = sweep
+    (launcher.workdir(runs[0]) / "config.json").write_text("{")
+    head, lines = sweep_report.table(sweep_report.rows_of(*sweep))
+    found = dict(zip(head, lines[0], strict=True))
+    assert (found["row"], found["best bleu"]) == ("a", "24")
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: without a-0: ")
+    assert "config.json is damaged" in warning
+
+
+def test_numbers_that_are_none_are_left_out(sweep, tmp_path):
+    launcher, runs = sweep
+    for run, bleu, chrf in zip(
+        runs, (math.nan, 20.0, math.inf), (math.nan, math.nan, 1.0), strict=False
+    ):
+        scores = {"bleu": {"score": bleu}, "chrf": {"score": chrf}}
+        path = launcher.workdir(run) / "eval/test/scores.json"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(json.dumps(scores))
+        with (launcher.workdir(run) / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 10, "eval/validation/bleu": NaN}\n')
+    rows = sweep_report.rows_of(*sweep)
+    _, lines = sweep_report.table(rows, ["test bleu", "test chrf"])
+    assert [line[2:] for line in lines] == [["20", "nan"], ["inf", "1"], ["", ""]]
+    for metric in ("test bleu", "eval/validation/bleu"):
+        sweep_report.plot(rows, metric, tmp_path / "plot.png")
 
 
 def test_columns_that_are_asked_for(sweep):

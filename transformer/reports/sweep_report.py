@@ -1,8 +1,10 @@
 """What sweep.py shows of a sweep, at any time: a table, and a plot of a metric."""
 
 import io
+import math
 import re
 import statistics
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,12 +36,16 @@ class Row(NamedTuple):
 
 
 def rows_of(launcher: Launcher, runs: Sequence[Run]) -> list[Row]:
-    """The rows of a sweep as their work directories say."""
-    begun = [run for run in runs if (launcher.workdir(run) / "config.json").exists()]
-    found = [
-        _by_column(run_report.run_of(launcher.workdir(run)), launcher.evaluations(run))
-        for run in begun
-    ]
+    """The rows of a sweep as their work directories say; a damaged one is left out, and told."""
+    begun, found = [], []
+    for run in runs:
+        workdir = launcher.workdir(run)
+        if (workdir / "config.json").exists():
+            try:
+                found.append(_by_column(run_report.run_of(workdir), launcher.evaluations(run)))
+                begun.append(run)
+            except UserError as error:
+                print(f"warning: without {run.name}: {error}", file=sys.stderr)
     columns = run_report.columns(found) if found else {}
     columns.pop(SEED, None)
     rows = []
@@ -152,7 +158,8 @@ def _curve(axes: Any, row: Row, metric: str, number: int) -> None:
     by_step: dict[int, list[float]] = {}
     for run in row.runs:
         for step, value in run.curve(metric):
-            by_step.setdefault(step, []).append(value)
+            if math.isfinite(value):
+                by_step.setdefault(step, []).append(value)
     if not by_step:
         return
     steps = sorted(by_step)
@@ -173,7 +180,8 @@ def _parameters(run: run_report.Run) -> int | None:
 
 
 def _numbers(columns: Mapping[str, list[Any]], name: str) -> list[float]:
-    return [x for x in columns.get(name, []) if isinstance(x, int | float)]
+    values = [x for x in columns.get(name, []) if isinstance(x, int | float)]
+    return [x for x in values if math.isfinite(x)]
 
 
 def _cell(columns: Mapping[str, list[Any]], name: str) -> str:
@@ -184,7 +192,10 @@ def _cell(columns: Mapping[str, list[Any]], name: str) -> str:
         return shown(values[0])
     if any(isinstance(x, str | bool) for x in values):  # seeds that were begun with other fields
         return ", ".join(dict.fromkeys(map(shown, values)))
-    return f"{shown(float(statistics.mean(values)))} ± {statistics.stdev(values):.2g}"
+    finite = _numbers(columns, name)
+    if len(set(finite)) < 2:
+        return shown(finite[0] if finite else values[0])
+    return f"{shown(float(statistics.mean(finite)))} ± {statistics.stdev(finite):.2g}"
 
 
 def _check(metric: str, known: Sequence[str]) -> None:
