@@ -11,7 +11,7 @@ import time
 import pytest
 
 from configs import base
-from transformer.runs import launcher
+from transformer.runs import experiment, launcher
 from transformer.runs.launcher import Launcher, Options
 from transformer.runs.sweep import plan_of, runs_of
 from transformer.system.locks import lock_workdir
@@ -88,6 +88,18 @@ def test_a_run_that_is_to_be_evaluated_otherwise_is_not_done(sweep):
     assert sweep.calls() == ["train a-0 ", "train b-0 "]
     other, _ = sweep(evaluate="--split=validation")
     assert not other.is_done(runs[0])
+
+
+def test_a_run_stays_done_when_its_data_move(sweep):
+    own, runs = sweep(evaluate="none")
+    own.launch(runs[:1])
+
+    def with_fields(**values):
+        values = {name.replace("_", ".", 1): value for name, value in values.items()}
+        return runs[0]._replace(config=experiment.with_fields(runs[0].config, values))
+
+    assert own.is_done(with_fields(data_raw_dir="elsewhere", data_data_dir="there"))
+    assert not own.is_done(with_fields(training_steps=7))
 
 
 def test_the_mark_says_which_evaluations_are_the_sweeps_own(sweep):

@@ -5,6 +5,7 @@ WORKDIR/sweep.json, with the evaluations that were made for the sweep, and is no
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import queue
@@ -20,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer.runs import history
 from transformer.runs.provenance import ROOT
 from transformer.runs.sweep import Run
 from transformer.system.errors import UserError
@@ -125,9 +127,11 @@ class Launcher:
         return [*run.flags_with(self.options.flags), f"--workdir={self.workdir(run)}"]
 
     def _mark(self, run: Run) -> dict[str, Any]:
+        # The data may have moved since, and the devices may be others.
+        fields = json.dumps(history.recorded_fields(run.config), sort_keys=True)
         export = self._exported(run)
         return {
-            "config_sha256": run.config.sha256,
+            "config_sha256": hashlib.sha256(fields.encode()).hexdigest(),
             "evaluate": self.options.evaluate,
             "export": export and str(export),
         }
