@@ -4,8 +4,8 @@
     python sweep.py --config=configs/sweeps/parsing.py --config.data.raw_dir=genia --table=md
 
 Each run is scored on the validation trees, and the search finds trees alone. For the search without
-that rule: evaluate.py --workdir=runs/parsing/transformer-0 --split=validation --nobrackets. Not yet
-trained to the end: no score is known.
+that rule: evaluate.py --workdir=runs/parsing/transformer-0 --split=validation --checkpoint=average
+--nobrackets. Not yet trained to the end: no score is known.
 """
 
 from typing import Any
