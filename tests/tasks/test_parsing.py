@@ -138,3 +138,12 @@ def test_trees_are_for_this_task_alone(directory):
     write_toy(directory, train=97, validation=5)
     flags = [*toy_flags(), "--config.decoding.brackets=True", "--workdir=other"]
     assert_refused(run("train.py", *flags, cwd=directory), "decoding.brackets is for trees")
+
+
+@pytest.mark.slow
+def test_a_result_with_brackets_is_verified_with_them(directory):
+    """The config says nothing of them; without them the outputs would be no trees."""
+    own = ["--workdir=whole", "--split=validation", "--brackets", "--checkpoint=best"]
+    succeeded(run("evaluate.py", *own, "--record=results/a.json", cwd=directory))
+    verify = ["--workdir=whole", "--verify=results/a.json"]
+    assert b"scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
