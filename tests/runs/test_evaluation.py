@@ -48,8 +48,15 @@ def scores_of(workdir, config, split, **places):
         ("test", {"test_file": "later.jsonl"}, "test-test_file=later.jsonl"),
     ],
 )
-def test_other_data_have_a_folder_of_their_own(tmp_path, split, places, folder):
+def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, places, folder):
+    monkeypatch.chdir(tmp_path)
     config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    own = {"raw_dir": "genia", "test_file": "dev.jsonl"}
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **own))
+    # What the config names is not there, so that the data may have moved: the folder is the usual.
+    assert scores_of(tmp_path, config, split, **places)[0] == split
+    for name in own.values():
+        (tmp_path / name).touch()
     found, scores = scores_of(tmp_path, config, split, **places)
     assert (found, scores["data"]) == (folder, places)
 

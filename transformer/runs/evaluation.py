@@ -75,7 +75,11 @@ def name_of(model: TrainedModel, of: str) -> str:
             value = getattr(asked, field.name)
             if value != getattr(usual, field.name):
                 parts.append(f"{field.name}={value}")
-    parts += [f"{field}={_last_part(value)}" for field, value in _other_data(model, of).items()]
+    for field, given in _other_data(model, of).items():
+        configured = getattr(model.config.data, field)
+        # What is given where the config's is not there takes its place: data move.
+        if configured and os.path.exists(_absolute(configured)):
+            parts.append(f"{field}={_last_part(given)}")
     if model.others:
         others = "\n".join(str(other.workdir.resolve()) for other in model.others)
         parts.append(f"ensemble-{hashlib.sha256(others.encode()).hexdigest()[:8]}")
