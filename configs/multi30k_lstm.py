@@ -21,4 +21,5 @@ def get_config() -> ConfigDict:
     config.model.attention = "none"
     config.model.attend = "previous"
     config.model.layer_dropout = 0.3
+    config.model.memory_dropout = 0.0
     return config

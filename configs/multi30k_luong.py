@@ -20,4 +20,5 @@ def get_config() -> ConfigDict:
     config.model.readout_size = 256
     config.model.readout_bias = False
     config.model.share_embeddings = "none"
+    config.model.memory_dropout = 0.5
     return config

@@ -21,6 +21,7 @@ def get_config() -> ConfigDict:
     config.model.encoder = "reversed"
     config.model.initial_state = "copy"
     config.model.attention = "none"
+    config.model.attention_bias = False
     config.model.readout = "state"
     config.model.initialization = "sutskever"
     config.tokenizer.vocab_size = 80_000

@@ -51,9 +51,14 @@ BENTREVETT = dataclasses.replace(
 )
 NOTEBOOKS = {
     "lstm": dataclasses.replace(
-        BENTREVETT, cell="lstm", num_layers=2, attention="none", readout="state"
+        BENTREVETT,
+        cell="lstm",
+        num_layers=2,
+        attention="none",
+        attention_bias=False,
+        readout="state",
     ),
-    "cho": dataclasses.replace(BENTREVETT, attention="fixed"),
+    "cho": dataclasses.replace(BENTREVETT, attention="fixed", attention_bias=False),
     "additive": dataclasses.replace(BENTREVETT, encoder="bidirectional", initial_state="both"),
 }
 
@@ -383,12 +388,32 @@ def test_bfloat16_can_be_traced(name):
             r"attend is 'current', but model\.readout = 'tanh' does not see the context",
         ),
         ("sutskever", {"attention_window": 1}, r"attention_window is set, but there is no att"),
+        ("sutskever", {"attention_bias": True}, r"attention_bias is True, but there is no att"),
+        ("cho", {"attention_bias": True}, r"attention_bias is True, but there is no attention"),
+        ("sutskever", {"memory_dropout": 0.5}, r"memory_dropout is 0\.5, but nothing reads the"),
+        ("cho", {"memory_dropout": 0.5}, r"memory_dropout is 0\.5, but nothing reads the annot"),
+        ("bahdanau", {"layer_dropout": 0.2}, r"layer_dropout is 0\.2, but there is one layer"),
         ("bahdanau", {"share_embeddings": "all"}, r"share_embeddings is 'all', which needs a rea"),
     ],
 )
 def test_settings_that_cannot_be(name, changes, message):
     with pytest.raises(UserError, match=rf"^model\.{message}"):
         dataclasses.replace(VARIANTS[name][1], **changes)
+
+
+def test_dropout_of_annotations_without_attention_acts_on_their_mean(params_of):
+    config = dataclasses.replace(
+        PRESETS["bahdanau"],
+        attention="none",
+        attention_bias=False,
+        readout="state",
+        initial_state="mean",
+        memory_dropout=0.5,
+    )
+    bound = model_of(config).bind(params_of(config))
+    rngs = DropoutRngs(jax.random.key(3), jnp.arange(3))
+    dropped, whole = (bound.loss(BATCH, rngs, 0.0).loss for rngs in (rngs, None))
+    assert abs(dropped - whole) > 1e-3
 
 
 def test_one_table_for_two_vocabularies_is_refused():

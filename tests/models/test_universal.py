@@ -508,6 +508,9 @@ def test_flops_are_those_xla_counts(variant, monkeypatch):
         ({"transition": "x"}, r"model\.transition is 'x'"),
         ({"halting_threshold": 1.5}, r"model\.halting_threshold is 1\.5"),
         ({"random_start": -1}, r"model\.random_start is -1"),
+        ({"ponder_weight": 0.1}, r"model\.ponder_weight is 0\.1, but model\.halting is 'none' and"),
+        ({"halting_output": "accumulated"}, r"model\.halting_output is 'accumulated', but model"),
+        ({"halting_threshold": 0.9}, r"halting_threshold is 0\.9, but .*; leave it at 0\.99, or"),
     ],
 )
 def test_settings_that_cannot_be(changes, message):

@@ -132,6 +132,20 @@ class RNNConfig:
             "model.attention_window is set, but there is no attention to limit; set it to 0",
         )
         yield (
+            c.attention_bias and not self.attends,
+            "model.attention_bias is True, but there is no attention to add it to; set it to False",
+        )
+        yield (
+            c.memory_dropout > 0 and not self.attends and c.initial_state != "mean",
+            f"model.memory_dropout is {c.memory_dropout}, but nothing reads the annotations; set "
+            "it to 0.0, or choose an attention",
+        )
+        yield (
+            c.layer_dropout > 0 and c.num_layers == 1,
+            f"model.layer_dropout is {c.layer_dropout}, but there is one layer, and it acts "
+            "between layers; set it to 0.0, or model.num_layers to 2 or more",
+        )
+        yield (
             c.share_embeddings != "none" and self.output_size != c.embedding_size,
             f"model.share_embeddings is {c.share_embeddings!r}, which needs a readout of "
             f"model.embedding_size = {c.embedding_size}; it has {self.output_size}",

@@ -20,7 +20,10 @@ from transformer.models.halting import OUTPUTS, Halting, begin, halt
 from transformer.models.numerics import DropoutRngs, StepRngs, multiply, row_keys
 from transformer.models.positions import sinusoidal_encoding
 from transformer.models.separable import SeparableTransition
-from transformer.system.errors import check_choice, check_range, setting
+from transformer.system.errors import UserError, check_choice, check_range, setting
+
+# What halting alone reads, and its value in configs/universal_base.py.
+OF_HALTING = {"halting_output": "interpolated", "halting_threshold": 0.99, "ponder_weight": 0.01}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +53,12 @@ class UniversalConfig(LayerConfig):
         check_choice(self, "model", "halting_output", OUTPUTS)
         check_range(self, "model", "halting_threshold", 0, 1)
         check_choice(self, "model", "share_embeddings", SHARE_EMBEDDINGS)
+        for field, value in OF_HALTING.items():
+            if self.halting == "none" and getattr(self, field) != value:
+                raise UserError(
+                    f"model.{field} is {getattr(self, field)!r}, but model.halting is 'none' and "
+                    f"does not use it; leave it at {value!r}, or set model.halting to paper"
+                )
 
 
 class Carry(NamedTuple):
