@@ -17,9 +17,11 @@ def get_config() -> ConfigDict:
     config.data.dataset = "babi/en"
     config.data.source_language = "story"
     config.data.target_language = "answer"
-    # Longer stories, six in a thousand, are left out of training; answers to them count in tests.
-    config.data.max_source_length = 512
-    config.data.max_target_length = 8
+    # Longer stories are left out of training: 11 of the 18,020 of version 1.1, all of task qa3.
+    # With 512 it would be 116, of which qa3 has 110. Answers to long stories count in tests.
+    config.data.max_source_length = 1024
+    # Longer than any answer, so that a packed row has room for the answers to all its stories.
+    config.data.max_target_length = 16
     config.tokenizer.vocab_size = 256  # more than there are words
     config.training.tokens_per_update = 4096
     config.training.best_metric = "mean_error"

@@ -141,3 +141,8 @@ def test_version_1_1(tmp_path):
         "answer": b"s s",
         "task": b"qa19_path-finding",
     }
+    # A token of the config is a word. So many stories are longer than the config takes.
+    limit = babi.get_config().data.max_source_length - 1  # the last token is EOS
+    examples = builder.as_data_source("train")
+    too_long = [x["task"] for x in examples if len(x["story"].split()) > limit]
+    assert too_long == 11 * [b"qa3_three-supporting-facts"]
