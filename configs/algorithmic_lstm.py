@@ -19,6 +19,8 @@ def get_config() -> ConfigDict:
     config.model.hidden_size = 256
     config.model.num_layers = 1
     config.model.readout_size = 256
+    config.model.gate_biases = 1
+    config.model.embedding_dropout = 0.0
     config.model.layer_dropout = 0.0
     config.model.initialization = "glorot"
     config.optimizer.max_grad_norm = 5.0

@@ -16,13 +16,14 @@ def get_config() -> ConfigDict:
     config = rnn_sutskever.get_config()
     config.data.dataset = "wmt14_translate/de-en"
     config.data.target_language = "de"
-    config.model.gate_biases = 1
     config.model.attention = "general"
     config.model.attend = "current"
     config.model.input_feeding = True
     config.model.readout = "attentional"
     config.model.readout_size = 1000
     config.model.readout_bias = False
+    # Their code (lmthang/nmt.hybrid) drops parts of the input of each layer, the first among them.
+    config.model.embedding_dropout = 0.2
     config.model.layer_dropout = 0.2
     config.model.initialization = "luong"
     config.tokenizer.vocab_size = 50_000

@@ -175,11 +175,14 @@ def small_of_256_and_512(config):
     [
         (preset("bahdanau"), (30_000, 30_000), 80_413_000),
         (preset("sutskever"), (160_000, 80_000), 384_000_000),
+        # In millions: 3 x 50 for words; 4 x 8 and 12 + 3 x 8 for the cells, where the decoder's
+        # first sees three vectors; 1 for W_a; 2 for W_c. No biases.
+        (preset("luong"), (50_000, 50_000), 221_000_000),
         (small_of_256_and_512(NOTEBOOKS["lstm"]), (7853, 5893), 13_898_501),
         (small_of_256_and_512(NOTEBOOKS["cho"]), (7853, 5893), 14_219_781),
         (small_of_256_and_512(NOTEBOOKS["additive"]), (7853, 5893), 20_518_405),
     ],
-    ids=["bahdanau", "sutskever", *NOTEBOOKS],
+    ids=["bahdanau", "sutskever", "luong", *NOTEBOOKS],
 )
 def test_numbers_of_parameters(config, vocabularies, expected):
     """Those of the papers' sizes, and those that notebooks 1, 2 and 3 of bentrevett print."""
