@@ -4,7 +4,8 @@
 
 4 layers of 1,000 cells, the source reversed, global attention with the score "general", input
 feeding. For local-p, set --config.model.attention_window=10. Not yet trained here. Theirs is SGD
-at 1, halved each epoch after the eighth of 12; here the rate falls linearly.
+at 1, halved each epoch after the eighth of 12; here the rate falls linearly. They divide a batch's
+gradient by its sentences, we by its target tokens (docs/fidelity.md).
 """
 
 from ml_collections import ConfigDict
