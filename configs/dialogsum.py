@@ -32,7 +32,6 @@ def get_config() -> ConfigDict:
     config.model.d_model = 192
     config.model.d_ff = 768
     config.model.num_heads = 4
-    config.model.dropout = 0.1
     config.optimizer.schedule = "linear"
     config.optimizer.peak_learning_rate = 2e-3
     config.optimizer.warmup_steps = 400
