@@ -156,6 +156,24 @@ def test_bfloat16_stays_bfloat16(pixels):
         np.testing.assert_allclose(found, function(x, kernel, jnp.float32), atol=0.3)
 
 
+@pytest.mark.parametrize("channels", [(5, FEW + 3), (FEW + 3, 5)])
+@pytest.mark.parametrize("function", [convolve, convolve_doubled, convolve_and_halve])
+def test_kernels_gradients_are_float32(function, channels):
+    """Also where the model is in bfloat16: their sums are not rounded before Adam sees them."""
+    rng = np.random.default_rng(2)
+    shapes = (2, 6, 4, channels[0]), (3, 3, *channels)
+    x, kernel = (jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes)
+    kernel = kernel.astype(jnp.float32)
+
+    def gradient(dtype):
+        total = lambda kernel: function(x, kernel, jnp.dtype(dtype)).astype(jnp.float32).sum()  # noqa: E731
+        return jax.grad(total)(kernel)
+
+    found = gradient("bfloat16")
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, gradient("float32"), atol=2e-2)
+
+
 def test_all_but_the_parameters_is_extra_state():
     model, params, extra = conv()
     assert list(params) == ["kernel"]

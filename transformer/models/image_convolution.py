@@ -29,7 +29,7 @@ def convolve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Arra
     """Kernel: [size, size, I, O], of an odd size."""
     if kernel.shape[0] == 1:
         return multiply("BHWI,IO->BHWO", x_BHWI, kernel[0, 0], dtype).astype(dtype)
-    return _convolve(jnp.dtype(dtype), x_BHWI.astype(dtype), kernel.astype(dtype))
+    return _convolve(jnp.dtype(dtype), x_BHWI.astype(dtype), kernel)
 
 
 def _either(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -40,7 +40,7 @@ def _either(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) -> jax.Array
     """
     size, _, I, O = kernel.shape  # noqa: E741
     if O > FEW:
-        return _by_compiler(x_BHWI, kernel, dtype)
+        return _by_compiler(x_BHWI, kernel.astype(dtype))
     _, H, W, _ = x_BHWI.shape
     taps_IX = kernel.transpose(2, 0, 1, 3).reshape(I, -1)
     y = multiply("BHWX,XO->BHWO", x_BHWI, taps_IX, dtype)
@@ -53,10 +53,16 @@ def _either(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) -> jax.Array
     return sum(moved).astype(dtype)
 
 
-def _by_compiler(x, kernel, dtype, dimensions=("NHWC", "HWIO", "NHWC"), padding="SAME"):
-    precision = "highest" if dtype == jnp.float32 else None
+def _by_compiler(x, kernel, dimensions=("NHWC", "HWIO", "NHWC"), padding="SAME", sums=None):
+    """sums: their type; None, that of x."""
     return jax.lax.conv_general_dilated(
-        x, kernel, (1, 1), padding, dimension_numbers=dimensions, precision=precision
+        x,
+        kernel,
+        (1, 1),
+        padding,
+        dimension_numbers=dimensions,
+        precision="highest" if x.dtype == jnp.float32 else None,
+        preferred_element_type=sums,
     )
 
 
@@ -75,10 +81,12 @@ def _convolve_backward(dtype, kept, gradient_BHWO):
     padding = 2 * [2 * [kernel.shape[0] // 2]]
     if x_BHWI.shape[-1] <= gradient_BHWO.shape[-1]:
         dimensions = ("CHWN", "IHWO", "HWNC")
-        return x_gradient, _by_compiler(x_BHWI, gradient_BHWO, dtype, dimensions, padding)
-    dimensions = ("CHWN", "IHWO", "HWCN")
-    turned = _by_compiler(gradient_BHWO, x_BHWI, dtype, dimensions, padding)
-    return x_gradient, turned[::-1, ::-1]
+        found = _by_compiler(x_BHWI, gradient_BHWO, dimensions, padding, kernel.dtype)
+    else:
+        dimensions = ("CHWN", "IHWO", "HWCN")
+        turned = _by_compiler(gradient_BHWO, x_BHWI, dimensions, padding, kernel.dtype)
+        found = turned[::-1, ::-1]
+    return x_gradient, found
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)
