@@ -340,10 +340,11 @@ def test_an_ensemble(learned):
     jobs = [[*command, "--average_last=2", *job] for job in flags_of_a_job(2)]
     for process in run_together(jobs, learned.parent):
         succeeded(process)
-    texts = sorted(learned.glob("eval/test-average-2-at-240*/hypotheses.txt"))
-    assert [path.parent.name[21:30] for path in texts] == ["", "-ensemble"]
-    assert texts[0].read_bytes() == texts[1].read_bytes()
-    together = json.loads(texts[1].with_name("scores.json").read_text())
+    own = learned / "eval" / "test-average-2-at-240"
+    (both,) = own.parent.glob(f"{own.name}-ensemble-*")
+    first, second = ((x / "hypotheses.txt").read_bytes() for x in (own, both))
+    assert first == second
+    together = json.loads((both / "scores.json").read_text())
     other = {name: alone[name] for name in ("checkpoint_steps", "config_sha256")}
     assert together["ensemble_with"] == [{"workdir": "again", **other}]
     # Recorded and verified.
