@@ -88,30 +88,26 @@ def measure(case: Case) -> dict[str, int]:
 def measure_here(case: Case) -> dict[str, int]:
     config = config_of(case.model)
     prepare = prepare_search if case.form == "search" else prepare_training
-    compiled, start = prepare(config, config.tokenizer.vocab_size, case)
+    compiled, run = prepare(config, config.tokenizer.vocab_size, case)
     planned = compiled.memory_analysis().temp_size_in_bytes
     if planned > MOST:
         return {"planned": planned}
-    return {"planned": planned, "used": rise_of_memory(start())}
+    return {"planned": planned, "used": rise_of_memory(run)}
 
 
-Prepared = tuple[jax.stages.Compiled, Callable[[], Callable[[], Any]]]
+Prepared = tuple[jax.stages.Compiled, Callable[[], Any]]
 
 
 def prepare_training(config: Experiment, vocab_size: int, case: Case) -> Prepared:
-    """The program, and what makes its arguments and returns what runs it."""
+    """The program, and what runs it on arguments that are there already."""
     program = Program(config, sizes_of(config, vocab_size), jax.devices()[:1])
     batch = full_rows(1, case.length, TARGET, vocab_size)
     if case.form == "whole":
         attention.MAX_QUERIES = loss.MAX_POSITIONS = case.length + TARGET
     compiled = program.compile(batch)
-
-    def start() -> Callable[[], Any]:
-        on_device = jax.device_put(batch, split_rows(program.mesh, axis=1))
-        program.start()
-        return lambda: program.step(on_device)
-
-    return compiled, start
+    on_device = jax.device_put(batch, split_rows(program.mesh, axis=1))
+    program.start()
+    return compiled, lambda: program.step(on_device)
 
 
 def prepare_search(config: Experiment, vocab_size: int, case: Case) -> Prepared:
@@ -122,12 +118,8 @@ def prepare_search(config: Experiment, vocab_size: int, case: Case) -> Prepared:
     wishes = Wishes(jax.ShapeDtypeStruct((1,), np.int32))
     shapes = (model.abstract_params(), model.abstract_extra()), src, wishes
     compiled = search.lower(*shapes).compile()
-
-    def start() -> Callable[[], Any]:
-        arguments = jax.tree.map(lambda x: jnp.full(x.shape, TARGET, x.dtype), shapes)
-        return lambda: compiled(*arguments)
-
-    return compiled, start
+    arguments = jax.tree.map(lambda x: jnp.full(x.shape, TARGET, x.dtype), shapes)
+    return compiled, lambda: compiled(*arguments)
 
 
 def rise_of_memory(run: Callable[[], Any]) -> int:

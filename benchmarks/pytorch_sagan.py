@@ -133,13 +133,6 @@ class Discriminator(nn.Module):
         return self.output(x)[:, 0] + (self.classes(labels) * x).sum(dim=1)
 
 
-def train_vectors(network: nn.Module, mode: bool) -> None:
-    """Whether forward passes take iterations of spectral normalisation."""
-    for module in network.modules():
-        if parametrize.is_parametrized(module, "weight"):
-            module.parametrizations.weight.train(mode)
-
-
 def step_of(config: SAGANConfig, classes: int, rates: tuple[float, float], batch: tuple):
     """The networks, and one update of both: the discriminator, the generator, its average.
 
@@ -152,6 +145,12 @@ def step_of(config: SAGANConfig, classes: int, rates: tuple[float, float], batch
         torch.optim.Adam(network.parameters(), lr=rate, betas=(0.0, 0.9), fused=True)
         for network, rate in zip((generator, discriminator), rates, strict=True)
     ]
+    # Those of the generator, which are kept still while it makes images for the discriminator.
+    normalised = [
+        module.parametrizations
+        for module in generator.modules()
+        if parametrize.is_parametrized(module, "weight")
+    ]
     average = [p.detach().clone() for p in generator.parameters()]
     real, labels = batch
 
@@ -162,10 +161,12 @@ def step_of(config: SAGANConfig, classes: int, rates: tuple[float, float], batch
     def step() -> None:
         # 1. The discriminator; its vectors take an iteration with the real images alone.
         noise, chosen = drawn()
-        train_vectors(generator, False)
+        for part in normalised:
+            part.eval()
         with torch.no_grad():
             fake = generator(noise, chosen)
-        train_vectors(generator, True)
+        for part in normalised:
+            part.train()
         real_loss = relu(1 - discriminator(real, labels)).mean()
         discriminator.eval()
         loss = real_loss + relu(1 + discriminator(fake, chosen)).mean()

@@ -4,7 +4,7 @@
     python train.py --config=configs/dialogsum.py --workdir=runs/dialogsum
     python evaluate.py --workdir=runs/dialogsum --split=validation
 
-Sized for 90 minutes of two cores. Not yet trained here. The files are those of the data set's
+Meant for about 90 minutes of two cores. Not yet trained here. The files are those of the data set's
 authors (Chen et al. 2021), in this folder; --config.data.train_file=FILE names another place.
 The test file has three summaries of each dialogue:
 

@@ -4,7 +4,7 @@
         --config.data.train_file=dialogsum.train.jsonl \
         --config.data.validation_file=dialogsum.dev.jsonl
 
-Sized for 90 minutes of two cores. Not yet trained here.
+Meant for about 90 minutes of two cores. Not yet trained here.
 """
 
 from ml_collections import ConfigDict

@@ -48,8 +48,6 @@ def rouge(
     if not hypotheses:
         raise UserError("no summaries to score: check that the split is not empty")
     scorer = scorer_module.RougeScorer(KINDS, use_stemmer=stemmer)
-    if any(map(_has_no_rouge_words, references)):
-        print("warning: ROUGE has words of a-z and 0-9 alone, and no reference has one", flush=True)
 
     def lines(text: str) -> str:
         return "\n".join(sentences(text, line_break))
@@ -129,8 +127,10 @@ def lead(documents: Sequence[str], count: int, line_break: str) -> list[str]:
     return [joint.join(sentences(text, line_break)[:count]) for text in documents]
 
 
-def _has_no_rouge_words(references: Sequence[str]) -> bool:
-    return any(map(_words, references)) and not any(map(_ROUGE_WORD.search, references))
+def warn_of_other_scripts(references: Sequence[str]) -> None:
+    """Says so if ROUGE is 0 whatever the summaries are."""
+    if any(map(_words, references)) and not any(map(_ROUGE_WORD.search, references)):
+        print("warning: ROUGE has words of a-z and 0-9 alone, and no reference has one", flush=True)
 
 
 def _words(text: str) -> list[str]:

@@ -180,8 +180,8 @@ def _parameters(run: run_report.Run) -> int | None:
 
 
 def _numbers(columns: Mapping[str, list[Any]], name: str) -> list[float]:
-    values = [x for x in columns.get(name, []) if isinstance(x, int | float)]
-    return [x for x in values if math.isfinite(x)]
+    values = columns.get(name, [])
+    return [x for x in values if isinstance(x, int | float) and math.isfinite(x)]
 
 
 def _cell(columns: Mapping[str, list[Any]], name: str) -> str:

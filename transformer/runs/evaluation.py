@@ -12,6 +12,7 @@ from typing import Any
 
 from transformer.data.test_sets import TestSet
 from transformer.runs import experiment
+from transformer.runs.own_paths import absolute
 from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
@@ -78,8 +79,8 @@ def name_of(model: TrainedModel, of: str) -> str:
     for field, given in _other_data(model, of).items():
         configured = getattr(model.config.data, field)
         # What is given where the config's is not there takes its place: data move.
-        if configured and os.path.exists(_absolute(configured)):
-            parts.append(f"{field}={_last_part(given)}")
+        if configured and os.path.exists(absolute(configured)):
+            parts.append(f"{field}={os.path.basename(absolute(given))}")
     if model.others:
         others = "\n".join(str(other.workdir.resolve()) for other in model.others)
         parts.append(f"ensemble-{hashlib.sha256(others.encode()).hexdigest()[:8]}")
@@ -97,16 +98,8 @@ def _other_data(model: TrainedModel, of: str) -> dict[str, str]:
     return {
         field: given
         for field, (configured, given) in pairs.items()
-        if given and not (configured and _absolute(given) == _absolute(configured))
+        if given and not (configured and absolute(given) == absolute(configured))
     }
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
-
-
-def _last_part(path: str) -> str:
-    return os.path.basename(_absolute(path))
 
 
 def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:

@@ -66,8 +66,12 @@ def _paths(config: Experiment) -> dict[str, str]:
     }
 
 
+def absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def _line(path: str) -> str:
-    return json.dumps(os.path.abspath(os.path.expanduser(path)))
+    return json.dumps(absolute(path))
 
 
 def _known() -> set[str]:

@@ -21,7 +21,13 @@ from transformer.data.summaries import (
 )
 from transformer.data.token_files import TokenizedPairs
 from transformer.decoding.programs import Variables
-from transformer.evaluation.summary_scores import check_package, lead, rouge, statistics
+from transformer.evaluation.summary_scores import (
+    check_package,
+    lead,
+    rouge,
+    statistics,
+    warn_of_other_scripts,
+)
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
@@ -63,7 +69,9 @@ class Summarization(seq2seq.Seq2Seq):
             _refuse(too_long, pairs.report["total"], name, limit)
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
-        print(f"data     validation: {self._count_long([s for s, _ in source.pairs()])}")
+        pairs = list(source.pairs())
+        print(f"data     validation: {self._count_long([document for document, _ in pairs])}")
+        warn_of_other_scripts([summary for _, summary in pairs])
         return super().prepare(variables, source)
 
     def evaluate(self, params, extra, split, progress):
@@ -139,6 +147,8 @@ def text_scores(
 ) -> dict[str, dict[str, Any]]:
     """What texts alone tell: ROUGE with the stemmer and without, of a baseline, and statistics."""
     columns = references(data, split)
+    for column in columns:
+        warn_of_other_scripts(column)
     found = rouge(hypotheses, columns, data.line_break, stemmer=True)
     plain = rouge(hypotheses, columns, data.line_break, stemmer=False)
     found |= {f"{name}_unstemmed": score for name, score in plain.items()}
