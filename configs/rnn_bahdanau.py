@@ -53,8 +53,8 @@ def get_model() -> ConfigDict:
     model.attention_window = 0  # D of Luong's local-p; 0: global
     model.input_feeding = False  # the readout is an input of the next step
     # What the softmax layer sees. state; concat, of state, context and word; or readout_size
-    # units: tanh of the state, attentional (tanh of state and context), maxout of the state
-    # before, word and context.
+    # units: tanh of the state, attentional (tanh of state and context), deep (tanh of state,
+    # context and word), maxout of the state before, word and context.
     model.readout = "maxout"
     model.readout_size = 500  # units, if readout is none of state and concat
     model.readout_bias = True  # of the readout units

@@ -213,7 +213,7 @@ def luong(p, config, source, target):
 
 
 def conditional(p, config, source, target):
-    """The conditional GRU of dl4mt, as nmtpytorch has it: GRU, attention, GRU."""
+    """The conditional GRU of dl4mt: GRU, attention, GRU; readout of nmtpytorch, or "deep"."""
     d, E = p["decoder"], p["target_embedding_VE"]
     h, _, _ = both_ways(p, config, source)
     s = np.tanh(h.mean(axis=0) @ d["initial_XI"] + d["initial_bias_I"])
@@ -222,6 +222,8 @@ def conditional(p, config, source, target):
         (between,) = gru(d["cells"][0], E[word], (s,))
         alphas.append(align(p, config, between, h))
         (s,) = gru(d["cells"][1], alphas[-1] @ h, (between,))
-        t = np.tanh(s @ d["readout"]["state"] + d["readout_bias_O"])
-        logits.append(E @ t + p["output_bias_V"])
+        parts = {"state": s, "context": alphas[-1] @ h, "word": E[word]}
+        t = sum(parts[part] @ table for part, table in d["readout"].items())
+        t = np.tanh(t + d["readout_bias_O"])
+        logits.append(p.get("output_VR", E) @ t + p["output_bias_V"])
     return np.array(logits), np.array(alphas)

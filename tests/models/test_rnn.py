@@ -73,6 +73,12 @@ VARIANTS = {
     "luong concat": (rnn_papers.luong, luong(attention="additive")),
     "luong local-p": (rnn_papers.luong, luong(attention_window=2)),
     "luong without feeding": (rnn_papers.luong, luong(input_feeding=False)),
+    "conditional, deep": (
+        rnn_papers.conditional,
+        dataclasses.replace(
+            PRESETS["conditional"], readout="deep", readout_size=4, share_embeddings="none"
+        ),
+    ),
     "cho": (rnn_papers.cho, NOTEBOOKS["cho"]),
     "cho, deep": (
         rnn_papers.cho,

@@ -24,6 +24,7 @@ READOUTS = {
     "state": Readout(("state",), None),
     "concat": Readout(("state", "context", "word"), None),
     "tanh": Readout(("state",), jnp.tanh),
+    "deep": Readout(("state", "context", "word"), jnp.tanh),  # of dl4mt, Nematus and nmtpy
     "attentional": Readout(("state", "context"), jnp.tanh),  # Luong's h~
     # Bahdanau's t. Pairs of columns, in the paper 2j - 1 and 2j, here j and R + j: they lie better.
     "maxout": Readout(
@@ -125,7 +126,7 @@ class RNNConfig:
         yield (
             self.attends and c.attend == "current" and "context" not in READOUTS[c.readout].parts,
             f"model.attend is 'current', but model.readout = {c.readout!r} does not see the "
-            "context; choose concat, attentional or maxout",
+            "context; choose concat, deep, attentional or maxout",
         )
         yield (
             c.attention_window > 0 and not self.attends,
