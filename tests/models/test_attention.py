@@ -15,6 +15,7 @@ from transformer.models.attention import (
     MultiHeadAttention,
     attention,
     dot_product_attention,
+    seeing_something,
 )
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs
@@ -74,6 +75,15 @@ def test_a_query_with_nothing_to_attend_to_stays_finite():
     found, gradients = jax.value_and_grad(mean, argnums=(0, 1))(query, key)
     assert found == pytest.approx(3)
     assert all((g == 0).all() for g in gradients)
+
+
+def test_queries_of_padding_see_all_where_cudnn_would_make_nan():
+    segments = jnp.array([[1, 1, 2, 0, 0], [1, 0, 0, 0, 0]])
+    mask_BTS = Mask(segments, segments, jnp.arange(5)).dense()
+    found = seeing_something(mask_BTS)
+    real = segments > 0
+    np.testing.assert_array_equal(found[real], mask_BTS[real])
+    assert found[~real].all()
 
 
 def test_large_scores_do_not_overflow():

@@ -128,11 +128,20 @@ def _cudnn_attention(query_BHTK, memory, mask_BTS):
     # apart; segment ids it would ignore. With heads after length nothing is transposed.
     arrays = (x.swapaxes(1, 2) for x in (query_BHTK, *memory))
     mask_B1TS = jnp.broadcast_to(
-        mask_BTS[:, None],
+        seeing_something(mask_BTS)[:, None],
         (query_BHTK.shape[0], 1, query_BHTK.shape[2], memory.key_BHSK.shape[2]),
     )
     y_BTHU = jax.nn.dot_product_attention(*arrays, mask=mask_B1TS, implementation="cudnn")
     return y_BTHU.swapaxes(1, 2)
+
+
+def seeing_something(mask_BTS: jax.Array) -> jax.Array:
+    """The mask, but a query that sees no key, as padding, sees all.
+
+    Nobody reads its result. But cuDNN 9 makes NaN of the gradients of its whole sentence: a score
+    of -2^41 less a sum of such scores, both rounded, may be a large number to raise e to.
+    """
+    return mask_BTS | ~mask_BTS.any(axis=-1, keepdims=True)
 
 
 class MultiHeadAttention(nnx.Module):
