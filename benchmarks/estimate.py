@@ -103,18 +103,20 @@ def estimate(config: Experiment) -> dict[str, Any]:
 
     # 2. The program.
     start = time.monotonic()
-    if PROGRAM.value == "train":
-        lowered, passes = program.lower(batch), 3
-    elif PROGRAM.value == "validation":
-        nll_step = make_nll_step(program.model, mesh)
-        lowered, passes = nll_step.lower(*program.variables, batch), 1
-    else:
-        translator = Translator(program.model, None, config.decoding, mesh)
-        search = translator.programs.jitted(beam_size=config.decoding.beam_size, nbest=1)
-        sentences = SENTENCES.value * mesh.size
-        tokens = jax.ShapeDtypeStruct((sentences, LENGTH.value), jnp.int32)
-        limits = jax.ShapeDtypeStruct((sentences,), jnp.int32)
-        lowered, passes = search.lower(program.variables, tokens, Wishes(limits)), 0
+    # Newer Pallas asks the mesh which GPU it makes a kernel for.
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        if PROGRAM.value == "train":
+            lowered, passes = program.lower(batch), 3
+        elif PROGRAM.value == "validation":
+            nll_step = make_nll_step(program.model, mesh)
+            lowered, passes = nll_step.lower(*program.variables, batch), 1
+        else:
+            translator = Translator(program.model, None, config.decoding, mesh)
+            search = translator.programs.jitted(beam_size=config.decoding.beam_size, nbest=1)
+            sentences = SENTENCES.value * mesh.size
+            tokens = jax.ShapeDtypeStruct((sentences, LENGTH.value), jnp.int32)
+            limits = jax.ShapeDtypeStruct((sentences,), jnp.int32)
+            lowered, passes = search.lower(program.variables, tokens, Wishes(limits)), 0
     try:
         compiled = lowered.compile(compiler_options=compile_options(devices))
     except jax.errors.JaxRuntimeError as error:
