@@ -95,18 +95,20 @@ class FakeDevice:
 
 
 @pytest.mark.parametrize(
-    ("stats", "width", "expected"),
+    ("stats", "width", "beam_size", "expected"),
     [
-        (None, 16, 128),
-        (None, 4096, 1),
-        ({"bytes_limit": 4 * 16 * 1000}, 16, 512),  # 1,000 rows of 16 bytes fit
-        ({"bytes_limit": 4 * 16 * 1000}, 32, 256),
-        ({"bytes_limit": 10**15}, 16, 4096),
-        ({"bytes_limit": 4}, 16, 1),
+        (None, 16, 4, 128),
+        (None, 16, 100, 8),  # 800 caches, not 12,800
+        (None, 16, 1025, 1),
+        (None, 4096, 4, 1),
+        ({"bytes_limit": 4 * 16 * 1000}, 16, 4, 512),  # 1,000 rows of 16 bytes fit
+        ({"bytes_limit": 4 * 16 * 1000}, 32, 4, 256),
+        ({"bytes_limit": 10**15}, 16, 4, 4096),
+        ({"bytes_limit": 4}, 16, 4, 1),
     ],
 )
-def test_rows_follow_the_memory_of_an_accelerator(stats, width, expected):
-    assert most_rows(width, lambda width: width, FakeDevice(stats)) == expected
+def test_rows_follow_the_memory(stats, width, beam_size, expected):
+    assert most_rows(width, beam_size, lambda width: width, FakeDevice(stats)) == expected
 
 
 # --- Translations -------------------------------------------------------------------------

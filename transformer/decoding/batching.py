@@ -10,6 +10,8 @@ from transformer.system.hardware import memory_limit
 SHORTEST_WIDTH = 16
 # Source tokens that a CPU decodes at once, padding included. More were not faster.
 CPU_TOKENS = 2048
+# And hypotheses, each of which has a cache: a wide beam has fewer sentences beside it.
+CPU_HYPOTHESES = 1024
 MOST_ROWS = 4096
 
 
@@ -20,7 +22,9 @@ class Shape(NamedTuple):
     width: int
 
 
-def most_rows(width: int, bytes_of_row: Callable[[int], int], device: jax.Device) -> int:
+def most_rows(
+    width: int, beam_size: int, bytes_of_row: Callable[[int], int], device: jax.Device
+) -> int:
     """How many sentences of that width the device decodes at once, a power of 2.
 
     On an accelerator its memory says: a quarter of it is for the search.
@@ -28,7 +32,7 @@ def most_rows(width: int, bytes_of_row: Callable[[int], int], device: jax.Device
     """
     memory = memory_limit(device)
     if memory is None:
-        fit = CPU_TOKENS // width
+        fit = min(CPU_TOKENS // width, CPU_HYPOTHESES // beam_size)
     else:
         fit = min(memory // 4 // bytes_of_row(width), MOST_ROWS)
     return 1 << (max(1, fit).bit_length() - 1)

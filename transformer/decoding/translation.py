@@ -345,6 +345,6 @@ class Translator:
         device = self.mesh.local_devices[0]  # as large as those of other processes
         return batches(
             [len(sentence.source) for sentence in sentences],
-            lambda width: most_rows(width, bytes_of_row, device),
+            lambda width: most_rows(width, beam_size, bytes_of_row, device),
             self.mesh.size,
         )
