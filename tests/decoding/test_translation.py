@@ -162,6 +162,8 @@ def test_lengths(changes, longest, shortest):
         ({"length_penalty": -1.0}, "length_penalty is -1.0; it must be at least 0"),
         ({"max_extra_length": -1}, "max_extra_length is -1; it must be at least 0"),
         ({"max_extra_length": 0, "max_length_ratio": 0.5}, "room for EOS"),
+        ({"max_length_ratio": 1e30}, r"max_length_ratio is 1e\+30; it must be at least 0"),
+        ({"min_length": 2**40}, "min_length is 1099511627776; it must be at least 0 and below"),
         ({"length_penalty_form": "wu"}, "length_penalty_form is 'wu'"),
         ({"min_length": 9, "max_length": 8}, "min_length = 9 is more than decoding.max_length"),
         ({"beam_groups": 2}, "beam_size = 3 is not divisible by decoding.beam_groups = 2"),
@@ -262,6 +264,7 @@ def test_samples(translator_of):
     [
         ({}, {"nbest": 4}, "4 translations of each sentence are asked for, and decoding.beam_size"),
         ({}, {"nbest": 0}, "ask for at least 1"),
+        ({"temperature": 1.0}, {"nbest": 0}, "ask for at least 1"),
         ({"temperature": 1.0}, {"constraints": [["a"]]}, "constraints are for beam search"),
         ({"beam_groups": 3}, {"constraints": [["a"]]}, "decoding.beam_groups is 3"),
         ({}, {"prefixes": ["b" * 40]}, "the prefix of sentence 1 of 1 has"),

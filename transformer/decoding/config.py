@@ -32,9 +32,10 @@ class DecodingConfig:
 
     def __post_init__(self):
         check_range(self, "decoding", "beam_size beam_groups", 1, 1025)
-        check_range(self, "decoding", "length_penalty coverage_penalty max_length_ratio", 0)
-        check_range(self, "decoding", "min_length_ratio diversity temperature", 0)
-        check_range(self, "decoding", "max_extra_length max_length min_length", 0)
+        check_range(self, "decoding", "length_penalty coverage_penalty diversity temperature", 0)
+        # Lengths are int32.
+        check_range(self, "decoding", "max_length_ratio min_length_ratio", 0, 1025)
+        check_range(self, "decoding", "max_extra_length max_length min_length", 0, 2**30)
         check_range(self, "decoding", "no_repeat_ngram top_k", 0)
         check_range(self, "decoding", "seed", 0, 2**32 - 1)
         check_choice(self, "decoding", "length_penalty_form", LENGTH_PENALTIES)
