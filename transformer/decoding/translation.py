@@ -227,7 +227,7 @@ class Translator:
 
     def _check(self, nbest: int, constraints: Sequence[Sequence[str]] | None) -> None:
         c = self.config
-        if not 1 <= nbest <= c.beam_size and not c.temperature:
+        if nbest < 1 or (nbest > c.beam_size and not c.temperature):
             raise UserError(
                 f"{nbest} translations of each sentence are asked for, and decoding.beam_size is "
                 f"{c.beam_size}; ask for at least 1 and at most that many, or raise it"
