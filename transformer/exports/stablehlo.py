@@ -3,6 +3,8 @@
 docs/exporting.md has the ten lines that run them. They need none of our code.
 """
 
+import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +15,8 @@ import numpy as np
 from jax import export
 
 from transformer.data.vocabulary import BOS, EOS, PAD
-from transformer.decoding.translation import Wishes
+from transformer.decoding.translation import Translator
+from transformer.decoding.wishes import Wishes
 from transformer.exports.folder import optional_module
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
@@ -42,18 +45,21 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
     arrays = {name: np.asarray(x) for name, (_, x) in zip(names, leaves, strict=True)}
 
-    def translate(arrays, src_BS, *, beam_size):
+    def translate(arrays, src_BS, *, translator):
         variables = jax.tree.unflatten(structure, [arrays[name] for name in names])
         length_B = jnp.sum(src_BS != PAD, axis=1) - 1
         wishes = Wishes(decoding.longest_of(length_B), decoding.shortest_of(length_B))
+        beam_size = translator.config.beam_size
         found = translator.find(variables, src_BS, wishes, beam_size=beam_size, nbest=1)
         return found.tokens_BML[:, 0], found.scores_BM[:, 0]
 
     (batch,) = export.symbolic_shape("batch")
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
-    for name, beam_size in {"greedy": 1, "beam": decoding.beam_size}.items():
+    one = dataclasses.replace(decoding, beam_size=1, beam_groups=1, diversity=0.0)
+    greedy = Translator(model.task.model, model.task.tokenizers, one, translator.mesh)
+    for name, search in {"greedy": greedy, "beam": translator}.items():
         for width in widths:
-            jitted = jax.jit(lambda a, src_BS, M=beam_size: translate(a, src_BS, beam_size=M))
+            jitted = jax.jit(functools.partial(translate, translator=search))
             src_BS = jax.ShapeDtypeStruct((batch, width), jnp.int32)
             program = export.export(jitted, platforms=PLATFORMS)(abstract, src_BS)
             (folder / f"{name}-{width}.bin").write_bytes(program.serialize())
