@@ -259,7 +259,14 @@ def test_scores():
         run(["ab"], score=True)
     scored = Engine(Reverse(), Options(score=True), Memory(), "in")
     scored.run(pairs)
-    assert scored.summary() == "pairs: 2, tokens: 4, log-probability: -8.00, perplexity: 7.389"
+    expected = "pairs: 2, tokens: 4, log-probability: -8.00, perplexity: 7.389"
+    assert scored.summary() == expected
+    # After a kill, those of the first start are not known.
+    output = Memory()
+    Engine(Reverse(), Options(score=True), output, "in").run(["ij\tkl"])
+    continued = Engine(Reverse(), Options(score=True), output, "in")
+    continued.run(["ij\tkl", *pairs])
+    assert continued.summary() == f"after line 1 alone: {expected}"
 
 
 # --- A start after a kill -----------------------------------------------------------------

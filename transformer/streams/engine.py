@@ -59,6 +59,7 @@ class Engine:
         self.model, self.options, self.output, self.name = model, options, output, name
         self.progress = progress
         self.pairs, self.tokens, self.log_prob = 0, 0, 0.0  # that were scored
+        self._earlier = output.done.lines  # whose scores are not among these
         self._size = min(_LINES_AT_FIRST, LINES_AT_ONCE)
         self._check_options()
 
@@ -100,9 +101,10 @@ class Engine:
 
     def summary(self) -> str:
         """What was scored, for people."""
+        which = f"after line {self._earlier} alone: " if self._earlier else ""
         return (
-            f"pairs: {self.pairs}, tokens: {self.tokens}, log-probability: {self.log_prob:.2f}, "
-            f"perplexity: {perplexity(self.log_prob, self.tokens):.4g}"
+            f"{which}pairs: {self.pairs}, tokens: {self.tokens}, log-probability: "
+            f"{self.log_prob:.2f}, perplexity: {perplexity(self.log_prob, self.tokens):.4g}"
         )
 
     def _read_done(self, lines: Iterator[str | UserError | None]) -> Any:
