@@ -338,6 +338,14 @@ def test_a_file_is_continued_only_with_the_same_input_and_options(tmp_path):
     assert path.read_text() == "fe\n"
 
 
+def test_a_bad_line_is_the_same_under_another_name_of_the_input():
+    output, options = Memory(), Options(skip_bad_lines=True)
+    Engine(Reverse(), options, output, "in").run([UserError("in is not UTF-8"), "ab"])
+    lines = [UserError("./in is not UTF-8"), "ab", "cd"]
+    Engine(Reverse(), options, output, "./in").run(lines)
+    assert output.writes == ["\nba\n", "dc\n"]
+
+
 def test_a_note_that_cannot_be_read(tmp_path):
     stopped(tmp_path / "out")
     (tmp_path / ".out.unfinished").write_text("{")

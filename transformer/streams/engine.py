@@ -251,4 +251,6 @@ _END = object()
 
 
 def _update(content: Any, line: str | UserError) -> None:
-    content.update(f"{line}\n".encode(errors="surrogatepass"))
+    # What is no text counts as a byte that is none; its message names the input as it was given.
+    text = b"\xff" if isinstance(line, UserError) else line.encode(errors="surrogatepass")
+    content.update(text + b"\n")
