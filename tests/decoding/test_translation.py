@@ -241,6 +241,10 @@ def test_prefixes_constraints_and_minimum(translator_of):
             assert x.text.startswith(prefix)
             assert all(phrase in x.text for phrase in phrases)
             assert len(x.tokens) >= 4
+    # There is room for a phrase, if not for its parts beside it.
+    tight, variables = translator_of(max_extra_length=0, max_length_ratio=1.25)
+    [[x]] = tight.search(variables, ["b" * 3], constraints=[["abb", "ab", "abb"]])
+    assert x.text == "abb"
     # Those of whom nothing is asked are translated as without the others.
     alone = translator.search(variables, ["ca"], nbest=2, prefixes=["c"])
     assert [x.tokens for x in alone[0]] == [x.tokens for x in found[3]]

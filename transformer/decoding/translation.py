@@ -276,11 +276,11 @@ class Translator:
         ]
         begins = target.encode_batch(list(prefixes or [""] * len(sources)), num_threads=-1)
         phrases = [
-            list(dict.fromkeys(map(tuple, target.encode_batch(list(texts), num_threads=1))))
+            _longest_phrases(target.encode_batch(list(texts), num_threads=1))
             for texts in constraints or [()] * len(sources)
         ]
         return [
-            Sentence(source, begin, list(filter(None, wanted)), len(text.split()))
+            Sentence(source, begin, wanted, len(text.split()))
             for source, begin, wanted, text in zip(sources, begins, phrases, sentences, strict=True)
         ]
 
@@ -348,3 +348,14 @@ class Translator:
             lambda width: most_rows(width, beam_size, bytes_of_row, device),
             self.mesh.size,
         )
+
+
+def _longest_phrases(phrases: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Those that are not part of another one, and each once."""
+    different = dict.fromkeys(map(tuple, phrases))
+
+    def is_part(phrase, other):
+        n = len(phrase)
+        return any(other[i : i + n] == phrase for i in range(len(other) - n + 1))
+
+    return [x for x in different if x and not any(is_part(x, y) for y in different if y != x)]
