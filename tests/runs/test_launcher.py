@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from transformer.runs.launcher import Launcher, Options
 from transformer.runs.sweep import plan_of, runs_of
 from transformer.system.locks import lock_workdir
 
-# Notes that it was called; "trains" for as long as a file says, and hears SIGTERM.
+# Notes that it was called; works for as long as a file says, and hears SIGTERM.
 SCRIPT = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -31,7 +32,7 @@ with (workdir.parent / "calls").open("a") as file:
     file.write(f"{name} {workdir.name} {place}\\n")
 if name == "train" and (workdir.parent / "fail").exists() and workdir.name.startswith("b"):
     sys.exit("it broke")
-while name == "train" and (workdir.parent / "slow").exists():
+while (workdir.parent / f"slow-{name}").exists():
     if stopped:
         sys.exit(75)
     time.sleep(0.01)
@@ -173,7 +174,7 @@ def wait_for(path):
 
 
 def test_a_signal_goes_on_to_the_runs(sweep, capfd):
-    (sweep.out / "slow").touch()
+    (sweep.out / "slow-train").touch()
     own, runs = sweep()
 
     def stop():
@@ -188,7 +189,7 @@ def test_a_signal_goes_on_to_the_runs(sweep, capfd):
     assert stopped.value.code == 75
     assert sweep.calls() == ["train a-0 "]
     assert capfd.readouterr().err.endswith("stopped; the same command goes on\n")
-    (sweep.out / "slow").unlink()
+    (sweep.out / "slow-train").unlink()
     assert sweep()[0].launch(runs) == []
 
 
@@ -208,3 +209,21 @@ with lock_workdir(Path({str(workdir)!r})):
     assert "waiting  a-0" in capfd.readouterr().err
     with lock_workdir(workdir):
         assert own.is_done(runs[0])
+
+
+def test_two_starts_at_once_evaluate_a_run_once(sweep, capfd):
+    (sweep.out / "slow-evaluate").touch()
+    own, runs = sweep()
+    first = threading.Thread(target=own._complete, args=runs[:1])
+    first.start()
+    while "evaluate a-0 " not in (sweep.calls() if (sweep.out / "calls").exists() else []):
+        time.sleep(0.01)
+    threading.Timer(1.5, (sweep.out / "slow-evaluate").unlink).start()
+    assert sweep()[0].launch(runs[:1]) == []
+    first.join()
+    assert sweep.calls() == ["train a-0 ", "evaluate a-0 "]
+    said = capfd.readouterr()
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
+    assert said.err == f"waiting  a-0: {holder} works on it\n"
+    assert said.out.startswith("is done  a-0; 1 of 1")
+    assert not list(sweep.out.glob("*.lock"))

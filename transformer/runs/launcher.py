@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from transformer.runs.provenance import ROOT
 from transformer.runs.sweep import Run
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
-from transformer.system.locks import lock_file
+from transformer.system.locks import InUse, lock_file
 from transformer.system.startup import STOPPED, stop_signals
 
 DONE = "sweep.json"
@@ -155,30 +155,33 @@ class Launcher:
             raise run.config
         if self.is_done(run):
             return "is done"
-        options, place = self.options, self._places.get()
+        place = self._places.get()
         try:
-            self._wait_for_earlier_start(run)
-            asked, result = self._evaluate, self._result(run)
-            workdir = f"--workdir={self.workdir(run)}"
-            evaluations = self.evaluations(run)
-            if not (result and result.exists()):
-                self._call(run, place, "train", *self.training_flags(run))
-                if options.evaluate != "none":
-                    record = [f"--record={result}"] if result else []
-                    before = self._scores(run)
-                    self._call(run, place, "evaluate", workdir, *asked, *record)
-                    evaluations = self._new_evaluations(run, before)
-            exported = self._exported(run)
-            if exported and not exported.exists():
-                self._call(
-                    run, place, "evaluate", workdir, *self._tested(run), f"--export={exported}"
-                )
-            if self.workdir(run).exists():
-                mark = self._mark(run) | {"evaluations": evaluations}
-                write_json(self.workdir(run) / DONE, mark)
+            with self._alone(run):
+                if self.is_done(run):  # by another start of the sweep
+                    return "is done"
+                self._train_and_evaluate(run, place)
         finally:
             self._places.put(place)
         return "done"
+
+    def _train_and_evaluate(self, run: Run, place: dict[str, str]) -> None:
+        asked, result = self._evaluate, self._result(run)
+        workdir = f"--workdir={self.workdir(run)}"
+        evaluations = self.evaluations(run)
+        if not (result and result.exists()):
+            self._call(run, place, "train", *self.training_flags(run))
+            if self.options.evaluate != "none":
+                record = [f"--record={result}"] if result else []
+                before = self._scores(run)
+                self._call(run, place, "evaluate", workdir, *asked, *record)
+                evaluations = self._new_evaluations(run, before)
+        exported = self._exported(run)
+        if exported and not exported.exists():
+            self._call(run, place, "evaluate", workdir, *self._tested(run), f"--export={exported}")
+        if self.workdir(run).exists():
+            mark = self._mark(run) | {"evaluations": evaluations}
+            write_json(self.workdir(run) / DONE, mark)
 
     def _scores(self, run: Run) -> dict[Path, tuple[int, int]]:
         """Every scores.json below WORKDIR/eval, with what changes when it is written again."""
@@ -209,25 +212,37 @@ class Launcher:
                 chosen.append(flag if match[2] else f"{flag}={following}")
         return chosen
 
-    def _wait_for_earlier_start(self, run: Run) -> None:
-        """Until no process trains there, such as one that outlived a sweep which was killed."""
-        lock = self.workdir(run) / "lock"
+    @contextlib.contextmanager
+    def _alone(self, run: Run) -> Iterator[None]:
+        """Holds OUT/<run>.lock, so that another start of the sweep waits for the whole run.
+
+        Waits, too, for a training that outlived a sweep which was killed.
+        """
+        own, training = self.options.out / f"{run.name}.lock", self.workdir(run) / "lock"
+        own.parent.mkdir(parents=True, exist_ok=True)
         is_told = False
-        while lock.exists() and not self._stop.is_set():
-            try:
-                with lock_file(lock, wait=False):
-                    return
-            except UserError as error:
-                if not is_told:
-                    print(f"waiting  {run.name}: {error}", file=sys.stderr, flush=True)
-                is_told = True
-                self._stop.wait(1.0)
+        with contextlib.ExitStack() as stack:
+            while not self._stop.is_set():
+                try:
+                    with contextlib.ExitStack() as attempt:
+                        attempt.enter_context(lock_file(own, wait=False))
+                        if training.exists():
+                            with lock_file(training, wait=False):
+                                pass
+                        stack.push(attempt.pop_all())
+                        break
+                except InUse as error:
+                    if not is_told:
+                        said = f"waiting  {run.name}: {error.holder} works on it"
+                        print(said, file=sys.stderr, flush=True)
+                    is_told = True
+                    self._stop.wait(1.0)
+            yield
 
     def _call(self, run: Run, place: dict[str, str], script: str, *flags: str) -> None:
         """Runs a script of ours; what it prints goes to <run>.<script>.log."""
         log = self.options.out / f"{run.name}.{script}.log"
         command = [sys.executable, str(ROOT / f"{script}.py"), *flags]
-        log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as stream:
             if self._stop.is_set():
                 raise Failed("stopped")

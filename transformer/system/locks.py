@@ -19,9 +19,19 @@ BEAT = 5.0  # seconds between two signs of life
 STALE = 4 * BEAT  # a holder that gives none for so long is dead
 
 
+class InUse(UserError):
+    """Another live process holds a lock; `holder` names it."""
+
+    def __init__(self, path: Path, holder: str):
+        super().__init__(
+            f"{path.parent} is in use by {holder}; wait for it, stop it, or give another --workdir"
+        )
+        self.holder = holder
+
+
 @contextlib.contextmanager
 def lock_workdir(workdir: Path) -> Iterator[None]:
-    """Holds WORKDIR/lock; raises UserError if another process does.
+    """Holds WORKDIR/lock; raises InUse if another process does.
 
     Makes the directory if need be, and removes it if it stays empty.
     """
@@ -48,7 +58,7 @@ def _remove_if_empty(directory: Path) -> None:
 def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
     """Holds a lock: the file `path`, which names its holder and is removed at the end.
 
-    While another live process holds it, this waits, or raises UserError. The lock of a dead
+    While another live process holds it, this waits, or raises InUse. The lock of a dead
     process is taken over: at once if it was on this host, else after watching it.
 
     On one host flock decides; it ends with the process. It may not reach other hosts, or be
@@ -123,7 +133,7 @@ def _flock(file: FileIO, path: Path, wait: bool) -> bool:
     except BlockingIOError:
         if not wait:
             time.sleep(0.1)  # whoever has just locked it writes its name
-            raise _refusal(path, _holder(file.read())[1]) from None
+            raise InUse(path, _holder(file.read())[1]) from None
         logging.info("waiting for the process that holds %s", path)
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError:
@@ -134,7 +144,7 @@ def _flock(file: FileIO, path: Path, wait: bool) -> bool:
 def _watch(path: Path, wait: bool) -> None:
     """Waits until a holder on another host has released the lock or is dead.
 
-    Raises UserError if it gives a sign of life and we are not to wait for it.
+    Raises InUse if it gives a sign of life and we are not to wait for it.
     """
     last_sign, since = None, 0.0
     while True:
@@ -149,7 +159,7 @@ def _watch(path: Path, wait: bool) -> None:
         if last_sign is None:
             logging.warning("%s is held by %s; is it alive? waiting %g s", path, name, patience)
         elif sign != last_sign and not wait:
-            raise _refusal(path, name)
+            raise InUse(path, name)
         if sign != last_sign:
             last_sign, since = sign, time.monotonic()
         if time.monotonic() - since > patience:
@@ -171,12 +181,6 @@ def _holder(content: bytes) -> tuple[str, str]:
         return holder["boot"], f"process {holder['pid']} on {holder['host']}"
     except (ValueError, TypeError, KeyError):
         return "", "another process"
-
-
-def _refusal(path: Path, name: str) -> UserError:
-    return UserError(
-        f"{path.parent} is in use by {name}; wait for it, stop it, or give another --workdir"
-    )
 
 
 def _boot_id() -> str:
