@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import fnmatch
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -83,7 +84,8 @@ def main() -> None:
         for run in wanted:
             print(shlex.join(["python", "train.py", *launcher.training_flags(run)]))
     elif SLURM.value or JOBSET.value:
-        names, files = [run.name for run in wanted], (SLURM.value, JOBSET.value)
+        names = [run.name for run in wanted]
+        files = [file and os.path.expanduser(file) for file in (SLURM.value, JOBSET.value)]
         job_arrays.write(name, str(options.out), names, sys.argv, TOGETHER.value, *files)
     elif TABLE.value or PLOT.value:
         show(launcher, wanted)

@@ -39,9 +39,10 @@ def test_commands_and_jobs_are_written(directory):
     assert first.startswith(f"python train.py --config=toy.py {FIELDS[-1]} ")  # rows come later
     own = "--config.training.seed=0 --config.model.num_heads=1"
     assert first.endswith(f" {own} --workdir=runs/toy/num_heads=1-0")
-    own = ["--config=toy.py", "--out=o", "--slurm=a.sh", "--jobset=a.yaml", "--only=*-1"]
-    succeeded(run("sweep.py", *own, cwd=directory))
-    script = (directory / "a.sh").read_text()
+    own = ["--config=toy.py", "--out=o", "--slurm=an a.sh", "--jobset=a.yaml", "--only=*-1"]
+    said = succeeded(run("sweep.py", *own, cwd=directory))
+    assert "sbatch 'an a.sh'" in said.out.decode()
+    script = (directory / "an a.sh").read_text()
     assert "--array=0-1%2\n" in script
     assert "sweep.py --config=toy.py --out=o --only=" in script
     job = yaml.safe_load((directory / "a.yaml").read_text())

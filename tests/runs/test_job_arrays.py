@@ -1,19 +1,24 @@
 """A sweep as a job of a cluster."""
 
+import shlex
 import subprocess
 
 import yaml
 
 from transformer.runs.job_arrays import jobset, slurm
 
-COMMAND = ["python", "sweep.py", "--config=s.py", "--evaluate=--split=test --checkpoint=best"]
+UNFRIENDLY = """--config.data.train_source=it's "a" $HOME $(id) $$ `id` {x} %a\\.en"""
+COMMAND = ["python", "sweep.py", "--config=s.py", "--evaluate=--split=test", UNFRIENDLY]
 
 
 def test_slurm(tmp_path):
     """Each task calls for its own run; a stand-in for srun prints what it is told."""
-    text = slurm("table3", "runs/s", ["a-0", "b=1_c-0"], COMMAND, 8)
+    text = slurm("it's $HOME", "runs/s 50%", ["a-0", "b=1_c-0"], COMMAND, 8)
     assert "--array=0-1%8\n" in text
-    assert "mkdir -p runs/s\n" in text
+    assert "mkdir -p 'runs/s 50%'\n" in text
+    options = [word for line in text.splitlines() if "SBATCH" in line for word in shlex.split(line)]
+    assert "--job-name=it's $HOME" in options
+    assert "--output=runs/s 50%%/slurm-%a.log" in options  # a % of its own is %%
     (tmp_path / "srun").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\nexit $CODE\n')
     (tmp_path / "scontrol").write_text('#!/bin/bash\necho "$@" > requeued\n')
     for name in ("srun", "scontrol"):
@@ -51,9 +56,11 @@ def test_jobset(tmp_path):
     (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "python").chmod(0o755)
     done = subprocess.run(
-        [*container["command"], *container["args"]],
+        # As Kubernetes does, which would also replace $(id).
+        [*container["command"], container["args"][0].replace("$$", "$")],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "JOB_COMPLETION_INDEX": "1"},
         capture_output=True,
         text=True,
     )
     assert done.stdout.splitlines() == [*COMMAND[1:], "--only=b=1_c-0"]
+    assert "$$(id) $$$$ " in container["args"][0]

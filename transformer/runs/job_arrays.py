@@ -16,7 +16,7 @@ _SLURM = """\
 # folders, and without that of the logs the tasks fail at once: mkdir -p {folder}
 #SBATCH --job-name={name} --array=0-{last}%{together}
 #SBATCH --ntasks=1 --gpus-per-task=1 --cpus-per-task=8 --time=24:00:00
-#SBATCH --signal=TERM@120 --requeue --open-mode=append --output={out}/slurm-%a.log
+#SBATCH --signal=TERM@120 --requeue --open-mode=append --output={log}
 runs=({runs})
 srun {command} --only="${{runs[$SLURM_ARRAY_TASK_ID]}}" || {{
   code=$?
@@ -35,7 +35,7 @@ def slurm(name: str, out: str, runs: Sequence[str], command: Sequence[str], toge
         name=shlex.quote(name),
         last=len(runs) - 1,
         together=together,
-        out=out,
+        log=shlex.quote(f"{out.replace('%', '%%')}/slurm-%a.log"),
         folder=shlex.quote(out),
         runs="\n  ".join(["", *map(shlex.quote, runs)]) + "\n",
         command=shlex.join(command),
@@ -48,7 +48,8 @@ def jobset(name: str, runs: Sequence[str], command: Sequence[str], together: int
     Image, resources and the claim of the shared disk are the user's to fill in.
     """
     script = f'set -- {shlex.join(runs)}; shift "$JOB_COMPLETION_INDEX"; '
-    script += f'exec {shlex.join(command)} --only="$1"'
+    # Kubernetes replaces $(NAME), and makes $ of $$.
+    script += f'exec {shlex.join(command).replace("$", "$$")} --only="$1"'
     container = {
         "name": "run",
         "image": "REGISTRY/transformer",
@@ -100,8 +101,9 @@ def write(
     together = together or len(runs)
     if slurm_file:
         write_named(Path(slurm_file), slurm(name, out, runs, command, together))
-        start = f"mkdir -p {shlex.quote(out)} && sbatch {slurm_file}"
+        start = f"mkdir -p {shlex.quote(out)} && sbatch {shlex.quote(slurm_file)}"
         print(f"written  {slurm_file}: {len(runs)} tasks; {start}")
     if jobset_file:
         write_named(Path(jobset_file), jobset(name, runs, command, together))
-        print(f"written  {jobset_file}: {len(runs)} pods; kubectl apply -f {jobset_file}")
+        start = f"kubectl apply -f {shlex.quote(jobset_file)}"
+        print(f"written  {jobset_file}: {len(runs)} pods; {start}")
