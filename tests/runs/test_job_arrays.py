@@ -1,5 +1,6 @@
 """A sweep as a job of a cluster."""
 
+import re
 import shlex
 import subprocess
 
@@ -64,3 +65,11 @@ def test_jobset(tmp_path):
     )
     assert done.stdout.splitlines() == [*COMMAND[1:], "--only=b=1_c-0"]
     assert "$$(id) $$$$ " in container["args"][0]
+
+
+def test_names_that_kubernetes_takes():
+    """A letter first, and room for what the names of pods add (RFC 1035: 63 in all)."""
+    given = ["3", "-a-", "_", "a.b", "a b", "é", "文", "x" * 41, "x" * 200, "a" * 30 + "-" * 30]
+    found = [yaml.safe_load(jobset(name, ["a-0"], [], 1))["metadata"]["name"] for name in given]
+    assert all(re.fullmatch("[a-z]([a-z0-9-]{0,43}[a-z0-9])?", name) for name in found), found
+    assert len(set(found)) == len(given)

@@ -1,5 +1,6 @@
 """A sweep as a job of a cluster: one task a run, each of which calls sweep.py for its own run."""
 
+import hashlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -78,10 +79,21 @@ def jobset(name: str, runs: Sequence[str], command: Sequence[str], together: int
     content = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": "".join(c if c.isalnum() else "-" for c in name.lower())},
+        "metadata": {"name": _label(name)},
         "spec": {"replicatedJobs": [replicated]},
     }
     return yaml.safe_dump(content, sort_keys=False, width=100)
+
+
+def _label(name: str) -> str:
+    """A name that Kubernetes takes; one that loses more than capitals and _ gets a hash."""
+    label = name.lower().replace("_", "-")
+    # A pod's name, of at most 63 characters, goes on with such as -run-0-99999-abcde.
+    if re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", label):
+        return label
+    kept = re.sub("[^a-z0-9]+", "-", label).strip("-")
+    kept = kept if kept[:1].isalpha() else f"sweep-{kept}"
+    return f"{kept[:31].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def write(
