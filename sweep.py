@@ -55,6 +55,8 @@ def main() -> None:
         raise UserError("--config is missing; give a sweep file, such as configs/sweeps/table3.py")
     if GPUS.value and TOGETHER.value:
         raise UserError("--gpus and --together are both given; there is one run on each of --gpus")
+    if (SLURM.value or JOBSET.value) and (TABLE.value or PLOT.value):
+        raise UserError("--table and --plot train nothing; leave them out with --slurm or --jobset")
     file = config_flags.get_config_filename(flags.FLAGS["config"])
     given = dict(config_flags.get_override_values(flags.FLAGS["config"]))
     if sweep.SEED in given:
