@@ -114,7 +114,8 @@ def show(launcher: Launcher, runs: list[sweep.Run]) -> None:
         print(f"written  {PLOT.value}")
     if TABLE.value or not PLOT.value:
         columns = [] if PLOT.value else METRIC.value
-        print(tables.formatted(*sweep_report.table(rows, columns), TABLE.value or "text"), end="")
+        form = TABLE.value or "text"
+        print(tables.formatted(*sweep_report.table(rows, columns, form), form), end="")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ def main() -> None:
         rows = sweep_report.rows_of(launcher, sweep.runs_in(SMALL))
         known = {column for row in rows for column in row.columns}
         columns = [column for column in OURS if column in known]
-        own, found = sweep_report.table(rows, columns) if columns else (["row", "done"], [])
+        own, found = ["row", "done"], []
+        if columns:
+            own, found = sweep_report.table(rows, columns, FORMAT.value)
         head += [f"small: {name}" for name in own[1:]]
         by_row = {line[0]: line[1:] for line in found}
         lines = [[*line, *by_row.get(line[0], [""])] for line in lines]

@@ -52,6 +52,20 @@ def test_mean_and_deviation_over_the_seeds_so_far(sweep):
     assert "training.seed" not in head
 
 
+def test_plain_numbers_for_spreadsheets(sweep):
+    rows = sweep_report.rows_of(*sweep)
+    rows[0].columns["model.d_ff"] = [2048, 2048]
+    head, lines = sweep_report.table(rows, form="csv")
+    found = [dict(zip(head, line, strict=True)) for line in lines]
+    assert (found[0]["done"], found[0]["runs"]) == ("1", "2")
+    assert (found[0]["best bleu"], found[0]["best bleu deviation"]) == ("27.0", str(18**0.5))
+    assert (found[0]["best nll"], found[0]["best nll deviation"]) == ("3.0", "0.0")
+    assert (found[1]["best bleu"], found[1]["best bleu deviation"]) == ("50", "")
+    assert found[0]["model.d_ff"] == "2048"
+    assert set(found[2].values()) == {"later", "0", "2", ""}
+    assert head[:5] == ["row", "done", "runs", "model.d_ff", "best nll"]
+
+
 def test_what_is_no_mean_of_the_runs(sweep):
     """Scores of translations by others, and settings that seeds do not share."""
     launcher, runs = sweep

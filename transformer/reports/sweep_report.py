@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from transformer.models.functional import num_params
 from transformer.reports import run_report
 from transformer.reports.pages import shown
+from transformer.runs import experiment
 from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
 from transformer.system.errors import UserError
@@ -60,20 +61,41 @@ def rows_of(launcher: Launcher, runs: Sequence[Run]) -> list[Row]:
     return rows
 
 
-def table(rows: Sequence[Row], metrics: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+def table(
+    rows: Sequence[Row], metrics: Sequence[str] = (), form: str = "text"
+) -> tuple[list[str], list[list[str]]]:
     """Head and lines; mean and deviation over the seeds that have begun.
 
     metrics: names of columns, if not all are wanted that matter. Raises UserError for others.
+    form: one of tables.FORMATS; csv has plain numbers, and the deviation in a column of its own.
     """
     known = list(dict.fromkeys(column for row in rows for column in row.columns))
     for metric in metrics:
         _check(metric, known)
     columns = metrics or [name for name in known if not name.startswith(_REST)]
+    if form == "csv":
+        return _plain(rows, columns)
     lines = [
         [row.name, f"{row.done} of {row.of}", *[_cell(row.columns, name) for name in columns]]
         for row in rows
     ]
     return ["row", "done", *columns], lines
+
+
+def _plain(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    settings = {name for row in rows for run in row.runs for name in experiment.flat(run.config)}
+    measured = set(columns) - settings - {"parameters"}
+    head, lines = ["row", "done", "runs"], []
+    for name in columns:
+        head += [name, f"{name} deviation"] if name in measured else [name]
+    for row in rows:
+        lines.append([row.name, str(row.done), str(row.of)])
+        for name in columns:
+            value, deviation = _mean(row.columns, name)
+            lines[-1].append(str(value))
+            if name in measured:
+                lines[-1].append("" if deviation is None else str(deviation))
+    return head, lines
 
 
 def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
@@ -184,18 +206,20 @@ def _numbers(columns: Mapping[str, list[Any]], name: str) -> list[float]:
     return [x for x in values if isinstance(x, int | float) and math.isfinite(x)]
 
 
-def _cell(columns: Mapping[str, list[Any]], name: str) -> str:
+def _mean(columns: Mapping[str, list[Any]], name: str) -> tuple[Any, float | None]:
+    """The mean over seeds, or the one value, and the deviation of several; "" if there is none."""
     values = [x for x in columns.get(name, []) if x is not None]
-    if not values:
-        return ""
-    if len(set(values)) == 1:  # a setting, or one seed
-        return shown(values[0])
-    if any(isinstance(x, str | bool) for x in values):  # seeds that were begun with other fields
-        return ", ".join(dict.fromkeys(map(shown, values)))
+    if any(isinstance(x, str | bool) for x in values):  # perhaps seeds begun with other fields
+        return ", ".join(dict.fromkeys(map(shown, values))), None
     finite = _numbers(columns, name)
-    if len(set(finite)) < 2:
-        return shown(finite[0] if finite else values[0])
-    return f"{shown(float(statistics.mean(finite)))} ± {statistics.stdev(finite):.2g}"
+    if len(set(finite)) < 2:  # a setting, or one seed
+        return ([*finite, *values] or [""])[0], 0.0 if len(finite) > 1 else None
+    return float(statistics.mean(finite)), statistics.stdev(finite)
+
+
+def _cell(columns: Mapping[str, list[Any]], name: str) -> str:
+    value, deviation = _mean(columns, name)
+    return f"{shown(value)} ± {deviation:.2g}" if deviation else shown(value)
 
 
 def _check(metric: str, known: Sequence[str]) -> None:
