@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import importlib.util
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from transformer.system.errors import UserError
 
 SEED = "training.seed"
 CONFIG = "config"  # an axis over config files
+MOST_RUNS = 10_000  # each is checked before the first one starts
 LONGEST_NAME = 200  # in bytes; file systems take 255, and a log's name is longer than its run's
 
 
@@ -112,8 +114,11 @@ def plan_of(given: Any, path: str) -> Plan:
     lengths = {field: len(values) for field, values in plan.zip.items()}
     if len(set(lengths.values())) > 1:
         raise UserError(f"{path}: the lists of zip have different lengths: {lengths}")
-    if not _is_list(plan.seeds) or not all(type(seed) is int for seed in plan.seeds):
+    if not _is_list(plan.seeds) or not all(type(x) is int for x in plan.seeds[:MOST_RUNS]):
         raise UserError(f"{path}: seeds is {plan.seeds!r:.60}; it must be a list of whole numbers")
+    axes = [plan.rows, *plan.grid.values(), *list(plan.zip.values())[:1], plan.seeds]
+    if (count := math.prod(map(len, axes))) > MOST_RUNS:
+        raise UserError(f"{path}: the sweep has {count:,} runs; it may have {MOST_RUNS:,}")
     if not isinstance(plan.evaluate, str):
         raise UserError(f"{path}: evaluate is {plan.evaluate!r:.60}; it must be flags in a string")
     return plan
@@ -177,7 +182,9 @@ def runs_of(
                     f"{LONGEST_NAME}; give its row a shorter `name`"
                 )
             if run.name in runs:
-                raise UserError(f"two runs have the name {run.name}; give their rows a `name` each")
+                raise UserError(
+                    f"two runs have the name {run.name}; give rows a `name` each, and seeds once"
+                )
             runs[run.name] = run
     if not runs:
         raise UserError("the sweep has no run: a list of values, or the seeds, are empty")
