@@ -137,6 +137,11 @@ class RNNConfig:
             "model.attention_bias is True, but there is no attention to add it to; set it to False",
         )
         yield (
+            c.attention_bias and self.attends and c.attention != "additive",
+            f"model.attention_bias is True, and model.attention {c.attention!r}, which has no "
+            "biases; set it to False, or model.attention to additive",
+        )
+        yield (
             c.memory_dropout > 0 and not self.attends and c.initial_state != "mean",
             f"model.memory_dropout is {c.memory_dropout}, but nothing reads the annotations; set "
             "it to 0.0, or choose an attention",
