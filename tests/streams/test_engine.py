@@ -248,11 +248,12 @@ def test_prefixes_and_constraints():
 
 
 def test_scores():
-    pairs = ["ab\tcd", "", "ef\tgh"]
+    pairs = ["ab\r\tcd", "", "ef\tgh"]  # "\r": from files with Windows' line ends
     assert run(pairs, score=True) == ["-4\n\n-4\n"]
     assert run(pairs, score=True, alignments=True) == ["-4 ||| 1-0\n\n-4 ||| 1-0\n"]
     assert run(pairs[:2], score=True, format="tsv") == ["1\t-4\t2\t7.38906\n2\t\t\t\n"]
     found = json.loads(run(pairs, score=True, format="json")[0].splitlines()[0])
+    assert found["source"] == "ab"
     assert found["token_log_probs"] == [-3, -1]
     assert found["perplexity"] == 7.389056
     with pytest.raises(UserError, match="line 1 is no pair"):

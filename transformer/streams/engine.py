@@ -168,9 +168,9 @@ class Engine:
         if options.score:
             if line.count("\t") != 1:
                 return UserError(f"{place} is no pair; give the source, a tab and the target")
-            item = Item(number, *line.split("\t"))
+            item = Item(number, *_columns(line))
         elif options.prefixes or options.constraints:
-            source, *columns = line.split("\t")
+            source, *columns = _columns(line)
             prefix = columns.pop(0) if options.prefixes and columns else ""
             if columns and not options.constraints:
                 return UserError(f"{place} has more than one tab; give the source, a tab, a prefix")
@@ -248,6 +248,11 @@ class Engine:
 
 
 _END = object()
+
+
+def _columns(line: str) -> list[str]:
+    # `paste` of two files with Windows' line ends leaves the first one's before the tab.
+    return [column.removesuffix("\r") for column in line.split("\t")]
 
 
 def _update(content: Any, line: str | UserError) -> None:
