@@ -5,6 +5,7 @@ python -m transformer.reports.results_page
 
 import collections
 import dataclasses
+import itertools
 import json
 import shlex
 import statistics
@@ -170,10 +171,14 @@ def _each_once(values: Iterable[str]) -> list[str]:
 
 
 def _scores(entry: Mapping[str, Any]) -> str:
-    """The scores of a split with their signatures."""
+    """The scores of a split with their signatures, a signature once for those that share it."""
+    by_signature = itertools.groupby(
+        entry["scores"].items(), lambda named: named[1].get("signature")
+    )
     scores = [
-        f"{name} {score['score']:.2f}" + (f" `{s}`" if (s := score.get("signature")) else "")
-        for name, score in entry["scores"].items()
+        ", ".join(f"{name} {score['score']:.2f}" for name, score in group)
+        + (f" `{signature}`" if signature else "")
+        for signature, group in by_signature
     ]
     return f"{entry['name']}, {entry['examples']} examples: {'; '.join(scores)}."
 
