@@ -458,7 +458,7 @@ def test_startup(tmp_path):
 def test_gpu_quick(tmp_path):
     slow_script(tmp_path, "gpu.py", "results", "--quick", "--minutes=60")
     results = json.loads((tmp_path / "results" / "results.json").read_text())
-    assert len(results) == 9
+    assert len(results) == 10
     for name, result in results.items():
         assert "error" not in result, (name, result)
         # Without PyTorch, a comparison still measures our side, and names who failed.
