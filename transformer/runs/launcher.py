@@ -221,17 +221,16 @@ class Launcher:
         own, training = self.options.out / f"{run.name}.lock", self.workdir(run) / "lock"
         own.parent.mkdir(parents=True, exist_ok=True)
         is_told = False
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as held:
             while not self._stop.is_set():
                 try:
-                    with contextlib.ExitStack() as attempt:
-                        attempt.enter_context(lock_file(own, wait=False))
-                        if training.exists():
-                            with lock_file(training, wait=False):
-                                pass
-                        stack.push(attempt.pop_all())
-                        break
+                    held.enter_context(lock_file(own, wait=False))
+                    if training.exists():
+                        with lock_file(training, wait=False):
+                            pass
+                    break
                 except InUse as error:
+                    held.close()
                     if not is_told:
                         said = f"waiting  {run.name}: {error.holder} works on it"
                         print(said, file=sys.stderr, flush=True)
