@@ -1,4 +1,4 @@
-"""How fast a Transformer translates: this project, CTranslate2 and Hugging Face, in turns.
+"""How fast a model translates: this project, CTranslate2 and Hugging Face, in turns.
 
     pip install -r requirements-exports.txt -r requirements-bert-test.txt
     python benchmarks/decoding_speed.py
@@ -34,7 +34,7 @@ from transformer.decoding.translation import Translator
 from transformer.exports import ctranslate2 as ct2
 from transformer.exports import marian
 from transformer.exports.folder import optional_module
-from transformer.models.family import Sizes, build_model
+from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.transformer import TransformerConfig
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
@@ -136,8 +136,12 @@ def write_task(folder: Path) -> None:
         sentences = [random.integers(UNK + 1, VOCAB_SIZE.value, n).tolist() for n in lengths]
         decoding = {"min_length": TOKENS.value, "max_length": TOKENS.value}
         params = None
-    if not isinstance(config.model, TransformerConfig):
-        raise UserError(f"model.family is {config.model.family!r}; the others have Transformers")
+    others = [engine for engine in ENGINES_FLAG.value if not engine.startswith("ours")]
+    if others and not isinstance(config.model, TransformerConfig):
+        raise UserError(
+            f"--engines has {others[0]!r}, which has no model.family={config.model.family}; "
+            "give --engines=ours_float32,ours_bfloat16"
+        )
     if params is None:
         V = VOCAB_SIZE.value
         sizes = Sizes(V, V, True, 256, 256)
@@ -164,7 +168,8 @@ def prepare(engine: str, folder: Path):
     sentences, decoding = task["sentences"], task["decoding"]
     arrays = list(np.load(folder / "params.npz").values())
     name, dtype = engine.rsplit("_", 1)
-    config = TransformerConfig(**task["model"] | {"dtype": dtype if name == "ours" else "float32"})
+    settings = task["model"] | {"dtype": dtype if name == "ours" else "float32"}
+    config = find_family(settings["family"]).config(**settings)
     model = build_model(config, Sizes(*task["sizes"]))
     params = jax.tree.unflatten(jax.tree.structure(model.abstract_params()), arrays)
     make = {"ours": ours, "ctranslate2": of_ctranslate2, "huggingface": of_huggingface}[name]

@@ -136,6 +136,7 @@ def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, A
         "tokens_per_update": tokens / steps,
         "padding": 1 - tokens / positions,
         "tokens_per_second": tokens / seconds,
+        "flops_per_token": flops / tokens,
         "step_seconds": timing.summary(step_seconds),
         "input_wait_seconds": timing.summary(waits[WARM_UP:]),
         "model_flops_per_second_per_device": flops_per_second,

@@ -445,6 +445,27 @@ def test_decoding_speed(tmp_path):
 
 
 @pytest.mark.slow
+def test_families(tmp_path):
+    """Families with different parameters of their sizes, in one table."""
+    small = ["training.tokens_per_update=128", "data.max_source_length=16"]
+    printed = slow_script(
+        tmp_path,
+        "families.py",
+        *("--configs=multi30k_luong,multi30k_convs2s", "--rounds=1", "--steps=1"),
+        *(f"--override={field}" for field in [*small, "data.max_target_length=16"]),
+        *("--vocab_size=50", "--sentences=2", "--tokens=3", "--dtype=float32", "--output=x.json"),
+    )
+    found = json.loads((tmp_path / "x.json").read_text())["families"]
+    rows = [[cell.strip() for cell in line.split("|")] for line in printed.splitlines()[2:]]
+    assert [row[1] for row in rows] == ["`multi30k_luong`", "`multi30k_convs2s`"]
+    for row, result in zip(rows, found.values(), strict=True):
+        assert float(row[2]) == round(result["parameters"] / 1e6, 1) > 0
+        assert all(seconds["median"] > 0 for seconds in result["seconds_per_token"].values())
+    unknown = run("benchmarks/families.py", "--configs=nonsense", cwd=tmp_path)
+    assert_refused(unknown, "--configs has 'nonsense'; there is no configs/nonsense.py")
+
+
+@pytest.mark.slow
 def test_startup(tmp_path):
     write_toy(tmp_path, train=97, validation=5)
     flags = ["--rounds=1", "--steps=2", "--output=startup.json", *toy_flags()]

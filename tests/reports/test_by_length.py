@@ -1,16 +1,19 @@
 """BLEU by the length of the source."""
 
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 from scripts import assert_refused, run, succeeded
 from test_experiment import base_experiment
 
-from transformer.reports.by_length import bleu_by_length, groups, names_of, read
+from transformer.reports.translations import bleu_by_length, groups, names_of, read
 from transformer.runs import experiment
 from transformer.system.errors import UserError
 
+RESULTS = Path(__file__).parents[2] / "results"
 SOURCES = ["a b", "a b c", "a b c d e", "a b c d e f g h"]
 REFERENCES = ["v w x y", "u v w x y", "v w x y z", "s t u v w x y z"]
 HYPOTHESES = ["v w x y", "u v w x", "v w x y z", "nothing of it"]
@@ -44,7 +47,7 @@ def test_names_tell_folders_apart():
 
 def test_bleu_of_each_group(tmp_path):
     workdir = written(tmp_path / "run")
-    found = bleu_by_length(workdir, read(workdir, "test"), [2, 3, 5])
+    found = bleu_by_length(experiment.load(workdir).data, read(workdir, "test"), [2, 3, 5])
     assert found["1-2"] == found["4-5"] == pytest.approx(100)
     assert 0 < found["3-3"] < 100  # too short
     assert found["6+"] < 1
@@ -57,9 +60,41 @@ def test_the_command(tmp_path):
     result = succeeded(run(*command, cwd=tmp_path))
     assert b"sentences" in result.out
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    bleu = lines_of(result.out)["a"]
     (tmp_path / "b/eval/test/references.txt").write_text("w\nx\ny\nz\n")
     refused = run(*command, cwd=tmp_path)
     assert_refused(refused, "b and a have translated different sentences")
+
+    # The same translations in the ledger.
+    recorded(tmp_path / "c.json", tmp_path / "raw")
+    flags = ["--results=c.json", "--raw_dir=raw", "--data_dir=data", "--out=x.png"]
+    result = succeeded(run(command[0], *flags, cwd=tmp_path))
+    assert lines_of(result.out)["c"] == bleu
+    refused = run(command[0], *flags, "--split=train", cwd=tmp_path)
+    assert_refused(refused, "c.json has no split 'train'; it has: test")
+
+
+def lines_of(printed: bytes) -> dict[str, list[str]]:
+    return {words[0]: words[1:] for words in map(str.split, printed.decode().splitlines())}
+
+
+def recorded(path: Path, raw: Path) -> None:
+    """A result with these translations, and the data set it is of."""
+    text = "".join(f"{a}\n{b}\n" for a, b in zip(SOURCES, REFERENCES, strict=True))
+    hypotheses = "".join(f"{line}\n" for line in HYPOTHESES)
+    result = json.loads((RESULTS / "rnn_conditional-0.json").read_text())
+    entry = result["splits"]["test"] | {
+        "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "hypotheses_sha256": hashlib.sha256(hypotheses.encode()).hexdigest(),
+    }
+    path.write_text(json.dumps(result | {"splits": {"test": entry}}))
+    path.with_suffix("").mkdir()
+    (path.with_suffix("") / "test.txt").write_text(hypotheses)
+    raw.mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        for language, lines in (("en", SOURCES), ("de", REFERENCES)):
+            file = raw / f"{split}.lc.norm.tok.{language}"
+            file.write_text("".join(f"{line}\n" for line in lines))
 
 
 def test_a_run_that_is_not_evaluated(tmp_path):

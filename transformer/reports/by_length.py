@@ -4,22 +4,31 @@
     python -m transformer.reports.by_length --workdirs=runs/lstm,runs/luong --out=by_length.png
 
 It reads what evaluate.py has written. The runs must have translated the same sentences.
+
+    python -m transformer.reports.by_length --results=results/rnn_conditional-0.json
+
+This reads the ledger. The sentences are downloaded, or read from --raw_dir.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from absl import flags
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from transformer.reports.translations import bleu_by_length, groups, names_of, read
-from transformer.runs import cli
+from transformer.data.sources import DataConfig
+from transformer.reports import ledger
+from transformer.reports.translations import Texts, bleu_by_length, groups, names_of, read
+from transformer.runs import cli, experiment
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 
 WORKDIRS = flags.DEFINE_list("workdirs", [], "Work directories of evaluated runs, comma-separated.")
+RESULTS = flags.DEFINE_list("results", [], "JSON files of the ledger, comma-separated.")
+DATA_DIR = flags.DEFINE_string("data_dir", None, "With --results: where TFDS keeps data sets.")
+RAW_DIR = flags.DEFINE_string("raw_dir", None, "With --results: a folder with the raw files.")
 SPLIT = flags.DEFINE_string("split", "test", "The folder below WORKDIR/eval to read.")
 BOUNDS = flags.DEFINE_list(
     "bounds", ["8", "12", "16", "20"], "The most words of each group but the last."
@@ -48,26 +57,23 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
 
 
 def main() -> None:
-    if not WORKDIRS.value:
-        raise UserError("no run is given; add --workdirs=runs/a,runs/b")
     if not all(bound.isdecimal() for bound in BOUNDS.value):
         raise UserError(f"--bounds={','.join(BOUNDS.value)}: it must be whole numbers")
     bounds = sorted(map(int, BOUNDS.value))
     path = Path(OUT.value).expanduser()
     check_can_write(path, ".png")
-    workdirs = [Path(name).expanduser() for name in WORKDIRS.value]
-    texts = [read(workdir, SPLIT.value) for workdir in workdirs]
-    for workdir, other in zip(workdirs, texts, strict=True):
-        if other.references != texts[0].references:
+    runs = {**of_workdirs(WORKDIRS.value), **of_ledger(RESULTS.value)}
+    if not runs:
+        raise UserError("no run is given; add --workdirs=runs/a,runs/b or --results=FILE")
+    (first, (_, texts)), *others = runs.items()
+    for name, (_, own) in others:
+        if own.references != texts.references:
             raise UserError(
-                f"{workdir} and {workdirs[0]} have translated different sentences; give runs on "
-                "the same data"
+                f"{name} and {first} have translated different sentences; give runs on the same "
+                "data"
             )
-    found = {
-        name: bleu_by_length(workdir, own, bounds)
-        for name, workdir, own in zip(names_of(workdirs), workdirs, texts, strict=True)
-    }
-    sizes = {name: len(members) for name, members in groups(texts[0].sources, bounds).items()}
+    found = {name: bleu_by_length(data, own, bounds) for name, (data, own) in runs.items()}
+    sizes = {name: len(members) for name, members in groups(texts.sources, bounds).items()}
     width = max(map(len, [*found, "sentences"]))
     print(f"{'words':{width}}" + "".join(f"{name:>8}" for name in sizes))
     print(f"{'sentences':{width}}" + "".join(f"{size:8}" for size in sizes.values()))
@@ -75,6 +81,29 @@ def main() -> None:
         print(f"{name:{width}}" + "".join(f"{bleu:8.2f}" for bleu in by_group.values()))
     draw(path, found, sizes)
     print(f"wrote {path}")
+
+
+def of_workdirs(given: Sequence[str]) -> dict[str, tuple[DataConfig, Texts]]:
+    """The data section and the texts of each run, by name."""
+    workdirs = [Path(name).expanduser() for name in given]
+    found = {}
+    for name, workdir in zip(names_of(workdirs), workdirs, strict=True):
+        data = experiment.load(workdir).data
+        if not hasattr(data, "target_language"):
+            raise UserError(f"{workdir} is no run of translation; leave it out")
+        found[name] = data, read(workdir, SPLIT.value)
+    return found
+
+
+def of_ledger(given: Sequence[str]) -> dict[str, tuple[DataConfig, Texts]]:
+    """The same of results."""
+    paths = [Path(name).expanduser() for name in given]
+    names = names_of([path.with_suffix("") for path in paths])
+    places = DATA_DIR.value, RAW_DIR.value
+    return {
+        name: ledger.translations(path, SPLIT.value, *places)
+        for name, path in zip(names, paths, strict=True)
+    }
 
 
 if __name__ == "__main__":

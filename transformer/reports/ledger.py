@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.data.sources import DataConfig, open_source
 from transformer.decoding.config import DecodingConfig
 from transformer.models.functional import num_params
+from transformer.reports.translations import Texts
 from transformer.runs import history, provenance
 from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
 from transformer.runs.history import Run
@@ -262,6 +264,25 @@ def saved_outputs(path: Path, result: Result, split: str) -> list[str]:
     return content.decode().removesuffix("\n").split("\n")
 
 
+def translations(
+    path: Path, split: str, data_dir: str | None, raw_dir: str | None
+) -> tuple[DataConfig, Texts]:
+    """The data section of a translation's result, and the texts of a split.
+
+    Raises UserError for another task, a split that was not recorded, or another text.
+    """
+    result = read(path)
+    if (name := result["config"]["task.name"]) != "seq2seq":
+        raise UserError(f"{path} is of the task {name}; give results of translations")
+    if split not in result["splits"]:
+        raise UserError(f"{path} has no split {split!r}; it has: {', '.join(result['splits'])}")
+    task = find_task(name)
+    data = _recorded_data(path, result, task, data_dir, raw_dir)
+    _check_same_text(path, result, task, data, split)
+    sources, references = zip(*open_source(data, split).pairs(), strict=True)
+    return data, Texts([*sources], [*references], saved_outputs(path, result, split))
+
+
 # --- Verifying ----------------------------------------------------------------------------
 
 
@@ -289,12 +310,8 @@ def verify(
         for entry in splits.values():
             kept = {n: score for n, score in entry["scores"].items() if "needs_model" not in score}
             entry["scores"] = kept
-    for split, entry in splits.items():
-        if task.content_sha256(data, split) != entry["text_sha256"]:
-            raise UserError(
-                f"the {split} split is another text than that of {path}; give the same data with "
-                "--data_dir or --raw_dir"
-            )
+    for split in splits:
+        _check_same_text(path, result, task, data, split)
     if not distributed.is_first():
         return True
     lines = disagreements(result, found, tolerance)
@@ -303,6 +320,14 @@ def verify(
     count = sum(len(entry["scores"]) for entry in splits.values())
     print(f"{path}: {count - len(lines)} of {count} scores agree to within {tolerance}", flush=True)
     return not lines
+
+
+def _check_same_text(path: Path, result: Result, task: Task, data: Any, split: str) -> None:
+    if task.content_sha256(data, split) != result["splits"][split]["text_sha256"]:
+        raise UserError(
+            f"the {split} split is another text than that of {path}; give the same data with "
+            "--data_dir or --raw_dir"
+        )
 
 
 def check_same_runs(path: Path, result: Result, model: TrainedModel) -> None:

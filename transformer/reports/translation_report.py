@@ -29,7 +29,7 @@ def translations(runs: Sequence[Any], texts: Sequence[Texts], attend: Attend | N
     members = groups(first.sources, BOUNDS)
     rows = [["sentences", *[str(len(of_group)) for of_group in members.values()]]]
     for run, own in zip(runs, texts, strict=True):
-        by_group = bleu_by_length(run.workdir, own, BOUNDS)
+        by_group = bleu_by_length(run.config.data, own, BOUNDS)
         rows.append([f"BLEU, {run.name}", *[f"{bleu:.1f}" for bleu in by_group.values()]])
         ratios = [_ratio(own, of_group) for of_group in members.values()]
         rows.append([f"length ratio, {run.name}", *[f"{ratio:.3f}" for ratio in ratios]])

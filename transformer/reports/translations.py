@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer.data.sources import DataConfig
 from transformer.evaluation import scores
-from transformer.runs import experiment
 from transformer.system.errors import UserError
 
 
@@ -21,7 +21,7 @@ def names_of(workdirs: Sequence[Path]) -> list[str]:
     """The folders' names; of those that share one, as much of the paths as tells them apart."""
     paths = [workdir.resolve() for workdir in workdirs]
     names = [path.name for path in paths]
-    for length in range(2, max(len(path.parts) for path in paths)):
+    for length in range(2, max((len(path.parts) for path in paths), default=0)):
         names = [
             "/".join(path.parts[-length:]) if names.count(name) > 1 else name
             for path, name in zip(paths, names, strict=True)
@@ -58,9 +58,8 @@ def groups(sources: Sequence[str], bounds: Sequence[int]) -> dict[str, list[int]
     return {name: members for name, members in found.items() if members}
 
 
-def bleu_by_length(workdir: Path, texts: Texts, bounds: Sequence[int]) -> dict[str, float]:
-    """BLEU of each group, of the kind that evaluate.py reports."""
-    data = experiment.load(workdir).data
+def bleu_by_length(data: DataConfig, texts: Texts, bounds: Sequence[int]) -> dict[str, float]:
+    """BLEU of each group, of the kind that evaluate.py reports for a run with this data section."""
     kind = {"target_language": data.target_language, "is_tokenized": data.is_tokenized}
     return {
         name: scores.bleu(*([side[i] for i in members] for side in reversed(texts[1:])), **kind)
