@@ -55,6 +55,8 @@ def main() -> None:
         raise UserError("--config is missing; give a sweep file, such as configs/sweeps/table3.py")
     if GPUS.value and TOGETHER.value:
         raise UserError("--gpus and --together are both given; there is one run on each of --gpus")
+    if len(set(GPUS.value)) < len(GPUS.value):
+        raise UserError(f"--gpus={','.join(GPUS.value)} names a GPU twice; each has one run")
     if (SLURM.value or JOBSET.value) and (TABLE.value or PLOT.value):
         raise UserError("--table and --plot train nothing; leave them out with --slurm or --jobset")
     file = config_flags.get_config_filename(flags.FLAGS["config"])
@@ -86,12 +88,14 @@ def main() -> None:
         for run in wanted:
             print(shlex.join(["python", "train.py", *launcher.training_flags(run)]))
     elif SLURM.value or JOBSET.value:
+        launcher.check_evaluation(wanted)
         names = [run.name for run in wanted]
         files = [file and os.path.expanduser(file) for file in (SLURM.value, JOBSET.value)]
         job_arrays.write(name, str(options.out), names, sys.argv, TOGETHER.value, *files)
     elif TABLE.value or PLOT.value:
         show(launcher, wanted)
     else:
+        launcher.check_evaluation(wanted)
         failed = launcher.launch(wanted)
         show(launcher, wanted)
         if failed:

@@ -59,6 +59,8 @@ def test_commands_and_jobs_are_written(directory):
         (["--config=toy.py", "--evaluate=--split='test"], "No closing quotation"),
         (["--config=toy.py", "--plot=a.png"], "--plot draws one metric"),
         (["--config=toy.py", "--gpus=0", "--together=2"], "--gpus and --together"),
+        (["--config=toy.py", "--gpus=0,1,0"], "--gpus=0,1,0 names a GPU twice"),
+        (["--config=toy.py", "--evaluate=--splt=test"], "Unknown command line flag 'splt'"),
         (["--config=toy.py", "--slurm=b.sh", "--table=md"], "leave them out with --slurm"),
         (["--config=toy.py", "--table=md", "--metric=x"], "no run has the metric 'x'"),
     ],

@@ -72,6 +72,20 @@ class Launcher:
         for place in own or [shared] * options.together:
             self._places.put(place)
 
+    def check_evaluation(self, runs: Sequence[Run]) -> None:
+        """Raises UserError for flags that evaluate.py refuses: hours earlier than it would."""
+        if self.options.evaluate == "none" or all(map(self.is_done, runs)):
+            return
+        command = [sys.executable, str(ROOT / "evaluate.py"), "--only_check_args", *self._evaluate]
+        checked = subprocess.run(
+            command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
+        )
+        if checked.returncode:
+            said = checked.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+            raise UserError(
+                f"evaluate is {self.options.evaluate!r}; evaluate.py refuses it: {said}"
+            )
+
     def launch(self, runs: Sequence[Run]) -> list[str]:
         """All runs, whatever becomes of the others; the names of those that failed.
 

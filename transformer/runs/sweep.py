@@ -117,7 +117,11 @@ def plan_of(given: Any, path: str) -> Plan:
     if not _is_list(plan.seeds) or not all(type(x) is int for x in plan.seeds[:MOST_RUNS]):
         raise UserError(f"{path}: seeds is {plan.seeds!r:.60}; it must be a list of whole numbers")
     axes = [plan.rows, *plan.grid.values(), *list(plan.zip.values())[:1], plan.seeds]
-    if (count := math.prod(map(len, axes))) > MOST_RUNS:
+    try:
+        count = math.prod(map(len, axes))
+    except OverflowError as error:  # range(10**30)
+        raise UserError(f"{path}: the sweep has an endless list; give a shorter one") from error
+    if count > MOST_RUNS:
         raise UserError(f"{path}: the sweep has {count:,} runs; it may have {MOST_RUNS:,}")
     if not isinstance(plan.evaluate, str):
         raise UserError(f"{path}: evaluate is {plan.evaluate!r:.60}; it must be flags in a string")
