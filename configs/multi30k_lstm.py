@@ -4,6 +4,7 @@
     python evaluate.py --workdir=runs/lstm --split=test
 
 The same data, sizes and optimizer as rnn_conditional.py; two layers and the source reversed.
+Here, in bfloat16: 20.3 on validation, 21.0 on test_2016_flickr (RESULTS.md).
 """
 
 from ml_collections import ConfigDict

@@ -4,6 +4,7 @@
     python evaluate.py --workdir=runs/luong --split=test
 
 The same data, sizes and optimizer as rnn_conditional.py; two layers and the source reversed.
+Here, in bfloat16: 33.6 on validation, 33.2 on test_2016_flickr (RESULTS.md).
 """
 
 from ml_collections import ConfigDict
