@@ -47,7 +47,7 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {name: {} for name in CONFIGS.value}
     with tempfile.TemporaryDirectory() as cache:
         # Only the first round compiles.
-        environment = {"JAX_COMPILATION_CACHE_DIR": cache, "PYTHONUNBUFFERED": "1"}
+        environment = {"JAX_COMPILATION_CACHE_DIR": cache}
         measurements = {}
         for name, result in found.items():
             measurements[f"{name}, training"] = lambda n=name, r=result: train(n, r, environment)

@@ -65,13 +65,15 @@ def test_the_command(tmp_path):
     refused = run(*command, cwd=tmp_path)
     assert_refused(refused, "b and a have translated different sentences")
 
-    # The same translations in the ledger.
-    recorded(tmp_path / "c.json", tmp_path / "raw")
-    flags = ["--results=c.json", "--raw_dir=raw", "--data_dir=data", "--out=x.png"]
-    result = succeeded(run(command[0], *flags, cwd=tmp_path))
-    assert lines_of(result.out)["c"] == bleu
+    # The same translations in the ledger, beside a run of the same name.
+    (tmp_path / "ledger").mkdir()
+    recorded(tmp_path / "ledger/a.json", tmp_path / "raw")
+    flags = ["--results=ledger/a.json", "--raw_dir=raw", "--data_dir=data", "--out=x.png"]
+    result = succeeded(run(command[0], *flags, "--workdirs=a", cwd=tmp_path))
+    lines = lines_of(result.out)
+    assert lines["ledger/a"] == lines[f"{tmp_path.name}/a"] == bleu
     refused = run(command[0], *flags, "--split=train", cwd=tmp_path)
-    assert_refused(refused, "c.json has no split 'train'; it has: test")
+    assert_refused(refused, "a.json has no split 'train'; it has: test")
 
 
 def lines_of(printed: bytes) -> dict[str, list[str]]:

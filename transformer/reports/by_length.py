@@ -11,7 +11,7 @@ This reads the ledger. The sentences are downloaded, or read from --raw_dir.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from absl import flags
@@ -29,7 +29,9 @@ WORKDIRS = flags.DEFINE_list("workdirs", [], "Work directories of evaluated runs
 RESULTS = flags.DEFINE_list("results", [], "JSON files of the ledger, comma-separated.")
 DATA_DIR = flags.DEFINE_string("data_dir", None, "With --results: where TFDS keeps data sets.")
 RAW_DIR = flags.DEFINE_string("raw_dir", None, "With --results: a folder with the raw files.")
-SPLIT = flags.DEFINE_string("split", "test", "The folder below WORKDIR/eval to read.")
+SPLIT = flags.DEFINE_string(
+    "split", "test", "The folder below WORKDIR/eval to read; with --results, the split."
+)
 BOUNDS = flags.DEFINE_list(
     "bounds", ["8", "12", "16", "20"], "The most words of each group but the last."
 )
@@ -62,9 +64,14 @@ def main() -> None:
     bounds = sorted(map(int, BOUNDS.value))
     path = Path(OUT.value).expanduser()
     check_can_write(path, ".png")
-    runs = {**of_workdirs(WORKDIRS.value), **of_ledger(RESULTS.value)}
-    if not runs:
+    workdirs, results = (
+        [Path(name).expanduser() for name in flag.value] for flag in (WORKDIRS, RESULTS)
+    )
+    if not workdirs + results:
         raise UserError("no run is given; add --workdirs=runs/a,runs/b or --results=FILE")
+    names = names_of([*workdirs, *(path.with_suffix("") for path in results)])
+    texts_of = [*map(of_workdir, workdirs), *map(of_result, results)]
+    runs = dict(zip(names, texts_of, strict=True))
     (first, (_, texts)), *others = runs.items()
     for name, (_, own) in others:
         if own.references != texts.references:
@@ -83,27 +90,17 @@ def main() -> None:
     print(f"wrote {path}")
 
 
-def of_workdirs(given: Sequence[str]) -> dict[str, tuple[DataConfig, Texts]]:
-    """The data section and the texts of each run, by name."""
-    workdirs = [Path(name).expanduser() for name in given]
-    found = {}
-    for name, workdir in zip(names_of(workdirs), workdirs, strict=True):
-        data = experiment.load(workdir).data
-        if not hasattr(data, "target_language"):
-            raise UserError(f"{workdir} is no run of translation; leave it out")
-        found[name] = data, read(workdir, SPLIT.value)
-    return found
+def of_workdir(workdir: Path) -> tuple[DataConfig, Texts]:
+    """The data section of an evaluated run, and its texts."""
+    data = experiment.load(workdir).data
+    if not hasattr(data, "target_language"):
+        raise UserError(f"{workdir} is no run of translation; leave it out")
+    return data, read(workdir, SPLIT.value)
 
 
-def of_ledger(given: Sequence[str]) -> dict[str, tuple[DataConfig, Texts]]:
-    """The same of results."""
-    paths = [Path(name).expanduser() for name in given]
-    names = names_of([path.with_suffix("") for path in paths])
-    places = DATA_DIR.value, RAW_DIR.value
-    return {
-        name: ledger.translations(path, SPLIT.value, *places)
-        for name, path in zip(names, paths, strict=True)
-    }
+def of_result(path: Path) -> tuple[DataConfig, Texts]:
+    """The same of a result."""
+    return ledger.translations(path, SPLIT.value, DATA_DIR.value, RAW_DIR.value)
 
 
 if __name__ == "__main__":

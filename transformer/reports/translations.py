@@ -21,7 +21,7 @@ def names_of(workdirs: Sequence[Path]) -> list[str]:
     """The folders' names; of those that share one, as much of the paths as tells them apart."""
     paths = [workdir.resolve() for workdir in workdirs]
     names = [path.name for path in paths]
-    for length in range(2, max((len(path.parts) for path in paths), default=0)):
+    for length in range(2, max(len(path.parts) for path in paths)):
         names = [
             "/".join(path.parts[-length:]) if names.count(name) > 1 else name
             for path, name in zip(paths, names, strict=True)
