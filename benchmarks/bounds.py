@@ -1,4 +1,4 @@
-"""The time below which a device cannot run a program, from what the program moves and multiplies.
+"""The shortest time of a program on a device, from what the program moves and multiplies.
 
 A kernel lasts at least as long as its bytes take at the memory's speed, and its FLOPs at the
 peak; then KERNEL_SECONDS more, to start it. Nobody reaches a data sheet's figures, so a share of

@@ -87,7 +87,7 @@ def _bytes(x: Instruction, types: dict[str, str], computations: Computations) ->
         return size_in_memory(types[x.operands[0]]) + _first(x.type)
     if x.opcode == "custom-call":
         read = sum(size_in_memory(types[name]) for name in dict.fromkeys(x.operands))
-        return read + size_in_memory(re.sub(r"\bu8\[\d+\]", "", x.type))  # without its workspace
+        return read + size_in_memory(re.sub(r"\b[su]8\[\d+\]", "", x.type))  # without its workspace
     if x.opcode != "fusion":
         inside, operands = [x], {name: name for name in x.operands}
     else:
@@ -159,10 +159,7 @@ def _flops(x: Instruction, types: dict[str, str], computations: Computations) ->
         inside = computations[x.body]
         return sum(_flops(part, _types(inside), computations) for part in inside)
     if x.opcode == "dot":
-        left = _dimensions(types[x.operands[0]])
-        contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", x.line)[1]
-        sums = math.prod(left[int(i)] for i in contracted.split(",") if i)
-        return 2 * math.prod(_dimensions(x.type)) * sums
+        return _flops_of_product(x, types, r"lhs_contracting_dims=\{([\d,]*)\}")
     if x.opcode == "custom-call":
         return _flops_of_call(x, types)
     return 0
@@ -171,12 +168,41 @@ def _flops(x: Instruction, types: dict[str, str], computations: Computations) ->
 def _flops_of_call(x: Instruction, types: dict[str, str]) -> int:
     """Those of a library's kernel: of attention, two products forward and five backward."""
     target = x.attribute(TARGET)
+    if "cublas" in target:
+        return _flops_of_product(x, types, r'"lhs_contracting_dimensions":\[([\d,"]*)\]')
+    if "cudnn$conv" in target:
+        return _flops_of_convolution(x, types, target)
     if "fmha" in target:
         key = _dimensions(types[x.operands[1]])
         length = _dimensions(x.type)[2]  # of queries: the result begins with [B, H, T, K]
         multiplied = math.prod(key) * length  # of keys as long: T = S; heads may be fewer there
         return (10 if "Backward" in target else 4) * multiplied
     return 0
+
+
+def _flops_of_product(x: Instruction, types: dict[str, str], contracting: str) -> int:
+    """contracting: a pattern that finds the dimensions of the first operand that are summed."""
+    left = _dimensions(types[x.operands[0]])
+    summed = re.search(contracting, x.line)[1].replace('"', "")
+    sums = math.prod(left[int(i)] for i in summed.split(",") if i)
+    return 2 * math.prod(_dimensions(x.type)) * sums
+
+
+def _flops_of_convolution(x: Instruction, types: dict[str, str], target: str) -> int:
+    """Of cuDNN's, whose labels are those of the forward pass in either direction.
+
+    Each element of the output takes one product for each place of the kernel and each of its input
+    channels; those with padding count, too.
+    """
+    first, second = (types[name] for name in x.operands[:2])
+    kernel, output = second, x.type
+    if "BackwardInput" in target:
+        output = first
+    elif "BackwardFilter" in target:
+        kernel, output = x.type, second
+    labels = re.search(r"dim_labels=\w+_(\w+)->", x.line)[1]
+    sizes = dict(zip(labels, _dimensions(kernel), strict=True))
+    return 2 * math.prod(_dimensions(output)) * math.prod(sizes.values()) // sizes["o"]
 
 
 def _dimensions(array_type: str) -> list[int]:

@@ -7,7 +7,8 @@
     python benchmarks/estimate.py --compare=before.json,after.json
 
 The program is compiled for the device: a minute or two of a CPU. Its text says which kernels run
-and what each reads, writes and multiplies; bounds.py makes a time of that which no device can beat.
+and what each reads, writes and multiplies; bounds.py makes of that the shortest time, under its
+assumptions.
 No data set is needed: shapes follow from the config. Devices: h200, h100, a100 and l4
 (pip install "jax[cuda13]"), slices of TPU v4, v5e, v5p and v6e (pip install "jax[tpu]"), and cpu.
 """
@@ -31,6 +32,7 @@ from ml_collections import config_flags
 from benchmarks import bounds, timing
 from benchmarks.collectives import collectives
 from benchmarks.costs import kernels, unknown_loops
+from benchmarks.kinds import OTHER, UPDATE
 from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
 from transformer.data.batches import Batch, layout
@@ -40,7 +42,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
-from transformer.system.hardware import specification, units
+from transformer.system.hardware import Specification, specification, units
 from transformer.system.sharding import row_shards
 from transformer.training.step import make_nll_step
 
@@ -56,19 +58,22 @@ OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
 HLO = flags.DEFINE_string("hlo", None, "A file for the program's text")
 COMPARE = flags.DEFINE_list("compare", None, "Show two JSON files side by side; compile nothing")
 
+# What every result has.
+RESULT = ("commit", "device", "mesh", "program", "rows", "model", "exchange")
+
 
 def main() -> None:
-    if COMPARE.value:
+    if COMPARE.value is not None:
         if len(COMPARE.value) != 2:
             raise UserError("--compare takes two files: --compare=before.json,after.json")
-        print(side_by_side(*(json.loads(Path(name).read_text()) for name in COMPARE.value)))
+        print(side_by_side(*map(read_result, COMPARE.value)))
         return
     # The cache gives programs back without what the compiler knew of them.
     jax.config.update("jax_enable_compilation_cache", False)
     result = estimate(Experiment.from_dict(cli.config_of(CONFIG)))
-    print(shown(result))
-    if OUTPUT.value:
+    if OUTPUT.value:  # first: whoever reads what is printed may stop early
         timing.write(OUTPUT.value, result)
+    print(shown(result))
 
 
 def estimate(config: Experiment) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def estimate(config: Experiment) -> dict[str, Any]:
         "mesh": dict(mesh.shape),
         "program": PROGRAM.value,
         "parameters": program.num_params,
-        "model": dataclasses.asdict(config.model),
+        "model": dataclasses.asdict(program.model_config),
     }
 
     # 1. Shapes, from the config alone.
@@ -136,8 +141,10 @@ def estimate(config: Experiment) -> dict[str, Any]:
         "temporary": memory.temp_size_in_bytes,
         "program": memory.generated_code_size_in_bytes,
     }
-    turns = turns_of_search(unknown_loops(text), STEPS.value) if PROGRAM.value == "search" else []
-    found = kernels(text, turns)
+    loops = unknown_loops(text) if PROGRAM.value == "search" else 0
+    found = kernels(text, turns_of_search(loops, STEPS.value) if loops else [])
+    if PROGRAM.value != "train":  # what is not differentiated is no update there
+        found = [k._replace(kind=OTHER if k.kind == UPDATE else k.kind) for k in found]
     traffic = collectives(text, mesh.size)
     result["kernels"] = sum(kernel.runs for kernel in found)
     result["bytes"] = sum(kernel.runs * kernel.bytes for kernel in found)
@@ -150,17 +157,22 @@ def estimate(config: Experiment) -> dict[str, Any]:
     if device is None:
         return result
     if devices[0].platform == "tpu":
-        # XLA writes a TPU's products as convolutions, whose FLOPs the text does not tell.
-        result["flops"] = compiled.cost_analysis()["flops"]
+        # XLA writes a TPU's products as convolutions, whose FLOPs the text does not tell. The
+        # compiler counts those of a loop once; the program has the model's FLOPs at least.
+        result["flops"] = max(compiled.cost_analysis()["flops"], result.get("model_flops", 0))
 
     # 4. The bounds that follow.
     result["memory_limit"] = device.memory * 2**30
     result["kinds"] = bounds.by_kind(found, device)
     result["costliest"] = bounds.costliest(found, device, 12)
+    if loops:
+        result["last_step"] = last_step(text, loops, device)
     result["exchange_ms"] = bounds.exchange_ms(traffic, device)
     work = sum(row["ms"] for row in result["kinds"].values())
     if devices[0].platform == "tpu":
         work = max(work, 1e3 * result["flops"] / (bounds.PEAK_SHARE * device.bfloat16))
+    # Exchange can hide behind work as far as there is work.
+    work = max(work, sum(result["exchange_ms"].values()))
     result["bound_ms"] = work
     if passes:
         result["mfu_allowed"] = result["model_flops"] / device.bfloat16 / (work / 1e3)
@@ -181,6 +193,16 @@ def turns_of_search(loops: int, steps: int) -> list[int]:
     ends = [min(steps, 16 * 2**i) for i in range(max(loops - 2, 0))]
     ends = [0, *ends, steps]
     return [*(after - before for before, after in itertools.pairwise(ends)), 0]
+
+
+def last_step(text: str, loops: int, device: Specification) -> dict[str, float]:
+    """What the last step of a search costs: the whole search less one without that step."""
+    longer, shorter = (
+        bounds.by_kind(kernels(text, turns_of_search(loops, steps)), device).values()
+        for steps in (STEPS.value, STEPS.value - 1)
+    )
+    names = "kernels", "bytes", "ms"
+    return {x: sum(row[x] for row in longer) - sum(row[x] for row in shorter) for x in names}
 
 
 def shown(result: dict[str, Any]) -> str:
@@ -223,6 +245,11 @@ def shown(result: dict[str, Any]) -> str:
         f"{bounds.PEAK_SHARE:.0%} of the data sheet, a kernel takes "
         f"{1e6 * bounds.KERNEL_SECONDS:.0f} microseconds to start, and exchange is hidden"
     )
+    if step := result.get("last_step"):
+        lines.append(
+            f"last step   {step['kernels']:,} kernels, {step['bytes'] / 1e9:.2f} GB moved, "
+            f"at least {step['ms']:.2f} ms"
+        )
     lines.append("\n  bound ms   kernels       GB    TFLOP  kind of work")
     for kind, row in result["kinds"].items():
         lines.append(
@@ -236,6 +263,19 @@ def shown(result: dict[str, Any]) -> str:
             f"{row['flops'] / 1e9:11.1f}  {row['kind']}: {row['op_name'][-60:]}"
         )
     return "\n".join(lines)
+
+
+def read_result(name: str) -> dict[str, Any]:
+    """What --output wrote."""
+    try:
+        result = json.loads(Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--compare: {name} cannot be read ({error.strerror})") from error
+    except ValueError:
+        result = None
+    if not isinstance(result, dict) or any(name not in result for name in RESULT):
+        raise UserError(f"--compare: {name} is no result; write one with --output={name}")
+    return result
 
 
 def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> str:
@@ -252,8 +292,25 @@ def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> str:
         exchange = result["exchange"]
         return found | {f"{kind}, MiB": t["bytes"] / 2**20 for kind, t in exchange.items()}
 
+    def names(result: dict[str, Any]) -> dict[str, str]:
+        """What is told apart by words: one row for each that differs, or for the first."""
+        mesh = "x".join(str(size) for size in result["mesh"].values())
+        model = result["model"]
+        return {
+            "commit": str(result["commit"])[:10],
+            "device": result["device"],
+            "mesh": mesh,
+            "program": result["program"],
+            "rows": "x".join(map(str, result["rows"])),
+        } | {f"model.{name}": str(value) for name, value in model.items()}
+
+    first, second = names(before), names(after)
+    lines = []
+    for name in dict.fromkeys([*first, *second]):
+        cells = [x.get(name, "-") for x in (first, second)]
+        if name == "commit" or cells[0] != cells[1]:
+            lines.append(f"{name:40} {cells[0]:>14} {cells[1]:>14}")
     first, second = numbers(before), numbers(after)
-    lines = [f"{'':40} {before['commit'] or '':>14.10} {after['commit'] or '':>14.10}"]
     for name in dict.fromkeys([*first, *second]):
         cells = (f"{x[name]:14,.2f}" if name in x else f"{'-':>14}" for x in (first, second))
         lines.append(f"{name:40} {' '.join(cells)}")

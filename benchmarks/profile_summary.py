@@ -9,8 +9,8 @@ the compiled program, which train.py writes beside the trace, tells what each is
 threads together; of a product that XLA hands to a thread pool, only the thread that started it.
 On several GPUs or TPUs they are means of the devices.
 
-Beside each time stands the bound of bounds.py, which this device cannot beat, where its data sheet
-is known (transformer/system/hardware.py). So the table says where time is lost.
+Beside each time stands the bound of bounds.py, the shortest one under its assumptions, where the
+device's data sheet is known (transformer/system/hardware.py). So the table says where time is lost.
 """
 
 import argparse

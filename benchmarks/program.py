@@ -38,7 +38,7 @@ class Program:
             model = proven(config.model, self.mesh)
         else:
             model = chosen(config.model, self.mesh.devices.flat[0].platform)
-        self.model = build_model(model, sizes)
+        self.model_config, self.model = model, build_model(model, sizes)
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
         self._optimizer = make_optimizer(config.optimizer, schedule)

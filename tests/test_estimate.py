@@ -10,7 +10,7 @@ import pytest
 from benchmarks import bounds
 from benchmarks.collectives import Traffic, collectives
 from benchmarks.costs import kernels, unknown_loops
-from benchmarks.estimate import side_by_side, turns_of_search
+from benchmarks.estimate import read_result, turns_of_search
 from benchmarks.hlo import size_in_memory, size_of
 from benchmarks.targets import target_devices
 from transformer.system.errors import UserError
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 SMALL = [
     "--config.model.num_encoder_layers=1",
     "--config.model.num_decoder_layers=1",
-    "--config.model.d_model=8",
+    "--config.model.d_model=32",
     "--config.model.d_ff=12",
     "--config.model.num_heads=2",
     "--config.tokenizer.vocab_size=270",
@@ -32,7 +32,7 @@ SMALL = [
 
 def estimate(*args: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "benchmarks/estimate.py", *args]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
 
 
 def test_size_of_types():
@@ -161,6 +161,18 @@ ENTRY %main.1 (a.1: bf16[8,4], b.1: bf16[4,16], c.1: f32[100,4], d.1: s32[8,1]) 
   %k.1 = bf16[2,10,3,8]{3,2,1,0} broadcast(%q.1)
   %call.1 = (bf16[2,3,6,8]{3,1,2,0}, u8[999]{0}) custom-call(%q.1, %k.1, %k.1), \
 custom_call_target="__cudnn$fmhaSoftmax"
+  %library.1 = (f32[8,16]{1,0}, s8[999]{0}) custom-call(%a.1, %b.1), \
+custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{\
+"dot_dimension_numbers":{"lhs_batch_dimensions":[],"lhs_contracting_dimensions":["1"]}}}
+  %images.1 = f32[2,9,9,3]{3,2,1,0} broadcast(%q.1)
+  %filter.1 = f32[5,2,2,3]{3,2,1,0} broadcast(%q.1)
+  %convolved.1 = (f32[2,4,4,5]{3,2,1,0}, u8[7]{0}) custom-call(%images.1, %filter.1), \
+dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convForward"
+  %slopes.1 = f32[2,4,4,5]{3,2,1,0} get-tuple-element(%convolved.1), index=0
+  %to_images.1 = (f32[2,9,9,3]{3,2,1,0}, u8[7]{0}) custom-call(%slopes.1, %filter.1), \
+dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardInput"
+  %to_filter.1 = (f32[5,2,2,3]{3,2,1,0}, u8[7]{0}) custom-call(%images.1, %slopes.1), \
+dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardFilter"
   %t.4 = (s32[], f32[100,4]{1,0}) tuple(%step.1, %write.2)
   %while.1 = (s32[], f32[100,4]{1,0}) while(%t.4), condition=%cond.1, body=%body.1
   ROOT %out.1 = f32[100,4]{1,0} get-tuple-element(%while.1), index=1
@@ -180,6 +192,13 @@ def test_costs_counted_by_hand():
         # k twice is read once; the workspace is nobody's. Q K^T and weights times V.
         "call.1": (1, 576 + 960 + 576, 2 * 2 * (2 * 3) * 6 * 10 * 8),
         "double.1": (5, 1600 + 1600, 0),  # a turn of the loop reads x once
+        "library.1": (1, 64 + 128 + 512, 2 * 8 * 4 * 16),  # likewise, without its workspace
+        "images.1": (1, 576 + 1944, 0),
+        "filter.1": (1, 576 + 240, 0),
+        # Each of 2 x 4 x 4 places and 5 channels takes 2 x 2 places of 3 channels, both ways.
+        "convolved.1": (1, 1944 + 240 + 640, 2 * (2 * 4 * 4 * 5) * (2 * 2 * 3)),
+        "to_images.1": (1, 640 + 240 + 1944, 2 * (2 * 4 * 4 * 5) * (2 * 2 * 3)),
+        "to_filter.1": (1, 1944 + 640 + 240, 2 * (2 * 4 * 4 * 5) * (2 * 2 * 3)),
     }
     assert unknown_loops(PROGRAM) == 1
     assert {k.instruction.name: k.kind for k in kernels(PROGRAM)}["double.1"] == "add & norm"
@@ -228,17 +247,24 @@ def test_estimates_for_virtual_devices(tmp_path):
     result = json.loads(output.read_text())
     # The program multiplies what the model needs, for the rows that are empty, too.
     assert result["flops"] == pytest.approx(result["model_flops"], rel=0.2)
-    table = side_by_side(result, result | {"kernels": 7})
-    (row,) = [line for line in table.splitlines() if line.startswith("kernels")]
-    assert row.split()[1:] == [f"{result['kernels']:,.2f}", "7.00"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", ["validation", "search"])
-def test_estimates_of_other_programs(program):
-    process = estimate("--device=cpu", f"--program={program}", *SMALL)
+    other = tmp_path / "b.json"
+    other.write_text(json.dumps(result | {"kernels": 7, "device": "h200"}))
+    process = estimate(f"--compare={output},{other}")
     assert process.returncode == 0, process.stderr
-    assert re.search(r"^work        0\.00 TFLOP .*, [1-9][\d,]* kernels$", process.stdout, re.M)
+    rows = dict(line.split(maxsplit=1) for line in process.stdout.splitlines())
+    assert rows["kernels"].split() == [f"{result['kernels']:,.2f}", "7.00"]
+    assert rows["device"].split() == ["cpu:8", "h200"]
+    assert "mesh" not in rows  # both have the same
+
+
+@pytest.mark.parametrize("text", ['{"device": "h2', "[1, 2]", '{"a": 1}', "\udcff"])
+def test_comparing_what_is_no_result(text, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(UserError, match=r"a\.json is no result; write one with --output="):
+        read_result(str(path))
+    with pytest.raises(UserError, match=r"--compare: .*b\.json cannot be read \(No such file"):
+        read_result(str(tmp_path / "b.json"))
 
 
 @pytest.mark.parametrize(
@@ -270,14 +296,42 @@ def test_estimates_for_a_slice(device, kind, chips, memory):
 
 
 HAS_CUDA = importlib.util.find_spec("jax_cuda13_plugin") is not None
+needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="jax[cuda13] is not here")
 
 
-@pytest.mark.skipif(not HAS_CUDA, reason="jax[cuda13] is not here")
-def test_estimates_for_a_gpu():
-    process = estimate("--device=h200:8", *SMALL, "--config.model.dtype=bfloat16")
+@needs_cuda
+def test_estimates_for_a_gpu(tmp_path):
+    """With all of its kernels, whose parts must fit."""
+    even = ["--config.data.max_source_length=6", "--config.data.max_target_length=8"]
+    hlo = tmp_path / "program.txt"
+    process = estimate(
+        "--device=h200:8", *SMALL, *even, "--config.model.dtype=bfloat16", f"--hlo={hlo}"
+    )
     assert process.returncode == 0, process.stderr
+    assert "kernels: cudnn_attention,triton_norm,blocked_loss\n" in process.stdout
     assert re.search(r"^memory .* of 131 GiB, fits: ", process.stdout, re.M)
     assert re.search(r"^bound .* ms, MFU at most ", process.stdout, re.M)
+    text = hlo.read_text()
+    assert "__cudnn$fmha" in text
+    assert "xla.gpu.triton" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "program"),
+    [
+        ("cpu", "validation"),
+        ("cpu", "search"),
+        pytest.param("h200", "search", marks=needs_cuda),
+    ],
+)
+def test_estimates_of_other_programs(device, program):
+    process = estimate(f"--device={device}", f"--program={program}", *SMALL, "--steps=4")
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"^work        0\.00 TFLOP .*, [1-9][\d,]* kernels$", process.stdout, re.M)
+    if device == "h200":
+        assert re.search(r"^last step   [1-9]\d* kernels, ", process.stdout, re.M)
+        assert " update\n" not in process.stdout
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,8 @@ def test_norm_kernel_in_float64(rate, T):
         np.testing.assert_allclose(ours, wanted, atol=2e-5)
 
 
-@pytest.mark.parametrize("T", [pytest.param(8, marks=pytest.mark.slow), 7])
-def test_blocked_loss_in_float64(T):
-    B, D, V = 3, 16, 37
+def test_blocked_loss_in_float64():
+    B, T, D, V = 3, 7, 16, 37  # blocks of 2, 2, 2 and 1 positions
     with jax.enable_x64(True):
         arrays = [jnp.float64(x) for x in (normal(0, B, T, D), normal(1, V, D), normal(2, V))]
         labels_BT = jax.random.randint(jax.random.key(0), (B, T), 0, V)
@@ -109,6 +108,21 @@ def test_a_wrong_kernel_is_found(monkeypatch):
     assert found.startswith("its result 0 is ")
 
 
+def test_the_mask_reaches_cudnn(monkeypatch):
+    """Without it, sentences of a row would see each other. JAX's own form stands for cuDNN's."""
+    attend = jax.nn.dot_product_attention
+
+    def with_mask(*arrays, mask, implementation):
+        assert implementation == "cudnn"
+        return attend(*arrays, mask=mask)
+
+    config = model_config(dtype="bfloat16")
+    monkeypatch.setattr(jax.nn, "dot_product_attention", with_mask)
+    assert kernels.disagreement("cudnn_attention", config) == ""
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *x, **options: attend(*x))
+    assert kernels.disagreement("cudnn_attention", config).startswith("its result 0 is ")
+
+
 def test_a_kernel_may_fail_without_a_word(monkeypatch):
     def fails(*arguments):
         raise NotImplementedError
@@ -125,6 +139,26 @@ def test_what_fails_is_not_used(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("warning  triton_norm is not used: it fails (ValueError: ")
     assert lines[1] == "kernels  blocked_loss; tried on this device"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "why"),
+    [
+        ("cudnn_attention", {"dtype": "float32"}, "it is for model.dtype=bfloat16"),
+        ("cudnn_attention", {"d_k": 12}, "keys and values must have one size, 8, 16, ... or 128"),
+        ("cudnn_attention", {"d_model": 1024}, "keys and values must have one size, 8, 16, "),
+        ("triton_norm", {"norm": "pre"}, "it is for post-LN, with layer_norm"),
+        ("triton_norm", {"d_model": 24}, "model.d_model = 24 is no power of 2 from 16 to 8192"),
+    ],
+)
+def test_what_a_kernel_cannot_take(name, changes, why, capsys):
+    """Its plain form would take its place and agree with itself."""
+    config = model_config(**{"dtype": "bfloat16", "kernels": name} | changes)
+    assert kernels.proven(config, data_mesh()).kernels == "plain"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"warning  {name} is not used: {why}")
+    auto = dataclasses.replace(config, kernels="auto")
+    assert name not in kernels.chosen(auto, "gpu").kernels
 
 
 def test_choices():

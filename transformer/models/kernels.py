@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from transformer.models import fused_norm
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 
@@ -44,13 +45,27 @@ def uses(config: Any, name: str) -> bool:
     return name in config.kernels.split(",")
 
 
+def cannot(name: str, config: Any) -> str:
+    """Why no part of a model with this model section can take the kernel; "" if some can."""
+    if name == "cudnn_attention":
+        if config.dtype != "bfloat16":
+            return "it is for model.dtype=bfloat16"
+        size = config.key_size
+        if size != config.value_size or size % 8 or size > 128:
+            return "keys and values must have one size, 8, 16, ... or 128"
+    elif name == "triton_norm":
+        if config.norm != "post" or config.normalization != "layer_norm":
+            return "it is for post-LN, with layer_norm"
+        if not fused_norm.fits(config.d_model):
+            return f"model.d_model = {config.d_model} is no power of 2 from 16 to 8192"
+    return ""
+
+
 def chosen(config: Any, platform: str) -> Any:
     """The model section with the names that auto means on a platform; nothing is tried."""
     if getattr(config, "kernels", "plain") != "auto":  # not all families have the field
         return config
-    names = BY_PLATFORM.get(platform, ())
-    if config.dtype != "bfloat16":
-        names = [name for name in names if name != "cudnn_attention"]
+    names = [name for name in BY_PLATFORM.get(platform, ()) if not cannot(name, config)]
     return dataclasses.replace(config, kernels=",".join(names) or "plain")
 
 
@@ -64,7 +79,8 @@ def proven(config: Any, mesh: jax.sharding.Mesh) -> Any:
         return config
     kept = []
     for name in config.kernels.split(","):
-        why = from_first(lambda name=name: disagreement(name, config))
+        # What it cannot take would be tried in its plain form, and agree.
+        why = cannot(name, config) or from_first(lambda name=name: disagreement(name, config))
         if why:
             print(f"warning  {name} is not used: {why}; the plain form takes its place", flush=True)
         else:
@@ -129,12 +145,9 @@ def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) 
 
 
 def _norm_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models import fused_norm
     from transformer.models.numerics import DropoutRngs, dropout, row_keys, standardize
 
     D, rate, epsilon = config.d_model, 0.1, config.norm_epsilon
-    if not fused_norm.fits(D):
-        raise ValueError(f"model.d_model = {D} is no power of 2")
     x, y, direction = (_normal(i, B, T, D, dtype=dtype) for i in range(3))
     scale_D, bias_D = (_normal(i, D, dtype=jnp.float32) for i in (3, 4))
 

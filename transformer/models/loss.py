@@ -1,7 +1,6 @@
 """Cross-entropy with label smoothing (Section 5.4)."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -12,7 +11,7 @@ from transformer.models.numerics import at_least_float32, multiply, split
 
 MAX_POSITIONS = 2048  # of a row whose logits are in memory at once
 
-# In how many parts the positions of a row go through `output_loss` if it is blocked.
+# In how many parts, or more, the positions of a row go through `output_loss` if it is blocked.
 LOSS_BLOCKS = 4
 
 
@@ -130,8 +129,9 @@ _blocked.defvjp(_blocked_forward, _blocked_backward)
 
 def _blocks(*arrays_BTx: jax.Array) -> list[tuple[jax.Array, ...]]:
     """Parts of the positions of all rows, so that every device has its rows of each part."""
-    parts = math.gcd(arrays_BTx[0].shape[1], LOSS_BLOCKS)
-    return list(zip(*(jnp.split(x, parts, axis=1) for x in arrays_BTx), strict=True))
+    T = arrays_BTx[0].shape[1]
+    parts = min(T, max(LOSS_BLOCKS, -(-T // MAX_POSITIONS)))
+    return list(zip(*(jnp.array_split(x, parts, axis=1) for x in arrays_BTx), strict=True))
 
 
 def _block(static, output_VD, bias_V, hidden_BTD, labels_BT, real_BT):

@@ -16,7 +16,9 @@ def segment_positions(segments_BT: jax.Array) -> jax.Array:
     highest_BT = jax.lax.cummax(segments_BT, axis=1)
     before_BT = jnp.pad(highest_BT, ((0, 0), (1, 0)))[:, :-1]
     start_BT = jnp.where(segments_BT > before_BT, count_BT, 0)
-    return jnp.maximum(count_BT - jax.lax.cummax(start_BT, axis=1), 0)
+    positions_BT = jnp.maximum(count_BT - jax.lax.cummax(start_BT, axis=1), 0)
+    # Else XLA on a GPU would count again for each channel of an encoding.
+    return jax.lax.optimization_barrier(positions_BT)
 
 
 def sinusoidal_encoding(positions_T: jax.Array, d_model: int) -> jax.Array:
