@@ -11,7 +11,8 @@ from jax.experimental import topologies
 from transformer.system.errors import UserError
 
 # What XLA asks of a GPU: cores, float32 units a core, shared memory of a core and of a program on
-# it, level-2 cache, clock (GHz), bandwidth, memory, compute capability.
+# it, level-2 cache, clock (GHz), bandwidth, memory, compute capability. Memory is what a driver
+# reports, a little more than the data sheet's.
 _GPUS = {
     "h200": (132, 128, 233472, 232448, 52428800, 1.98, 4.8e12, 150e9, "9 minor: 0"),
     "h100": (132, 128, 233472, 232448, 52428800, 1.98, 3.35e12, 85e9, "9 minor: 0"),

@@ -23,6 +23,7 @@ class Specification(NamedTuple):
 # do; for the peaks marked ? we found nothing.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
+    "NVIDIA A100-SXM4-40GB": Specification(312e12, 40e9 / 2**30, 1.555e12, 300e9),
     "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9),
     "NVIDIA H100 NVL": Specification(835e12, 94e9 / 2**30, 3.9e12, 300e9),  # ?
     "NVIDIA H100 PCIe": Specification(756e12, 80e9 / 2**30, 2.0e12, 300e9),  # ?
