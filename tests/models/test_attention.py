@@ -367,6 +367,16 @@ def test_multi_head_attention_is_one_attention_a_head(use_bias):
     np.testing.assert_allclose(weights_BHTS, np.stack(weights, axis=1), atol=1e-6)
 
 
+@pytest.mark.parametrize(("platform", "barriers"), [("cuda", 2), ("cpu", 0)])
+def test_products_of_keys_and_values_are_not_merged_on_a_gpu(platform, barriers):
+    def keys_values(x_BSD):
+        return layer_of().keys_values(x_BSD)
+
+    traced = jax.jit(keys_values).trace(jnp.ones((2, 3, 7)))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("optimization_barrier") == barriers
+
+
 def test_attention_dropout_needs_a_rate_and_rngs():
     x, mask = jnp.ones((1, 5, 7)), Mask(*jnp.ones((2, 1, 5), int))
     off, on = layer_of(), layer_of(dropout_rate=0.5)

@@ -179,7 +179,8 @@ class MultiHeadAttention(nnx.Module):
 
     def keys_values(self, x_BSD: jax.Array) -> KeysValues:
         """The keys and values of the vectors attended to."""
-        return KeysValues(self._split_heads(self.key(x_BSD)), self._split_heads(self.value(x_BSD)))
+        key_BSX, value_BSX = self.key(x_BSD, apart=True), self.value(x_BSD, apart=True)
+        return KeysValues(self._split_heads(key_BSX), self._split_heads(value_BSX))
 
     def __call__(
         self,

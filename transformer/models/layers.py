@@ -15,6 +15,7 @@ from transformer.models.numerics import (
     multiply,
     row_keys,
     standardize,
+    unmerged,
 )
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -41,8 +42,12 @@ class Linear(nnx.Module):
         self.use_bias = use_bias
         self.dtype = dtype
 
-    def __call__(self, x_BTI: jax.Array) -> jax.Array:
-        y_BTO = multiply("BTI,IO->BTO", x_BTI, self.kernel[...], self.dtype)
+    def __call__(self, x_BTI: jax.Array, apart: bool = False) -> jax.Array:
+        """apart: for one of several products of x, as of keys and values; see `unmerged`."""
+        kernel_IO = self.kernel[...]
+        if apart:
+            x_BTI, kernel_IO = unmerged(x_BTI, kernel_IO)
+        y_BTO = multiply("BTI,IO->BTO", x_BTI, kernel_IO, self.dtype)
         if self.use_bias:
             y_BTO += self.bias[...][None, None]
         return y_BTO.astype(self.dtype)

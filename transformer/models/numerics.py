@@ -177,6 +177,17 @@ def _made(x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
+def unmerged(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both operands of a product, which XLA on a GPU then computes by itself.
+
+    It would merge products of one array with several matrices, write the result in float32, and
+    cut it apart in kernels of their own.
+    """
+    return jax.lax.platform_dependent(
+        x, y, cuda=lambda *both: jax.lax.optimization_barrier(both), default=lambda *both: both
+    )
+
+
 _multiply.defvjp(_multiply_forward, _multiply_backward)
 
 
