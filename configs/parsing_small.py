@@ -18,6 +18,8 @@ def get_config() -> ConfigDict:
     config.data.train_trees = "train.trees"
     config.data.validation_trees = "dev.trees"
     config.data.test_trees = "test.trees"
+    # Tags tell the decoder which word it is at, which XX does not: with few trees it learns faster.
+    config.data.tags = "gold"
     config.data.max_source_length = 128
     config.data.max_target_length = 192
     config.tokenizer.vocab_size = 4000

@@ -24,7 +24,7 @@ def get_sweep() -> dict[str, Any]:
         "rows": [
             {"name": "transformer"},
             {"name": "words", "tokenizer.model_type": "word", "tokenizer.vocab_size": 16_000},
-            {"name": "tags", "data.tags": "gold"},
+            {"name": "XX", "data.tags": "XX"},
             {"name": "rnn", "config": "configs/parsing_rnn.py"},
         ],
         "evaluate": "--split=validation --checkpoint=average --brackets",

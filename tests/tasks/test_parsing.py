@@ -22,6 +22,7 @@ FIELDS = {
     "model.d_model": 14,
     "model.d_ff": 11,
     "model.num_heads": 2,
+    "data.tags": "XX",
     "optimizer.warmup_steps": 7,
     "training.tokens_per_update": 155,
     "training.steps": 2,
