@@ -293,7 +293,7 @@ def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> str:
         return found | {f"{kind}, MiB": t["bytes"] / 2**20 for kind, t in exchange.items()}
 
     def names(result: dict[str, Any]) -> dict[str, str]:
-        """What is told apart by words: one row for each that differs, or for the first."""
+        """What was compiled, in words; of these only what differs is shown."""
         mesh = "x".join(str(size) for size in result["mesh"].values())
         model = result["model"]
         return {
