@@ -49,21 +49,21 @@ class Transduction(seq2seq.Seq2Seq):
         hits = [found.expected_T == target for found, target in zip(forced, pairs[1], strict=True)]
         forced = {
             "forced_accuracy": (
-                sum(int(hit.sum()) for hit in hits) / sum(map(len, hits)),
+                100 * sum(int(hit.sum()) for hit in hits) / sum(map(len, hits)),
                 "per cent of the references' tokens, EOS included, each the most probable one",
             ),
             "forced_sequence_accuracy": (
-                sum(bool(hit.all()) for hit in hits) / len(hits),
+                100 * sum(bool(hit.all()) for hit in hits) / len(hits),
                 "per cent of the references whose tokens are all the most probable ones",
             ),
         }
         return corpus_accuracies(hypotheses, references) | {
             name: {
-                "score": 100 * share,
+                "score": score,
                 "definition": FORCED_DEFINITION.format(definition),
                 "needs_model": True,
             }
-            for name, (share, definition) in forced.items()
+            for name, (score, definition) in forced.items()
         }
 
     def validation_scores(self, *arguments: Any) -> dict[str, float]:
