@@ -21,9 +21,4 @@ def get_config() -> ConfigDict:
     config.model.d_model = 192
     config.model.d_ff = 768
     config.model.num_heads = 4
-    # An update takes longer than an encoder-decoder's: it also learns from the source's tokens.
-    config.training.steps = 5600
-    config.optimizer.decay_steps = 5600
-    config.training.checkpoint_every = 350
-    config.training.full_validation_every = 1400
     return config
