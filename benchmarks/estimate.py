@@ -36,6 +36,7 @@ from benchmarks.costs import Kernel, kernels, unknown_loops
 from benchmarks.kinds import OTHER, UPDATE
 from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
+from benchmarks.timeline import waiting_seconds
 from transformer.data.batches import Batch, layout
 from transformer.decoding.translation import Translator, Wishes
 from transformer.runs import cli
@@ -173,15 +174,18 @@ def estimate(config: Experiment) -> dict[str, Any]:
     work = sum(row["ms"] for row in result["kinds"].values())
     if devices[0].platform == "tpu":
         work = max(work, 1e3 * result["flops"] / (bounds.PEAK_SHARE * device.bfloat16))
-    # Exchange can hide behind work as far as there is work.
-    work = max(work, sum(result["exchange_ms"].values()))
-    result["bound_ms"] = work
+        # The order of the text does not say what runs at once: all of it may.
+        waiting = max(sum(result["exchange_ms"].values()) - work, 0)
+    else:
+        waiting = 1e3 * waiting_seconds(text, found, device, mesh.size)
+    result["waiting_ms"] = waiting
+    result["bound_ms"] = bound = work + waiting
     if passes:
-        result["mfu_allowed"] = result["model_flops"] / device.bfloat16 / (work / 1e3)
-        result["tokens_per_second_allowed"] = rows.rows * sum(widths) / (work / 1e3)
+        result["mfu_allowed"] = result["model_flops"] / device.bfloat16 / (bound / 1e3)
+        result["tokens_per_second_allowed"] = rows.rows * sum(widths) / (bound / 1e3)
     else:
         result["tokens_per_second_allowed"] = (
-            SENTENCES.value * STEPS.value * mesh.size / (work / 1e3)
+            SENTENCES.value * STEPS.value * mesh.size / (bound / 1e3)
         )
     return result
 
@@ -237,14 +241,16 @@ def shown(result: dict[str, Any]) -> str:
     if "bound_ms" not in result:
         return "\n".join(lines)
     mfu = f", MFU at most {result['mfu_allowed']:.0%}" if "mfu_allowed" in result else ""
+    waiting = f", {x:.2f} of it only waiting for others" if (x := result["waiting_ms"]) else ""
     lines.append(
-        f"bound       {result['bound_ms']:.2f} ms{mfu}, "
+        f"bound       {result['bound_ms']:.2f} ms{waiting}{mfu}, "
         f"{result['tokens_per_second_allowed']:,.0f} tokens a second at most"
     )
+    links = "exchange is hidden" if "TPU" in result["device_kind"] else "links give 100%"
     lines.append(
         f"            if memory gives {bounds.MEMORY_SHARE:.0%} and products "
         f"{bounds.PEAK_SHARE:.0%} of the data sheet, a kernel takes "
-        f"{1e6 * bounds.KERNEL_SECONDS:.0f} microseconds to start, and exchange is hidden"
+        f"{1e6 * bounds.KERNEL_SECONDS:.0f} microseconds to start, and {links}"
     )
     if step := result.get("last_step"):
         lines.append(
@@ -287,7 +293,7 @@ def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> str:
         for name, unit in (("flops", 1e12), ("model_flops", 1e12), ("bytes", 1e9)):
             if name in result:
                 found[f"{name}, {'TFLOP' if unit == 1e12 else 'GB'}"] = result[name] / unit
-        names = "kernels", "bound_ms", "mfu_allowed", "tokens_per_second_allowed"
+        names = "kernels", "bound_ms", "waiting_ms", "mfu_allowed", "tokens_per_second_allowed"
         found |= {name: result[name] for name in names if name in result}
         found |= {f"bound, {k}, ms": row["ms"] for k, row in result.get("kinds", {}).items()}
         exchange = result["exchange"]

@@ -13,6 +13,7 @@ from benchmarks.costs import kernels, unknown_loops
 from benchmarks.estimate import read_result, turns_of_search
 from benchmarks.hlo import size_in_memory, size_of
 from benchmarks.targets import target_devices
+from benchmarks.timeline import waiting_seconds
 from transformer.system.errors import UserError
 from transformer.system.hardware import Specification
 
@@ -220,6 +221,47 @@ def test_bounds_counted_by_hand():
     exchange = {"all-reduce": Traffic(2, 800, 1400), "reduce-scatter": Traffic(1, 100, 700)}
     ms = bounds.exchange_ms(exchange, device)
     assert ms == pytest.approx({"all-reduce": 1400e-6, "reduce-scatter": 700e-6})
+
+
+# Microseconds below: a sum of f32[1000] moves 8,000 bytes, which take 8, and 2 more to start.
+OVERLAP = """\
+%scattered.1 (s.1: f32[1000]) -> f32[300] {
+  ROOT %scatter.1 = f32[300]{0} reduce-scatter(%s.1), replica_groups={{0,1},{2,3}}
+}
+
+%body.1 (t.1: (f32[1000])) -> (f32[1000]) {
+  %x.1 = f32[1000]{0} get-tuple-element(%t.1), index=0
+  %sum.1 = f32[1000]{0} add(%x.1, %x.1)
+  ROOT %t.2 = (f32[1000]{0}) tuple(%sum.1)
+}
+
+ENTRY %main.1 (a.1: f32[1000], b.1: f32[6000]) -> f32[1000] {
+  %a.1 = f32[1000]{0} parameter(0)
+  %b.1 = f32[6000]{0} parameter(1)
+  %start.1 = (f32[500]{0}, f32[1000]{0}) all-gather-start(%a.1), replica_groups={{0,1},{2,3}}
+  %start.2 = ((f32[6000]{0}), f32[6000]{0}) all-reduce-start(%b.1), replica_groups={{0,1},{2,3}}
+  %sum.2 = f32[1000]{0} add(%a.1, %a.1)
+  %done.1 = f32[1000]{0} all-gather-done(%start.1)
+  %while.1 = (f32[1000]{0}) while(%t.3), body=%body.1, {"known_trip_count":{"n":"1"}}
+  %done.2 = f32[6000]{0} all-reduce-done(%start.2)
+  %permuted.1 = f32[100]{0} collective-permute(%a.1)
+  %start.3 = ((f32[1000]{0}), f32[300]{0}) async-start(%a.1), calls=%scattered.1
+  %sum.3 = f32[1000]{0} add(%a.1, %a.1)
+  %done.3 = f32[300]{0} async-done(%start.3)
+}
+"""
+
+
+def test_waiting_counted_by_hand():
+    device = Specification(1e9, 16, 1e9 / bounds.MEMORY_SHARE, 1e9)
+    found = kernels(OVERLAP)
+    assert sum(bounds.seconds_of(k, device) for k in found) == pytest.approx(30e-6)
+    # The gather takes 2 and the reduction after it 24, until 26, but its result is needed after two
+    # sums, at 20. Nothing runs beside the 0.4 of the permutation; a sum hides the 1.2 scattered.
+    assert waiting_seconds(OVERLAP, found, device, 4) == pytest.approx(6.4e-6)
+    # With a third sum before the result is needed, nobody waits for it.
+    longer = OVERLAP.replace('{"n":"1"}', '{"n":"2"}')
+    assert waiting_seconds(longer, kernels(longer), device, 4) == pytest.approx(0.4e-6)
 
 
 def test_memory_of_the_chip_does_not_count():
