@@ -173,6 +173,14 @@ def wait_for(path):
         time.sleep(0.01)
 
 
+def wait_for_evaluation(sweep):
+    wait_for(sweep.out / "calls")
+    deadline = time.monotonic() + 60
+    while "evaluate a-0 " not in sweep.calls():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_signal_goes_on_to_the_runs(sweep, capfd):
     (sweep.out / "slow-train").touch()
     own, runs = sweep()
@@ -211,13 +219,34 @@ with lock_workdir(Path({str(workdir)!r})):
         assert own.is_done(runs[0])
 
 
+def test_waits_for_an_evaluation_that_outlived_its_sweep(sweep, capfd):
+    (sweep.out / "slow-evaluate").touch()
+    code = f"""
+from pathlib import Path
+from configs import base
+from transformer.runs import launcher
+from transformer.runs.sweep import plan_of, runs_of
+launcher.ROOT = Path({str(launcher.ROOT)!r})
+plan = plan_of({{"rows": [{{"name": "a"}}]}}, "s.py")
+runs = runs_of(plan, "c.py", lambda path: base.get_config().to_dict(), "c")
+launcher.Launcher(launcher.Options(Path({str(sweep.out)!r}))).launch(runs)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": "."}) as it:
+        wait_for_evaluation(sweep)
+        it.kill()
+    own, runs = sweep()
+    threading.Timer(1.5, (sweep.out / "slow-evaluate").unlink).start()
+    assert own.launch(runs[:1]) == []
+    assert "waiting  a-0" in capfd.readouterr().err
+    assert sweep.calls() == ["train a-0 ", "evaluate a-0 "] * 2
+
+
 def test_two_starts_at_once_evaluate_a_run_once(sweep, capfd):
     (sweep.out / "slow-evaluate").touch()
     own, runs = sweep()
     first = threading.Thread(target=own._complete, args=runs[:1])
     first.start()
-    while "evaluate a-0 " not in (sweep.calls() if (sweep.out / "calls").exists() else []):
-        time.sleep(0.01)
+    wait_for_evaluation(sweep)
     threading.Timer(1.5, (sweep.out / "slow-evaluate").unlink).start()
     assert sweep()[0].launch(runs[:1]) == []
     first.join()

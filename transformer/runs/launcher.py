@@ -5,6 +5,7 @@ WORKDIR/sweep.json, with the evaluations that were made for the sweep, and is no
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -171,28 +172,29 @@ class Launcher:
             return "is done"
         place = self._places.get()
         try:
-            with self._alone(run):
+            with self._alone(run) as lock:
                 if self.is_done(run):  # by another start of the sweep
                     return "is done"
-                self._train_and_evaluate(run, place)
+                self._train_and_evaluate(run, place, lock)
         finally:
             self._places.put(place)
         return "done"
 
-    def _train_and_evaluate(self, run: Run, place: dict[str, str]) -> None:
+    def _train_and_evaluate(self, run: Run, place: dict[str, str], lock: int | None) -> None:
         asked, result = self._evaluate, self._result(run)
         workdir = f"--workdir={self.workdir(run)}"
         evaluations = self.evaluations(run)
+        call = functools.partial(self._call, run, place, lock)
         if not (result and result.exists()):
-            self._call(run, place, "train", *self.training_flags(run))
+            call("train", *self.training_flags(run))
             if self.options.evaluate != "none":
                 record = [f"--record={result}"] if result else []
                 before = self._scores(run)
-                self._call(run, place, "evaluate", workdir, *asked, *record)
+                call("evaluate", workdir, *asked, *record)
                 evaluations = self._new_evaluations(run, before)
         exported = self._exported(run)
         if exported and not exported.exists():
-            self._call(run, place, "evaluate", workdir, *self._tested(run), f"--export={exported}")
+            call("evaluate", workdir, *self._tested(run), f"--export={exported}")
         if self.workdir(run).exists():
             mark = self._mark(run) | {"evaluations": evaluations}
             write_json(self.workdir(run) / DONE, mark)
@@ -227,18 +229,19 @@ class Launcher:
         return chosen
 
     @contextlib.contextmanager
-    def _alone(self, run: Run) -> Iterator[None]:
+    def _alone(self, run: Run) -> Iterator[int | None]:
         """Holds OUT/<run>.lock, so that another start of the sweep waits for the whole run.
 
-        Waits, too, for a training that outlived a sweep which was killed.
+        Gives the lock's number, which what runs for this run inherits: if the sweep is killed, its
+        next start waits for that, too. None if the sweep is told to stop before.
         """
         own, training = self.options.out / f"{run.name}.lock", self.workdir(run) / "lock"
         own.parent.mkdir(parents=True, exist_ok=True)
-        is_told = False
+        is_told, lock = False, None
         with contextlib.ExitStack() as held:
             while not self._stop.is_set():
                 try:
-                    held.enter_context(lock_file(own, wait=False))
+                    lock = held.enter_context(lock_file(own, wait=False))
                     if training.exists():
                         with lock_file(training, wait=False):
                             pass
@@ -250,9 +253,11 @@ class Launcher:
                         print(said, file=sys.stderr, flush=True)
                     is_told = True
                     self._stop.wait(1.0)
-            yield
+            yield lock
 
-    def _call(self, run: Run, place: dict[str, str], script: str, *flags: str) -> None:
+    def _call(
+        self, run: Run, place: dict[str, str], lock: int | None, script: str, *flags: str
+    ) -> None:
         """Runs a script of ours; what it prints goes to <run>.<script>.log."""
         log = self.options.out / f"{run.name}.{script}.log"
         command = [sys.executable, str(ROOT / f"{script}.py"), *flags]
@@ -266,6 +271,7 @@ class Launcher:
                 stdout=stream,
                 stderr=stream,
                 env=os.environ | place,
+                pass_fds=[] if lock is None else [lock],
                 start_new_session=True,
             )
             self._active.add(process)

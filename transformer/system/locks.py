@@ -55,8 +55,11 @@ def _remove_if_empty(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
+def lock_file(path: Path, *, wait: bool) -> Iterator[int]:
     """Holds a lock: the file `path`, which names its holder and is removed at the end.
+
+    Gives the file's number. If a child process inherits that and outlives us, the child holds the
+    lock on this host.
 
     While another live process holds it, this waits, or raises InUse. The lock of a dead
     process is taken over: at once if it was on this host, else after watching it.
@@ -77,7 +80,7 @@ def lock_file(path: Path, *, wait: bool) -> Iterator[None]:
         thread = threading.Thread(target=give_signs_of_life, daemon=True)
         thread.start()
         try:
-            yield
+            yield file.fileno()
         finally:
             stop.set()
             thread.join()  # before the file is closed and its number becomes another's
