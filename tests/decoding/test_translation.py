@@ -168,6 +168,7 @@ def test_lengths(changes, longest, shortest):
         ({"min_length": 9, "max_length": 8}, "min_length = 9 is more than decoding.max_length"),
         ({"beam_groups": 2}, "beam_size = 3 is not divisible by decoding.beam_groups = 2"),
         ({"top_p": 0.0, "temperature": 1.0}, "top_p is 0.0; it must be in"),
+        ({"temperature": 1e-40}, "temperature is 1e-40; it must be at least 0.001"),
         ({"top_k": 5}, "top_k is for samples; set decoding.temperature"),
         ({"seed": 5}, "seed is for samples"),
         ({"diversity": 0.5}, "diversity is between groups"),

@@ -58,6 +58,11 @@ class DecodingConfig:
             raise UserError(
                 f"decoding.top_p is {self.top_p}; it must be in (0, 1], and 1 leaves nothing out"
             )
+        if 0 < self.temperature < 1e-3:  # logits divided by less may exceed float32
+            raise UserError(
+                f"decoding.temperature is {self.temperature}; it must be at least 0.001, or 0 for "
+                "no samples"
+            )
         if self.temperature and self.beam_groups > 1:
             raise UserError(
                 "decoding.temperature asks for samples and decoding.beam_groups for a beam; leave "
