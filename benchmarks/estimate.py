@@ -246,7 +246,7 @@ def shown(result: dict[str, Any]) -> str:
         f"bound       {result['bound_ms']:.2f} ms{waiting}{mfu}, "
         f"{result['tokens_per_second_allowed']:,.0f} tokens a second at most"
     )
-    links = "exchange is hidden" if "TPU" in result["device_kind"] else "links give 100%"
+    links = "exchange is hidden" if "TPU" in result["device_kind"] else "links give 100%, in rings"
     lines.append(
         f"            if memory gives {bounds.MEMORY_SHARE:.0%} and products "
         f"{bounds.PEAK_SHARE:.0%} of the data sheet, a kernel takes "

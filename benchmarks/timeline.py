@@ -16,29 +16,32 @@ from transformer.system.hardware import Specification
 def waiting_seconds(
     text: str, kernels: Sequence[Kernel], device: Specification, num_devices: int
 ) -> float:
-    """Seconds in which a device only waits for others, at least.
+    """Seconds that a device waits for others, if kernels and links take their shortest times.
 
-    A collective that is no pair of -start and -done hides behind nothing. A loop of which the text
-    does not say how often it turns is taken once.
+    With the work this is a bound of the whole; slower kernels hide more. A collective that is no
+    pair of -start and -done hides behind nothing. A loop of which the text does not say how often
+    it turns is taken once.
     """
     computations, entry = parse(text)
     work = {k.instruction.name: seconds_of(k._replace(runs=1), device) for k in kernels}
     ends: dict[str, float] = {}  # of collectives that have begun
     now = links_free = waited = 0.0
 
-    def begin(name: str, first: Instruction, result: str) -> None:
-        nonlocal links_free
-        kind = first.opcode.removesuffix("-start")
-        sent = size_of(result) * SENT[kind](group_size(first) or num_devices)
-        ends[name] = links_free = max(now, links_free) + sent / device.link
+    def seconds_of_links(first: Instruction, result: str) -> float:
+        sends = SENT[first.opcode.removesuffix("-start")](group_size(first) or num_devices)
+        return size_of(result) * sends / device.link
 
-    def end(name: str) -> None:
+    def begin(name: str, seconds: float) -> None:
+        nonlocal links_free
+        ends[name] = links_free = max(now, links_free) + seconds
+
+    def wait(until: float) -> None:
         nonlocal now, waited
-        waiting = max(ends.pop(name) - now, 0)
+        waiting = max(until - now, 0)
         now, waited = now + waiting, waited + waiting
 
     def run(name: str) -> None:
-        nonlocal now
+        nonlocal now, links_free
         results = {x.operands[0]: x.type for x in computations[name] if x.opcode.endswith("-done")}
         for x in computations[name]:
             kind = x.opcode.removesuffix("-start").removesuffix("-done")
@@ -49,18 +52,20 @@ def waiting_seconds(
                 for branch in branches_of(x):  # the kernels of others are not among `kernels`
                     run(branch)
             elif x.opcode == "async-start" and computations[x.body][-1].opcode in KINDS:
-                begin(x.name, computations[x.body][-1], computations[x.body][-1].type)
+                collective = computations[x.body][-1]
+                begin(x.name, seconds_of_links(collective, collective.type))
             elif x.opcode.endswith("-done") and x.operands[0] in ends:
-                end(x.operands[0])
+                wait(ends.pop(x.operands[0]))
             elif x.opcode in ("call", "async-start"):
                 run(x.body)
             elif kind not in KINDS:
                 now += work.get(x.name, 0)
-            elif x.opcode.endswith("-start"):
-                begin(x.name, x, results[x.name])
-            elif x.opcode == kind:
-                begin(x.name, x, x.type)
-                end(x.name)
+            elif x.opcode.endswith("-start") and x.name in results:
+                begin(x.name, seconds_of_links(x, results[x.name]))
+            elif x.opcode == kind:  # it does not queue behind those under way
+                seconds = seconds_of_links(x, x.type)
+                links_free = max(now, links_free) + seconds
+                wait(now + seconds)
 
     run(entry)
     return waited

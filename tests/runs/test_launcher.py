@@ -253,6 +253,6 @@ def test_two_starts_at_once_evaluate_a_run_once(sweep, capfd):
     assert sweep.calls() == ["train a-0 ", "evaluate a-0 "]
     said = capfd.readouterr()
     holder = f"process {os.getpid()} on {socket.gethostname()}"
-    assert said.err == f"waiting  a-0: {holder} works on it\n"
+    assert said.err == f"waiting  a-0: {holder}, or its child, works on it\n"
     assert said.out.startswith("is done  a-0; 1 of 1")
     assert not list(sweep.out.glob("*.lock"))

@@ -50,6 +50,7 @@ from transformer.training.step import (
     init_state,
     make_nll_step,
     make_train_step,
+    norm_by_squares,
 )
 
 MESHES = ((1, 1, 1), (8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 4, 1), (2, 2, 2))
@@ -327,6 +328,8 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
         again, _ = toy.updates(own.restore_newest(toy.like).state, 2, 3)
         seen["resumed"] = [digest(state), digest(again)]
         seen["messages"] = messages(toy.step)
+        norm = jax.jit(norm_by_squares).lower(*jax.tree.leaves(toy.like.params))
+        seen["messages of the norm"] = messages(norm.compile())
         seen["parts"] = []
         toy.batch(0, seen["parts"])
         own.close()
@@ -411,6 +414,14 @@ def test_what_devices_send_each_other(eight, shape, rank):
     sizes = [re.findall(r"\d+", kind.partition("[")[2]) for kind in eight[shape]["messages"]]
     assert max(map(len, sizes)) == rank
     assert not any(len(size) > 2 and size[-1] in ("264", "132") for size in sizes)
+
+
+@pytest.mark.slow
+def test_for_the_norm_of_gradients_matrices_stay_where_they_are(eight):
+    for shape in MESHES[1:]:
+        kinds = eight[shape]["messages of the norm"]
+        assert "f32[]" in kinds or shape == (8, 1, 1)  # where every device has everything
+        assert not any("," in kind for kind in kinds)
 
 
 @pytest.mark.slow

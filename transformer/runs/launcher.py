@@ -248,8 +248,9 @@ class Launcher:
                     break
                 except InUse as error:
                     held.close()
+                    lock = None
                     if not is_told:
-                        said = f"waiting  {run.name}: {error.holder} works on it"
+                        said = f"waiting  {run.name}: {error.holder}, or its child, works on it"
                         print(said, file=sys.stderr, flush=True)
                     is_told = True
                     self._stop.wait(1.0)

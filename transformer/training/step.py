@@ -164,18 +164,21 @@ def make_train_step(
 
 
 def global_norm(grads: Params) -> jax.Array:
-    """The global norm; as products, since XLA on the CPU would write all squares to memory."""
-
-    def norm(*arrays: jax.Array) -> jax.Array:
-        return jnp.sqrt(sum(jnp.vdot(g, g, precision="highest") for g in arrays))
-
-    def norm_of_few(*arrays: jax.Array) -> jax.Array:
-        """Vectors as one: a kernel for each would take longer to start than to run."""
-        vectors = [g for g in arrays if g.ndim == 1]
-        return norm(*(g for g in arrays if g.ndim != 1), jnp.concatenate([*vectors, jnp.zeros(1)]))
-
+    """The norm of all gradients as one vector."""
     leaves = jax.tree.leaves(grads)
-    return jax.lax.platform_dependent(*leaves, cpu=norm, default=norm_of_few)
+    return jax.lax.platform_dependent(*leaves, cpu=_norm_by_products, default=norm_by_squares)
+
+
+def _norm_by_products(*arrays: jax.Array) -> jax.Array:
+    """XLA on the CPU would write all squares to memory."""
+    return jnp.sqrt(sum(jnp.vdot(g, g, precision="highest") for g in arrays))
+
+
+def norm_by_squares(*arrays: jax.Array) -> jax.Array:
+    """Devices send sums and vectors alone; for products XLA would gather whole matrices."""
+    # Vectors as one: a kernel for each would take longer to start than to run.
+    vectors = jnp.concatenate([*(g for g in arrays if g.ndim == 1), jnp.zeros(1)])
+    return jnp.sqrt(sum(jnp.sum(g**2) for g in (*(g for g in arrays if g.ndim != 1), vectors)))
 
 
 def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
