@@ -4,11 +4,10 @@
     python train.py --config=configs/dialogsum.py --workdir=runs/dialogsum
     python evaluate.py --workdir=runs/dialogsum --split=validation
 
-About an hour of one core in bfloat16 (with AMX). Here: ROUGE-1 23.5 on dev, and 25.0 on a GPU in
-float32, less than the first three sentences of a dialogue have (docs/summarization.md). The files
-are those of the data set's authors (Chen et al. 2021), in this folder;
---config.data.train_file=FILE names another place. The test file has three summaries of each
-dialogue:
+About an hour of one core in bfloat16 (with AMX). Here: ROUGE-1 23.5 on dev, less than the first
+three sentences of a dialogue have (docs/summarization.md). The files are those of the data set's
+authors (Chen et al. 2021), in this folder; --config.data.train_file=FILE names another place. The
+test file has three summaries of each dialogue:
 
     python evaluate.py --workdir=runs/dialogsum --test_file=dialogsum.test.jsonl
 """

@@ -233,28 +233,29 @@ class Launcher:
         """Holds OUT/<run>.lock, so that another start of the sweep waits for the whole run.
 
         Gives the lock's number, which what runs for this run inherits: if the sweep is killed, its
-        next start waits for that, too. None if the sweep is told to stop before.
+        next start waits for that, too. None if the sweep is told to stop before. Waits, too, for a
+        training that was started by hand, or that outlived its sweep on another host.
         """
         own, training = self.options.out / f"{run.name}.lock", self.workdir(run) / "lock"
         own.parent.mkdir(parents=True, exist_ok=True)
-        is_told, lock = False, None
-        with contextlib.ExitStack() as held:
-            while not self._stop.is_set():
+        is_told = False
+        while not self._stop.is_set():
+            with contextlib.ExitStack() as held:
                 try:
                     lock = held.enter_context(lock_file(own, wait=False))
                     if training.exists():
                         with lock_file(training, wait=False):
                             pass
-                    break
                 except InUse as error:
-                    held.close()
-                    lock = None
                     if not is_told:
                         said = f"waiting  {run.name}: {error.holder}, or its child, works on it"
                         print(said, file=sys.stderr, flush=True)
                     is_told = True
-                    self._stop.wait(1.0)
-            yield lock
+                else:
+                    yield lock
+                    return
+            self._stop.wait(1.0)
+        yield None
 
     def _call(
         self, run: Run, place: dict[str, str], lock: int | None, script: str, *flags: str

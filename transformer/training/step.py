@@ -176,9 +176,10 @@ def _norm_by_products(*arrays: jax.Array) -> jax.Array:
 
 def norm_by_squares(*arrays: jax.Array) -> jax.Array:
     """Devices send sums and vectors alone; for products XLA would gather whole matrices."""
+    others = [g for g in arrays if g.ndim != 1]
     # Vectors as one: a kernel for each would take longer to start than to run.
     vectors = jnp.concatenate([*(g for g in arrays if g.ndim == 1), jnp.zeros(1)])
-    return jnp.sqrt(sum(jnp.sum(g**2) for g in (*(g for g in arrays if g.ndim != 1), vectors)))
+    return optax.tree.norm([*others, vectors])
 
 
 def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
