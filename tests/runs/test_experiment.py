@@ -78,12 +78,23 @@ def test_presets_state_only_what_differs(name):
         assert after[section][field] != before[section][field], f"{section}.{field}"
 
 
-@pytest.mark.parametrize("name", ["glue", "parsing", "table3", "table3_paper"])
+RUNS = {
+    "algorithmic": 12,
+    "chinese": 4,
+    "german_english": 5,
+    "glue": 40,
+    "parsing": 4,
+    "table3": 60,
+    "table3_paper": 20,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_every_sweep_has_runs(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     path = f"configs/sweeps/{name}.py"
     runs = sweep.runs_in(path)
-    assert len(runs) == {"glue": 40, "parsing": 4, "table3": 60, "table3_paper": 20}[name]
+    assert len(runs) == RUNS[name]
     assert all(isinstance(run.config, Experiment) for run in runs)
     if name == "table3":
         by_name = {run.name: run.config for run in runs}
