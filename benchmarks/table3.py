@@ -1,13 +1,15 @@
 """Table 3: the paper's columns, the parameters of its rows, and the same rows in small.
 
     python benchmarks/table3.py
-    python benchmarks/table3.py --out=runs/table3 --format=md
+    python benchmarks/table3.py --results=results/table3 --format=md
 
 Parameters are counted for the true sizes. The paper does not give the rows of its embedding matrix:
 its text says about 37,000 tokens, its counts fit about 41,000 (and 36,000 for big), so both are
-shown. With --out, the folder of a sweep of configs/sweeps/table3.py, the table has what came of it.
+shown. With --results, the folder that a sweep of configs/sweeps/table3.py recorded its runs in, the
+table has what came of them: mean and standard deviation over seeds.
 """
 
+import math
 import sys
 from pathlib import Path
 
@@ -18,17 +20,17 @@ from absl import flags
 from benchmarks.program import sizes_of
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
-from transformer.reports import sweep_report
+from transformer.reports import results_page
+from transformer.reports.ledger import Result
 from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli, sweep
 from transformer.runs.experiment import Experiment
-from transformer.runs.launcher import Launcher, Options
+from transformer.system.errors import UserError
 
-OUT = flags.DEFINE_string("out", None, "The folder of the sweep in small; none: without it.")
+RESULTS = flags.DEFINE_string("results", None, "Where the sweep in small was recorded, if it was.")
 FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
 VOCABULARIES = (37_000, 41_000)
-SMALL = "configs/sweeps/table3.py"
-OURS = ("best perplexity", "validation bleu", "test bleu", "parameters")
+SMALL = ("seeds", "perplexity", "BLEU, validation", "BLEU, test", "million parameters")
 # Perplexity, BLEU and millions of parameters of the paper, which leaves the latter out in (A), (D)
 # and (E).
 PAPER = {
@@ -63,18 +65,28 @@ def main() -> None:
     for run in sweep.runs_in(paper):
         counts = [f"{millions(run.config, vocabulary):.1f}" for vocabulary in VOCABULARIES]
         lines.append([run.row, *PAPER[run.row], *counts])
-    if OUT.value:
-        launcher = Launcher(Options(Path(OUT.value), evaluate=sweep.read_plan(SMALL).evaluate))
-        rows = sweep_report.rows_of(launcher, sweep.runs_in(SMALL))
-        known = {column for row in rows for column in row.columns}
-        columns = [column for column in OURS if column in known]
-        own, found = ["row", "done"], []
-        if columns:
-            own, found = sweep_report.table(rows, columns, FORMAT.value)
-        head += [f"small: {name}" for name in own[1:]]
-        by_row = {line[0]: line[1:] for line in found}
-        lines = [[*line, *by_row.get(line[0], [""])] for line in lines]
+    if RESULTS.value:
+        folder = Path(RESULTS.value).expanduser()
+        recorded = results_page.by_row(results_page.of_folder(folder))
+        if not recorded:
+            raise UserError(f"--results={folder} has no result; give what sweep.py --results had")
+        head += [f"small: {name}" for name in SMALL]
+        lines = [[*line, *in_small(recorded.get(line[0], []))] for line in lines]
     print(formatted(head, lines, FORMAT.value), end="")
+
+
+def in_small(results: list[Result]) -> list[str]:
+    """The cells of SMALL for the runs of a row."""
+    if not results:
+        return [""] * len(SMALL)
+    mean = results_page.mean_and_deviation
+    perplexities = [math.exp(min(nll for _, nll in x["curve"]["nll"])) for x in results]
+    bleu = {
+        split: mean([x["splits"][split]["scores"]["bleu"]["score"] for x in results])
+        for split in ("validation", "test")
+    }
+    parameters = f"{results[0]['parameters'] / 1e6:.1f}"
+    return [str(len(results)), mean(perplexities), *bleu.values(), parameters]
 
 
 def millions(config: Experiment, vocabulary: int) -> float:

@@ -16,7 +16,7 @@ from small_models import trained_model
 
 from configs import demo
 from transformer.reports import ledger, results_page
-from transformer.runs import experiment, history
+from transformer.runs import experiment, history, sweep
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN, PACKAGES, add_start
@@ -98,6 +98,42 @@ def test_the_files_are_whole(path):
     for one in ledger.all_runs(content):
         assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in one["starts"])
         assert (ROOT / one["config_file"]).exists()
+
+
+@pytest.mark.parametrize("name", results_page.sweeps(ROOT / "results"))
+def test_the_files_of_sweeps_are_whole(name, monkeypatch):
+    """They are runs of the sweep file; saved outputs are those that were scored."""
+    monkeypatch.chdir(ROOT)
+    runs = {run.name: run for run in sweep.runs_in(f"configs/sweeps/{name}.py")}
+    for run, content in results_page.sweeps(ROOT / "results")[name].items():
+        path = ROOT / "results" / name / f"{run}.json"
+        assert runs[run].settings.items() <= content["config"].items()
+        assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in content["starts"])
+        assert not re.search(r'"/|"~', path.read_text())
+        if path.with_suffix("").exists():
+            for split in content["splits"]:
+                ledger.saved_outputs(path, content, split)
+
+
+def test_a_sweep_is_one_table_of_means(tmp_path):
+    shared = {"model.dtype": "bfloat16"}
+    runs = {
+        "wide-0": result(seed=0, overrides=shared | {"model.d_ff": 8}),
+        "wide-1": result(seed=1, bleu=42.0, overrides=shared | {"model.d_ff": 8}),
+        "plain-0": result(bleu=10.0, overrides=shared, parameters=1_000_000),
+    }
+    saved(tmp_path / "results", alone=result())
+    saved(tmp_path / "results/mine", **runs)
+    text = results_page.results_page(tmp_path / "results").partition("## Sweep mine")[2]
+    table = rows(text)
+    assert table[0] == ["Row", "Parameters", "Seeds", "Updates", "BLEU, dev", "BLEU, test_2016"]
+    assert table[2] == ["plain", "1.0 M", "1", "3,000", "31.00", "10.00"]
+    assert table[3] == ["wide", "2.6 M", "2", "3,000", "31.00 ± 0.00", "41.00 ± 1.41"]
+    assert (
+        "python sweep.py --config=configs/sweeps/mine.py --config.model.dtype=bfloat16 "
+        "--results=results/mine\n"
+    ) in text
+    assert "- At abc1234; 2 cores, X.\n" in text
 
 
 def test_a_row_for_each_run_and_a_mean_of_its_seeds(tmp_path):

@@ -35,19 +35,62 @@ def results_page(folder: Path) -> str:
         for path in (folder / "intro.md", folder / "earlier.md")
     )
     sections = [_section(title, results) for title, results in by_data(folder).items()]
+    sections += [_sweep(name, results) for name, results in sweeps(folder).items()]
     return "\n".join([*intro, *sections, *earlier])
 
 
 def by_data(folder: Path) -> dict[str, dict[str, Result]]:
     """The results by name, for each kind of data."""
     found = collections.defaultdict(dict)
-    for path in sorted(folder.glob("*.json")):
-        result = ledger.read(path)
+    for name, result in of_folder(folder).items():
         config = result["config"]
         data = config.get("data.dataset") or f"text files {result['data_sha256']['train'][:8]}"
         languages = " to ".join(v for k, v in config.items() if k.endswith("_language"))
-        found[", ".join(filter(None, [data, languages]))][path.stem] = result
+        found[", ".join(filter(None, [data, languages]))][name] = result
     return found
+
+
+def of_folder(folder: Path) -> dict[str, Result]:
+    """The results in a folder by name; raises UserError for a file that is none."""
+    return {path.stem: ledger.read(path) for path in sorted(folder.glob("*.json"))}
+
+
+def sweeps(folder: Path) -> dict[str, dict[str, Result]]:
+    """The results by name, for each sweep: those in a folder of its own."""
+    found = {path.name: of_folder(path) for path in sorted(folder.iterdir()) if path.is_dir()}
+    return {name: results for name, results in found.items() if results}
+
+
+def by_row(results: Mapping[str, Result]) -> dict[str, list[Result]]:
+    """The results of a sweep by the row whose name and seed they have."""
+    found = collections.defaultdict(list)
+    for name, result in results.items():
+        found[name.rpartition("-")[0]].append(result)
+    return found
+
+
+def _sweep(name: str, results: Mapping[str, Result]) -> str:
+    """A line for each row: dozens of runs would hide the others."""
+    splits = _each_once(e["name"] for result in results.values() for e in result["splits"].values())
+    metric = label(_main_metric(next(iter(results.values()))))
+    rows = [["Row", "Parameters", "Seeds", "Updates", *[f"{metric}, {split}" for split in splits]]]
+    for row, group in by_row(results).items():
+        size, updates = f"{group[0]['parameters'] / 1e6:.1f} M", f"{group[0]['steps']:,}"
+        means = [_mean(group, split) for split in splits]
+        rows.append([row, size, f"{len(group)}", updates, *means])
+    shared = set.intersection(*[set(result["overrides"].items()) for result in results.values()])
+    flags = {"config": f"configs/sweeps/{name}.py"}
+    flags |= {f"config.{field}": value for field, value in sorted(shared)}
+    command = _command("sweep", flags | {"results": f"results/{name}"})
+    lines = [f"## Sweep {name}", "", *_table(rows), "", "```", command, "```", ""]
+    starts = [start for result in results.values() for start in result["starts"]]
+    places = {
+        start["cpu"] if start["device"].endswith("cpu") else start["device"] for start in starts
+    }
+    lines.append(f"- At {', '.join(_each_once(s['commit'] for s in starts))}; {', '.join(places)}.")
+    lines += [f"- {note}" for note in _each_once(map(_versions, starts))]
+    lines += [f"- {x}" for x in _each_once(y for r in results.values() for y in r.get("notes", []))]
+    return "\n".join(lines) + "\n"
 
 
 def _section(title: str, results: Mapping[str, Result]) -> str:
