@@ -47,6 +47,7 @@ def test_commands_and_jobs_are_written(directory):
     assert "sweep.py --config=toy.py --out=o --only=" in script
     job = yaml.safe_load((directory / "a.yaml").read_text())
     assert "set -- num_heads=1-1 num_heads=3-1;" in str(job)
+    assert job["metadata"]["name"] == "toy-o"  # another --out is another JobSet
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,9 @@ def test_the_files_of_sweeps_are_whole(name, monkeypatch):
     """They are runs of the sweep file; saved outputs are those that were scored."""
     monkeypatch.chdir(ROOT)
     runs = {run.name: run for run in sweep.runs_in(f"configs/sweeps/{name}.py")}
-    for run, content in results_page.sweeps(ROOT / "results")[name].items():
-        path = ROOT / "results" / name / f"{run}.json"
-        assert runs[run].settings.items() <= content["config"].items()
+    for stem, content in results_page.sweeps(ROOT / "results")[name].items():
+        path = ROOT / "results" / name / f"{stem}.json"
+        assert runs[stem].settings.items() <= content["config"].items()
         assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in content["starts"])
         assert not re.search(r'"/|"~', path.read_text())
         if path.with_suffix("").exists():
