@@ -28,7 +28,7 @@ name = Path(sys.argv[0]).stem
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 with (workdir.parent / "calls").open("a") as file:
-    place = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    place = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("XLA_CLIENT_MEM_FRACTION", "")
     file.write(f"{name} {workdir.name} {place}\\n")
 if name == "train" and (workdir.parent / "fail").exists() and workdir.name.startswith("b"):
     sys.exit("it broke")
@@ -81,6 +81,15 @@ def test_one_failed_run_does_not_end_the_others_and_a_start_again_goes_on(sweep,
     assert sweep.calls()[3:] == ["train b-0 ", "evaluate b-0 "]
     assert own.launch(runs) == []
     assert len(sweep.calls()) == 5
+
+
+def test_each_of_several_runs_has_its_share_of_a_gpu(sweep, monkeypatch):
+    own, runs = sweep(evaluate="none", together=2)
+    own.launch(runs[:1])
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.2")  # JAX refuses both names at once
+    own, runs = sweep(evaluate="none", together=2)
+    own.launch(runs[1:])
+    assert sweep.calls() == ["train a-0 0.4500", "train b-0 "]
 
 
 def test_a_run_that_is_to_be_evaluated_otherwise_is_not_done(sweep):

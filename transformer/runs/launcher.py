@@ -67,10 +67,8 @@ class Launcher:
         self._active: set[subprocess.Popen] = set()
         self._stop = threading.Event()
         self._places: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
-        several = options.together > 1  # each would take three quarters of a GPU's memory
-        shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if several else {}
         own = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in options.gpus]
-        for place in own or [shared] * options.together:
+        for place in own or [_share(options.together)] * options.together:
             self._places.put(place)
 
     def check_evaluation(self, runs: Sequence[Run]) -> None:
@@ -295,3 +293,16 @@ class Launcher:
         for process in list(self._active):
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
+
+
+def _share(together: int) -> dict[str, str]:
+    """The environment of each of several runs on one GPU, unless the user has said it otherwise.
+
+    Each would take three quarters of the memory at its start. And the size of a search follows
+    from the memory there is (decoding/batching.py), so each is to count with its share alone.
+    """
+    said = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & os.environ.keys()
+    if together == 1 or said:
+        return {}
+    share = f"{0.9 / together:.4f}"
+    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_CLIENT_MEM_FRACTION": share}
