@@ -40,7 +40,7 @@ OUT = flags.DEFINE_string("out", "by_length.png", "The PNG file to write.")
 
 def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]) -> None:
     """A curve for each run. sizes: how many sentences each group has."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     places = range(len(sizes))
@@ -52,7 +52,7 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
     axes.set_ylabel("BLEU")
     axes.grid(color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside right upper")
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
     write_named(path, picture.getvalue())
