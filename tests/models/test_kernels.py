@@ -8,8 +8,10 @@ from small_configs import sizes_of
 
 from configs import base
 from transformer.models import fused_norm, kernels
+from transformer.models.attention import KeysValues, attention
 from transformer.models.family import build_model
 from transformer.models.loss import output_loss
+from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.runs.experiment import Experiment
 from transformer.system.errors import UserError
@@ -121,6 +123,38 @@ def test_the_mask_reaches_cudnn(monkeypatch):
     assert kernels.disagreement("cudnn_attention", config) == ""
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *x, **options: attend(*x))
     assert kernels.disagreement("cudnn_attention", config).startswith("its result 0 is ")
+
+
+def test_nan_in_gradients_of_queries_with_low_scores_is_found(monkeypatch):
+    """As cuDNN's of rows of 64, 192, ... tokens, whose results are right."""
+    attend = jax.nn.dot_product_attention
+
+    def overflowing(query, key, value, mask, implementation):
+        result = attend(query, key, value, mask=mask)
+        scores = jnp.einsum("BTHK,BSHK->BTHS", query, key, preferred_element_type=jnp.float32)
+        inverse = jnp.exp(-scores.max(-1, keepdims=True) * query.shape[-1] ** -0.5)
+        return jnp.where(True, result, (result * inverse).astype(result.dtype))
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", overflowing)
+    config = model_config(dtype="bfloat16")
+    found = kernels.disagreement("cudnn_attention", config)
+    assert found.startswith("its result 1 is nan from")
+
+
+@pytest.mark.parametrize("T", [2, 33, 64, 96, 128])
+@pytest.mark.parametrize("S", [48, 320])
+def test_lengths_that_cudnn_gets(monkeypatch, T, S):
+    attend, calls = jax.nn.dot_product_attention, []
+
+    def counted(*arrays, mask, implementation):
+        calls.append(implementation)
+        return attend(*arrays, mask=mask)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
+    query, key = jnp.zeros((1, 1, T, 8), jnp.bfloat16), jnp.zeros((1, 1, S, 8), jnp.bfloat16)
+    mask = Mask(jnp.ones((1, T), int), jnp.ones((1, S), int))
+    attention(query, KeysValues(key, key), mask, cudnn=True)
+    assert calls == ["cudnn"] * (T not in (33, 64) and S != 320)
 
 
 def test_a_kernel_may_fail_without_a_word(monkeypatch):
