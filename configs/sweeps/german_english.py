@@ -1,4 +1,4 @@
-"""Six years of translation models, German to English, by greedy search: captions of Multi30k.
+"""Translation models of 2014 to 2017, German to English, by greedy search: captions of Multi30k.
 
     python sweep.py --config=configs/sweeps/german_english.py --results=results/german_english
     python sweep.py --config=configs/sweeps/german_english.py --table=md
