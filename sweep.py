@@ -91,7 +91,7 @@ def main() -> None:
         launcher.check_evaluation(wanted)
         names = [run.name for run in wanted]
         files = [file and os.path.expanduser(file) for file in (SLURM.value, JOBSET.value)]
-        # So that another folder for the same file is another JobSet.
+        # Sweeps of one file into different folders need different JobSets.
         job = f"{name}-{options.out.resolve().name}" if OUT.value else name
         job_arrays.write(job, str(options.out), names, sys.argv, TOGETHER.value, *files)
     elif TABLE.value or PLOT.value:

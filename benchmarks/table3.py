@@ -5,8 +5,8 @@
 
 Parameters are counted for the true sizes. The paper does not give the rows of its embedding matrix:
 its text says about 37,000 tokens, its counts fit about 41,000 (and 36,000 for big), so both are
-shown. With --results, the folder that a sweep of configs/sweeps/table3.py recorded its runs in, the
-table has what came of them: mean and standard deviation over seeds.
+shown. With --results, the folder in which sweep.py recorded configs/sweeps/table3.py, the table
+also has our scores: mean and standard deviation over seeds.
 """
 
 import math
@@ -27,10 +27,11 @@ from transformer.runs import cli, sweep
 from transformer.runs.experiment import Experiment
 from transformer.system.errors import UserError
 
-RESULTS = flags.DEFINE_string("results", None, "Where the sweep in small was recorded, if it was.")
+RESULTS = flags.DEFINE_string("results", None, "Folder with results of the sweep in small.")
 FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
 VOCABULARIES = (37_000, 41_000)
-SMALL = ("seeds", "perplexity", "BLEU, validation", "BLEU, test", "million parameters")
+SMALL = "configs/sweeps/table3.py"
+OURS = ("seeds", "perplexity", "BLEU, validation", "BLEU, test", "million parameters")
 # Perplexity, BLEU and millions of parameters of the paper, which leaves the latter out in (A), (D)
 # and (E).
 PAPER = {
@@ -68,25 +69,25 @@ def main() -> None:
     if RESULTS.value:
         folder = Path(RESULTS.value).expanduser()
         recorded = results_page.by_row(results_page.of_folder(folder))
-        if not recorded:
-            raise UserError(f"--results={folder} has no result; give what sweep.py --results had")
-        head += [f"small: {name}" for name in SMALL]
+        if not recorded.keys() & PAPER.keys():
+            raise UserError(f"--results={folder} has no row of {SMALL}; give its sweep's --results")
+        head += [f"small: {name}" for name in OURS]
         lines = [[*line, *in_small(recorded.get(line[0], []))] for line in lines]
     print(formatted(head, lines, FORMAT.value), end="")
 
 
 def in_small(results: list[Result]) -> list[str]:
-    """The cells of SMALL for the runs of a row."""
+    """The cells of OURS for the runs of a row."""
     if not results:
-        return [""] * len(SMALL)
+        return [""] * len(OURS)
     mean = results_page.mean_and_deviation
-    perplexities = [math.exp(min(nll for _, nll in x["curve"]["nll"])) for x in results]
-    bleu = {
-        split: mean([x["splits"][split]["scores"]["bleu"]["score"] for x in results])
-        for split in ("validation", "test")
-    }
+    perplexities = [math.exp(x["curve"]["nll"][-1][1]) for x in results]  # of the last checkpoint
+    bleu = [
+        mean([x["splits"][name]["scores"]["bleu"]["score"] for x in results if name in x["splits"]])
+        for name in ("validation", "test")
+    ]
     parameters = f"{results[0]['parameters'] / 1e6:.1f}"
-    return [str(len(results)), mean(perplexities), *bleu.values(), parameters]
+    return [str(len(results)), mean(perplexities), *bleu, parameters]
 
 
 def millions(config: Experiment, vocabulary: int) -> float:

@@ -5,7 +5,7 @@
     python evaluate.py --workdir=runs/genia --split=validation --brackets --checkpoint=average
 
 genia is a folder with train.trees.gz and dev.trees.gz in McClosky's split, and test.trees if you
-have it: docs/parsing.md. Sizes are ours. F1 on dev after 12,008 updates: 79.8.
+have it: docs/parsing.md. Sizes are ours. F1 on dev: 80.8.
 """
 
 from ml_collections import ConfigDict

@@ -1,9 +1,9 @@
-"""Translation models of 2014 to 2017, German to English, by greedy search: captions of Multi30k.
+"""Five translation models of 2014 to 2017, German to English, by greedy search, on Multi30k.
 
     python sweep.py --config=configs/sweeps/german_english.py --results=results/german_english
     python sweep.py --config=configs/sweeps/german_english.py --table=md
 
-The rows are those of a well-known set of notebooks: docs/models.md compares their figures.
+The rows are those of the notebooks of bentrevett/pytorch-seq2seq. Not yet trained here.
 """
 
 from typing import Any
@@ -33,7 +33,12 @@ def get_config() -> ConfigDict:
 
 
 def get_sweep() -> dict[str, Any]:
-    own = {"data.dataset": "multi30k/de-en-tok", "decoding.beam_size": 1}
+    own = {
+        "data.dataset": "multi30k/de-en-tok",
+        "data.source_language": "de",
+        "data.target_language": "en",
+        "decoding.beam_size": 1,
+    }
     return {
         "rows": [{"name": name, **model, **own} for name, model in MODELS.items()],
         "evaluate": "--split=test",

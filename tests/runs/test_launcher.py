@@ -28,7 +28,8 @@ name = Path(sys.argv[0]).stem
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 with (workdir.parent / "calls").open("a") as file:
-    place = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("XLA_CLIENT_MEM_FRACTION", "")
+    names = "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_CLIENT_MEM_FRACTION", "CUDA_VISIBLE_DEVICES"
+    place = " ".join(os.environ[name] for name in names if name in os.environ)
     file.write(f"{name} {workdir.name} {place}\\n")
 if name == "train" and (workdir.parent / "fail").exists() and workdir.name.startswith("b"):
     sys.exit("it broke")
@@ -84,12 +85,13 @@ def test_one_failed_run_does_not_end_the_others_and_a_start_again_goes_on(sweep,
 
 
 def test_each_of_several_runs_has_its_share_of_a_gpu(sweep, monkeypatch):
+    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
     own, runs = sweep(evaluate="none", together=2)
     own.launch(runs[:1])
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.2")  # JAX refuses both names at once
     own, runs = sweep(evaluate="none", together=2)
     own.launch(runs[1:])
-    assert sweep.calls() == ["train a-0 0.4500", "train b-0 "]
+    assert sweep.calls() == ["train a-0 false 0.4500", "train b-0 false"]
 
 
 def test_a_run_that_is_to_be_evaluated_otherwise_is_not_done(sweep):

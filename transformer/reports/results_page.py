@@ -43,11 +43,15 @@ def by_data(folder: Path) -> dict[str, dict[str, Result]]:
     """The results by name, for each kind of data."""
     found = collections.defaultdict(dict)
     for name, result in of_folder(folder).items():
-        config = result["config"]
-        data = config.get("data.dataset") or f"text files {result['data_sha256']['train'][:8]}"
-        languages = " to ".join(v for k, v in config.items() if k.endswith("_language"))
-        found[", ".join(filter(None, [data, languages]))][name] = result
+        found[_data(result)][name] = result
     return found
+
+
+def _data(result: Result) -> str:
+    config = result["config"]
+    data = config.get("data.dataset") or f"text files {result['data_sha256']['train'][:8]}"
+    languages = " to ".join(v for k, v in config.items() if k.endswith("_language"))
+    return ", ".join(filter(None, [data, languages]))
 
 
 def of_folder(folder: Path) -> dict[str, Result]:
@@ -57,40 +61,62 @@ def of_folder(folder: Path) -> dict[str, Result]:
 
 def sweeps(folder: Path) -> dict[str, dict[str, Result]]:
     """The results by name, for each sweep: those in a folder of its own."""
-    found = {path.name: of_folder(path) for path in sorted(folder.iterdir()) if path.is_dir()}
-    return {name: results for name, results in found.items() if results}
+    folders = sorted({path.parent for path in folder.glob("*/*.json")})
+    return {path.name: of_folder(path) for path in folders}
 
 
 def by_row(results: Mapping[str, Result]) -> dict[str, list[Result]]:
-    """The results of a sweep by the row whose name and seed they have."""
+    """The results of a sweep by row; raises UserError for a name without its seed at the end."""
     found = collections.defaultdict(list)
     for name, result in results.items():
-        found[name.rpartition("-")[0]].append(result)
+        row, _, seed = name.rpartition("-")
+        if not row or seed != str(result["seed"]):
+            raise UserError(
+                f"the result {name} is no run of a sweep; its name must end in -{result['seed']}, "
+                "its seed"
+            )
+        found[row].append(result)
     return found
 
 
 def _sweep(name: str, results: Mapping[str, Result]) -> str:
     """A line for each row: dozens of runs would hide the others."""
-    splits = _each_once(e["name"] for result in results.values() for e in result["splits"].values())
-    metric = label(_main_metric(next(iter(results.values()))))
-    rows = [["Row", "Parameters", "Seeds", "Updates", *[f"{metric}, {split}" for split in splits]]]
+    entries = [(r, _main_metric(r), e) for r in results.values() for e in r["splits"].values()]
+    columns = list(dict.fromkeys((metric, entry["name"]) for _, metric, entry in entries))
+    heads = [f"{label(metric)}, {split}" for metric, split in columns]
+    rows = [["Row", "Parameters", "Seeds", "Updates", *heads]]
     for row, group in by_row(results).items():
-        size, updates = f"{group[0]['parameters'] / 1e6:.1f} M", f"{group[0]['steps']:,}"
-        means = [_mean(group, split) for split in splits]
+        size = ", ".join(_each_once(f"{result['parameters'] / 1e6:.1f} M" for result in group))
+        updates = ", ".join(_each_once(f"{result['steps']:,}" for result in group))
+        means = [
+            _mean([result for result in group if _main_metric(result) == metric], split)
+            for metric, split in columns
+        ]
         rows.append([row, size, f"{len(group)}", updates, *means])
-    shared = set.intersection(*[set(result["overrides"].items()) for result in results.values()])
     flags = {"config": f"configs/sweeps/{name}.py"}
-    flags |= {f"config.{field}": value for field, value in sorted(shared)}
+    if len(rows) > 2:  # what all rows have was said for all of them
+        shared = set.intersection(
+            *[set(result["overrides"].items()) for result in results.values()]
+        )
+        flags |= {f"config.{field}": value for field, value in sorted(shared)}
     command = _command("sweep", flags | {"results": f"results/{name}"})
+    runs = [run for result in results.values() for run in ledger.all_runs(result)]
+    starts = [start for run in runs for start in run["starts"]]
+    signatures = _each_once(
+        score["signature"]
+        for _, metric, entry in entries
+        if "signature" in (score := entry["scores"][metric])
+    )
+    notes = [
+        f"Of {'; '.join(_each_once(map(_data, results.values())))}.",
+        *[f"`{signature}`" for signature in signatures],
+        f"Commit {', '.join(_each_once(x['commit'] for x in starts))}; "
+        f"{', '.join(_hardware(starts))}.",
+        *_each_once(map(_versions, starts)),
+        *_each_once(note for result in results.values() for note in result.get("notes", [])),
+    ]
     lines = [f"## Sweep {name}", "", *_table(rows), "", "```", command, "```", ""]
-    starts = [start for result in results.values() for start in result["starts"]]
-    places = {
-        start["cpu"] if start["device"].endswith("cpu") else start["device"] for start in starts
-    }
-    lines.append(f"- At {', '.join(_each_once(s['commit'] for s in starts))}; {', '.join(places)}.")
-    lines += [f"- {note}" for note in _each_once(map(_versions, starts))]
-    lines += [f"- {x}" for x in _each_once(y for r in results.values() for y in r.get("notes", []))]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *[f"- {note}" for note in notes]]) + "\n"
 
 
 def _section(title: str, results: Mapping[str, Result]) -> str:
@@ -177,7 +203,6 @@ def _training(result: Result) -> list[str]:
     runs = ledger.all_runs(result)
     starts = [start for run in runs for start in run["starts"]]
     hours, minutes = divmod(round(sum(run["training_seconds"] for run in runs) / 60), 60)
-    hardware = [s["cpu"] if s["device"].endswith("cpu") else s["device"] for s in starts]
     steps = [run["checkpoint_steps"] for run in ledger.runs(result)]
     checkpoint = f"average of {len(steps[0])}"
     if len(steps[0]) == 1:
@@ -186,12 +211,16 @@ def _training(result: Result) -> list[str]:
     candidates = ", ".join(f"{name} {score:.2f}" for name, score in result["candidates"].items())
     return [
         ", ".join(_each_once(start["commit"] for start in starts)),
-        ", ".join(_each_once(hardware)),
+        ", ".join(_hardware(starts)),
         f"{hours} h {minutes} min" if hours else f"{minutes} min",
         " + ".join(f"{run['steps']:,}" for run in runs),
         f"{sum(run['target_tokens'] for run in runs) / 1e6:.1f} M",
         f"{checkpoint} (validation: {candidates})",
     ]
+
+
+def _hardware(starts: Iterable[Mapping[str, Any]]) -> list[str]:
+    return _each_once(s["cpu"] if s["device"].endswith("cpu") else s["device"] for s in starts)
 
 
 def _main_metric(result: Result) -> str:

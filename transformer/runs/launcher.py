@@ -296,13 +296,14 @@ class Launcher:
 
 
 def _share(together: int) -> dict[str, str]:
-    """The environment of each of several runs on one GPU, unless the user has said it otherwise.
+    """The environment of each of several runs on one GPU.
 
-    Each would take three quarters of the memory at its start. And the size of a search follows
-    from the memory there is (decoding/batching.py), so each is to count with its share alone.
+    None reserves three quarters of the memory at its start. And each has a share of it, by which
+    decoding/batching.py sizes searches; a fraction that the user has set stays.
     """
-    said = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & os.environ.keys()
-    if together == 1 or said:
+    if together == 1:
         return {}
-    share = f"{0.9 / together:.4f}"
-    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_CLIENT_MEM_FRACTION": share}
+    own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if not {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & os.environ.keys():
+        own["XLA_CLIENT_MEM_FRACTION"] = f"{0.9 / together:.4f}"
+    return own
