@@ -5,8 +5,8 @@
     python evaluate.py --workdir=runs/genia-rnn --split=validation --brackets --checkpoint=average
 
 Theirs has three layers of 256 and reads the sentence from its end. Ours is the model of Bahdanau
-et al. (2015) with LSTM cells: one layer, whose encoder reads in both directions. Data and training
-are those of parsing_small.py. F1 on dev: 84.3.
+et al. (2015) with LSTM cells: one layer, whose encoder reads in both directions. Data and batches
+are those of parsing_small.py. F1 on dev after 10,022 updates, in bfloat16: 84.3.
 """
 
 from ml_collections import ConfigDict

@@ -348,19 +348,6 @@ def test_a_language_that_the_dataset_lacks(tiny, field, tmp_path):
     assert not (tmp_path / "tfds").exists()  # found before anything is written
 
 
-@pytest.mark.parametrize("kind", ["", "-tok"])
-def test_a_dataset_of_the_other_direction(kind, tmp_path):
-    """multi30k/de-en with English as the source: somebody meant the direction of the name."""
-    fields = {"dataset": f"multi30k/de-en{kind}", "source_language": "en", "target_language": "de"}
-    with pytest.raises(UserError) as error:
-        open_source(make_config(data_dir=str(tmp_path), **fields), "train")
-    assert one_line(error) == (
-        f"data.dataset is 'multi30k/de-en{kind}', but the source is en and the target de; give "
-        f"'multi30k/en-de{kind}', or swap data.source_language and data.target_language"
-    )
-    assert not list(tmp_path.iterdir())
-
-
 def test_fingerprint_of_a_dataset(tiny, monkeypatch):
     first = open_source(tiny, "train")
     assert open_source(tiny, "train").fingerprint == first.fingerprint

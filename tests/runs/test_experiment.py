@@ -96,6 +96,11 @@ def test_every_sweep_has_runs(name, monkeypatch):
     runs = sweep.runs_in(path)
     assert len(runs) == RUNS[name]
     assert all(isinstance(run.config, Experiment) for run in runs)
+    if name == "german_english":  # the dataset's name alone sets no direction
+        languages = {
+            (run.config.data.source_language, run.config.data.target_language) for run in runs
+        }
+        assert languages == {("de", "en")}
     if name == "table3":
         by_name = {run.name: run.config for run in runs}
         assert by_name["B_d_k_16-0"].model.d_k == 4

@@ -57,6 +57,10 @@ def sweep(tmp_path, monkeypatch):
     for name in ("train", "evaluate"):
         (tmp_path / f"{name}.py").write_text(SCRIPT)
     monkeypatch.setattr(launcher, "ROOT", tmp_path)
+    for name in ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
     out = tmp_path / "out"
     out.mkdir()
     plan = plan_of({"rows": [{"name": "a"}, {"name": "b", "model.d_ff": 7}]}, "s.py")
@@ -85,7 +89,6 @@ def test_one_failed_run_does_not_end_the_others_and_a_start_again_goes_on(sweep,
 
 
 def test_each_of_several_runs_has_its_share_of_a_gpu(sweep, monkeypatch):
-    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION", raising=False)
     own, runs = sweep(evaluate="none", together=2)
     own.launch(runs[:1])
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.2")  # JAX refuses both names at once

@@ -302,15 +302,6 @@ def _check_columns(builder, name: str, columns: Mapping[str, str]) -> None:
                 f"data.{field} is {column!r}, which {name} does not have; it has: "
                 f"{', '.join(known)}"
             )
-    source, target = columns.values()
-    pair = name.partition("/")[2].partition(":")[0]
-    turned = pair.replace(f"{target}-{source}", f"{source}-{target}")
-    if turned != pair and turned in builder.builder_configs:  # WMT14 has de-en for both directions
-        raise UserError(
-            f"data.dataset is {name!r}, but the source is {source} and the target {target}; give "
-            f"{name.replace(pair, turned)!r}, or swap data.source_language and "
-            "data.target_language"
-        )
 
 
 def _content(builder, name: str, split: str, field: str) -> list[tuple[str, int, int, str]]:

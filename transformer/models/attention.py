@@ -115,9 +115,10 @@ def attention(
 def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
     """Whether cuDNN's kernel can do this: it has no dropout of ours, and takes even lengths.
 
-    Lengths of 64, 192, 320, ... are left out. Of them cuDNN 9 makes NaN in gradients of queries
+    Lengths of 64, 192, 320, ... are left out. Of them cuDNN 9 can make NaN in gradients of queries
     whose scores are all below about -88 (pytorch/pytorch#196678): it takes keys by 128, and the
-    missing half has the score 0. Such scores come late in a training, if at all.
+    missing half has the score 0. Such scores come late in a training, if at all. That it is the
+    keys alone is not sure, so queries count, too.
     """
     (_, _, T, K), (_, _, S, U) = query_BHTK.shape, memory.value_BHSU.shape
     return (

@@ -298,7 +298,7 @@ class Launcher:
 def _share(together: int) -> dict[str, str]:
     """The environment of each of several runs on one GPU.
 
-    None reserves three quarters of the memory at its start. And each has a share of it, by which
+    No run reserves three quarters of the memory at its start. Each has a share of it, by which
     decoding/batching.py sizes searches; a fraction that the user has set stays.
     """
     if together == 1:
