@@ -84,8 +84,8 @@ def _sweep(name: str, results: Mapping[str, Result]) -> str:
     entries = [(r, _main_metric(r), e) for r in results.values() for e in r["splits"].values()]
     columns = list(dict.fromkeys((metric, entry["name"]) for _, metric, entry in entries))
     heads = [f"{label(metric)}, {split}" for metric, split in columns]
-    rows = [["Row", "Parameters", "Seeds", "Updates", *heads]]
-    for row, group in by_row(results).items():
+    rows, groups = [["Row", "Parameters", "Seeds", "Updates", *heads]], by_row(results)
+    for row, group in groups.items():
         size = ", ".join(_each_once(f"{result['parameters'] / 1e6:.1f} M" for result in group))
         updates = ", ".join(_each_once(f"{result['steps']:,}" for result in group))
         means = [
@@ -94,10 +94,9 @@ def _sweep(name: str, results: Mapping[str, Result]) -> str:
         ]
         rows.append([row, size, f"{len(group)}", updates, *means])
     flags = {"config": f"configs/sweeps/{name}.py"}
-    if len(rows) > 2:  # what all rows have was said for all of them
-        shared = set.intersection(
-            *[set(result["overrides"].items()) for result in results.values()]
-        )
+    if len(groups) > 1:  # what all rows have was said for all of them
+        of_each = [set(result["overrides"].items()) for result in results.values()]
+        shared = set.intersection(*of_each)
         flags |= {f"config.{field}": value for field, value in sorted(shared)}
     command = _command("sweep", flags | {"results": f"results/{name}"})
     runs = [run for result in results.values() for run in ledger.all_runs(result)]
