@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -26,6 +27,8 @@ from transformer.system.errors import UserError, check_range, setting
 # Rows of a model family's table: a pattern of the whole path of a parameter, such as
 # encoder_layers/0/feed_forward/hidden/kernel, and the mesh axis of each of its dimensions.
 ShardingRules = tuple[tuple[str, P], ...]
+
+ROWS = ("data", "fsdp")  # the axes that rows of a batch are split over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,17 +143,38 @@ _gathered.defvjp(
 )
 
 
+def _copies(mesh: Mesh, table_VD: jax.Array, spec: P) -> jax.Array:
+    """A copy of a table for each part of the rows, [G, V, D]: on each device, its own.
+
+    So each device first adds up its own gradients of all places where the table is used, input
+    and output. Then the sums of G, which are the gradients of the two broadcasts here, are
+    scattered over fsdp, and last their parts are added up over data.
+    """
+    data, fsdp, _ = mesh.axis_sizes
+    rows, columns = spec
+
+    def lie(x: jax.Array, *axes: Any) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
+
+    x = lie(jnp.broadcast_to(table_VD, (data, *table_VD.shape)), "data", rows, columns)
+    x = lie(jnp.broadcast_to(x[:, None], (data, fsdp, *table_VD.shape)), *ROWS, rows, None)
+    return lie(x.reshape(data * fsdp, *table_VD.shape), ROWS, rows, None)
+
+
 def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
     """Inside of jit: parameters without their split over fsdp, as products with rows need them.
 
     Left to itself XLA would rather split the activations, and add up whole logits. Gradients are
     split again, but not those of tables in which rows are looked up: for them XLA would send the
-    gradients of all activations.
+    gradients of all activations. The large ones, of `Embedding`, are given to each part of the rows
+    by itself: see `_copies`.
     """
 
     def leaf(path: jax.tree_util.KeyPath, x: jax.Array, split: NamedSharding) -> jax.Array:
         spec = P(*(None if axis == "fsdp" else axis for axis in split.spec))
         whole = NamedSharding(mesh, spec)
+        if _name(path).endswith("/table_VD") and mesh.shape["fsdp"] > 1:
+            return _copies(mesh, x, split.spec)
         if re.search(_TABLES, _name(path)):
             return jax.lax.with_sharding_constraint(x, whole)
         return _gathered(x, whole, split)
@@ -199,9 +223,6 @@ def bytes_per_device(tree: Any) -> int:
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
-
-
-ROWS = ("data", "fsdp")  # the axes that rows of a batch are split over
 
 
 def row_shards(mesh: Mesh) -> int:
