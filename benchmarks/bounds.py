@@ -8,10 +8,9 @@ products takes its time, and so do the gaps of an untuned program (it is too low
 """
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.collectives import Traffic
 from benchmarks.costs import Kernel
 from transformer.system.hardware import Specification
 
@@ -50,8 +49,3 @@ def costliest(kernels: Sequence[Kernel], device: Specification, count: int) -> l
         row["ms"] += 1e3 * seconds_of(kernel, device)
         row["runs"] += kernel.runs
     return sorted(rows.values(), key=lambda row: -row["ms"])[:count]
-
-
-def exchange_ms(traffic: Mapping[str, Traffic], device: Specification) -> dict[str, float]:
-    """The bound of each kind of collective over the links, in rings of those who take part."""
-    return {kind: 1e3 * t.sent / device.link for kind, t in traffic.items()}

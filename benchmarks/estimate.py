@@ -147,7 +147,7 @@ def estimate(config: Experiment) -> dict[str, Any]:
     found = kernels(text, turns_of_search(loops, STEPS.value) if loops else [])
     if PROGRAM.value != "train":  # what is not differentiated is no update there
         found = [k._replace(kind=OTHER if k.kind == UPDATE else k.kind) for k in found]
-    traffic = collectives(text, mesh.size)
+    traffic = collectives(text, mesh.size, device)
     result["kernels"] = sum(kernel.runs for kernel in found)
     result["bytes"] = sum(kernel.runs * kernel.bytes for kernel in found)
     result["flops"] = sum(kernel.runs * kernel.flops for kernel in found)
@@ -170,7 +170,7 @@ def estimate(config: Experiment) -> dict[str, Any]:
     if loops:
         without = kernels(text, turns_of_search(loops, STEPS.value - 1))
         result["last_step"] = last_step(found, without, device)
-    result["exchange_ms"] = bounds.exchange_ms(traffic, device)
+    result["exchange_ms"] = {kind: 1e3 * t.seconds for kind, t in traffic.items()}
     work = sum(row["ms"] for row in result["kinds"].values())
     if devices[0].platform == "tpu":
         work = max(work, 1e3 * result["flops"] / (bounds.PEAK_SHARE * device.bfloat16))

@@ -7,9 +7,9 @@ result at -done. Collectives follow one another over the links, and meanwhile th
 from collections.abc import Sequence
 
 from benchmarks.bounds import seconds_of
-from benchmarks.collectives import KINDS, SENT, group_size
+from benchmarks.collectives import KINDS, group_of, seconds_of_links
 from benchmarks.costs import Kernel
-from benchmarks.hlo import Instruction, branches_of, parse, size_of, turns_of
+from benchmarks.hlo import Instruction, branches_of, parse, turns_of
 from transformer.system.hardware import Specification
 
 
@@ -27,13 +27,13 @@ def waiting_seconds(
     ends: dict[str, float] = {}  # of collectives that have begun
     now = links_free = waited = 0.0
 
-    def seconds_of_links(first: Instruction, result: str) -> float:
-        sends = SENT[first.opcode.removesuffix("-start")](group_size(first) or num_devices)
-        return size_of(result) * sends / device.link
+    def seconds(first: Instruction, result: str) -> float:
+        kind = first.opcode.removesuffix("-start")
+        return seconds_of_links(kind, result, group_of(first, num_devices), device)
 
-    def begin(name: str, seconds: float) -> None:
+    def begin(name: str, took: float) -> None:
         nonlocal links_free
-        ends[name] = links_free = max(now, links_free) + seconds
+        ends[name] = links_free = max(now, links_free) + took
 
     def wait(until: float) -> None:
         nonlocal now, waited
@@ -53,7 +53,7 @@ def waiting_seconds(
                     run(branch)
             elif x.opcode == "async-start" and computations[x.body][-1].opcode in KINDS:
                 collective = computations[x.body][-1]
-                begin(x.name, seconds_of_links(collective, collective.type))
+                begin(x.name, seconds(collective, collective.type))
             elif x.opcode.endswith("-done") and x.operands[0] in ends:
                 wait(ends.pop(x.operands[0]))
             elif x.opcode in ("call", "async-start"):
@@ -61,11 +61,11 @@ def waiting_seconds(
             elif kind not in KINDS:
                 now += work.get(x.name, 0)
             elif x.opcode.endswith("-start") and x.name in results:
-                begin(x.name, seconds_of_links(x, results[x.name]))
+                begin(x.name, seconds(x, results[x.name]))
             elif x.opcode == kind:  # it does not queue behind those under way
-                seconds = seconds_of_links(x, x.type)
-                links_free = max(now, links_free) + seconds
-                wait(now + seconds)
+                took = seconds(x, x.type)
+                links_free = max(now, links_free) + took
+                wait(now + took)
 
     run(entry)
     return waited

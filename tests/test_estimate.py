@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bounds
-from benchmarks.collectives import Traffic, collectives
+from benchmarks.collectives import Traffic, collectives, group_of, seconds_of_links
 from benchmarks.costs import kernels, unknown_loops
 from benchmarks.estimate import read_result, turns_of_search
-from benchmarks.hlo import size_in_memory, size_of
+from benchmarks.hlo import Instruction, size_in_memory, size_of
 from benchmarks.targets import target_devices
 from benchmarks.timeline import waiting_seconds
 from transformer.system.errors import UserError
@@ -91,11 +91,16 @@ ENTRY %main.14 (param.6: f32[8]) -> f32[8] {
 
 def test_collectives_of_a_tpu():
     # In a ring of 8 an all-reduce's result is sent 7/4 times. The others have groups of 2 and 4.
-    assert collectives(HLO, 8) == {
+    expected = {
         "all-reduce": Traffic(1, 44, 77),
         "all-gather": Traffic(4, 3 * 80 + 16, 3 * 40 + 8),
         "reduce-scatter": Traffic(6, 6 * 8, 6 * 8 * 3),
         "collective-permute": Traffic(1, 24, 24),
+    }
+    assert collectives(HLO, 8) == expected
+    found = collectives(HLO, 8, Specification(1, 1, 1, link=2))
+    assert {kind: x.seconds for kind, x in found.items()} == {
+        kind: x.sent / 2 for kind, x in expected.items()
     }
 
 
@@ -218,9 +223,46 @@ def test_bounds_counted_by_hand():
     (first, *_) = bounds.costliest(kernels(PROGRAM, [5]), device, 3)
     assert first["op_name"] == "jit(f)/while/add_and_norm/add"
     assert first["runs"] == 5
-    exchange = {"all-reduce": Traffic(2, 800, 1400), "reduce-scatter": Traffic(1, 100, 700)}
-    ms = bounds.exchange_ms(exchange, device)
-    assert ms == pytest.approx({"all-reduce": 1400e-6, "reduce-scatter": 700e-6})
+
+
+def test_groups_of_devices():
+    def group(text: str) -> tuple[int, ...]:
+        return group_of(Instruction("x", "f32[]", "all-reduce", f"replica_groups={text}"), 8)
+
+    assert group("{{0,5},{1,6}}, dimensions={0}") == (0, 5)
+    assert group("[2,4]<=[8], dimensions={0}") == (0, 1, 2, 3)
+    assert group("[4,2]<=[2,4]T(1,0), dimensions={0}") == (0, 4)
+    assert group("mesh['a'=2,'b'=4] {'a'}, dimensions={0}") == (0, 4)
+    assert group("mesh['a'=2,'b'=4,'c'=1] {'b','c'}") == (0, 1, 2, 3)
+    assert group("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}") == (0, 4)
+    assert group("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a','b'}") == (
+        0,
+        4,
+        1,
+        5,
+        2,
+        6,
+        3,
+        7,
+    )
+    assert group("{}, dimensions={0}") == tuple(range(8))
+
+
+def test_seconds_of_links_counted_by_hand():
+    """8 GPUs a host: 100 bytes/s to those beside it, and 10 bytes/s each out of the host."""
+    device = Specification(1, 1, 1, link=100, network=10)
+
+    def seconds(kind: str, *group: int) -> float:
+        return seconds_of_links(kind, "f32[100]", group, device)
+
+    assert seconds("all-reduce", *range(8)) == pytest.approx(400 * 14 / 8 / 100)
+    assert seconds("reduce-scatter", 8, 12) == pytest.approx(400 / 100)
+    # Two of a host share two ways out, eight share eight.
+    assert seconds("all-reduce", 0, 8) == pytest.approx(400 / 10)
+    assert seconds("all-gather", 0, 1, 8, 9) == pytest.approx(400 * 3 / 4 / 20)
+    assert seconds("all-gather", *range(16)) == pytest.approx(400 * 15 / 16 / 80)
+    device = Specification(1, 1, 1, link=100)  # a TPU, or a host of which nothing is known
+    assert seconds("all-reduce", 0, 8) == pytest.approx(400 / 100)
 
 
 # Microseconds below: a sum of f32[1000] moves 8,000 bytes, which take 8, and 2 more to start.

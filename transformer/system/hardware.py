@@ -13,6 +13,7 @@ class Specification(NamedTuple):
     memory: float  # GiB
     bandwidth: float  # of that memory, bytes/s
     link: float  # to devices beside it, bytes/s out of it (and as much into it at once)
+    network: float | None = None  # to other hosts: what of a host's ways out there is for each
 
 
 # TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e). A
@@ -20,14 +21,16 @@ class Specification(NamedTuple):
 # GPUs: NVIDIA's data sheets, in SXM form unless named; a link is half of NVLink's sum of both
 # directions, or PCIe 4.0 of L4. We could not open these sheets. NVIDIA's product brief of the
 # H100 PCIe and its MLPerf description of the H200 agree with the table, and for other rows reviews
-# do. The peaks of H100 PCIe and both NVL are those of projects that cite NVIDIA's pages.
+# do. The peaks of H100 PCIe and both NVL are those of projects that cite NVIDIA's pages. The
+# network is that of DGX H100 and H200, eight ports of 400 Gb/s for eight GPUs (NVIDIA's reference
+# architecture of DGX BasePOD); what hosts of the others have, we do not know.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
     "NVIDIA A100-SXM4-40GB": Specification(312e12, 40e9 / 2**30, 1.555e12, 300e9),
-    "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9),
+    "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9, 50e9),
     "NVIDIA H100 NVL": Specification(835e12, 94e9 / 2**30, 3.9e12, 300e9),
     "NVIDIA H100 PCIe": Specification(756e12, 80e9 / 2**30, 2.0e12, 300e9),
-    "NVIDIA H200": Specification(989e12, 141e9 / 2**30, 4.8e12, 450e9),
+    "NVIDIA H200": Specification(989e12, 141e9 / 2**30, 4.8e12, 450e9, 50e9),
     "NVIDIA H200 NVL": Specification(835e12, 141e9 / 2**30, 4.8e12, 450e9),
     "NVIDIA L4": Specification(121e12, 24e9 / 2**30, 0.3e12, 32e9),
     "TPU v4": Specification(275e12, 32, 1.2e12, 270e9),
