@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from benchmarks.hlo import Instruction, branches_of, parse, size_of, turns_of
+from benchmarks.targets import GPUS_OF_A_HOST
 from transformer.system.hardware import Specification
-
-HOST = 8  # GPUs of one host, numbered one after another
 
 # How often each of so many devices in a ring sends the bytes of its result.
 SENT: dict[str, Callable[[int], float]] = {
@@ -43,57 +42,93 @@ def collectives(
     computations, entry = parse(text)
     traffic: dict[str, Traffic] = {}
     seen = set()
-    for kind, result, of, times, key in _walk(computations, entry, 1, entry):
+    for kind, result, begun, times, key in _walk(computations, entry, 1, entry):
         if key not in seen:
             seen.add(key)
             total = traffic.setdefault(kind, Traffic())
             total.count += times
             total.bytes += times * size_of(result)
-            group = group_of(of, num_devices)
-            total.sent += times * size_of(result) * SENT[kind](len(group))
+            groups = groups_of(begun, num_devices)
+            total.sent += times * size_of(result) * SENT[kind](len(groups[0]))
             if device is not None:
-                total.seconds += times * seconds_of_links(kind, result, group, device)
+                total.seconds += times * seconds_of_links(kind, result, groups, device)
     return {kind: traffic[kind] for kind in KINDS if kind in traffic}
 
 
-def seconds_of_links(kind: str, result: str, group: Sequence[int], device: Specification) -> float:
-    """The bound of one collective, in rings of the group.
+def seconds_of_links(
+    kind: str, result: str, groups: Sequence[Sequence[int]], device: Specification
+) -> float:
+    """The bound of one collective: that of the slowest of its groups."""
+    factors = [_factors(kind, group, device.network is not None) for group in groups]
+    network = device.network or math.inf
+    size = size_of(result)
+    return max(size * max(inside / device.link, out / network) for inside, out in factors)
 
-    GPUs have their numbers host by host, HOST of them in each. From one host to the next, the
-    devices of a group share their ways out.
+
+def _factors(kind: str, group: Sequence[int], knows_hosts: bool) -> tuple[float, float]:
+    """How often a device sends the bytes of its result: inside of its host, and out of it.
+
+    As is best for the network: what a host's devices have in common leaves it once, a part of it
+    through each device's own port.
     """
-    hosts = {number // HOST for number in group}
-    rate = device.link
-    if device.network is not None and len(hosts) > 1:
-        rate = min(rate, device.network * len(group) / len(hosts))
-    return size_of(result) * SENT[kind](len(group)) / rate
+    hosts = len({number // GPUS_OF_A_HOST for number in group}) if knows_hosts else 1
+    beside = len(group) / hosts
+    if kind == "collective-permute":  # a group is a pair
+        return (1, 0) if hosts == 1 else (0, 1)
+    inside, out = SENT[kind](beside), SENT[kind](hosts)
+    if kind == "reduce-scatter":  # the part of a host has the results of all hosts
+        return hosts * inside, out
+    if kind == "all-to-all":
+        return inside / hosts, out
+    return inside, out / beside
 
 
-def group_of(instruction: Instruction, num_devices: int) -> tuple[int, ...]:
-    """The numbers of the devices of one group; of all devices if the text does not say."""
+def groups_of(instruction: Instruction, num_devices: int) -> list[tuple[int, ...]]:
+    """The numbers of the devices that exchange data with each other, group by group.
+
+    All devices are one group if the text names none. Raises ValueError for text of another form.
+    """
     # {{0,1},{2,3}}; or [4,2]<=[2,4]T(1,0) for the numbers from 0, laid out in the second shape,
     # transposed, and then laid out in the first, a group in each row; or
-    # mesh['a'=2,'b'=2] {'b'} for those that differ in b alone, where device_ids=(...) may say how
-    # the numbers are laid out before they make a mesh.
-    groups = instruction.line.partition("replica_groups=")[2]
-    if listed := re.match(r"\{\{([\d,]+)\}", groups):
-        return _numbers(listed[1])
-    if shaped := re.match(r"\[([\d,]+)\]<=(\S+)", groups):
-        return tuple(_layout(shaped[2]).reshape(_numbers(shaped[1]))[0].tolist())
-    if named := re.match(r"mesh\[([^\]]*)\](?:, device_ids=\(([^ ]*)\))? \{([^}]*)\}", groups):
-        names, sizes = zip(*re.findall(r"'([^']*)'=(\d+)", named[1]), strict=True)
-        sizes = tuple(map(int, sizes))
-        mesh = np.arange(math.prod(sizes)) if named[2] is None else _layout(named[2])
-        others = [slice(None) if f"'{name}'" in named[3] else 0 for name in names]
-        return tuple(mesh.reshape(sizes)[tuple(others)].ravel().tolist())
-    return tuple(range(num_devices))
+    # mesh['a'=2,'b'=4] {'b'} for those that differ in b alone, {'b':(2)2} in the last of two parts
+    # of b; device_ids=(...) may say how the numbers lie before they make a mesh.
+    _, name, text = instruction.line.partition("replica_groups=")
+    if not name:
+        _, name, text = instruction.line.partition("source_target_pairs=")
+    if not name or text.startswith("{}"):
+        return [tuple(range(num_devices))]
+    if listed := re.match(r"\{(\{[\d,]+\},?)+\}", text):
+        return [_numbers(group) for group in re.findall(r"\{([\d,]+)\}", listed[0])]
+    if shaped := re.match(r"\[([\d,]+)\]<=(\S+)", text):
+        return _rows(_layout(shaped[2]).reshape(_numbers(shaped[1])))
+    if named := re.match(r"mesh\[([^\]]*)\](?:, device_ids=\((\S*)\))? \{([^}]*)\}", text):
+        sizes = {name: [int(size)] for name, size in re.findall(r"'([^']*)'=(\d+)", named[1])}
+        numbers = np.arange(math.prod(size for (size,) in sizes.values()))
+        numbers = _layout(named[2]) if named[2] else numbers
+        own = {}  # which part of an axis differs inside of a group
+        for name, before, part in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", named[3]):
+            before, part = int(before or 1), int(part or sizes[name][0])
+            sizes[name], own[name] = [before, part, sizes[name][0] // (before * part)], 1
+        axes = [(name, i) for name, parts in sizes.items() for i in range(len(parts))]
+        order = sorted(range(len(axes)), key=lambda i: own.get(axes[i][0]) == axes[i][1])
+        group = math.prod(sizes[name][1] for name in own)
+        mesh = numbers.reshape([size for parts in sizes.values() for size in parts])
+        return _rows(mesh.transpose(order).reshape(-1, group))
+    raise ValueError(f"groups of devices in another form than expected: {text[:80]}")
 
 
 def _layout(text: str) -> np.ndarray:
-    """The numbers from 0 in an order such as [2,4]T(1,0)."""
-    shape, order = re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text).groups()
-    numbers = np.arange(math.prod(_numbers(shape))).reshape(_numbers(shape))
+    """The numbers from 0 in an order such as [2,4]T(1,0), or those of a list."""
+    laid = re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    if not laid:
+        return np.array(_numbers(text))
+    shape, order = _numbers(laid[1]), laid[2]
+    numbers = np.arange(math.prod(shape)).reshape(shape)
     return numbers.transpose(_numbers(order)) if order else numbers
+
+
+def _rows(groups: np.ndarray) -> list[tuple[int, ...]]:
+    return [tuple(group) for group in groups.tolist()]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

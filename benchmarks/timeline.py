@@ -7,7 +7,7 @@ result at -done. Collectives follow one another over the links, and meanwhile th
 from collections.abc import Sequence
 
 from benchmarks.bounds import seconds_of
-from benchmarks.collectives import KINDS, group_of, seconds_of_links
+from benchmarks.collectives import KINDS, groups_of, seconds_of_links
 from benchmarks.costs import Kernel
 from benchmarks.hlo import Instruction, branches_of, parse, turns_of
 from transformer.system.hardware import Specification
@@ -29,7 +29,7 @@ def waiting_seconds(
 
     def seconds(first: Instruction, result: str) -> float:
         kind = first.opcode.removesuffix("-start")
-        return seconds_of_links(kind, result, group_of(first, num_devices), device)
+        return seconds_of_links(kind, result, groups_of(first, num_devices), device)
 
     def begin(name: str, took: float) -> None:
         nonlocal links_free

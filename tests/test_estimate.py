@@ -3,12 +3,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks import bounds
-from benchmarks.collectives import Traffic, collectives, group_of, seconds_of_links
+from benchmarks.collectives import Traffic, collectives, groups_of, seconds_of_links
 from benchmarks.costs import kernels, unknown_loops
 from benchmarks.estimate import read_result, turns_of_search
 from benchmarks.hlo import Instruction, size_in_memory, size_of
@@ -226,43 +227,53 @@ def test_bounds_counted_by_hand():
 
 
 def test_groups_of_devices():
-    def group(text: str) -> tuple[int, ...]:
-        return group_of(Instruction("x", "f32[]", "all-reduce", f"replica_groups={text}"), 8)
+    def groups(text: str) -> list[tuple[int, ...]]:
+        return groups_of(Instruction("x", "f32[]", "all-reduce", text), 8)
 
-    assert group("{{0,5},{1,6}}, dimensions={0}") == (0, 5)
-    assert group("[2,4]<=[8], dimensions={0}") == (0, 1, 2, 3)
-    assert group("[4,2]<=[2,4]T(1,0), dimensions={0}") == (0, 4)
-    assert group("mesh['a'=2,'b'=4] {'a'}, dimensions={0}") == (0, 4)
-    assert group("mesh['a'=2,'b'=4,'c'=1] {'b','c'}") == (0, 1, 2, 3)
-    assert group("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}") == (0, 4)
-    assert group("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a','b'}") == (
-        0,
-        4,
-        1,
-        5,
-        2,
-        6,
-        3,
-        7,
-    )
-    assert group("{}, dimensions={0}") == tuple(range(8))
+    halves, across = [(0, 1, 2, 3), (4, 5, 6, 7)], [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert groups("replica_groups={{0,5},{1,6}}, dimensions={0}") == [(0, 5), (1, 6)]
+    assert groups("replica_groups=[2,4]<=[8], dimensions={0}") == halves
+    assert groups("replica_groups=[4,2]<=[2,4]T(1,0), dimensions={0}") == across
+    assert groups("replica_groups=mesh['a'=2,'b'=4] {'a'}, dimensions={0}") == across
+    assert groups("replica_groups=mesh['a'=2,'b'=4,'c'=1] {'b','c'}") == halves
+    transposed = "replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) "
+    assert groups(transposed + "{'b'}") == across
+    assert groups(transposed + "{'a'}") == halves
+    listed = "replica_groups=mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}"
+    assert groups(listed) == across
+    # Parts of an axis: b counts 0, 1, 2, 3 as (0, 0), (0, 1), (1, 0), (1, 1).
+    pairs = [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert groups("replica_groups=mesh['a'=2,'b'=4] {'b':(2)2}") == pairs
+    assert groups("replica_groups=mesh['a'=2,'b'=4] {'b':(1)2}") == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert groups("source_target_pairs={{0,1},{1,0}}") == [(0, 1), (1, 0)]
+    assert groups("replica_groups={}, dimensions={0}") == groups("") == [tuple(range(8))]
+    with pytest.raises(ValueError, match="another form than expected: <1>"):
+        groups("replica_groups=<1>")
 
 
 def test_seconds_of_links_counted_by_hand():
     """8 GPUs a host: 100 bytes/s to those beside it, and 10 bytes/s each out of the host."""
     device = Specification(1, 1, 1, link=100, network=10)
 
-    def seconds(kind: str, *group: int) -> float:
-        return seconds_of_links(kind, "f32[100]", group, device)
+    def seconds(kind: str, *groups: Sequence[int]) -> float:
+        return seconds_of_links(kind, "f32[100]", groups, device)
 
-    assert seconds("all-reduce", *range(8)) == pytest.approx(400 * 14 / 8 / 100)
-    assert seconds("reduce-scatter", 8, 12) == pytest.approx(400 / 100)
-    # Two of a host share two ways out, eight share eight.
-    assert seconds("all-reduce", 0, 8) == pytest.approx(400 / 10)
-    assert seconds("all-gather", 0, 1, 8, 9) == pytest.approx(400 * 3 / 4 / 20)
-    assert seconds("all-gather", *range(16)) == pytest.approx(400 * 15 / 16 / 80)
+    assert seconds("all-reduce", range(8)) == pytest.approx(2 * 400 * 7 / 8 / 100)
+    assert seconds("reduce-scatter", (8, 12)) == pytest.approx(400 / 100)
+    assert seconds("collective-permute", (8, 12)) == pytest.approx(400 / 100)
+    # One of a host has one port; of two, each sends half of a sum.
+    assert seconds("all-reduce", (0, 8)) == pytest.approx(400 / 10)
+    assert seconds("all-reduce", (0, 1, 8, 9)) == pytest.approx(200 / 10)
+    assert seconds("all-gather", (0, 1, 8, 9)) == pytest.approx(100 / 10)
+    assert seconds("reduce-scatter", (0, 1, 8, 9)) == pytest.approx(400 / 10)
+    assert seconds("all-to-all", (0, 1, 8, 9)) == pytest.approx(200 / 10)
+    # Eight have so many ports that the links inside of the host take longer.
+    assert seconds("all-gather", range(16)) == pytest.approx(400 * 7 / 8 / 100)
+    assert seconds("reduce-scatter", range(16)) == pytest.approx(2 * 400 * 7 / 100)
+    # The slowest group counts.
+    assert seconds("collective-permute", (8, 12), (0, 8)) == pytest.approx(400 / 10)
     device = Specification(1, 1, 1, link=100)  # a TPU, or a host of which nothing is known
-    assert seconds("all-reduce", 0, 8) == pytest.approx(400 / 100)
+    assert seconds("all-reduce", (0, 8)) == pytest.approx(400 / 100)
 
 
 # Microseconds below: a sum of f32[1000] moves 8,000 bytes, which take 8, and 2 more to start.

@@ -75,7 +75,9 @@ def output_loss(
                 hidden_BTD, output_VD, labels_BT, real_BT, label_smoothing, dtype, bias_V, blocked
             ),
             output_VD,
-            *(hidden_BTD, labels_BT, real_BT),
+            hidden_BTD,
+            labels_BT,
+            real_BT,
         )
         return jax.tree.map(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), losses)
     if blocked:

@@ -13,7 +13,7 @@ class Specification(NamedTuple):
     memory: float  # GiB
     bandwidth: float  # of that memory, bytes/s
     link: float  # to devices beside it, bytes/s out of it (and as much into it at once)
-    network: float | None = None  # to other hosts: what of a host's ways out there is for each
+    network: float | None = None  # to other hosts, bytes/s for each device; None: not known
 
 
 # TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e). A

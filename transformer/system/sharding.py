@@ -151,7 +151,7 @@ def _copies(mesh: Mesh, table_VD: jax.Array, spec: P) -> jax.Array:
     scattered over fsdp, and last their parts are added up over data.
     """
     data, fsdp, _ = mesh.axis_sizes
-    rows, columns = spec
+    rows, columns = (*spec, None, None)[:2]
 
     def lie(x: jax.Array, *axes: Any) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
@@ -166,8 +166,8 @@ def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
 
     Left to itself XLA would rather split the activations, and add up whole logits. Gradients are
     split again, but not those of tables in which rows are looked up: for them XLA would send the
-    gradients of all activations. The large ones, of `Embedding`, are given to each part of the rows
-    by itself: see `_copies`.
+    gradients of all activations. But each part of the rows gets its own copy of the tables of
+    `Embedding`: see `_copies`.
     """
 
     def leaf(path: jax.tree_util.KeyPath, x: jax.Array, split: NamedSharding) -> jax.Array:
