@@ -457,6 +457,13 @@ def test_beside_data_a_gradient_is_added_up_in_parts(eight):
 
 
 @pytest.mark.slow
+def test_along_data_alone_gradients_are_sent_once_an_update(eight):
+    """Of both parts together. Over fsdp they are scattered part by part: none is whole anywhere."""
+    sums = collections.Counter(eight[8, 1, 1]["sums"])
+    assert sums["f32[264,16]"] == 1
+
+
+@pytest.mark.slow
 def test_validation_and_translations_are_those_of_one_device(eight):
     one, mixed = (eight[shape] for shape in SOME_MESHES)
     np.testing.assert_allclose(mixed["nll"], one["nll"], rtol=1e-5)

@@ -1,11 +1,13 @@
 """The train and validation steps of a model that has a loss (Section 5)."""
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import PartitionSpec as P
 
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.loss import Loss
@@ -108,15 +110,34 @@ def make_train_step(
     still counts.
     """
 
-    def gradient(params: Params, extra: dict, batch: Any, rows_B: jax.Array, key: jax.Array):
+    def gradient(params: Params, extra: dict, batch: Any, rows_B: jax.Array, key, is_own: bool):
+        """Of these rows. is_own: of one device's rows, in `shard_map`."""
+
         def summed_loss(params):
-            bound = model.bind(gather_fsdp(mesh, params, model.sharding), extra)
+            whole = params if is_own else gather_fsdp(mesh, params, model.sharding)
+            bound = model.bind(whole, extra)
             loss = bound.loss(batch, DropoutRngs(key, rows_B), config.label_smoothing)
             return loss.loss, (loss, model.extra_of(bound))
 
         grads, (loss, extra) = jax.grad(summed_loss, has_aux=True)(params)
-        shardings = state_sharding(mesh, grads, model.sharding)
-        return (jax.lax.with_sharding_constraint(grads, shardings), loss), extra
+        if not is_own:
+            shardings = state_sharding(mesh, grads, model.sharding)
+            grads = jax.lax.with_sharding_constraint(grads, shardings)
+        return (grads, loss), extra
+
+    def summed_gradient(params: Params, extra: dict, parts: Any, key: jax.Array, is_own: bool):
+        """One part of the batch at a time."""
+
+        def accumulate(carry, part):
+            total, extra = carry
+            found, extra = gradient(params, extra, *part, key, is_own)
+            return (jax.tree.map(jnp.add, total, found), extra), None
+
+        first, rest = (jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, slice(1, None)))
+        total, extra = gradient(params, extra, *first, key, is_own)
+        if len(parts[1]) > 1:
+            (total, extra), _ = jax.lax.scan(accumulate, (total, extra), rest)
+        return (jax.lax.psum(total, "data") if is_own else total), extra
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, StepMetrics]:
         _, dropout_key = jax.random.split(jax.random.key(config.seed))
@@ -124,19 +145,15 @@ def make_train_step(
         A, B = jax.tree.leaves(batch)[0].shape[:2]
         rows_AB = jnp.arange(A * B).reshape(A, B)
 
-        # 1. The summed gradient, one part of the batch at a time.
-        def accumulate(carry, part):
-            total, extra = carry
-            found, extra = gradient(state.params, extra, *part, step_key)
-            return (jax.tree.map(jnp.add, total, found), extra), None
-
-        parts = (batch, rows_AB)
-        first = jax.tree.map(lambda x: x[0], parts)
-        total, extra = gradient(state.params, state.extra, *first, step_key)
-        if A > 1:
-            rest = jax.tree.map(lambda x: x[1:], parts)
-            (total, extra), _ = jax.lax.scan(accumulate, (total, extra), rest)
-        grads, loss = total
+        # 1. The summed gradient. XLA would send those of each part by themselves. Where all devices
+        #    differ in their rows alone, each adds up its own, and they are sent once.
+        is_own = A > 1 and mesh.shape["data"] == mesh.size > 1 and not state.extra
+        summed = functools.partial(summed_gradient, is_own=is_own)
+        if is_own:
+            rows = split_rows(mesh, axis=1).spec
+            specs = {"in_specs": (P(), P(), rows, P()), "out_specs": P()}
+            summed = jax.shard_map(summed, mesh=mesh, check_vma=False, **specs)
+        (grads, loss), extra = summed(state.params, state.extra, (batch, rows_AB), step_key)
 
         # 2. Its mean over the real tokens of the whole update.
         tokens = jnp.maximum(loss.tokens, 1)
