@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 from small_configs import sizes_of
 from test_step import ADAM, MODEL, ROOT, TRAINING, adam_of, reversible_pairs
@@ -61,7 +61,8 @@ SOME_MESHES = MESHES[0], MESHES[-1]
 
 
 def abstract_mesh(*shape: int) -> AbstractMesh:
-    return AbstractMesh(shape, ("data", "fsdp", "tensor"))
+    axes = ("data", "fsdp", "tensor")
+    return AbstractMesh(shape, axes, axis_types=3 * (AxisType.Auto,))  # as that of make_mesh
 
 
 def toy_model(**changes) -> FunctionalModel:
