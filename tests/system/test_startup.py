@@ -47,7 +47,7 @@ def test_a_signal_during_the_start_ends_with_code_75(number):
     ) as process:
         process.stdout.read(1)
         process.send_signal(number)
-        assert process.wait(10) == 75
+        assert process.wait(60) == 75
         assert process.stderr.read() == b""
 
 
@@ -96,4 +96,4 @@ def test_nohup_is_respected():
         process.stdout.read(1)
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 75
+        assert process.wait(60) == 75
