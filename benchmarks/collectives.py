@@ -29,7 +29,7 @@ class Traffic:
     count: int = 0
     bytes: int = 0  # of their results
     sent: float = 0  # bytes over the links, in rings of the groups
-    seconds: float = 0  # which these take at least; 0 for a device without a data sheet
+    seconds: float = 0  # at least, over links and network; 0 for a device without a data sheet
 
 
 def collectives(
@@ -102,18 +102,17 @@ def groups_of(instruction: Instruction, num_devices: int) -> list[tuple[int, ...
     if shaped := re.match(r"\[([\d,]+)\]<=(\S+)", text):
         return _rows(_layout(shaped[2]).reshape(_numbers(shaped[1])))
     if named := re.match(r"mesh\[([^\]]*)\](?:, device_ids=\((\S*)\))? \{([^}]*)\}", text):
-        sizes = {name: [int(size)] for name, size in re.findall(r"'([^']*)'=(\d+)", named[1])}
-        numbers = np.arange(math.prod(size for (size,) in sizes.values()))
-        numbers = _layout(named[2]) if named[2] else numbers
-        own = {}  # which part of an axis differs inside of a group
-        for name, before, part in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", named[3]):
-            before, part = int(before or 1), int(part or sizes[name][0])
-            sizes[name], own[name] = [before, part, sizes[name][0] // (before * part)], 1
-        axes = [(name, i) for name, parts in sizes.items() for i in range(len(parts))]
-        order = sorted(range(len(axes)), key=lambda i: own.get(axes[i][0]) == axes[i][1])
-        group = math.prod(sizes[name][1] for name in own)
-        mesh = numbers.reshape([size for parts in sizes.values() for size in parts])
-        return _rows(mesh.transpose(order).reshape(-1, group))
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", named[1])}
+        # Every axis in three: the one in the middle differs inside of a group.
+        parts = {name: (1, 1, size) for name, size in sizes.items()}
+        for name, before, own in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", named[3]):
+            before, own = int(before or 1), int(own or sizes[name])
+            parts[name] = before, own, sizes[name] // (before * own)
+        shape = [size for three in parts.values() for size in three]
+        numbers = _layout(named[2] or f"[{math.prod(shape)}]").reshape(shape)
+        inner = list(range(1, len(shape), 3))
+        mesh = np.moveaxis(numbers, inner, range(-len(inner), 0))
+        return _rows(mesh.reshape(-1, math.prod(shape[1::3])))
     raise ValueError(f"groups of devices in another form than expected: {text[:80]}")
 
 

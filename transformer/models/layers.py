@@ -57,7 +57,8 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """One matrix for the input embedding and, where shared, the output layer (Section 3.4).
 
-    With `mesh.fsdp` training binds it as [G, V, D], a copy for each of G parts of a batch's rows.
+    With `mesh.fsdp` train and validation steps bind it as [G, V, D]: a copy for each of G parts of
+    a batch's rows.
     """
 
     def __init__(

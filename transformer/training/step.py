@@ -133,9 +133,10 @@ def make_train_step(
             found, extra = gradient(params, extra, *part, key, is_own)
             return (jax.tree.map(jnp.add, total, found), extra), None
 
-        first, rest = (jax.tree.map(lambda x, i=i: x[i], parts) for i in (0, slice(1, None)))
+        first = jax.tree.map(lambda x: x[0], parts)
         total, extra = gradient(params, extra, *first, key, is_own)
         if len(parts[1]) > 1:
+            rest = jax.tree.map(lambda x: x[1:], parts)
             (total, extra), _ = jax.lax.scan(accumulate, (total, extra), rest)
         return (jax.lax.psum(total, "data") if is_own else total), extra
 
