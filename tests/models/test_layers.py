@@ -45,16 +45,6 @@ def test_embedding_is_scaled_and_the_output_layer_is_not():
     np.testing.assert_array_equal(logits, [[[3, 11, 19]]])
 
 
-def test_parts_of_the_rows_have_their_own_copies_of_an_embedding():
-    whole, parts = (Embedding(5, 4, dtype=F32, rngs=nnx.Rngs(0)) for _ in range(2))
-    parts.table_VD = nnx.Param(jnp.stack([whole.table_VD[...], 2 * whole.table_VD[...]]))
-    tokens_BT = jnp.array([[1, 2, 3], [3, 4, 0], [0, 0, 1], [2, 1, 4]])
-    expected, found = whole.embed(tokens_BT), parts.embed(tokens_BT)
-    np.testing.assert_array_equal(found, expected * jnp.array([1, 1, 2, 2])[:, None, None])
-    expected, found = whole.logits(found), parts.logits(found)
-    np.testing.assert_allclose(found, expected * jnp.array([1, 1, 2, 2])[:, None, None], rtol=1e-6)
-
-
 def test_segment_embeddings_are_embeddings_that_are_not_scaled():
     """BERT adds one of two vectors to each token, which says of which of two texts it is."""
     segments = Embedding(2, 4, scale=1.0, dtype=F32, rngs=nnx.Rngs(0))

@@ -59,31 +59,6 @@ def test_output_loss_is_the_cross_entropy_of_its_logits(dtype):
     assert found.loss.dtype == jnp.float32
 
 
-@pytest.mark.parametrize("blocked", [False, True])
-def test_parts_of_the_rows_have_their_own_copies_of_an_output_layer(blocked):
-    """Their gradients add up to that of one layer for all."""
-    rng = np.random.default_rng(0)
-    hidden_BTD, output_VD = (
-        jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((4, 5, 3), (7, 3))
-    )
-    labels_BT = jnp.asarray(rng.integers(0, 7, (4, 5)))
-    real_BT = jnp.asarray(rng.random((4, 5)) < 0.7)
-    bias_V = jnp.arange(7.0)
-
-    def loss(output, hidden_BTD, bias_V):
-        others = 0.1, jnp.dtype("float32"), bias_V, blocked
-        found = output_loss(hidden_BTD, output, labels_BT, real_BT, *others)
-        return found.loss, found
-
-    gradient = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)
-    (output_GVD, *found), parts = gradient(jnp.stack(2 * [output_VD]), hidden_BTD, bias_V)
-    expected, whole = gradient(output_VD, hidden_BTD, bias_V)
-    found = output_GVD.sum(axis=0), *found
-    for x, y in zip((*found, *parts[:3]), (*expected, *whole[:3]), strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
-
-
 def test_gradient_is_prediction_less_target():
     def loss(logits):
         return cross_entropy(logits, LABELS, jnp.array([[True, True, False]]), 0.1).loss

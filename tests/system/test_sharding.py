@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -39,7 +38,6 @@ from transformer.system.sharding import (
     MeshConfig,
     bytes_per_device,
     distribute,
-    gather_fsdp,
     make_mesh,
     row_shards,
     split_rows,
@@ -198,14 +196,6 @@ def test_moments_with_fewer_dimensions_than_their_parameter_are_copied():
 
 def is_adam(x) -> bool:
     return hasattr(x, "mu")
-
-
-@pytest.mark.parametrize("spec", [P(), P("tensor"), P("tensor", "fsdp")])
-def test_an_embedding_has_a_copy_for_each_part_of_the_rows(spec):
-    mesh, params = abstract_mesh(2, 4, 1), {"embedding": {"table_VD": jnp.ones((10, 8))}}
-    rules = (("embedding/table_VD", spec),)
-    found = jax.eval_shape(lambda params: gather_fsdp(mesh, params, rules), params)
-    assert found["embedding"]["table_VD"].shape == (8, 10, 8)
 
 
 def test_a_dimension_that_cannot_be_split_evenly_is_copied():
@@ -445,23 +435,21 @@ def test_for_the_norm_of_gradients_matrices_stay_where_they_are(eight):
 
 
 @pytest.mark.slow
-def test_beside_data_a_gradient_is_added_up_in_parts(eight):
-    """Over fsdp it is scattered first: over data go quarters of a kernel of 16 x 24.
+@pytest.mark.parametrize(
+    ("shape", "table", "times"),
+    [
+        ((8, 1, 1), "f32[264,16]", 1),
+        ((2, 4, 1), "f32[264,4]", 2),
+        ((2, 2, 2), "f32[132,8]", 2),
+    ],
+)
+def test_gradients_are_sent_once_an_update(eight, shape, table, times):
+    """Of both parts together: scattered over fsdp, and what is left of them added up over data.
 
-    So it is for the embedding, 264 x 16. It is looked up twice and is the output layer; its
-    gradients are sent once in each of the two parts of an update.
+    The embedding, 264 x 16, is looked up twice and is the output layer.
     """
-    sums = collections.Counter(eight[2, 4, 1]["sums"])
-    assert "f32[4,24]" in sums
-    tables = {kind: times for kind, times in sums.items() if "264" in kind}
-    assert tables == {"f32[1,264,16]": 2, "f32[264,4]": 2}
-
-
-@pytest.mark.slow
-def test_along_data_alone_gradients_are_sent_once_an_update(eight):
-    """Of both parts together. Over fsdp they are scattered part by part: none is whole anywhere."""
-    sums = collections.Counter(eight[8, 1, 1]["sums"])
-    assert sums["f32[264,16]"] == 1
+    sums = collections.Counter(eight[shape]["sums"])
+    assert {kind: n for kind, n in sums.items() if kind in (table, "f32[264,16]")} == {table: times}
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from transformer.models import fused_norm
 from transformer.models.numerics import (
     DropoutRngs,
     at_least_float32,
-    by_parts,
     dropout,
     multiply,
     row_keys,
@@ -55,11 +54,7 @@ class Linear(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """One matrix for the input embedding and, where shared, the output layer (Section 3.4).
-
-    With `mesh.fsdp` train and validation steps bind it as [G, V, D]: a copy for each of G parts of
-    a batch's rows.
-    """
+    """One matrix for the input embedding and, where shared, the output layer (Section 3.4)."""
 
     def __init__(
         self,
@@ -79,22 +74,13 @@ class Embedding(nnx.Module):
     @jax.named_scope("embedding")
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """Rows of the matrix, scaled. Returns [B, T, D]."""
-        x_BTD = self._of_rows(lambda table_VD, tokens_BT: table_VD[tokens_BT], tokens_BT)
-        return x_BTD.astype(self.dtype) * jnp.asarray(self.scale, self.dtype)
+        x_BTD = self.table_VD[...][tokens_BT].astype(self.dtype)
+        return x_BTD * jnp.asarray(self.scale, self.dtype)
 
     @jax.named_scope("logits")
     def logits(self, x_BTD: jax.Array) -> jax.Array:
         """The linear transformation before the softmax, not scaled. Returns [B, T, V]."""
-        return self._of_rows(
-            lambda table_VD, x_BTD: multiply("BTD,VD->BTV", x_BTD, table_VD, self.dtype), x_BTD
-        )
-
-    def _of_rows(self, function: Callable, rows_BTx: jax.Array) -> jax.Array:
-        table = self.table_VD[...]
-        if table.ndim == 2:
-            return function(table, rows_BTx)
-        found = by_parts(function, table, rows_BTx)
-        return found.reshape(-1, *found.shape[2:])
+        return multiply("BTD,VD->BTV", x_BTD, self.table_VD[...], self.dtype)
 
 
 class FeedForward(nnx.Module):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.numerics import at_least_float32, by_parts, multiply, split
+from transformer.models.numerics import at_least_float32, multiply, split
 
 MAX_POSITIONS = 2048  # of a row whose logits are in memory at once
 
@@ -66,20 +66,7 @@ def output_loss(
     blocked: in blocks of positions, so that they never exist as a whole. What is kept of a block
     is the gradient of its logits, in `dtype`, in which products take it anyway; the forward pass
     computes it, so that no logits are computed twice. `nll` then has no gradient.
-
-    output_VD: or [G, V, D], with a copy for each of G parts of the rows B.
     """
-    if output_VD.ndim == 3:
-        losses = by_parts(
-            lambda output_VD, hidden_BTD, labels_BT, real_BT: output_loss(
-                hidden_BTD, output_VD, labels_BT, real_BT, label_smoothing, dtype, bias_V, blocked
-            ),
-            output_VD,
-            hidden_BTD,
-            labels_BT,
-            real_BT,
-        )
-        return jax.tree.map(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), losses)
     if blocked:
         static = (label_smoothing, jnp.dtype(dtype))
         loss, nll = _blocked(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT)

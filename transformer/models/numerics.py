@@ -2,8 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -234,12 +232,3 @@ def join(x: jax.Array, axis: int) -> jax.Array:
     """Undoes `split`, but for what fills up the last block."""
     x = jnp.moveaxis(x, 0, axis)
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
-
-
-def by_parts(function: Callable, table_GVD: jax.Array, *arrays_Bx: jax.Array) -> Any:
-    """`function(table_VD, *arrays)` of G equal parts of the rows B, along a first axis.
-
-    Each part has its own copy of the table: see `transformer.system.sharding.gather_fsdp`.
-    """
-    parts = (x.reshape(len(table_GVD), -1, *x.shape[1:]) for x in arrays_Bx)
-    return jax.vmap(function)(table_GVD, *parts)

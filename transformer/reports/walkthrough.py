@@ -92,7 +92,7 @@ def positions_step(model: TrainedModel, one: Pass) -> Step:
         "To append a one-hot position to the one-hot token, and to multiply by one matrix, is the "
         f"same as to add. Done here with {V:,} + {P} columns: the largest difference to the "
         f"model's own x is {apart:.1e}.",
-        [Line(Embedding.embed, "x_BTD = self._of_rows")],
+        [Line(Embedding.embed, "x_BTD = self.table_VD")],
         [],
     )
 

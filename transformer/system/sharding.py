@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -127,7 +126,64 @@ def state_sharding(mesh: Mesh, state: Any, rules: ShardingRules) -> Any:
     return jax.tree_util.tree_map_with_path(leaf, state)
 
 
-_TABLES = "embedding|positions|token_types"  # parts of the names of parameters
+def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Callable:
+    """`gradient(params, rows, *others) -> grads, sums, rest`, which sees a device's rows alone.
+
+    rows: a tree of arrays [A, B, ...]. In `gradient`, B are the device's own rows, and parameters
+    are whole along fsdp. What it returns is the device's, too, and is then added up over all rows:
+    gradients are scattered over fsdp, their parts then added up over data. So they are sent once,
+    however many places use a parameter, and into however many parts A the rows are cut. rest must
+    not depend on the rows. Along tensor XLA splits the work, as anywhere else.
+    """
+    if row_shards(mesh) == 1:
+        return gradient
+
+    def summed(params: Any, rows: Any, *others: Any) -> tuple[Any, Any, Any]:
+        shardings = state_sharding(mesh, params, rules)
+
+        def along(axis: str) -> Any:
+            def leaf(sharding: NamedSharding) -> P:
+                is_split = mesh.shape[axis] > 1
+                return P(*(axis if is_split and x == axis else None for x in sharding.spec))
+
+            return jax.tree.map(leaf, shardings)
+
+        along_fsdp, along_tensor = along("fsdp"), along("tensor")
+
+        def of_own_rows(params: Any, rows: Any, *others: Any) -> tuple[Any, Any, Any]:
+            # For collectives of ours, XLA would first make the arrays whole along tensor.
+            own = {"in_specs": (along_tensor,), "out_specs": along_tensor}
+            own |= {"axis_names": {"tensor"}, "check_vma": False}
+            gather = jax.shard_map(lambda tree: jax.tree.map(_gather, tree, along_fsdp), **own)
+            scatter = jax.shard_map(lambda tree: jax.tree.map(_scatter, tree, along_fsdp), **own)
+            grads, sums, rest = gradient(gather(params), rows, *others)
+            return scatter(grads), jax.lax.psum(sums, ROWS), rest
+
+        # check_vma: a model would have to say which of its arrays differ between devices.
+        return jax.shard_map(
+            of_own_rows,
+            mesh=mesh,
+            in_specs=(along_fsdp, split_rows(mesh, axis=1).spec, *[P()] * len(others)),
+            out_specs=(along_fsdp, P(), P()),
+            axis_names=set(ROWS),
+            check_vma=False,
+        )(params, rows, *others)
+
+    return summed
+
+
+def _gather(x: jax.Array, spec: P) -> jax.Array:
+    if "fsdp" not in spec:
+        return x
+    return jax.lax.all_gather(x, "fsdp", axis=spec.index("fsdp"), tiled=True)
+
+
+def _scatter(x: jax.Array, spec: P) -> jax.Array:
+    """The sum over all rows, of which a device keeps its part."""
+    if "fsdp" not in spec:
+        return jax.lax.psum(x, ROWS)
+    x = jax.lax.psum_scatter(x, "fsdp", scatter_dimension=spec.index("fsdp"), tiled=True)
+    return jax.lax.psum(x, "data")
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -143,44 +199,19 @@ _gathered.defvjp(
 )
 
 
-def _copies(mesh: Mesh, table_VD: jax.Array, spec: P) -> jax.Array:
-    """A copy of a table for each part of the rows, [G, V, D]: on each device, its own.
-
-    So each device first adds up its own gradients of all places where the table is used, input
-    and output. Then the sums of G, which are the gradients of the two broadcasts here, are
-    scattered over fsdp, and last their parts are added up over data.
-    """
-    data, fsdp, _ = mesh.axis_sizes
-    rows, columns = (*spec, None, None)[:2]
-
-    def lie(x: jax.Array, *axes: Any) -> jax.Array:
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
-
-    x = lie(jnp.broadcast_to(table_VD, (data, *table_VD.shape)), "data", rows, columns)
-    x = lie(jnp.broadcast_to(x[:, None], (data, fsdp, *table_VD.shape)), *ROWS, rows, None)
-    return lie(x.reshape(data * fsdp, *table_VD.shape), ROWS, rows, None)
-
-
 def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
     """Inside of jit: parameters without their split over fsdp, as products with rows need them.
 
     Left to itself XLA would rather split the activations, and add up whole logits. Gradients are
-    split again, but not those of tables in which rows are looked up: for them XLA would send the
-    gradients of all activations. But each part of the rows gets its own copy of the tables of
-    `Embedding`: see `_copies`.
+    split again. For a program that is one for all rows, such as batch normalisation needs; see
+    `summed_over_rows` for a loss that is a sum over rows.
     """
 
-    def leaf(path: jax.tree_util.KeyPath, x: jax.Array, split: NamedSharding) -> jax.Array:
+    def leaf(x: jax.Array, split: NamedSharding) -> jax.Array:
         spec = P(*(None if axis == "fsdp" else axis for axis in split.spec))
-        whole = NamedSharding(mesh, spec)
-        if _name(path).endswith("/table_VD") and mesh.shape["fsdp"] > 1:
-            return _copies(mesh, x, split.spec)
-        if re.search(_TABLES, _name(path)):
-            return jax.lax.with_sharding_constraint(x, whole)
-        return _gathered(x, whole, split)
+        return _gathered(x, NamedSharding(mesh, spec), split)
 
-    shardings = state_sharding(mesh, params, rules)
-    return jax.tree_util.tree_map_with_path(leaf, params, shardings)
+    return jax.tree.map(leaf, params, state_sharding(mesh, params, rules))
 
 
 def without_a_rule(params: Any, rules: ShardingRules) -> list[str]:

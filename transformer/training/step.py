@@ -1,19 +1,23 @@
 """The train and validation steps of a model that has a loss (Section 5)."""
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import PartitionSpec as P
 
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.loss import Loss
 from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError, check_range, setting
-from transformer.system.sharding import gather_fsdp, replicated, split_rows, state_sharding
+from transformer.system.sharding import (
+    gather_fsdp,
+    replicated,
+    split_rows,
+    state_sharding,
+    summed_over_rows,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,38 +111,32 @@ def make_train_step(
     up over A and divided once by the number of tokens, so that A steps of B rows equal one of
     A * B, dropout included. An update whose loss or gradient is not finite leaves parameters,
     optimizer and extra state as they are (`optimizer.update` takes `apply` for that); the step
-    still counts.
+    still counts. Extra state must not depend on the rows.
     """
 
-    def gradient(params: Params, extra: dict, batch: Any, rows_B: jax.Array, key, is_own: bool):
-        """Of these rows. is_own: of one device's rows, in `shard_map`."""
-
+    def gradient(params: Params, extra: dict, batch: Any, rows_B: jax.Array, key: jax.Array):
         def summed_loss(params):
-            whole = params if is_own else gather_fsdp(mesh, params, model.sharding)
-            bound = model.bind(whole, extra)
+            bound = model.bind(params, extra)
             loss = bound.loss(batch, DropoutRngs(key, rows_B), config.label_smoothing)
             return loss.loss, (loss, model.extra_of(bound))
 
         grads, (loss, extra) = jax.grad(summed_loss, has_aux=True)(params)
-        if not is_own:
-            shardings = state_sharding(mesh, grads, model.sharding)
-            grads = jax.lax.with_sharding_constraint(grads, shardings)
         return (grads, loss), extra
 
-    def summed_gradient(params: Params, extra: dict, parts: Any, key: jax.Array, is_own: bool):
+    def summed_gradient(params: Params, parts: Any, extra: dict, key: jax.Array):
         """One part of the batch at a time."""
 
         def accumulate(carry, part):
             total, extra = carry
-            found, extra = gradient(params, extra, *part, key, is_own)
+            found, extra = gradient(params, extra, *part, key)
             return (jax.tree.map(jnp.add, total, found), extra), None
 
         first = jax.tree.map(lambda x: x[0], parts)
-        total, extra = gradient(params, extra, *first, key, is_own)
+        total, extra = gradient(params, extra, *first, key)
         if len(parts[1]) > 1:
             rest = jax.tree.map(lambda x: x[1:], parts)
             (total, extra), _ = jax.lax.scan(accumulate, (total, extra), rest)
-        return (jax.lax.psum(total, "data") if is_own else total), extra
+        return *total, extra
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, StepMetrics]:
         _, dropout_key = jax.random.split(jax.random.key(config.seed))
@@ -146,15 +144,11 @@ def make_train_step(
         A, B = jax.tree.leaves(batch)[0].shape[:2]
         rows_AB = jnp.arange(A * B).reshape(A, B)
 
-        # 1. The summed gradient. XLA would send those of each part by themselves. Where all devices
-        #    differ in their rows alone, each adds up its own, and they are sent once.
-        is_own = A > 1 and mesh.shape["data"] == mesh.size > 1 and not state.extra
-        summed = functools.partial(summed_gradient, is_own=is_own)
-        if is_own:
-            rows = split_rows(mesh, axis=1).spec
-            specs = {"in_specs": (P(), P(), rows, P()), "out_specs": P()}
-            summed = jax.shard_map(summed, mesh=mesh, check_vma=False, **specs)
-        (grads, loss), extra = summed(state.params, state.extra, (batch, rows_AB), step_key)
+        # 1. The summed gradient.
+        summed = summed_over_rows(mesh, model.sharding, summed_gradient)
+        grads, loss, extra = summed(state.params, (batch, rows_AB), state.extra, step_key)
+        shardings = state_sharding(mesh, grads, model.sharding)
+        grads = jax.lax.with_sharding_constraint(grads, shardings)
 
         # 2. Its mean over the real tokens of the whole update.
         tokens = jnp.maximum(loss.tokens, 1)
