@@ -6,12 +6,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
 from transformer.models.attention_blocks import in_blocks
 from transformer.models.cache import Places, attend_to_parts
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, multiply
+from transformer.system.sharding import on_each_device
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.
@@ -138,7 +140,13 @@ def _cudnn_attention(query_BHTK, memory, mask_BTS):
         seeing_something(mask_BTS)[:, None],
         (query_BHTK.shape[0], 1, query_BHTK.shape[2], memory.key_BHSK.shape[2]),
     )
-    y_BTHU = jax.nn.dot_product_attention(*arrays, mask=mask_B1TS, implementation="cudnn")
+
+    def attend(query_BTHK, key_BSHK, value_BSHU, mask_B1TS):
+        arrays = query_BTHK, key_BSHK, value_BSHU
+        return jax.nn.dot_product_attention(*arrays, mask=mask_B1TS, implementation="cudnn")
+
+    heads = P(None, None, "tensor")
+    y_BTHU = on_each_device(attend, (heads, heads, heads, P()), heads)(*arrays, mask_B1TS)
     return y_BTHU.swapaxes(1, 2)
 
 

@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer.models.numerics import mix, threshold_of
+from transformer.system.sharding import on_each_device
 
 # So many numbers of an array are in a program's registers at once.
 BLOCK = 8192
@@ -68,7 +69,7 @@ class _Static:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _add_and_norm(static, x_BTD, y_BTD, words_B2, scale_D, bias_D):
-    return _forward_call(static)(x_BTD, y_BTD, words_B2, scale_D, bias_D)
+    return on_each_device(_forward_call(static))(x_BTD, y_BTD, words_B2, scale_D, bias_D)
 
 
 def _forward(static, x_BTD, y_BTD, words_B2, scale_D, bias_D):
@@ -78,7 +79,7 @@ def _forward(static, x_BTD, y_BTD, words_B2, scale_D, bias_D):
 
 def _backward(static, kept, gradient_BTD):
     x_BTD, y_BTD, words_B2, scale_D = kept
-    dx_BTD, dy_BTD, sums_BX2D = _backward_call(static)(
+    dx_BTD, dy_BTD, sums_BX2D = on_each_device(_backward_call(static))(
         x_BTD, y_BTD, words_B2, scale_D, gradient_BTD
     )
     dscale_D, dbias_D = sums_BX2D.sum(axis=(0, 1))

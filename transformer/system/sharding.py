@@ -172,6 +172,19 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
     return summed
 
 
+def on_each_device(kernel: Callable, arguments: Any = P(), results: Any = P()) -> Callable:
+    """`kernel`, called on each device's part of its arrays, if in `summed_over_rows`.
+
+    There XLA splits arrays along tensor alone, which kernels with a rule of their own for that do
+    not expect. arguments, results: what is split over tensor instead; default: nothing. Outside,
+    the kernel itself.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return kernel
+    specs = {"in_specs": arguments, "out_specs": results}
+    return jax.shard_map(kernel, axis_names={"tensor"}, check_vma=False, **specs)
+
+
 def _gather(x: jax.Array, spec: P) -> jax.Array:
     if "fsdp" not in spec:
         return x
