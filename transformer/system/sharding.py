@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh, create_hybrid_device_mesh
+from jax.flatten_util import ravel_pytree
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -155,7 +156,7 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
             own = {"in_specs": (along_tensor,), "out_specs": along_tensor}
             own |= {"axis_names": {"tensor"}, "check_vma": False}
             gather = jax.shard_map(lambda tree: jax.tree.map(_gather, tree, along_fsdp), **own)
-            scatter = jax.shard_map(lambda tree: jax.tree.map(_scatter, tree, along_fsdp), **own)
+            scatter = jax.shard_map(lambda tree: _scatter(tree, along_fsdp), **own)
             grads, sums, rest = gradient(gather(params), rows, *others)
             return scatter(grads), jax.lax.psum(sums, ROWS), rest
 
@@ -172,12 +173,11 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
     return summed
 
 
-def on_each_device(kernel: Callable, arguments: Any = P(), results: Any = P()) -> Callable:
+def on_each_device(kernel: Callable, arguments: Any, results: Any) -> Callable:
     """`kernel`, called on each device's part of its arrays, if in `summed_over_rows`.
 
     There XLA splits arrays along tensor alone, which kernels with a rule of their own for that do
-    not expect. arguments, results: what is split over tensor instead; default: nothing. Outside,
-    the kernel itself.
+    not expect. arguments, results: their specs over tensor. Outside, the kernel itself.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return kernel
@@ -191,12 +191,27 @@ def _gather(x: jax.Array, spec: P) -> jax.Array:
     return jax.lax.all_gather(x, "fsdp", axis=spec.index("fsdp"), tiled=True)
 
 
-def _scatter(x: jax.Array, spec: P) -> jax.Array:
-    """The sum over all rows, of which a device keeps its part."""
-    if "fsdp" not in spec:
-        return jax.lax.psum(x, ROWS)
-    x = jax.lax.psum_scatter(x, "fsdp", scatter_dimension=spec.index("fsdp"), tiled=True)
-    return jax.lax.psum(x, "data")
+def _scatter(grads: Any, specs: Any) -> Any:
+    """The sums over all rows, of which a device keeps its parts."""
+    structure = jax.tree.structure(grads)
+    pairs = list(zip(jax.tree.leaves(grads), jax.tree.leaves(specs), strict=True))
+
+    def is_vector(x: jax.Array, spec: P) -> bool:
+        return x.ndim == 1 and "fsdp" not in spec
+
+    # As one: a kernel for each would take longer to start than to run.
+    vectors, split_again = ravel_pytree([pair[0] for pair in pairs if is_vector(*pair)])
+    sums = iter(split_again(jax.lax.psum(vectors, ROWS)))
+
+    def leaf(x: jax.Array, spec: P) -> jax.Array:
+        if is_vector(x, spec):
+            return next(sums)
+        if "fsdp" not in spec:
+            return jax.lax.psum(x, ROWS)
+        x = jax.lax.psum_scatter(x, "fsdp", scatter_dimension=spec.index("fsdp"), tiled=True)
+        return jax.lax.psum(x, "data")
+
+    return structure.unflatten([leaf(*pair) for pair in pairs])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
