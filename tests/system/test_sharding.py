@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -27,6 +29,8 @@ from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
+from transformer.models import fused_norm
+from transformer.models.attention import KeysValues, _cudnn_attention
 from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.transformer import FAMILY, TransformerConfig
@@ -42,6 +46,7 @@ from transformer.system.sharding import (
     row_shards,
     split_rows,
     state_sharding,
+    summed_over_rows,
     without_a_rule,
 )
 from transformer.training.optimizers import OptimizerConfig
@@ -292,6 +297,46 @@ class Toy:
         return translator.translate((params, {}), ["a b", "c", "b a c a", "", "cc", "bac"])
 
 
+def gradient_with_kernels(mesh: jax.sharding.Mesh) -> dict[str, Any]:
+    """Of self-attention, then add & norm, by kernels; and the heads that each call gets.
+
+    JAX's own attention stands for cuDNN's; Pallas interprets the other.
+    """
+    B, T, H, K = 4, 6, 4, 8
+    attend, heads = jax.nn.dot_product_attention, []
+
+    def cudnn(query_BTHK, key_BTHK, value_BTHK, mask, implementation):
+        heads.append(query_BTHK.shape[2])
+        return attend(query_BTHK, key_BTHK, value_BTHK, mask=mask)
+
+    def gradient(params: Params, x_ABTD: jax.Array):
+        def loss(params):
+            x_BTD, mask_BTT = x_ABTD[0], jnp.tri(T, dtype=bool)[None]
+            y_BHTK = (x_BTD @ params["kernel"]).reshape(-1, T, H, K).swapaxes(1, 2)
+            y_BHTK = _cudnn_attention(y_BHTK, KeysValues(y_BHTK, y_BHTK), mask_BTT)
+            y_BTD = y_BHTK.swapaxes(1, 2).reshape(x_BTD.shape)
+            norm = params["scale"], params["bias"]
+            z_BTD = fused_norm.add_and_norm(x_BTD, y_BTD, None, *norm, 0.0, 1e-6, interpret=True)
+            return jnp.sum(z_BTD**3)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return grads, value, {}
+
+    def normal(number: int, *shape: int) -> jax.Array:
+        return jax.random.normal(jax.random.key(number), shape)
+
+    params = {
+        "kernel": normal(0, H * K, H * K),
+        "scale": normal(1, H * K),
+        "bias": normal(2, H * K),
+    }
+    rules = (("kernel", P("fsdp", "tensor")), ("scale|bias", P()))
+    with mock.patch.object(jax.nn, "dot_product_attention", cudnn):
+        step = jax.jit(summed_over_rows(mesh, rules, gradient))
+        grads, value, _ = step(params, normal(3, 1, B, T, D))
+    return {"value": float(value), "heads": heads, **{k: v.tolist() for k, v in grads.items()}}
+
+
 def bytes_on_first_device(tree) -> int:
     shards = [shard for x in jax.tree.leaves(tree) for shard in x.addressable_shards]
     return sum(shard.data.nbytes for shard in shards if shard.device == jax.devices()[0])
@@ -321,6 +366,7 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
         if shape in SOME_MESHES:
             seen["nll"] = toy.nll(state.params)
             seen["translations"] = toy.translations(state.params)
+            seen["kernels"] = gradient_with_kernels(toy.mesh)
         state, losses = toy.updates(state, 0, 1)
         seen["bytes"] = [bytes_on_first_device(x) for x in (state.params, state.opt_state)]
         seen["planned bytes"] = [bytes_per_device(x) for x in (toy.like.params, toy.like.opt_state)]
@@ -450,6 +496,15 @@ def test_gradients_are_sent_once_an_update(eight, shape, table, times):
     """
     sums = collections.Counter(eight[shape]["sums"])
     assert {kind: n for kind, n in sums.items() if kind in (table, "f32[264,16]")} == {table: times}
+
+
+@pytest.mark.slow
+def test_kernels_get_what_a_device_has(eight):
+    """Attention its own heads, add & norm its own rows; the rules of XLA's partitioner are idle."""
+    one, mixed = (eight[shape]["kernels"] for shape in SOME_MESHES)
+    assert (set(one.pop("heads")), set(mixed.pop("heads"))) == ({4}, {2})
+    for name, wanted in one.items():
+        np.testing.assert_allclose(mixed[name], wanted, rtol=1e-4, atol=5e-3)
 
 
 @pytest.mark.slow
