@@ -325,11 +325,8 @@ def gradient_with_kernels(mesh: jax.sharding.Mesh) -> dict[str, Any]:
     def normal(number: int, *shape: int) -> jax.Array:
         return jax.random.normal(jax.random.key(number), shape)
 
-    params = {
-        "kernel": normal(0, H * K, H * K),
-        "scale": normal(1, H * K),
-        "bias": normal(2, H * K),
-    }
+    D = H * K
+    params = {"kernel": normal(0, D, D), "scale": normal(1, D), "bias": normal(2, D)}
     rules = (("kernel", P("fsdp", "tensor")), ("scale|bias", P()))
     with mock.patch.object(jax.nn, "dot_product_attention", cudnn):
         step = jax.jit(summed_over_rows(mesh, rules, gradient))
