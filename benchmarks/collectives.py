@@ -140,7 +140,8 @@ def _walk(
     """Kind, type of the result, instruction and number of runs of each collective, with a key.
 
     Equal keys mean the same collective. A TPU's compiler spreads one over several fusions of
-    the computation that calls them (`frame`): they have its channel in common.
+    the computation that calls them (`frame`): they have its chain or channel in common. Those of
+    `jax.shard_map` all have channel 1.
     """
     named = {instruction.name: instruction for instruction in computations[name]}
     for instruction in computations[name]:
@@ -151,7 +152,8 @@ def _walk(
                 raise ValueError(
                     f"no number of turns is known for the loop with {instruction.name}"
                 )
-            key = frame, instruction.attribute("channel_id") or instruction.name
+            shared = instruction.attribute("chain_id") or instruction.attribute("channel_id")
+            key = frame, instruction.name if name == frame else shared or instruction.name
             begun = instruction if kind == instruction.opcode else named[instruction.operands[0]]
             yield kind, instruction.type, begun, times, key
         elif kind == "while":
