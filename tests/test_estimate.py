@@ -105,6 +105,19 @@ def test_collectives_of_a_tpu():
     }
 
 
+def test_collectives_that_share_a_channel():
+    """All those of `jax.shard_map` do; the parts of one have its chain in common."""
+    chain = 'channel_id=1, frontend_attributes={chain_id="CHAIN"}'
+    hlo = HLO.replace("channel_id=8, replica", f"{chain}, replica").replace("channel_id=8,", chain)
+    hlo = hlo.replace("channel_id=2,", "channel_id=1,")
+    assert collectives(hlo, 8) == collectives(HLO, 8)
+    twice = hlo.replace("CHAIN", "0", 1).replace("CHAIN", "1")
+    assert collectives(twice, 8)["all-gather"].count == 2 * 3 + 1
+    other = "  %sum.2 = f32[] all-reduce(%q.2), channel_id=1, GROUPS\n"
+    more = hlo.replace("  ROOT %all-reduce.16", f"{other}  ROOT %all-reduce.16")
+    assert collectives(more, 8)["all-reduce"].count == 2
+
+
 def test_a_loop_that_says_how_often_it_turns():
     line = '"known_trip_count":{"n":"7"}'
     hlo = HLO.replace("body=%body.10", f"body=%body.10, backend_config={{{line}}}")
