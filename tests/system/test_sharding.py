@@ -43,6 +43,7 @@ from transformer.system.sharding import (
     bytes_per_device,
     distribute,
     make_mesh,
+    on_each_device,
     row_shards,
     split_rows,
     state_sharding,
@@ -235,6 +236,24 @@ def laid_out(shapes, shardings):
         shapes,
         shardings,
     )
+
+
+def test_a_search_calls_kernels_as_they_are():
+    """Its devices differ along tensor, too: their sentences must not be mixed."""
+    mesh, seen = make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]), []
+
+    def call(x):
+        seen.append(on_each_device(kernel, P(), P()) is kernel)
+        return x
+
+    def kernel(x):
+        return x
+
+    for axes in (set(mesh.axis_names), {"data", "fsdp"}):
+        whole = {"in_specs": P(), "out_specs": P(), "check_vma": False}
+        jax.jit(jax.shard_map(call, mesh=mesh, axis_names=axes, **whole)).lower(1.0)
+    assert seen == [True, False]
+    assert on_each_device(kernel, P(), P()) is kernel
 
 
 # --- Eight devices ------------------------------------------------------------------------

@@ -179,7 +179,8 @@ def on_each_device(kernel: Callable, arguments: Any, results: Any) -> Callable:
     There XLA splits arrays along tensor alone, which kernels with a rule of their own for that do
     not expect. arguments, results: their specs over tensor. Outside, the kernel itself.
     """
-    if not jax.sharding.get_abstract_mesh().manual_axes:
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.manual_axes or "tensor" not in mesh.auto_axes:  # a search splits all axes itself
         return kernel
     specs = {"in_specs": arguments, "out_specs": results}
     return jax.shard_map(kernel, axis_names={"tensor"}, check_vma=False, **specs)
