@@ -3,7 +3,8 @@
     python sweep.py --config=configs/sweeps/german_english.py --results=results/german_english
     python sweep.py --config=configs/sweeps/german_english.py --table=md
 
-The rows are those of the notebooks of bentrevett/pytorch-seq2seq. Not yet trained here.
+The rows are those of the notebooks of bentrevett/pytorch-seq2seq. Trained here so far: lstm and gru
+(docs/models.md).
 """
 
 from typing import Any
