@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec as P
 
 from transformer.models.attention_blocks import in_blocks
 from transformer.models.cache import Places, attend_to_parts
@@ -145,8 +144,7 @@ def _cudnn_attention(query_BHTK, memory, mask_BTS):
         arrays = query_BTHK, key_BSHK, value_BSHU
         return jax.nn.dot_product_attention(*arrays, mask=mask_B1TS, implementation="cudnn")
 
-    heads = P(None, None, "tensor")
-    y_BTHU = on_each_device(attend, (heads, heads, heads, P()), heads)(*arrays, mask_B1TS)
+    y_BTHU = on_each_device(attend, *arrays, mask_B1TS, with_heads=3)
     return y_BTHU.swapaxes(1, 2)
 
 

@@ -69,7 +69,7 @@ class _Static:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _add_and_norm(static, x_BTD, y_BTD, words_B2, scale_D, bias_D):
-    return on_each_device(_forward_call(static), P(), P())(x_BTD, y_BTD, words_B2, scale_D, bias_D)
+    return on_each_device(_forward_call(static), x_BTD, y_BTD, words_B2, scale_D, bias_D)
 
 
 def _forward(static, x_BTD, y_BTD, words_B2, scale_D, bias_D):
@@ -79,8 +79,8 @@ def _forward(static, x_BTD, y_BTD, words_B2, scale_D, bias_D):
 
 def _backward(static, kept, gradient_BTD):
     x_BTD, y_BTD, words_B2, scale_D = kept
-    dx_BTD, dy_BTD, sums_BX2D = on_each_device(_backward_call(static), P(), P())(
-        x_BTD, y_BTD, words_B2, scale_D, gradient_BTD
+    dx_BTD, dy_BTD, sums_BX2D = on_each_device(
+        _backward_call(static), x_BTD, y_BTD, words_B2, scale_D, gradient_BTD
     )
     dscale_D, dbias_D = sums_BX2D.sum(axis=(0, 1))
     no_gradient = np.zeros(words_B2.shape, jax.dtypes.float0)

@@ -134,7 +134,7 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
     are whole along fsdp. What it returns is the device's, too, and is then added up over all rows:
     gradients are scattered over fsdp, their parts then added up over data. So they are sent once,
     however many places use a parameter, and into however many parts A the rows are cut. rest must
-    not depend on the rows. Along tensor XLA splits the work, as anywhere else.
+    not depend on the rows: any device's is taken. Along tensor XLA splits the work, as elsewhere.
     """
     if row_shards(mesh) == 1:
         return gradient
@@ -173,17 +173,24 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
     return summed
 
 
-def on_each_device(kernel: Callable, arguments: Any, results: Any) -> Callable:
-    """`kernel`, called on each device's part of its arrays, if in `summed_over_rows`.
+def on_each_device(kernel: Callable, *arrays: jax.Array, with_heads: int = 0) -> Any:
+    """`kernel(*arrays)`, of each device's part of the arrays if in `summed_over_rows`.
 
     There XLA splits arrays along tensor alone, which kernels with a rule of their own for that do
-    not expect. arguments, results: their specs over tensor. Outside, the kernel itself.
+    not expect. with_heads: how many of the arrays, the first, are [B, T, H, K]; so is the result
+    then. Heads are split over tensor, if it divides them. All else goes to each device whole.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.manual_axes or "tensor" not in mesh.auto_axes:  # a search splits all axes itself
-        return kernel
-    specs = {"in_specs": arguments, "out_specs": results}
-    return jax.shard_map(kernel, axis_names={"tensor"}, check_vma=False, **specs)
+        return kernel(*arrays)
+
+    def spec(x: jax.Array) -> P:
+        return P(None, None, "tensor") if x.shape[2] % mesh.shape["tensor"] == 0 else P()
+
+    heads = [spec(x) for x in arrays[:with_heads]]
+    others = [P()] * (len(arrays) - with_heads)
+    specs = {"in_specs": (*heads, *others), "out_specs": heads[0] if heads else P()}
+    return jax.shard_map(kernel, axis_names={"tensor"}, check_vma=False, **specs)(*arrays)
 
 
 def _gather(x: jax.Array, spec: P) -> jax.Array:
@@ -232,8 +239,8 @@ def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
     """Inside of jit: parameters without their split over fsdp, as products with rows need them.
 
     Left to itself XLA would rather split the activations, and add up whole logits. Gradients are
-    split again. For a program that is one for all rows, such as batch normalisation needs; see
-    `summed_over_rows` for a loss that is a sum over rows.
+    split again. For programs without gradients, and for those that need all rows at once, as batch
+    normalisation does; `summed_over_rows` is for the gradient of a sum over rows.
     """
 
     def leaf(x: jax.Array, split: NamedSharding) -> jax.Array:

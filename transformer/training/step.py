@@ -14,6 +14,7 @@ from transformer.system.errors import UserError, check_range, setting
 from transformer.system.sharding import (
     gather_fsdp,
     replicated,
+    row_shards,
     split_rows,
     state_sharding,
     summed_over_rows,
@@ -111,7 +112,7 @@ def make_train_step(
     up over A and divided once by the number of tokens, so that A steps of B rows equal one of
     A * B, dropout included. An update whose loss or gradient is not finite leaves parameters,
     optimizer and extra state as they are (`optimizer.update` takes `apply` for that); the step
-    still counts. Extra state must not depend on the rows.
+    still counts. Raises ValueError for a model with extra state if several devices share the rows.
     """
 
     def gradient(params: Params, extra: dict, batch: Any, rows_B: jax.Array, key: jax.Array):
@@ -166,6 +167,8 @@ def make_train_step(
         metrics = StepMetrics(loss.loss, watched, loss.tokens, terms, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state, extra), metrics
 
+    if model.abstract_extra() and row_shards(mesh) > 1:
+        raise ValueError("extra state cannot be that of all rows: devices see their own alone")
     state = state_sharding(mesh, abstract_state(model, optimizer), model.sharding)
     return jax.jit(
         train_step,
