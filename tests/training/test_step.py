@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 from small_configs import MODEL, PAPER
 
@@ -305,6 +306,14 @@ def test_extra_state_and_terms_go_through_a_step():
     state, metrics = step(state, x_ABT * jnp.nan)
     assert bool(metrics.skipped)
     assert float(state.extra["calls"]) == 3
+
+
+def test_extra_state_is_refused_where_devices_share_the_rows():
+    """Each would have its own: they see other rows."""
+    toy = FunctionalModel(lambda rngs: Counting(), ((r"w", P()),))
+    mesh = AbstractMesh((1, 2, 1), ("data", "fsdp", "tensor"))
+    with pytest.raises(ValueError, match="extra state cannot be that of all rows"):
+        make_train_step(toy, SGD, TRAINING, mesh)
 
 
 # --- Runs ---------------------------------------------------------------------------------

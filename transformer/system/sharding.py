@@ -128,18 +128,18 @@ def state_sharding(mesh: Mesh, state: Any, rules: ShardingRules) -> Any:
 
 
 def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Callable:
-    """`gradient(params, rows, *others) -> grads, sums, rest`, which sees a device's rows alone.
+    """`gradient(params, rows, *others) -> grads, sums`, which sees a device's rows alone.
 
     rows: a tree of arrays [A, B, ...]. In `gradient`, B are the device's own rows, and parameters
     are whole along fsdp. What it returns is the device's, too, and is then added up over all rows:
     gradients are scattered over fsdp, their parts then added up over data. So they are sent once,
-    however many places use a parameter, and into however many parts A the rows are cut. rest must
-    not depend on the rows: any device's is taken. Along tensor XLA splits the work, as elsewhere.
+    however many places use a parameter, and into however many parts A the rows are cut. Along
+    tensor XLA splits the work, as elsewhere.
     """
     if row_shards(mesh) == 1:
         return gradient
 
-    def summed(params: Any, rows: Any, *others: Any) -> tuple[Any, Any, Any]:
+    def summed(params: Any, rows: Any, *others: Any) -> tuple[Any, Any]:
         shardings = state_sharding(mesh, params, rules)
 
         def along(axis: str) -> Any:
@@ -151,21 +151,21 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
 
         along_fsdp, along_tensor = along("fsdp"), along("tensor")
 
-        def of_own_rows(params: Any, rows: Any, *others: Any) -> tuple[Any, Any, Any]:
+        def of_own_rows(params: Any, rows: Any, *others: Any) -> tuple[Any, Any]:
             # For collectives of ours, XLA would first make the arrays whole along tensor.
             own = {"in_specs": (along_tensor,), "out_specs": along_tensor}
             own |= {"axis_names": {"tensor"}, "check_vma": False}
             gather = jax.shard_map(lambda tree: jax.tree.map(_gather, tree, along_fsdp), **own)
             scatter = jax.shard_map(lambda tree: _scatter(tree, along_fsdp), **own)
-            grads, sums, rest = gradient(gather(params), rows, *others)
-            return scatter(grads), jax.lax.psum(sums, ROWS), rest
+            grads, sums = gradient(gather(params), rows, *others)
+            return scatter(grads), jax.lax.psum(sums, ROWS)
 
         # check_vma: a model would have to say which of its arrays differ between devices.
         return jax.shard_map(
             of_own_rows,
             mesh=mesh,
             in_specs=(along_fsdp, split_rows(mesh, axis=1).spec, *[P()] * len(others)),
-            out_specs=(along_fsdp, P(), P()),
+            out_specs=(along_fsdp, P()),
             axis_names=set(ROWS),
             check_vma=False,
         )(params, rows, *others)

@@ -137,7 +137,8 @@ def make_train_step(
         if len(parts[1]) > 1:
             rest = jax.tree.map(lambda x: x[1:], parts)
             (total, extra), _ = jax.lax.scan(accumulate, (total, extra), rest)
-        return *total, extra
+        grads, loss = total
+        return grads, (loss, extra)
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, StepMetrics]:
         _, dropout_key = jax.random.split(jax.random.key(config.seed))
@@ -147,7 +148,7 @@ def make_train_step(
 
         # 1. The summed gradient.
         summed = summed_over_rows(mesh, model.sharding, summed_gradient)
-        grads, loss, extra = summed(state.params, (batch, rows_AB), state.extra, step_key)
+        grads, (loss, extra) = summed(state.params, (batch, rows_AB), state.extra, step_key)
         shardings = state_sharding(mesh, grads, model.sharding)
         grads = jax.lax.with_sharding_constraint(grads, shardings)
 
