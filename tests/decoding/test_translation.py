@@ -11,10 +11,11 @@ from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
-from transformer.decoding.batching import CPU_TOKENS, batches, most_rows
+from transformer.decoding.batching import CPU_TOKENS, FEW_ROWS, are_few, batches, most_rows
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
 from transformer.models.family import build_model
+from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
@@ -119,6 +120,28 @@ def test_a_translation_does_not_depend_on_its_batch(translate):
     assert [translate([sentence])[0] for sentence in SENTENCES] == together
     assert translate(SENTENCES[::-1]) == together[::-1]
     assert len(set(together)) > 5  # they do depend on the sentence
+
+
+def test_a_few_hypotheses_have_the_matrices_transposed(random_params, monkeypatch):
+    model = build_model(MODEL, sizes_of(264))
+    params = random_params(model)
+
+    def translated(sentences):
+        bound = []
+
+        def bind(*variables, few_rows=False):
+            bound.append(few_rows)
+            return FunctionalModel.bind(model, *variables, few_rows=few_rows)
+
+        monkeypatch.setattr(model, "bind", bind)
+        translator = Translator(model, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
+        return translator.translate((params, {}), sentences), any(bound)
+
+    one, with_few = translated(["abc"])
+    many, with_many = translated(["abc"] * (max(FEW_ROWS) // DECODING.beam_size + 1))
+    assert (with_few, with_many) == (True, False)
+    assert set(many) == set(one)
+    assert not are_few(1, jax.devices()[0])  # one row is fast as it is
 
 
 def test_blank_lines_stay_empty(translate):

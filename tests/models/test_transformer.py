@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -230,10 +231,12 @@ def test_cached_decoding_equals_the_full_forward_pass(norm, positions, random_pa
     def both(params):
         bound = model.bind(params)
         full = bound(jnp.repeat(src, M, axis=0), tokens)
-        return *stepwise(bound, src, tokens), full
+        few_rows = stepwise(model.bind(params, few_rows=True), src, tokens)[0]
+        return *stepwise(bound, src, tokens), few_rows, full
 
-    logits, cache, full = both(random_params(model))
+    logits, cache, few_rows, full = both(random_params(model))
     np.testing.assert_allclose(logits, full, atol=1e-5)
+    np.testing.assert_allclose(few_rows, full, atol=1e-5)
     assert set(cache) == {"step", "sentence", "hypothesis", "places"}
     assert cache["step"] == longest
     assert {len(x) for x in jax.tree.leaves(cache["sentence"])} == {2}
@@ -430,6 +433,22 @@ def test_bfloat16(random_params):
     assert {x.dtype for x in jax.tree.leaves((memory, cached))} == {jnp.dtype("bfloat16")}
     assert logits.dtype == jnp.float32
     assert jax.tree.map(jnp.shape, cache["places"]) == jax.tree.map(jnp.shape, cached)
+
+
+def test_few_rows_are_multiplied_with_transposed_float32_matrices(random_params):
+    for dtype in ("float32", "bfloat16"):
+        model = small(dtype=dtype)
+        params = random_params(model)
+        bound = model.bind(params, few_rows=True)
+        is_turned = dtype == "float32"
+        for ours, linear in (
+            (params["decoder_layers"][1]["feed_forward"]["hidden"], "feed_forward.hidden"),
+            (params["decoder_layers"][1]["self_attention"]["query"], "self_attention.query"),
+        ):
+            kernel = operator.attrgetter(linear)(bound.decoder_layers[1]).kernel[...]
+            assert (kernel.shape != ours["kernel"].shape) == is_turned
+            np.testing.assert_array_equal(kernel.T if is_turned else kernel, ours["kernel"])
+        assert bound.target_embedding.for_few_rows == is_turned
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ CPU_TOKENS = 2048
 # And hypotheses, each of which has a cache: a wide beam has fewer sentences beside it.
 CPU_HYPOTHESES = 1024
 MOST_ROWS = 4096
+FEW_ROWS = range(2, 33)  # hypotheses for which a CPU had better transpose the parameters first
 
 
 class Shape(NamedTuple):
@@ -36,6 +37,12 @@ def most_rows(
     else:
         fit = min(memory // 4 // bytes_of_row(width), MOST_ROWS)
     return 1 << (max(1, fit).bit_length() - 1)
+
+
+def are_few(rows: int, device: jax.Device) -> bool:
+    """Whether a search of so many hypotheses should bind its model with few_rows."""
+    # The number is not known in an export.
+    return device.platform == "cpu" and isinstance(rows, int) and rows in FEW_ROWS
 
 
 def batches(

@@ -19,9 +19,11 @@ class Ensemble(NamedTuple):
 
     models: Sequence[FunctionalModel]
 
-    def bind(self, params: Sequence[Params], extra: Sequence[dict[str, Any]]) -> "BoundEnsemble":
+    def bind(
+        self, params: Sequence[Params], extra: Sequence[dict[str, Any]], *, few_rows: bool = False
+    ) -> "BoundEnsemble":
         together = zip(self.models, params, extra, strict=True)
-        return BoundEnsemble([model.bind(*variables) for model, *variables in together])
+        return BoundEnsemble([model.bind(*own, few_rows=few_rows) for model, *own in together])
 
 
 class BoundEnsemble(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
-from transformer.decoding.batching import Shape, batches, most_rows
+from transformer.decoding.batching import Shape, are_few, batches, most_rows
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
@@ -92,8 +92,9 @@ class Translator:
         choice, rules = parts_of_search(c, wishes, src_BS, self.grammar)
         if any(isinstance(rule, Coverage) for rule in rules):
             cache["attention"] = jnp.zeros((src_BS.shape[0] * beam_size, src_BS.shape[1]))
+        few_rows = are_few(src_BS.shape[0] * beam_size, self.mesh.local_devices[0])
         found = beam_search(
-            bound.decode_step,
+            self._model.bind(*variables, few_rows=few_rows).decode_step,
             cache,
             wishes.max_length_B,
             beam_size=beam_size,

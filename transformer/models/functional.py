@@ -47,17 +47,28 @@ class FunctionalModel:
         """Shapes and types of the extra state; allocates nothing."""
         return nnx.to_pure_dict(self._extra)
 
-    def bind(self, params: Params, extra: dict[str, Any] | None = None) -> nnx.Module:
+    def bind(
+        self, params: Params, extra: dict[str, Any] | None = None, *, few_rows: bool = False
+    ) -> nnx.Module:
         """The module with these arrays; free under `jax.jit`.
 
         extra: may be left out for a model without extra state; a TypeError for any other.
+        few_rows: for many calls with few rows, as in a search for one sentence's translation. A CPU
+          multiplies a transposed float32 matrix with the rows up to three times as fast as the
+          rows with the matrix. So linear layers transpose theirs, which takes as long as a few
+          calls.
         """
         if extra is None and self._extra:
             raise TypeError("this model has extra state: call bind(params, extra)")
         states = jax.tree.map(lambda x: x, (self._params, self._extra))
         for state, arrays in zip(states, (params, extra or {}), strict=True):
             nnx.replace_by_pure_dict(state, arrays)
-        return nnx.merge(self._graphdef, *states)
+        module = nnx.merge(self._graphdef, *states)
+        if few_rows:
+            for _, part in nnx.iter_modules(module):
+                if hasattr(part, "prepare_for_few_rows"):
+                    part.prepare_for_few_rows()
+        return module
 
     def extra_of(self, module: nnx.Module) -> dict[str, Any]:
         """The extra state of a bound module, as its calls have left it."""

@@ -41,13 +41,24 @@ class Linear(nnx.Module):
             self.bias = nnx.Param(jnp.zeros(d_out, jnp.float32))
         self.use_bias = use_bias
         self.dtype = dtype
+        self.for_few_rows = False
+
+    def prepare_for_few_rows(self) -> None:
+        """Keeps the kernel transposed; see `FunctionalModel.bind`."""
+        if self.dtype == jnp.float32:
+            self.kernel = nnx.Param(self.kernel[...].T)
+            self.for_few_rows = True
 
     def __call__(self, x_BTI: jax.Array, apart: bool = False) -> jax.Array:
         """apart: for one of several products of x, as of keys and values; see `unmerged`."""
-        kernel_IO = self.kernel[...]
-        if apart:
-            x_BTI, kernel_IO = unmerged(x_BTI, kernel_IO)
-        y_BTO = multiply("BTI,IO->BTO", x_BTI, kernel_IO, self.dtype)
+        if self.for_few_rows:
+            y_OBT = multiply("OI,BTI->OBT", self.kernel[...], x_BTI, self.dtype)
+            y_BTO = y_OBT.transpose(1, 2, 0)
+        else:
+            kernel_IO = self.kernel[...]
+            if apart:
+                x_BTI, kernel_IO = unmerged(x_BTI, kernel_IO)
+            y_BTO = multiply("BTI,IO->BTO", x_BTI, kernel_IO, self.dtype)
         if self.use_bias:
             y_BTO += self.bias[...][None, None]
         return y_BTO.astype(self.dtype)
@@ -70,6 +81,11 @@ class Embedding(nnx.Module):
         self.table_VD = nnx.Param(init(rngs.params(), (vocab_size, d_model), jnp.float32))
         self.scale = d_model**0.5 if scale is None else scale
         self.dtype = dtype
+        self.for_few_rows = False
+
+    def prepare_for_few_rows(self) -> None:
+        """Lets the matrix be the first operand; see `FunctionalModel.bind`."""
+        self.for_few_rows = self.dtype == jnp.float32
 
     @jax.named_scope("embedding")
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
@@ -80,6 +96,9 @@ class Embedding(nnx.Module):
     @jax.named_scope("logits")
     def logits(self, x_BTD: jax.Array) -> jax.Array:
         """The linear transformation before the softmax, not scaled. Returns [B, T, V]."""
+        if self.for_few_rows:
+            logits_VBT = multiply("VD,BTD->VBT", self.table_VD[...], x_BTD, self.dtype)
+            return logits_VBT.transpose(1, 2, 0)
         return multiply("BTD,VD->BTV", x_BTD, self.table_VD[...], self.dtype)
 
 
