@@ -3,7 +3,7 @@
     python train.py --config=configs/tatoeba_zh.py --config.data.raw_dir=FOLDER \
         --workdir=runs/en-zh
     python evaluate.py --workdir=runs/en-zh --split=test
-    echo "machine learning" | python translate.py --workdir=runs/en-zh
+    echo "I like learning languages." | python translate.py --workdir=runs/en-zh
 
 Chinese to English:
 
