@@ -141,7 +141,7 @@ def test_a_few_hypotheses_have_the_matrices_transposed(random_params, monkeypatc
     many, with_many = translated(["abc"] * (max(FEW_ROWS) // DECODING.beam_size + 1))
     assert (with_few, with_many) == (True, False)
     assert set(many) == set(one)
-    assert not are_few(1, jax.devices()[0])  # one row is fast as it is
+    assert not are_few(1, data_mesh(jax.devices()[:1]))  # one row is fast as it is
 
 
 def test_blank_lines_stay_empty(translate):

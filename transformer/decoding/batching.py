@@ -39,10 +39,11 @@ def most_rows(
     return 1 << (max(1, fit).bit_length() - 1)
 
 
-def are_few(rows: int, device: jax.Device) -> bool:
+def are_few(rows: int, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
     """Whether a search of so many hypotheses should bind its model with few_rows."""
-    # The number is not known in an export.
-    return device.platform == "cpu" and isinstance(rows, int) and rows in FEW_ROWS
+    # An export knows neither the number nor, with an abstract mesh, the devices.
+    is_cpu = isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
+    return is_cpu and isinstance(rows, int) and rows in FEW_ROWS
 
 
 def batches(

@@ -92,7 +92,7 @@ class Translator:
         choice, rules = parts_of_search(c, wishes, src_BS, self.grammar)
         if any(isinstance(rule, Coverage) for rule in rules):
             cache["attention"] = jnp.zeros((src_BS.shape[0] * beam_size, src_BS.shape[1]))
-        few_rows = are_few(src_BS.shape[0] * beam_size, self.mesh.local_devices[0])
+        few_rows = are_few(src_BS.shape[0] * beam_size, self.mesh)
         found = beam_search(
             self._model.bind(*variables, few_rows=few_rows).decode_step,
             cache,
