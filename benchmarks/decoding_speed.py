@@ -77,11 +77,10 @@ def main() -> None:
     if WORKER.value:
         timing.serve(lambda: prepare(WORKER.value, Path(FOLDER.value)))
         return
+    possible = ENGINES if WORKDIR.value else (*ENGINES, LEAST)  # the least of outputs of one length
     for engine in ENGINES_FLAG.value:
-        if engine == LEAST and WORKDIR.value:
-            raise UserError(f"--engines has {LEAST!r}, which is for random models, and --workdir")
-        if engine not in (*ENGINES, LEAST):
-            raise UserError(f"--engines has {engine!r}; give some of: {', '.join(ENGINES)}")
+        if engine not in possible:
+            raise UserError(f"--engines has {engine!r}; give some of: {', '.join(possible)}")
         if not engine.startswith(("ours", "products")):
             optional_module("ctranslate2" if "ctranslate2" in engine else "transformers")
     with tempfile.TemporaryDirectory() as folder:

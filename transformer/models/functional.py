@@ -54,9 +54,8 @@ class FunctionalModel:
 
         extra: may be left out for a model without extra state; a TypeError for any other.
         few_rows: for many calls with few rows, as in a search for one sentence's translation. A CPU
-          multiplies a transposed float32 matrix with the rows up to three times as fast as the
-          rows with the matrix. So linear layers transpose theirs, which takes as long as a few
-          calls.
+          multiplies a transposed float32 matrix with few rows faster than the rows with the
+          matrix. So linear layers transpose theirs, which takes time once.
         """
         if extra is None and self._extra:
             raise TypeError("this model has extra state: call bind(params, extra)")
