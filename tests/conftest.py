@@ -1,4 +1,5 @@
 import atexit
+import gc
 import os
 import signal
 import tempfile
@@ -17,6 +18,8 @@ atexit.register(_STATE.cleanup)
 os.environ["XDG_STATE_HOME"] = _STATE.name
 # Broadcasting between ranks hides mistakes of shape.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Traced programs are many small objects, which Python would search for garbage again and again.
+gc.set_threshold(50_000, 50, 100)
 # What these tests compile runs once or twice: a third of the time to compile is worth more.
 jax.config.update("jax_disable_most_optimizations", True)
 if jax.__version_info__ < (0, 11):  # fuses loops in an older way, in half the time; gone later

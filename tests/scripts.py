@@ -26,12 +26,13 @@ TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu
 
 # Importing JAX takes seconds. So one process does it, and runs each command in a fork.
 SERVER = """
-import atexit, json, os, runpy, sys, threading, traceback
+import atexit, gc, json, os, runpy, sys, threading, traceback
 import train  # which imports all that the scripts need, and starts no backend of JAX
 from absl import flags
 for flag in list(flags.FLAGS.flags_by_module_dict()["train"]):
     delattr(flags.FLAGS, flag.name)
 del sys.modules["train"]
+gc.freeze()
 
 for line in sys.stdin:
     job = json.loads(line)

@@ -1,13 +1,12 @@
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from processes import on_devices
 
 import transformer.models.attention
 from transformer.models.attention import (
@@ -21,7 +20,6 @@ from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs
 from transformer.system.sharding import data_mesh, split_rows
 
-ROOT = Path(__file__).parents[2]
 F32 = jnp.dtype("float32")
 
 
@@ -289,12 +287,7 @@ def test_memory_grows_linearly_with_length(monkeypatch):
 
 def test_rows_over_devices_in_blocks():
     """Each device works on its own rows, with nothing sent, and the results are the same."""
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
-    }
-    subprocess.run([sys.executable, __file__], env=environment, check=True, timeout=300)
+    subprocess.run([sys.executable, __file__], env=on_devices(2), check=True, timeout=300)
 
 
 def compare_one_and_two_devices():

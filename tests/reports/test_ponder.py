@@ -1,22 +1,30 @@
 """The picture of a Universal Transformer's steps."""
 
 import re
+import sys
 
 import pytest
-from scripts import assert_refused, run, succeeded, write_toy
-from test_families import flags
+from scripts import ROOT, assert_refused, run, succeeded
 
-SENTENCE = "--sentence=w3 w5"
+sys.path.insert(0, str(ROOT / "tests" / "exports"))
+from small_models import trained_model
+
+from configs import universal_act_base
+from transformer.exports.workdir import export
+from transformer.models.universal_steps import UniversalConfig
+
+SENTENCE = "--sentence=one two"
+SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "encoder_steps": 4, "decoder_steps": 4}
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    """Runs with and without halting."""
+def directory(random_params, tmp_path_factory):
+    """Models with and without halting."""
     directory = tmp_path_factory.mktemp("ponder")
-    write_toy(directory, train=97, validation=5, test=7)
     for name, halting in (("act", "paper"), ("fixed", "none")):
-        arguments = [*flags("universal", model_halting=halting), f"--workdir={name}"]
-        succeeded(run("train.py", *arguments, cwd=directory))
+        sizes = universal_act_base.get_config().model.to_dict() | SMALL
+        config = UniversalConfig(**sizes | {"halting": halting})
+        export(trained_model(random_params, base=config), directory / name)
     return directory
 
 

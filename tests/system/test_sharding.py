@@ -20,8 +20,10 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
+from processes import on_devices
+from scripts import ROOT
 from small_configs import sizes_of
-from test_step import ADAM, MODEL, ROOT, TRAINING, adam_of, reversible_pairs
+from test_step import ADAM, MODEL, TRAINING, adam_of, reversible_pairs
 
 from configs import base
 from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
@@ -408,12 +410,8 @@ def on_eight_devices(workdir: Path) -> dict[str, dict]:
 
 def child(devices: int, *arguments: object) -> subprocess.Popen:
     """This file as a script; it prints JSON."""
-    environment = os.environ | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/training"))),
-    }
+    environment = on_devices(devices)
+    environment["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'tests/training'}"
     command = [sys.executable, __file__, *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 

@@ -1,11 +1,9 @@
 import dataclasses
 import functools
 import json
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +13,7 @@ import pytest
 from flax import nnx
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
+from processes import on_devices
 from small_configs import MODEL, PAPER
 
 from transformer.data.batches import Batch, Layout, PackedPairs, TrainingBatches, layout
@@ -35,7 +34,6 @@ from transformer.training.step import (
     make_train_step,
 )
 
-ROOT = Path(__file__).parents[2]
 VOCABULARY = 23
 
 TRAINING = dataclasses.replace(
@@ -336,14 +334,9 @@ def losses(num_devices: int) -> list[float]:
 
 @pytest.mark.slow
 def test_one_device_is_four_devices():
-    flags = "--xla_force_host_platform_device_count=4"
-    environment = os.environ | {
-        "XLA_FLAGS": flags,
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests"))),
-    }
     command = [sys.executable, __file__, "4"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
+    streams = {"stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=on_devices(4), **streams) as child:
         expected = losses(1)
         output, _ = child.communicate(timeout=300)
     assert child.returncode == 0
