@@ -16,6 +16,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 _STATE = tempfile.TemporaryDirectory()
 atexit.register(_STATE.cleanup)
 os.environ["XDG_STATE_HOME"] = _STATE.name
+# Programs that the scripts compiled, for all workers of a test run; CI has one for several runs.
+if "COMPILED_BY_TESTS" not in os.environ:
+    _COMPILED = tempfile.TemporaryDirectory()
+    atexit.register(_COMPILED.cleanup)
+    os.environ["COMPILED_BY_TESTS"] = _COMPILED.name
 # Broadcasting between ranks hides mistakes of shape.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Traced programs are many small objects, which Python would search for garbage again and again.

@@ -63,16 +63,16 @@ for line in sys.stdin:
 @functools.cache
 def environment() -> dict[str, str]:
     """Environment variables of the scripts."""
-    compiled = tempfile.TemporaryDirectory()
-    atexit.register(compiled.cleanup)
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
     return {
         "GLIBC_TUNABLES": "",  # so that the scripts do not start anew
         # Compiling takes longest.
-        "JAX_COMPILATION_CACHE_DIR": compiled.name,
+        "JAX_COMPILATION_CACHE_DIR": os.environ["COMPILED_BY_TESTS"],
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PLATFORMS": "cpu",
-        "SACREBLEU": f"{compiled.name}/sacrebleu",  # where it keeps test sets
+        "SACREBLEU": f"{folder.name}/sacrebleu",  # where it keeps test sets
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
     }
 
