@@ -27,9 +27,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 gc.set_threshold(50_000, 50, 100)
 # What these tests compile runs once or twice: a third of the time to compile is worth more.
 jax.config.update("jax_disable_most_optimizations", True)
+_FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]  # a part for each thread costs more in all
 if jax.__version_info__ < (0, 11):  # fuses loops in an older way, in half the time; gone later
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
+    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS])
 
 
 @pytest.fixture(scope="session")

@@ -225,7 +225,7 @@ def test_stopped_anywhere_it_goes_on_from_there(variant, tmp_path, capsys):
     config, whole, asked = variant
     assert asked > 15
     saved = []
-    for number in range(2, asked + 1, 4 if config.model.dtype == "float32" else 7):
+    for number in range(2, asked + 1, 5 if config.model.dtype == "float32" else 11):
         workdir = tmp_path / str(number)
         with pytest.raises(Stopped) as stopped:
             train.train(config, workdir, StopAt(number))
