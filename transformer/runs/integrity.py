@@ -25,7 +25,7 @@ _LARGE = 1 << 24  # bytes
 def digest(tree: Any) -> str:
     """A hash of the bits of every array, wherever its parts lie; computed on the devices."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    sums = np.asarray(_sums([leaf for _, leaf in leaves])) if leaves else []
+    sums = jax.device_get([_sums(leaf) for _, leaf in leaves])
     return _sha256(
         [(jax.tree_util.keystr(path), *map(int, s)) for (path, _), s in zip(leaves, sums)]
     )
@@ -37,28 +37,22 @@ def compile_digest(state: TrainState) -> None:
         digest(part)
 
 
-@jax.jit
-def _sums(leaves: list[jax.Array]) -> jax.Array:
-    """Two sums of each array's bits, uint32 [N, 2], every element with its own odd factor.
+@jax.jit  # of one array: parameters and moments of a shape share a program, which compiles soon
+def _sums(x: jax.Array) -> jax.Array:
+    """Two sums of an array's bits, uint32 [2], every element with its own odd factor.
 
     Integers add up to the same in any order, so the result does not depend on the sharding;
     and since an odd factor has an inverse, no single altered element goes unnoticed.
     """
-
-    def sums(x: jax.Array) -> jax.Array:
-        words = jax.lax.bitcast_convert_type(x, f"uint{8 * min(x.dtype.itemsize, 4)}")
-        place = jnp.zeros(words.shape, jnp.uint32)
-        for axis, size in enumerate(words.shape):
-            place = place * np.uint32(size) + jax.lax.broadcasted_iota(
-                jnp.uint32, words.shape, axis
-            )
-        mixed = (place ^ (place >> 15)) * np.uint32(0x85EBCA6B)
-        mixed = (mixed ^ (mixed >> 13)) * np.uint32(0xC2B2AE35)
-        words = words.astype(jnp.uint32)
-        factors = mixed | 1, (mixed ^ (mixed >> 16)) * np.uint32(0x9E3779B1) | 1
-        return jnp.stack([jnp.sum(words * f, dtype=jnp.uint32) for f in factors])
-
-    return jnp.stack([sums(x) for x in leaves])
+    words = jax.lax.bitcast_convert_type(x, f"uint{8 * min(x.dtype.itemsize, 4)}")
+    place = jnp.zeros(words.shape, jnp.uint32)
+    for axis, size in enumerate(words.shape):
+        place = place * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+    mixed = (place ^ (place >> 15)) * np.uint32(0x85EBCA6B)
+    mixed = (mixed ^ (mixed >> 13)) * np.uint32(0xC2B2AE35)
+    words = words.astype(jnp.uint32)
+    factors = mixed | 1, (mixed ^ (mixed >> 16)) * np.uint32(0x9E3779B1) | 1
+    return jnp.stack([jnp.sum(words * f, dtype=jnp.uint32) for f in factors])
 
 
 def write_inventory(directory: Path, *, later: Collection[str]) -> None:
