@@ -119,15 +119,12 @@ def assert_same_state(a: Path, b: Path) -> None:
     jax.tree.map(np.testing.assert_array_equal, *states)
 
 
-def all_but_the_last_checkpoint(folder: str, names: list[str]) -> list[str]:
-    return ["6"] if Path(folder).name == "checkpoints" else []
-
-
 @pytest.mark.slow
 def test_it_resumes_bit_for_bit(whole):
     family, workdir = whole
     parts = workdir.parent / "parts"
-    shutil.copytree(workdir, parts, ignore=all_but_the_last_checkpoint)
+    shutil.copytree(workdir, parts)
+    shutil.rmtree(parts / "checkpoints" / "6")
     result = succeeded(run("train.py", *flags(family), "--workdir=parts", cwd=workdir.parent))
     assert b"at step 3 of 6" in result.out
     assert metrics(parts) == metrics(workdir)

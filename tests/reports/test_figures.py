@@ -1,12 +1,7 @@
 """Figures of trained models, for papers and notebooks."""
 
-import sys
-
 import numpy as np
 import pytest
-from scripts import ROOT
-
-sys.path.insert(0, str(ROOT / "tests" / "exports"))
 from small_configs import PAPER
 from small_models import trained_model
 

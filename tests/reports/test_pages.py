@@ -2,16 +2,12 @@
 
 import hashlib
 import json
-import sys
 
 import numpy as np
 import pytest
 from browser import CHROMIUM, browser
-from scripts import ROOT
-from test_run_report import REFERENCES, write_run
-
-sys.path.insert(0, str(ROOT / "tests" / "exports"))
 from small_models import trained_model
+from test_run_report import REFERENCES, write_run
 
 from transformer.reports.attention_page import attention_page
 from transformer.reports.pages import page as html_page

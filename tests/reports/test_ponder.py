@@ -1,12 +1,9 @@
 """The picture of a Universal Transformer's steps."""
 
 import re
-import sys
 
 import pytest
-from scripts import ROOT, assert_refused, run, succeeded
-
-sys.path.insert(0, str(ROOT / "tests" / "exports"))
+from scripts import assert_refused, run, succeeded
 from small_models import trained_model
 
 from configs import universal_act_base

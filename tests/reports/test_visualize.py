@@ -3,14 +3,11 @@
 import base64
 import html.parser
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scripts import ROOT, assert_refused, run, succeeded
-
-sys.path.insert(0, str(ROOT / "tests" / "exports"))
+from scripts import assert_refused, run, succeeded
 from small_models import trained_model
 
 from transformer.exports.workdir import export

@@ -1,12 +1,9 @@
 """The walk-through as a command."""
 
-import sys
 from pathlib import Path
 
 import pytest
-from scripts import ROOT, assert_refused, run, succeeded
-
-sys.path.insert(0, str(ROOT / "tests" / "exports"))
+from scripts import assert_refused, run, succeeded
 from small_models import trained_model
 
 from transformer.exports.workdir import export

@@ -1,14 +1,9 @@
 """The numbers of the walk-through are those of the model."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scripts import ROOT
-
-sys.path.insert(0, str(ROOT / "tests" / "exports"))
 from small_models import trained_model
 
 from transformer.reports.walkthrough_numbers import batch_of, follow, update

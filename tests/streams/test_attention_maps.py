@@ -1,15 +1,11 @@
 """Attention of trained models as arrays, and its pictures."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from scripts import ROOT
-
-sys.path.insert(0, str(ROOT / "tests" / "exports"))
 from small_bert import CONFIG as BERT
 from small_bert import PIECES, WORDS
 from small_models import trained_model
