@@ -38,7 +38,7 @@ def compile_digest(state: TrainState) -> None:
         digest(part)
 
 
-@jax.jit  # of one array: parameters and moments of a shape share a program, which compiles soon
+@jax.jit  # a small program for each shape, which parameters and their moments share
 def _sums(x: jax.Array) -> jax.Array:
     """Two sums of an array's bits, uint32 [2], every element with its own odd factor.
 
