@@ -18,12 +18,17 @@ class Specification(NamedTuple):
 
 # TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e). A
 # link is half of a chip's bidirectional bandwidth; for v4, what all-reduces of a pod give a chip.
-# GPUs: NVIDIA's data sheets, in SXM form unless named; a link is half of NVLink's sum of both
-# directions, or PCIe 4.0 of L4. We could not open these sheets. NVIDIA's product brief of the
-# H100 PCIe and its MLPerf description of the H200 agree with the table, and for other rows reviews
-# do. The peaks of H100 PCIe and both NVL are those of projects that cite NVIDIA's pages. The
-# network is that of DGX H100 and H200, eight ports of 400 Gb/s for eight GPUs (NVIDIA's reference
-# architecture of DGX BasePOD); what hosts of the others have, we do not know.
+# GPUs: NVIDIA's data sheets, in SXM form unless named: nvidia-a100-datasheet-us-nvidia-1758950,
+# nvidia-tensor-core-gpu-datasheet (H100), hpc-datasheet-sc23-h200-datasheet-3002446 and
+# l4-datasheet-2595652. We could not open them; NVIDIA copied their figures, with the address of
+# each, into cluster_info.py of NVIDIA/TensorRT-LLM (tensorrt_llm/auto_parallel, commit 16d2467).
+# - The H200's sheet gives peaks with sparsity; dense products have half of them. L4 has half of its
+#   242 TFLOP/s in 8 bits, which that file rounds down to 120.
+# - A link is half of NVLink's sum of both directions, or L4's PCIe 4.0. For the H100 PCIe it is the
+#   NVLink bridge of NVIDIA's product brief; that file has PCIe 5.0.
+# - H100 NVL is not in that file. Its peak is the H200 NVL's; the rest is what projects cite.
+# - The network is eight ports of 400 Gb/s for eight GPUs, as in that file and in NVIDIA's reference
+#   architecture of DGX BasePOD; what hosts of the others have, we do not know.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
     "NVIDIA A100-SXM4-40GB": Specification(312e12, 40e9 / 2**30, 1.555e12, 300e9),
