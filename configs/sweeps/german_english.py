@@ -24,7 +24,7 @@ MODELS = {
     "lstm": {"config": "configs/multi30k_lstm.py"},
     "gru": {"config": "configs/multi30k_lstm.py", **GRU},
     # The next three stop sooner than their configs, so that a core without bfloat16 trains each
-    # in about an hour and a half.
+    # in an hour or two.
     "additive": {
         "config": "configs/multi30k_bahdanau.py",
         "training.steps": 4000,
@@ -32,8 +32,11 @@ MODELS = {
     },
     "convolutions": {
         "config": "configs/multi30k_convs2s.py",
-        "training.steps": 1600,
-        "optimizer.decay_steps": 1600,
+        "optimizer.warmup_steps": 300,
+        "optimizer.decay_steps": 1800,
+        "training.steps": 1800,
+        "training.tokens_per_update": 2048,
+        "training.full_validation_every": 600,
     },
     "transformer": {
         "config": "configs/multi30k_tiny.py",
