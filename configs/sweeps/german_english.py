@@ -3,8 +3,7 @@
     python sweep.py --config=configs/sweeps/german_english.py --results=results/german_english
     python sweep.py --config=configs/sweeps/german_english.py --table=md
 
-The rows are those of the notebooks of bentrevett/pytorch-seq2seq. Trained here so far: lstm and gru
-(docs/models.md).
+The rows are those of the notebooks of bentrevett/pytorch-seq2seq. What came of it: docs/models.md.
 """
 
 from typing import Any
