@@ -19,9 +19,10 @@ class Split(NamedTuple):
 
 SPLITS = {
     "train": Split(100_000, 40),
-    "validation": Split(2_000, 40),  # choices are made on it, and do not see the longer tests
-    "test": Split(10_000, 400),
-    "test_400": Split(1_000, 400, all_longest=True),
+    "validation": Split(2_000, 40),
+    "validation_400": Split(200, 400, all_longest=True),  # for choices that concern length
+    "test": Split(2_000, 400),
+    "test_400": Split(500, 400, all_longest=True),
 }
 SEPARATOR = "+"
 
@@ -76,11 +77,12 @@ def _number(below: Below, length: int) -> list[str]:
 class Algorithmic(tfds.core.GeneratorBasedBuilder):
     """Configs "copy", "reverse" and "addition"; symbols are separated by spaces.
 
-    Splits: train and validation (lengths up to 40), test (up to 400) and test_400 (exactly 400).
+    Splits: train and validation (lengths up to 40), test (up to 400), and validation_400 and
+    test_400 (exactly 400).
     """
 
     # An example that changes needs a new version, or prepared data would be reused.
-    VERSION = tfds.core.Version("1.0.0")
+    VERSION = tfds.core.Version("1.1.0")
     BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in TASKS]
 
     def _info(self) -> tfds.core.DatasetInfo:
