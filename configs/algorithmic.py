@@ -29,9 +29,9 @@ def get_config() -> ConfigDict:
     config.model.d_ff = 512
     config.model.num_heads = 4
     config.optimizer.schedule = "inverse_sqrt"
-    config.optimizer.peak_learning_rate = 1e-3
+    config.optimizer.peak_learning_rate = 2e-3
     config.optimizer.warmup_steps = 500
-    config.training.steps = 10_000
+    config.training.steps = 4_000
     config.training.tokens_per_update = 2048
     config.training.label_smoothing = 0.0
     config.training.log_every = 50

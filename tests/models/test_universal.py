@@ -16,7 +16,8 @@ from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.halting import OUTPUTS, begin, halt
 from transformer.models.numerics import DropoutRngs, StepRngs
-from transformer.models.universal import training_flops
+from transformer.models.positions import sinusoidal_encoding
+from transformer.models.universal import Places, training_flops
 from transformer.models.universal_steps import UniversalConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, state_sharding
@@ -410,8 +411,9 @@ def test_dropout_follows_rows_and_steps(place, random_params, monkeypatch):
 
 
 @pytest.mark.slow
-def test_random_start_moves_the_positions_of_training_alone(random_params):
-    model, plain = universal(random_start=50), universal()
+@pytest.mark.parametrize("random", [{"random_start": 50}, {"random_stride": 50}])
+def test_positions_are_random_in_training_alone(random, random_params):
+    model, plain = universal(**random), universal()
     params, batch = random_params(model), packed_batch()
 
     def loss(model, seed):
@@ -423,10 +425,23 @@ def test_random_start_moves_the_positions_of_training_alone(random_params):
 
     assert loss(model, None) == loss(plain, None) == loss(plain, 1)
     assert len({loss(model, seed) for seed in (None, 1, 2)}) == 3
-    bound = model.bind(params)
-    keys = DropoutRngs(jax.random.key(1), jnp.arange(997))
-    starts = bound._start(jnp.zeros((997, 2), int), keys)
-    assert (starts.min(), starts.max()) == (1, 51)  # the first position, and 50 later
+
+
+def test_random_positions():
+    rows, keys = jnp.zeros((997, 2), int), DropoutRngs(jax.random.key(1), jnp.arange(997))
+    model = universal(random_start=50, random_stride=7)
+    model = model.bind(jax.eval_shape(model.init, jax.random.key(0)))
+    start_B1, stride_B1 = model._places(rows, keys)
+    assert (start_B1.min(), start_B1.max()) == (1, 51)  # the first position, and 50 later
+    assert (stride_B1.min(), stride_B1.max()) == (1, 7)
+    assert abs(np.corrcoef(start_B1[:, 0], stride_B1[:, 0])[0, 1]) < 0.1  # drawn apart
+    # Of two sentences in a row, with padding after them, and those of tests.
+    segments_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
+    for start, stride in ((51, 7), (1, 1)):
+        found = model._positions(segments_BT, Places(jnp.array([[start]]), jnp.array([[stride]])))
+        numbers = start + stride * jnp.array([0, 1, 2, 0, 1])
+        expected = sinusoidal_encoding(numbers, model.config.d_model)
+        np.testing.assert_allclose(found[0, :5], expected, rtol=0, atol=1e-6)
 
 
 # --- Decoding -----------------------------------------------------------------------------
@@ -508,6 +523,7 @@ def test_flops_are_those_xla_counts(variant, monkeypatch):
         ({"transition": "x"}, r"model\.transition is 'x'"),
         ({"halting_threshold": 1.5}, r"model\.halting_threshold is 1\.5"),
         ({"random_start": -1}, r"model\.random_start is -1"),
+        ({"random_stride": 0}, r"model\.random_stride is 0; it must be at least 1"),
         ({"ponder_weight": 0.1}, r"model\.ponder_weight is 0\.1, but model\.halting is 'none' and"),
         ({"halting_output": "accumulated"}, r"model\.halting_output is 'accumulated', but model"),
         ({"halting_threshold": 0.9}, r"halting_threshold is 0\.9, but .*; leave it at 0\.99, or"),

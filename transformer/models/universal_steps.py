@@ -36,6 +36,7 @@ class UniversalConfig(LayerConfig):
     step_signal: str
     first_position: int = setting(architecture=False)
     random_start: int = setting(architecture=False)
+    random_stride: int = setting(architecture=False)
     halting: str
     halting_output: str = setting(architecture=False)
     halting_threshold: float = setting(architecture=False)
@@ -45,7 +46,7 @@ class UniversalConfig(LayerConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_range(self, "model", "encoder_steps decoder_steps", 1)
+        check_range(self, "model", "encoder_steps decoder_steps random_stride", 1)
         check_choice(self, "model", "transition", ("feed_forward", "separable_convolution"))
         check_choice(self, "model", "step_signal", ("sinusoidal", "learned", "none"))
         check_range(self, "model", "first_position random_start ponder_weight", 0)
