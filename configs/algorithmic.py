@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
     config.model.d_model = 128
     config.model.d_ff = 512
     config.model.num_heads = 4
+    config.model.dropout = 0.0
     config.optimizer.schedule = "inverse_sqrt"
     config.optimizer.peak_learning_rate = 2e-3
     config.optimizer.warmup_steps = 500

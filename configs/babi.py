@@ -23,6 +23,7 @@ def get_config() -> ConfigDict:
     # Longer than any answer, so that a packed row has room for the answers to all its stories.
     config.data.max_target_length = 16
     config.tokenizer.vocab_size = 256  # more than there are words
+    config.model.dropout = 0.1
     config.optimizer.peak_learning_rate = 1e-3
     config.training.steps = 10_000
     config.training.tokens_per_update = 4096
