@@ -17,7 +17,7 @@ from transformer.models.functional import num_params
 from transformer.models.halting import OUTPUTS, begin, halt
 from transformer.models.numerics import DropoutRngs, StepRngs
 from transformer.models.positions import sinusoidal_encoding
-from transformer.models.universal import Places, training_flops
+from transformer.models.universal import Spacing, training_flops
 from transformer.models.universal_steps import UniversalConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, state_sharding
@@ -431,14 +431,14 @@ def test_random_positions():
     rows, keys = jnp.zeros((997, 2), int), DropoutRngs(jax.random.key(1), jnp.arange(997))
     model = universal(random_start=50, random_stride=7)
     model = model.bind(jax.eval_shape(model.init, jax.random.key(0)))
-    start_B1, stride_B1 = model._places(rows, keys)
+    start_B1, stride_B1 = model._spacing(rows, keys)
     assert (start_B1.min(), start_B1.max()) == (1, 51)  # the first position, and 50 later
     assert (stride_B1.min(), stride_B1.max()) == (1, 7)
     assert abs(np.corrcoef(start_B1[:, 0], stride_B1[:, 0])[0, 1]) < 0.1  # drawn apart
     # Of two sentences in a row, with padding after them, and those of tests.
     segments_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
     for start, stride in ((51, 7), (1, 1)):
-        found = model._positions(segments_BT, Places(jnp.array([[start]]), jnp.array([[stride]])))
+        found = model._positions(segments_BT, Spacing(jnp.array([[start]]), jnp.array([[stride]])))
         numbers = start + stride * jnp.array([0, 1, 2, 0, 1])
         expected = sinusoidal_encoding(numbers, model.config.d_model)
         np.testing.assert_allclose(found[0, :5], expected, rtol=0, atol=1e-6)

@@ -36,7 +36,7 @@ from transformer.models.universal_steps import Recurrence, UniversalConfig
 Cache = dict[str, Any]
 
 
-class Places(NamedTuple):
+class Spacing(NamedTuple):
     """The numbers of a row's positions: start, start + stride, start + 2 * stride, ..."""
 
     start_B1: jax.Array | int
@@ -118,9 +118,9 @@ class Universal(EncoderDecoder):
     ) -> jax.Array:
         """The memory: the encoder's output, [B, S, D]."""
         segments_BS = segments_or_one(src_BS, src_segments_BS)
-        return self._encode(src_BS, segments_BS, self._places(src_BS, rngs), rngs, False)[0]
+        return self._encode(src_BS, segments_BS, self._spacing(src_BS, rngs), rngs, False)[0]
 
-    def _encode(self, src_BS, segments_BS, places, rngs, return_weights):
+    def _encode(self, src_BS, segments_BS, spacing, rngs, return_weights):
         mask = Mask(segments_BS, segments_BS)
 
         def transform(x_BSD, rngs, _):
@@ -129,7 +129,7 @@ class Universal(EncoderDecoder):
             return y_BSD, weights_BHSS
 
         x_BSD = dropout(self._source.embed(src_BS), self.config.dropout, rngs)
-        positions_BSD = self._positions(segments_BS, places)
+        positions_BSD = self._positions(segments_BS, spacing)
         return self.encoder(x_BSD, positions_BSD, transform, rngs)
 
     def _decode(
@@ -138,9 +138,9 @@ class Universal(EncoderDecoder):
         """The decoder's output at all target positions at once, [B, T, D]."""
         src_segments_BS = segments_or_one(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
-        places = self._places(src_BS, rngs)
+        spacing = self._spacing(src_BS, rngs)
         memory_BSD, of_source, encoder_weights = self._encode(
-            src_BS, src_segments_BS, places, rngs, return_weights
+            src_BS, src_segments_BS, spacing, rngs, return_weights
         )
         layer = self.decoder.layer
         memory = layer.cross_attention.keys_values(memory_BSD)  # the same at each step
@@ -154,7 +154,7 @@ class Universal(EncoderDecoder):
             return self._transition(self.decoder, x_BTD, tgt_segments_BT, rngs)[0], weights
 
         y_BTD = dropout(self.target_embedding.embed(tgt_in_BT), self.config.dropout, rngs)
-        positions_BTD = self._positions(tgt_segments_BT, places)
+        positions_BTD = self._positions(tgt_segments_BT, spacing)
         y_BTD, of_target, (decoder, cross) = self.decoder(y_BTD, positions_BTD, transform, rngs)
         weights = AttentionWeights(encoder_weights, decoder, cross)
         return y_BTD, (of_source, of_target), weights
@@ -226,11 +226,11 @@ class Universal(EncoderDecoder):
             y_BTD, cache = layer.feed_forward(y_BTD, segments_BT, rngs, cache)
         return layer.feed_forward_norm.after(x_BTD, y_BTD, rngs), cache
 
-    def _places(self, src_BS, rngs) -> Places:
+    def _spacing(self, src_BS, rngs) -> Spacing:
         """Where the positions of a row are, the same on both sides."""
         c = self.config
-        if rngs is None or not c.random_start and c.random_stride == 1:
-            return Places(c.first_position, 1)
+        if rngs is None or (not c.random_start and c.random_stride == 1):
+            return Spacing(c.first_position, 1)
 
         def draw(key):
             of_start, of_stride = jax.random.split(key)
@@ -239,16 +239,16 @@ class Universal(EncoderDecoder):
             # positions so near to each other were told apart much later.
             log_1 = jax.random.uniform(of_stride, (1,), maxval=jnp.log(c.random_stride + 1))
             stride_1 = jnp.minimum(jnp.exp(log_1), c.random_stride)  # it may be rounded up
-            return Places(start_1, stride_1.astype(jnp.int32))
+            return Spacing(start_1, stride_1.astype(jnp.int32))
 
         return jax.vmap(draw)(row_keys(rngs, len(src_BS)))
 
-    def _positions(self, segments_BT: jax.Array, places: Places) -> jax.Array:
+    def _positions(self, segments_BT: jax.Array, spacing: Spacing) -> jax.Array:
         """The coordinates of positions, [B, T, D]. They begin anew with each sentence."""
         c = self.config
         length = c.first_position + c.random_start + c.random_stride * segments_BT.shape[1]
         encoding_TD = sinusoidal_encoding(jnp.arange(length), c.d_model).astype(self.dtype)
-        return encoding_TD[places.start_B1 + segment_positions(segments_BT) * places.stride_B1]
+        return encoding_TD[spacing.start_B1 + segment_positions(segments_BT) * spacing.stride_B1]
 
 
 def build(config: UniversalConfig, sizes: Sizes, rngs: nnx.Rngs) -> Universal:
