@@ -4,7 +4,8 @@
     python evaluate.py --workdir=runs/copy_universal --split=test,test_400
 
 With adaptive computation time: --config.model.halting=paper. In training the positions of a row
-are a random number apart, so that those of test sequences, ten times as long, have been seen.
+begin at a random number and are a random number apart, so that those of test sequences, ten times
+as long, have been seen.
 """
 
 from ml_collections import ConfigDict
@@ -24,5 +25,6 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.0
     config.model.attention_dropout = 0.0
     config.model.activation_dropout = 0.0
+    config.model.random_start = 400
     config.model.random_stride = 10
     return config

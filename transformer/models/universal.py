@@ -234,12 +234,8 @@ class Universal(EncoderDecoder):
 
         def draw(key):
             of_start, of_stride = jax.random.split(key)
-            start_1 = jax.random.randint(of_start, (1,), 0, c.random_start + 1) + c.first_position
-            # Its logarithm is uniform. If the stride were, few rows had that of tests, 1, and
-            # positions so near to each other were told apart much later.
-            log_1 = jax.random.uniform(of_stride, (1,), maxval=jnp.log(c.random_stride + 1))
-            stride_1 = jnp.minimum(jnp.exp(log_1), c.random_stride)  # it may be rounded up
-            return Spacing(start_1, stride_1.astype(jnp.int32))
+            later_1 = _log_uniform(of_start, c.random_start + 1) - 1
+            return Spacing(c.first_position + later_1, _log_uniform(of_stride, c.random_stride))
 
         return jax.vmap(draw)(row_keys(rngs, len(src_BS)))
 
@@ -249,6 +245,15 @@ class Universal(EncoderDecoder):
         length = c.first_position + c.random_start + c.random_stride * segments_BT.shape[1]
         encoding_TD = sinusoidal_encoding(jnp.arange(length), c.d_model).astype(self.dtype)
         return encoding_TD[spacing.start_B1 + segment_positions(segments_BT) * spacing.stride_B1]
+
+
+def _log_uniform(key: jax.Array, most: int) -> jax.Array:
+    """One of 1, 2, ..., most, int32 [1]. Its logarithm is uniform, more or less.
+
+    Were the number itself uniform, few rows would have that of tests, 1, and would learn it late.
+    """
+    log_1 = jax.random.uniform(key, (1,), maxval=jnp.log(most + 1))
+    return jnp.minimum(jnp.exp(log_1), most).astype(jnp.int32)  # it may be rounded up
 
 
 def build(config: UniversalConfig, sizes: Sizes, rngs: nnx.Rngs) -> Universal:
