@@ -41,10 +41,11 @@ def get_model() -> ConfigDict:
         model.step_signal = "sinusoidal"
         model.first_position = 1  # of a sentence; Tensor2Tensor's is 0
         # In training, the positions of a row begin up to so much later, drawn at random: longer
-        # sentences than those of training then have positions that training has seen.
+        # sentences than those of training then have positions that training has seen. Small numbers
+        # come more often: the logarithm is uniform.
         model.random_start = 0
-        # In training, the positions of a row are 1, 2, ..., or this number apart, drawn at random:
-        # so training has seen the distances of longer sentences, too. Not in the paper.
+        # In training, the positions of a row are 1, 2, ..., or this number apart, drawn in the same
+        # way: so training has seen the distances of longer sentences, too. Not in the paper.
         model.random_stride = 1
         # Adaptive computation time. none; paper: the state of a position that has halted stays;
         # tensor2tensor: it is transformed further, which others see.

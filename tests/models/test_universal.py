@@ -434,6 +434,8 @@ def test_random_positions():
     start_B1, stride_B1 = model._spacing(rows, keys)
     assert (start_B1.min(), start_B1.max()) == (1, 51)  # the first position, and 50 later
     assert (stride_B1.min(), stride_B1.max()) == (1, 7)
+    for number, share in ((1, 1 / 3), (2, np.log(3 / 2) / np.log(8))):  # logarithms are uniform
+        assert abs(np.mean(stride_B1 == number) - share) < 0.05
     assert abs(np.corrcoef(start_B1[:, 0], stride_B1[:, 0])[0, 1]) < 0.1  # drawn apart
     # Of two sentences in a row, with padding after them, and those of tests.
     segments_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
