@@ -13,6 +13,7 @@ SCRIPTS = [
     *("transformer/reports/walkthrough.py", "transformer/reports/image_attention.py"),
     *("transformer/reports/image_scores.py", "transformer/reports/evalb.py"),
     "transformer/runs/feature_classifier.py",
+    "transformer/runs/translated_book.py",
     *("transformer/exports/__main__.py", "transformer/exports/import_marian.py"),
 ]
 

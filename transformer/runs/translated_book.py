@@ -1,0 +1,106 @@
+"""Sentence pairs from a book in Markdown and its translation, as text files to train on.
+
+    git clone https://github.com/d2l-ai/d2l-zh
+    python -m transformer.runs.translated_book --book=d2l-zh --output=d2l
+
+This writes d2l.en and d2l.zh (docs/chinese.md). The files of a chapter stand beside each other:
+chapter_origin.md is English, and chapter.md is the Chinese translation of that text.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from absl import flags
+
+from transformer.runs import cli
+from transformer.system.errors import UserError
+from transformer.system.files import check_can_write, write_named
+
+BOOK = flags.DEFINE_string("book", None, "The folder of the book.")
+OUTPUT = flags.DEFINE_string("output", None, "What to write: OUTPUT.en and OUTPUT.zh.")
+
+# Code, and lines that only name a place, such as :label:`a_section`.
+LEFT_OUT = re.compile(r"^```.*?^```|^:\w+:`[^`]*`$", re.M | re.S)
+ITEM = r"[*-] +|\d+\. +"
+LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+# Besides emphasis: [**...**] and (~~...~~) say what belongs on slides, {...} is not printed.
+MARKS = re.compile(r"^#+ |[\[(](?:\*\*|~~)|(?:\*\*|~~)[])]|\*+|~~|`|\{[^}]*\}")
+# Formulas, pictures, tables, HTML, and references, without which a sentence has a hole.
+NOT_PROSE = re.compile(r"[$\\<>|]|!\[|:\w+:")
+
+
+def sentence_pairs(english: str, chinese: str) -> Iterator[tuple[str, str]]:
+    """Headings, sentences and items of lists of a chapter that translate each other.
+
+    The n-th section belongs to the n-th, in it the n-th block, and in that the n-th sentence. Where
+    one side has more of them, none of these is taken.
+    """
+    for sections in _pairs(_sections(english), _sections(chinese)):
+        (heading_en, *blocks_en), (heading_zh, *blocks_zh) = sections
+        for block_en, block_zh in [(heading_en, heading_zh), *_pairs(blocks_en, blocks_zh)]:
+            # Abbreviations such as "e.g." are followed by small letters.
+            sentences_en = _split(block_en, r"(?<=[.!?]) (?=\W?[A-Z])", between_lines=" ")
+            sentences_zh = _split(block_zh, r"(?<=[。！？])", between_lines="")
+            for pair in _pairs(sentences_en, sentences_zh):
+                if not any(map(NOT_PROSE.search, pair)):
+                    yield pair
+
+
+def _pairs(ours: Sequence, theirs: Sequence) -> list[tuple]:
+    return list(zip(ours, theirs, strict=True)) if len(ours) == len(theirs) else []
+
+
+def _sections(text: str) -> list[list[str]]:
+    """Each a list of its heading and its blocks, which stand between empty lines."""
+    sections = re.split(r"^(?=#+ )", LEFT_OUT.sub("", text), flags=re.M)[1:]
+    return [
+        [heading, *re.split(r"\n\s*\n", body.strip())]
+        for heading, _, body in (section.partition("\n") for section in sections)
+    ]
+
+
+def _split(block: str, end: str, between_lines: str) -> list[str]:
+    """The items of a list, or the sentences of a paragraph, without marks."""
+    block = LINK.sub(r"\1", block)
+    if re.match(ITEM, block):
+        texts = re.split(rf"^(?:{ITEM})", block, flags=re.M)
+    else:
+        lines = between_lines.join(line.strip() for line in block.split("\n"))
+        texts = re.split(end, MARKS.sub("", lines))
+    return [text for text in (" ".join(MARKS.sub("", text).split()) for text in texts) if text]
+
+
+def main() -> None:
+    for flag in (BOOK, OUTPUT):
+        if flag.value is None:
+            raise UserError(f"--{flag.name} is missing; see --help")
+    folder, output = Path(BOOK.value), Path(OUTPUT.value)
+    paths = [output.with_name(f"{output.name}.{language}") for language in ("en", "zh")]
+    for path in paths:
+        check_can_write(path)
+    pairs: dict[tuple[str, str], None] = {}  # each once, in the order of the book
+    for path in sorted(folder.rglob("*_origin.md")):
+        translation = path.with_name(path.name.replace("_origin.md", ".md"))
+        if translation.exists():
+            texts = (_read(file) for file in (path, translation))
+            pairs |= dict.fromkeys(sentence_pairs(*texts))
+    if not pairs:
+        raise UserError(
+            f"{folder} has no sentence in a chapter_origin.md that is translated in the chapter.md "
+            "beside it; give the folder of the book"
+        )
+    for path, texts in zip(paths, zip(*pairs, strict=True), strict=True):
+        write_named(path, "".join(f"{text}\n" for text in texts))
+    print(f"{len(pairs)} pairs; written to {paths[0]} and {paths[1]}")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"cannot read {path} ({error}); get the book again") from error
+
+
+if __name__ == "__main__":
+    cli.run(main)
