@@ -3,9 +3,8 @@
     python sweep.py --config=configs/sweeps/algorithmic.py
     python sweep.py --config=configs/sweeps/algorithmic.py --table=md
 
-Reversing and adding take longer to learn, and then the rate must fall to 0: with it, or with an
-average of checkpoints, the Universal Transformer reverses longer sequences. docs/algorithmic.md says
-what the scores mean.
+Reversing and adding take longer to learn, and the rate must fall to 0 then: with it the Universal
+Transformer reverses longer sequences. docs/algorithmic.md says what the scores mean.
 """
 
 from typing import Any
