@@ -16,6 +16,7 @@ def get_config() -> ConfigDict:
     config = babi.get_config()
     with config.unlocked():
         config.model = algorithmic_universal.get_config().model
+    config.model.words_per_position = 12
     config.model.halting = "paper"
     # Test stories are hardly longer than those of training.
     config.model.random_start = 0

@@ -111,6 +111,9 @@ def get_config() -> ConfigDict:
     # all; decoder (the latter two); none.
     config.model.share_embeddings = "all"
     config.model.scale_embeddings = True  # times sqrt(d_model), Section 3.4
+    # How many source tokens a position of the encoder holds; its embedding is the sum of theirs,
+    # each times a learned mask. More than 1 for the facts of bAbI alone (docs/algorithmic.md).
+    config.model.words_per_position = 1
     config.model.output_bias = False  # of the output layer; models of Marian have one
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
     # normalisation, logits and loss are float32 in either case.

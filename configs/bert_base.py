@@ -85,6 +85,7 @@ def get_model() -> ConfigDict:
             "share_embeddings",
             "scale_embeddings",
             "output_bias",
+            "words_per_position",
         ):
             del model[name]
         model.family = "bert"

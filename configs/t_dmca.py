@@ -37,6 +37,7 @@ def get_model() -> ConfigDict:
             "positions",
             "max_positions",
             "output_bias",
+            "words_per_position",
         ):
             del model[name]
         model.family = "decoder_only"

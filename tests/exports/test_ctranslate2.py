@@ -103,6 +103,7 @@ def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
     ("changes", "message"),
     [
         ({"activation": "elu"}, "model.activation is 'elu', which CTranslate2 does not have"),
+        ({"words_per_position": 3}, "model.words_per_position is 3"),
         ({"d_v": 5}, "model.d_v 5; CTranslate2 has only heads of d_model / num_heads = 7"),
     ],
 )

@@ -72,6 +72,7 @@ def test_generate_finds_our_translations(random_params, tmp_path):
         ({"normalization": "rms_norm"}, "model.normalization is 'rms_norm'"),
         ({"positions": "learned"}, "model.positions is 'learned'"),
         ({"activation": "elu"}, "model.activation is 'elu'"),
+        ({"words_per_position": 3}, "model.words_per_position is 3"),
         ({"d_k": 3}, "model.d_k is 3, .* have 0 or 7 alone; use --format=ctranslate2"),
     ],
 )

@@ -30,6 +30,10 @@ def check(config: TransformerConfig) -> None:
             f"model.activation is {config.activation!r}, which CTranslate2 does not have; it has "
             f"{', '.join(_ACTIVATIONS)}"
         )
+    if config.words_per_position != 1:
+        raise UserError(
+            f"model.words_per_position is {config.words_per_position}; CTranslate2 has one"
+        )
     size = config.d_model // config.num_heads
     if config.d_model % config.num_heads or {config.key_size, config.value_size} != {size}:
         raise UserError(

@@ -89,6 +89,7 @@ def check(config: TransformerConfig, tokenizers: Tokenizers) -> None:
         "activation": tuple(ACTIVATIONS),
         "d_k": (0, size),
         "d_v": (0, size),
+        "words_per_position": (1,),
     }
     for field, values in expected.items():
         if (found := getattr(config, field)) not in values:

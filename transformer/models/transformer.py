@@ -52,10 +52,11 @@ class TransformerConfig(LayerConfig):
     share_embeddings: str
     scale_embeddings: bool
     output_bias: bool = False  # which work directories of earlier commits lack
+    words_per_position: int = 1  # likewise
 
     def __post_init__(self):
         super().__post_init__()
-        check_range(self, "model", "max_positions", 1)
+        check_range(self, "model", "max_positions words_per_position", 1)
         self.check_layers("num_encoder_layers num_decoder_layers")
         check_choice(self, "model", "positions", ("sinusoidal", "learned"))
         check_choice(self, "model", "share_embeddings", SHARE_EMBEDDINGS)
@@ -91,6 +92,7 @@ class Transformer(EncoderDecoder):
             scaled=config.scale_embeddings,
             dtype=self.dtype,
             rngs=rngs,
+            words=config.words_per_position,
         )
         if config.positions == "learned":
             init = nnx.initializers.normal(stddev=d_model**-0.5)
@@ -158,9 +160,11 @@ class Transformer(EncoderDecoder):
         return self._encode(src_BS, src_segments_BS, rngs, return_weights=False)[0]
 
     def _encode(self, src_BS, src_segments_BS, rngs, return_weights):
-        src_segments_BS = segments_or_one(src_BS, src_segments_BS)
+        src_segments_BS = self.source_segments(src_BS, src_segments_BS)
         mask = Mask(src_segments_BS, src_segments_BS)
-        x_BSD = self._embed_source(src_BS, segment_positions(src_segments_BS), rngs)
+        table = self.source_positions[...] if self.config.positions == "learned" else None
+        positions_BS = segment_positions(src_segments_BS)
+        x_BSD = self._embed(self._embed_source(src_BS), table, positions_BS, rngs)
         weights = []
         for layer in self.encoder_layers:
             run = functools.partial(layer, mask=mask, rngs=rngs, return_weights=return_weights)
@@ -172,8 +176,10 @@ class Transformer(EncoderDecoder):
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
     ) -> tuple[jax.Array, AttentionWeights]:
         """The decoder's output at all target positions at once, [B, T, D]."""
+        if return_weights:
+            self.check_positions_are_words()
         memory_BSD, encoder = self._encode(src_BS, src_segments_BS, rngs, return_weights)
-        src_segments_BS = segments_or_one(src_BS, src_segments_BS)
+        src_segments_BS = self.source_segments(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
         self_mask = Mask(tgt_segments_BT, tgt_segments_BT, jnp.arange(tgt_in_BT.shape[1]))
         memory_mask = Mask(tgt_segments_BT, src_segments_BS)
@@ -203,7 +209,7 @@ class Transformer(EncoderDecoder):
         memory = [layer.cross_attention.places(memory_BSD) for layer in layers]
         return {
             "step": jnp.zeros((), jnp.int32),
-            "sentence": {"memory": memory, "segments": segments_or_one(src_BS, None)},
+            "sentence": {"memory": memory, "segments": self.source_segments(src_BS, None)},
             "hypothesis": first_ancestors(src_BS.shape[0], num_hypotheses, max_length),
             "places": [empty_places(x, num_hypotheses, max_length) for x in memory],
         }
@@ -223,32 +229,28 @@ class Transformer(EncoderDecoder):
             weights.append(weights_BHMS)
         cache = {**cache, "step": step + 1, "hypothesis": at.ancestors_NL, "places": places}
         if "attention" in cache:
+            self.check_positions_are_words()
             cache["attention"] = attention_to_see(weights)
         y_N1D = self._normalize(y_BMD).reshape(tokens_N.shape[0], 1, -1)
         return self._logits(y_N1D)[:, 0], cache
 
-    def _embed_source(self, src_BS, positions_BS, rngs):
-        table = self.source_positions[...] if self.config.positions == "learned" else None
-        return self._embed(self._source, table, src_BS, positions_BS, rngs)
-
     def _embed_target(self, tgt_BT, positions_BT, rngs):
         table = self.target_positions[...] if self.config.positions == "learned" else None
-        return self._embed(self.target_embedding, table, tgt_BT, positions_BT, rngs)
+        return self._embed(self.target_embedding.embed(tgt_BT), table, positions_BT, rngs)
 
-    def _embed(self, embedding, position_table, tokens_BT, positions_BT, rngs):
+    def _embed(self, x_BTD, position_table, positions_BT, rngs):
         """Embeddings plus positional encodings, then dropout (Sections 3.4, 3.5, 5.4)."""
         if position_table is None:
-            length = tokens_BT.shape[1]
             if positions_BT.shape[1] == 1:  # a decoding step: positions are all the same one
                 encoding_BTD = sinusoidal_encoding(positions_BT[0], self.config.d_model)[None]
             else:  # no position in a row exceeds its length
-                encoding_TD = sinusoidal_encoding(jnp.arange(length), self.config.d_model)
+                encoding_TD = sinusoidal_encoding(jnp.arange(x_BTD.shape[1]), self.config.d_model)
                 encoding_BTD = encoding_TD[positions_BT]
         else:
             # Positions past the table share its last row, which training has seen if the table
             # is no longer than training sentences.
             encoding_BTD = position_table[jnp.minimum(positions_BT, len(position_table) - 1)]
-        x_BTD = embedding.embed(tokens_BT) + encoding_BTD.astype(self.dtype)
+        x_BTD += encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)
 
     def _logits(self, y_BTD: jax.Array) -> jax.Array:
@@ -284,7 +286,7 @@ def training_flops(
     position of its own sentence, masked by causality or not.
     """
     c = config
-    s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
+    s, t = source_lengths / c.words_per_position, target_lengths.astype(np.float64)
     # The weights that each token meets in self-attention: query and key, value and output.
     own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
     feed_forward = 2 * c.d_model * c.d_ff
@@ -311,6 +313,7 @@ FAMILY = Family(
     sharding=(
         (r"(source|target|output)_embedding/table_VD", P(VOCABULARY, D_MODEL)),
         (r"(source|target)_positions", P(None, D_MODEL)),
+        (r"word_masks_WD", P()),
         (r"output_bias_V", P(VOCABULARY)),
         (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
         (r".+/(self|cross)_attention/(query|key|value)/bias", P(HEADS)),

@@ -59,6 +59,7 @@ class Universal(EncoderDecoder):
             scaled=config.scale_embeddings,
             dtype=self.dtype,
             rngs=rngs,
+            words=config.words_per_position,
         )
         self.encoder = Recurrence(config, config.encoder_steps, False, rngs)
         self.decoder = Recurrence(config, config.decoder_steps, True, rngs)
@@ -77,7 +78,7 @@ class Universal(EncoderDecoder):
         loss = output_loss(y_BTD, table_VD, labels_BT, real_BT, eps, self.dtype, blocked=blocked)
         if self.config.halting == "none":
             return loss
-        real = batch.src_segments_BS > 0, real_BT
+        real = self.source_segments(batch.src_BS, batch.src_segments_BS) > 0, real_BT
         cost = sum(
             jnp.sum(side.num_steps_BT + side.remainder_BT, where=is_real)
             for side, is_real in zip(halting, real, strict=True)
@@ -117,7 +118,7 @@ class Universal(EncoderDecoder):
         rngs: DropoutRngs | None = None,
     ) -> jax.Array:
         """The memory: the encoder's output, [B, S, D]."""
-        segments_BS = segments_or_one(src_BS, src_segments_BS)
+        segments_BS = self.source_segments(src_BS, src_segments_BS)
         return self._encode(src_BS, segments_BS, self._spacing(src_BS, rngs), rngs, False)[0]
 
     def _encode(self, src_BS, segments_BS, spacing, rngs, return_weights):
@@ -128,7 +129,7 @@ class Universal(EncoderDecoder):
             y_BSD, _ = self._transition(self.encoder, x_BSD, segments_BS, rngs)
             return y_BSD, weights_BHSS
 
-        x_BSD = dropout(self._source.embed(src_BS), self.config.dropout, rngs)
+        x_BSD = dropout(self._embed_source(src_BS), self.config.dropout, rngs)
         positions_BSD = self._positions(segments_BS, spacing)
         return self.encoder(x_BSD, positions_BSD, transform, rngs)
 
@@ -136,7 +137,9 @@ class Universal(EncoderDecoder):
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
     ) -> tuple[jax.Array, tuple[Halting | None, Halting | None], AttentionWeights]:
         """The decoder's output at all target positions at once, [B, T, D]."""
-        src_segments_BS = segments_or_one(src_BS, src_segments_BS)
+        if return_weights:
+            self.check_positions_are_words()
+        src_segments_BS = self.source_segments(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
         spacing = self._spacing(src_BS, rngs)
         memory_BSD, of_source, encoder_weights = self._encode(
@@ -175,7 +178,7 @@ class Universal(EncoderDecoder):
             inputs = [layer.feed_forward.init_cache(rows) for _ in steps]
         return {
             "step": jnp.zeros((), jnp.int32),
-            "sentence": {"memory": memory, "segments": segments_or_one(src_BS, None)},
+            "sentence": {"memory": memory, "segments": self.source_segments(src_BS, None)},
             "hypothesis": (first_ancestors(src_BS.shape[0], num_hypotheses, max_length), inputs),
             "places": [empty_places(memory, num_hypotheses, max_length) for _ in steps],
         }
@@ -213,6 +216,7 @@ class Universal(EncoderDecoder):
             "places": list(places),
         }
         if "attention" in cache:
+            self.check_positions_are_words()
             cache["attention"] = attention_to_see(list(weights))
         return self._output.logits(self.decoder.finish(carry).reshape(N, 1, -1))[:, 0], cache
 
@@ -267,7 +271,7 @@ def training_flops(
 ) -> np.ndarray:
     """As that of the Transformer, and of all steps: halted positions are computed, too."""
     c = config
-    s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
+    s, t = source_lengths / c.words_per_position, target_lengths.astype(np.float64)
     own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
     transition = 2 * c.d_model * c.d_ff
     if c.transition == "separable_convolution":

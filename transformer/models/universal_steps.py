@@ -43,10 +43,13 @@ class UniversalConfig(LayerConfig):
     ponder_weight: float = setting(architecture=False)
     share_embeddings: str
     scale_embeddings: bool
+    words_per_position: int = 1  # which work directories of earlier commits lack
 
     def __post_init__(self):
         super().__post_init__()
-        check_range(self, "model", "encoder_steps decoder_steps random_stride", 1)
+        check_range(
+            self, "model", "encoder_steps decoder_steps random_stride words_per_position", 1
+        )
         check_choice(self, "model", "transition", ("feed_forward", "separable_convolution"))
         check_choice(self, "model", "step_signal", ("sinusoidal", "learned", "none"))
         check_range(self, "model", "first_position random_start ponder_weight", 0)

@@ -8,10 +8,11 @@ import numpy as np
 
 from transformer.data.batches import Batch, EvaluationBatches, TrainingBatches
 from transformer.data.sources import PairSource
-from transformer.data.token_files import DROPPED
+from transformer.data.token_files import DROPPED, TokenizedPairs
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import UNK
 from transformer.models.family import Sizes, find_family
+from transformer.system.errors import UserError
 from transformer.system.sharding import distribute, split_rows
 from transformer.tasks.task import Examples, Facts, examples, mean_nll
 from transformer.training.divergence import norms_by_layer_of_loss
@@ -129,6 +130,16 @@ def sizes_of(config: Any, tokenizers: Tokenizers) -> Sizes:
     """What data and vocabularies say of a model's sizes."""
     limits = config.data.max_source_length, config.data.max_target_length
     return Sizes(*tokenizers.vocab_sizes, tokenizers.joint, *limits)
+
+
+def check_positions(pairs: TokenizedPairs, words: int) -> None:
+    """Raises UserError if a position of the model would have words of two sources of a row."""
+    if number := np.count_nonzero(pairs.source_lengths % words):
+        raise UserError(
+            f"model.words_per_position is {words}, but {number} training sources have no multiple "
+            "of so many tokens, EOS included; set it to 1, or take data made for it, such as "
+            "data.source_language=facts of bAbI"
+        )
 
 
 def pair_examples(sources: list[str], references: list[str], hypotheses: list[str]) -> str:

@@ -29,7 +29,12 @@ from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, row_shards
-from transformer.tasks.pair_training import Seq2SeqTraining, pair_examples, sizes_of
+from transformer.tasks.pair_training import (
+    Seq2SeqTraining,
+    check_positions,
+    pair_examples,
+    sizes_of,
+)
 from transformer.tasks.task import Metric, Outputs, Task, examples, tokens_at_once
 
 WHOLE_UP_TO = 4  # see Seq2Seq.pieces
@@ -244,6 +249,7 @@ def prepare(
         validation_pairs = token_cache(
             validation_source, tokenizers, folder, None, None, source_cut=cut
         )
+        check_positions(pairs, getattr(config.model, "words_per_position", 1))
         kind.check_pairs(data, pairs, validation_pairs)
 
     # 2. Rows and batches.

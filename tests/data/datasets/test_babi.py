@@ -25,11 +25,23 @@ STORY = """\
 def test_questions_of_stories():
     facts = "mary got the milk . john moved to mary's bedroom ."
     asked = "what is mary carrying ?"
-    assert list(questions(STORY.split("\n"))) == [
-        Question(f"{facts} {asked}", "milk", 0),
-        Question(f"{facts} mary got the apple there . {asked}", "milk apple", 0),
-        Question("the bear's den is big . is it big ?", "yes", 1),
+    # Each fact has 12 words; the question has 11, and EOS follows it.
+    filled = [
+        f"mary got the milk {'_ ' * 8}john moved to mary's bedroom {'_ ' * 7}",
+        f"mary got the apple there {'_ ' * 7}",
+        "what is mary carrying _ _ _ _ _ _ _",
     ]
+    den = f"the bear's den is big {'_ ' * 7}is it big _ _ _ _ _ _ _ _"
+    assert list(questions(STORY.split("\n"))) == [
+        Question(f"{facts} {asked}", filled[0] + filled[2], "milk", 0),
+        Question(f"{facts} mary got the apple there . {asked}", "".join(filled), "milk apple", 0),
+        Question("the bear's den is big . is it big ?", den, "yes", 1),
+    ]
+
+
+def test_a_fact_of_more_words_fills_two_positions():
+    [question] = questions([f"1 {'a ' * 13}.", f"2 {'b ' * 12}?\tc\t1"])
+    assert question.facts.split() == [*"a" * 13, *"_" * 11, *"b" * 12, *"_" * 11]
 
 
 def test_a_line_of_another_form():
@@ -66,7 +78,8 @@ FILES = {
 @pytest.fixture
 def data(tmp_path):
     places = {"data_dir": str(tmp_path / "data"), "raw_dir": archive(tmp_path / "raw", FILES)}
-    return DataConfig(**babi.get_config().data.to_dict() | places)
+    changes = {"source_language": "story"} | places
+    return DataConfig(**babi.get_config().data.to_dict() | changes)
 
 
 def test_the_builder(data, tmp_path):
@@ -131,10 +144,17 @@ def test_it_needs_a_raw_dir(tmp_path):
 def test_version_1_1(tmp_path):
     builder = datasets.get_builder("babi/en", data_dir=str(tmp_path), raw_dir=str(SHARED))
     datasets.prepare(builder)
-    assert builder.info.full_name == "babi/en-local-ce4f3e2957bd/1.0.0"
+    assert builder.info.full_name == "babi/en-local-ce4f3e2957bd/1.1.0"
     counts = {name: split.num_examples for name, split in builder.info.splits.items()}
     assert counts == {"train": 18_020, "validation": 1_980, "test": 20_000}
-    assert builder.as_data_source("test")[18_000] == {
+    question = builder.as_data_source("test")[18_000]
+    facts = question.pop("facts").decode().split()
+    assert len(facts) == 6 * 12 - 1
+    assert facts[48:] == [
+        *"the kitchen is east of the bedroom _ _ _ _ _".split(),
+        *"how do you go from the bathroom to the hallway _".split(),
+    ]
+    assert question == {
         "story": b"the garden is west of the bathroom . the bedroom is north of the hallway . "
         b"the office is south of the hallway . the bathroom is north of the bedroom . "
         b"the kitchen is east of the bedroom . how do you go from the bathroom to the hallway ?",
@@ -144,5 +164,6 @@ def test_version_1_1(tmp_path):
     # A token of the config is a word. So many stories are longer than the config takes.
     limit = babi.get_config().data.max_source_length - 1  # the last token is EOS
     examples = builder.as_data_source("train")
-    too_long = [x["task"] for x in examples if len(x["story"].split()) > limit]
-    assert too_long == 11 * [b"qa3_three-supporting-facts"]
+    assert not [x for x in examples if (len(x["facts"].split()) + 1) % 12]
+    too_long = [x["task"] for x in examples if len(x["facts"].split()) > limit]
+    assert too_long == 25 * [b"qa3_three-supporting-facts"]

@@ -13,6 +13,10 @@ from transformer.system.errors import UserError
 
 _FILE = re.compile(r"(?:^|/)(?P<folder>[\w-]+)/(?P<task>qa\d+_[\w-]+)_(?P<split>train|test)\.txt$")
 _LINE = re.compile(r"(\d+) ([^\t]+)(?:\t([^\t]+)\t[\d ]*)?")
+FACT_WORDS = (
+    12  # of a position in `facts`; no fact of version 1.1 has more, nor a question with EOS
+)
+FILLER = "_"
 VALIDATION = 10  # of the stories to train on, every tenth is for validation
 
 _CITATION = """
@@ -30,6 +34,7 @@ class Question(NamedTuple):
     """All lower-cased words and punctuation marks between spaces."""
 
     story: str  # the facts before the question, and the question
+    facts: str  # the same, each filled up to FACT_WORDS
     answer: str  # a word, or the words of a list
     number: int  # of the story in its file, from 0
 
@@ -42,13 +47,15 @@ class Babi(tfds.core.GeneratorBasedBuilder):
     (tasks_1-20_v1-2), so results on 1.1 are not theirs. The data's name on disk and in
     info.full_name has a hash of the files that were read, so versions cannot be mistaken.
 
-    Features: `story`, `answer`, and `task`, such as qa1_single-supporting-fact. Splits: train,
-    validation (every tenth story of each task) and test, task after task.
+    Features: `story`, `answer`, and `task`, such as qa1_single-supporting-fact. `facts` is the
+    story for models that read 12 words at each position: each fact, without its full stop, is
+    filled up to 12 words, or a multiple of that, and the question to one less, for EOS follows it.
+    Splits: train, validation (every tenth story of each task) and test, task after task.
 
     Raises UserError for an archive that is missing, broken, or has other files.
     """
 
-    VERSION = tfds.core.Version("1.0.0")
+    VERSION = tfds.core.Version("1.1.0")
     BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in ("en", "en-10k")]
 
     def __init__(self, *, config: str, raw_dir: str | None = None, **kwargs):
@@ -68,7 +75,9 @@ class Babi(tfds.core.GeneratorBasedBuilder):
         return tfds.core.DatasetInfo(
             builder=self,
             description=__doc__,
-            features=tfds.features.FeaturesDict({"story": text, "answer": text, "task": text}),
+            features=tfds.features.FeaturesDict(
+                {"story": text, "facts": text, "answer": text, "task": text}
+            ),
             supervised_keys=("story", "answer"),
             homepage="https://github.com/facebookarchive/bAbI-tasks",
             citation=_CITATION,
@@ -85,8 +94,9 @@ class Babi(tfds.core.GeneratorBasedBuilder):
             for i, question in enumerate(questions(text.split("\n"), task)):
                 is_held_out = question.number % VALIDATION == VALIDATION - 1
                 if split == "test" or is_held_out == (split == "validation"):
-                    answer = {"answer": question.answer, "task": task}
-                    yield f"{task} {i}", {"story": question.story, **answer}
+                    example = question._asdict() | {"task": task}
+                    del example["number"]
+                    yield f"{task} {i}", example
 
 
 def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question]:
@@ -107,13 +117,23 @@ def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question
         if answer is None:
             facts.append(_words(text))
         else:
+            question = _words(text)
             yield Question(
-                " ".join([*facts, _words(text)]), _words(answer.replace(",", " ")), number
+                " ".join([*facts, question]),
+                " ".join([*(_filled(fact) for fact in facts), _filled(question, more=1)]),
+                _words(answer.replace(",", " ")),
+                number,
             )
 
 
 def _words(text: str) -> str:
     return " ".join(re.findall(r"[\w'-]+|[^\w\s]", text.lower()))
+
+
+def _filled(fact: str, more: int = 0) -> str:
+    """Without its full stop; with `more`, a multiple of FACT_WORDS in length."""
+    words = fact.rstrip(" .?").split()
+    return " ".join(words + [FILLER] * (-(len(words) + more) % FACT_WORDS))
 
 
 def _read(folder: Path, config: str) -> dict[tuple[str, str], str]:

@@ -1,0 +1,98 @@
+"""Positions of the encoder that hold several words, as for the facts of bAbI."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_configs import MODEL, sizes_of
+
+from configs import universal_base
+from transformer.models.family import build_model
+from transformer.models.universal_steps import UniversalConfig
+from transformer.system.errors import UserError
+from transformer.tasks.pair_training import check_positions
+
+SOURCE, TARGET, WORDS = 19, 17, 3
+UNIVERSAL = UniversalConfig(**universal_base.get_config().model.to_dict())
+SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "share_embeddings": "none", "dropout": 0.0}
+CONFIGS = {
+    "transformer": dataclasses.replace(MODEL, **SMALL),
+    "universal": dataclasses.replace(
+        UNIVERSAL, **SMALL, encoder_steps=2, decoder_steps=2, attention_dropout=0.0,
+        activation_dropout=0.0, halting="paper",
+    ),
+}  # fmt: skip
+# Three sources of 2, 1 and 2 positions, the last of which is not full; and padding.
+SRC = np.array([[4, 9, 2, 7, 7, 18, 5, 1, 3, 0], [8, 11, 6, 12, 13, 0, 0, 0, 0, 0]])
+SEGMENTS = np.array([[1] * 6 + [2] * 3 + [0], [1] * 5 + [0] * 5])
+TGT_IN = np.array([[1, 5, 9, 1, 16], [1, 3, 0, 0, 0]])
+TGT_SEGMENTS = np.array([[1, 1, 1, 2, 2], [1, 1, 0, 0, 0]])
+
+
+@pytest.fixture(params=CONFIGS)
+def both(request, random_params):
+    """A model, and one whose source vocabulary is the positions of SRC, row after row."""
+    config = dataclasses.replace(CONFIGS[request.param], words_per_position=WORDS)
+    model = build_model(config, sizes_of(SOURCE, TARGET))
+    params = random_params(model)
+    masks_WD = np.asarray(params["word_masks_WD"], np.float64)
+    table_VD = np.asarray(params["source_embedding"]["table_VD"], np.float64)
+    positions = [row[i : i + WORDS] for row in SRC for i in range(0, len(row), WORDS)]
+    sums_PD = np.zeros((len(positions), 14))
+    for sum_D, words in zip(sums_PD, positions, strict=True):
+        for mask_D, word in zip(masks_WD, words, strict=False):  # padding may lack
+            if word:
+                sum_D += mask_D * table_VD[word]
+    plain = build_model(CONFIGS[request.param], sizes_of(len(sums_PD), TARGET))
+    own = {name: value for name, value in params.items() if name != "word_masks_WD"}
+    own["source_embedding"] = {"table_VD": jnp.asarray(sums_PD, jnp.float32)}
+    return (model, params), (plain, own)
+
+
+def test_a_position_is_the_sum_of_its_words(both):
+    """Rows of several sources, too; the last words of each row begin a position of their own."""
+    (model, params), (plain, own) = both
+    positions = jnp.arange(8).reshape(2, 4)
+    segments = jnp.array([[1, 1, 2, 0], [1, 1, 0, 0]])
+    expected = jax.jit(lambda p: plain.bind(p)(positions, TGT_IN, segments, TGT_SEGMENTS))(own)
+    found = jax.jit(lambda p: model.bind(p)(SRC, TGT_IN, SEGMENTS, TGT_SEGMENTS))(params)
+    real = TGT_SEGMENTS > 0
+    np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
+    assert np.ptp(found[real]) > 0.1
+
+
+def test_step_by_step_is_all_at_once(both):
+    (model, params), _ = both
+    src, tgt_in = jnp.array(SRC[1:]), jnp.array(TGT_IN[:1, :3])
+
+    def decode(params):
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(src), src, 1, 3)
+        logits = []
+        for t in range(3):
+            logits_NV, cache = bound.decode_step(tgt_in[:, t], cache)
+            logits.append(logits_NV)
+        return jnp.stack(logits, 1), bound(src, tgt_in)
+
+    found, expected = jax.jit(decode)(params)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_attention_to_words_is_refused(both):
+    (model, params), _ = both
+    bound, src = model.bind(params), jnp.array(SRC)
+    cache = bound.init_cache(bound.encode(src), src, 1, 3) | {"attention": jnp.zeros(SRC.shape)}
+    with pytest.raises(UserError, match=r"words_per_position = 3, so its attention is to several"):
+        bound(src, TGT_IN, return_weights=True)
+    with pytest.raises(UserError, match=r"leave out alignments"):
+        bound.decode_step(jnp.array([1, 1]), cache)
+
+
+def test_a_position_never_has_words_of_two_sources():
+    pairs = SimpleNamespace(source_lengths=np.array([3, 6, 5]))
+    check_positions(pairs, 1)
+    with pytest.raises(UserError, match=r"but 1 training sources have no multiple of so many"):
+        check_positions(pairs, 3)
