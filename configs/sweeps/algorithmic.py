@@ -21,15 +21,12 @@ MODELS = {
 }
 
 
-def longer(steps: int) -> dict[str, Any]:
-    return {
-        "training.steps": steps,
-        "optimizer.schedule": "cosine",
-        "optimizer.decay_steps": steps,
-    }
-
-
-TASKS = {"copy": {}, "reverse": longer(6_000), "addition": longer(8_000)}
+LONGER = {
+    "training.steps": 6_000,
+    "optimizer.schedule": "cosine",
+    "optimizer.decay_steps": 6_000,
+}
+TASKS = {"copy": {}, "reverse": LONGER, "addition": LONGER}
 
 
 def get_config() -> ConfigDict:
