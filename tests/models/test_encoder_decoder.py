@@ -81,13 +81,11 @@ def test_step_by_step_is_all_at_once(both):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_attention_to_words_is_refused(both):
+def test_alignments_of_words_are_refused(both):
     (model, params), _ = both
     bound, src = model.bind(params), jnp.array(SRC)
     cache = bound.init_cache(bound.encode(src), src, 1, 3) | {"attention": jnp.zeros(SRC.shape)}
-    with pytest.raises(UserError, match=r"words_per_position = 3, so its attention is to several"):
-        bound(src, TGT_IN, return_weights=True)
-    with pytest.raises(UserError, match=r"leave out alignments"):
+    with pytest.raises(UserError, match=r"words_per_position is 3; leave out alignments"):
         bound.decode_step(jnp.array([1, 1]), cache)
 
 

@@ -124,6 +124,14 @@ def test_a_universal_transformer_has_steps(random_params):
         np.testing.assert_array_equal(found.steps[side], steps[0])
 
 
+def test_positions_of_several_words_are_named_by_them(random_params):
+    """Without fillers and EOS. The tokens are letters here, and spaces."""
+    found = attention_of(trained_model(random_params, words_per_position=6), "one _ two", TARGET)
+    assert [x.text for x in found.source] == ["· o n e ·", "· t w o"]
+    assert found.maps["encoder"].shape[2:] == (2, 2)
+    assert found.maps["cross"].shape[2:] == (len(found.target), 2)
+
+
 def test_bert_has_that_of_its_two_sentences(random_params):
     tokenizer = WordPiece([*PIECES, *WORDS], lowercase=True)
     model = build_model(BERT.model, sizes_of(BERT, tokenizer))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
+FILLER = "_"  # a word that fills up a position of several words; see datasets/babi.py
 LINE_BREAKS = str.maketrans("\r\n", "  ")  # a sentence is one line
 
 

@@ -50,7 +50,7 @@ class EncoderDecoder(nnx.Module):
         shared = not hasattr(self, "source_embedding")
         return self.target_embedding if shared else self.source_embedding
 
-    def _embed_source(self, src_BS: jax.Array) -> jax.Array:
+    def _embed_words(self, src_BS: jax.Array) -> jax.Array:
         """The embeddings of positions, [B, S / words, D], S rounded up."""
         x_BSD = self._source.embed(src_BS)
         if self.words == 1:
@@ -64,13 +64,12 @@ class EncoderDecoder(nnx.Module):
         segments_BS = segments_or_one(src_BS, segments_BS)
         return segments_BS if self.words == 1 else _by_position(segments_BS, self.words)[:, :, 0]
 
-    def check_positions_are_words(self) -> None:
-        """Raises UserError if attention cannot be shown word by word."""
+    def check_aligns_words(self) -> None:
+        """Raises UserError if attention is not to single words."""
         if self.words > 1:
             raise UserError(
-                f"this model has model.words_per_position = {self.words}, so its attention is to "
-                "several words at once; leave out alignments, decoding.coverage_penalty and "
-                "pictures of attention, or take another model"
+                f"this needs attention to each word, and model.words_per_position is {self.words}; "
+                "leave out alignments and decoding.coverage_penalty, or take another model"
             )
 
     @property

@@ -162,9 +162,7 @@ class Transformer(EncoderDecoder):
     def _encode(self, src_BS, src_segments_BS, rngs, return_weights):
         src_segments_BS = self.source_segments(src_BS, src_segments_BS)
         mask = Mask(src_segments_BS, src_segments_BS)
-        table = self.source_positions[...] if self.config.positions == "learned" else None
-        positions_BS = segment_positions(src_segments_BS)
-        x_BSD = self._embed(self._embed_source(src_BS), table, positions_BS, rngs)
+        x_BSD = self._embed_source(src_BS, segment_positions(src_segments_BS), rngs)
         weights = []
         for layer in self.encoder_layers:
             run = functools.partial(layer, mask=mask, rngs=rngs, return_weights=return_weights)
@@ -176,8 +174,6 @@ class Transformer(EncoderDecoder):
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
     ) -> tuple[jax.Array, AttentionWeights]:
         """The decoder's output at all target positions at once, [B, T, D]."""
-        if return_weights:
-            self.check_positions_are_words()
         memory_BSD, encoder = self._encode(src_BS, src_segments_BS, rngs, return_weights)
         src_segments_BS = self.source_segments(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
@@ -229,10 +225,14 @@ class Transformer(EncoderDecoder):
             weights.append(weights_BHMS)
         cache = {**cache, "step": step + 1, "hypothesis": at.ancestors_NL, "places": places}
         if "attention" in cache:
-            self.check_positions_are_words()
+            self.check_aligns_words()
             cache["attention"] = attention_to_see(weights)
         y_N1D = self._normalize(y_BMD).reshape(tokens_N.shape[0], 1, -1)
         return self._logits(y_N1D)[:, 0], cache
+
+    def _embed_source(self, src_BS, positions_BS, rngs):
+        table = self.source_positions[...] if self.config.positions == "learned" else None
+        return self._embed(self._embed_words(src_BS), table, positions_BS, rngs)
 
     def _embed_target(self, tgt_BT, positions_BT, rngs):
         table = self.target_positions[...] if self.config.positions == "learned" else None

@@ -129,7 +129,7 @@ class Universal(EncoderDecoder):
             y_BSD, _ = self._transition(self.encoder, x_BSD, segments_BS, rngs)
             return y_BSD, weights_BHSS
 
-        x_BSD = dropout(self._embed_source(src_BS), self.config.dropout, rngs)
+        x_BSD = dropout(self._embed_words(src_BS), self.config.dropout, rngs)
         positions_BSD = self._positions(segments_BS, spacing)
         return self.encoder(x_BSD, positions_BSD, transform, rngs)
 
@@ -137,8 +137,6 @@ class Universal(EncoderDecoder):
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
     ) -> tuple[jax.Array, tuple[Halting | None, Halting | None], AttentionWeights]:
         """The decoder's output at all target positions at once, [B, T, D]."""
-        if return_weights:
-            self.check_positions_are_words()
         src_segments_BS = self.source_segments(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
         spacing = self._spacing(src_BS, rngs)
@@ -216,7 +214,7 @@ class Universal(EncoderDecoder):
             "places": list(places),
         }
         if "attention" in cache:
-            self.check_positions_are_words()
+            self.check_aligns_words()
             cache["attention"] = attention_to_see(list(weights))
         return self._output.logits(self.decoder.finish(carry).reshape(N, 1, -1))[:, 0], cache
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.vocabulary import BOS, EOS, PAD, Tokenizer
+from transformer.data.vocabulary import BOS, EOS, FILLER, PAD, Tokenizer
 from transformer.data.wordpiece import CONTINUES, WordPiece
 from transformer.decoding.word_alignment import words_of_tokens
 from transformer.runs.restore import TrainedModel
@@ -116,6 +116,7 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
     maps, found = _by_name(weights), []
     for b, (source_ids, target_ids) in enumerate(zip(*ids, strict=True)):
         source, target = map(_tokens, tokenizers, (source_ids, target_ids))
+        source = _positions(source, getattr(model.config.model, "words_per_position", 1))
         inputs = [Token("BOS", -1, "BOS"), *target[:-1]]
         sides = {"source": source, "target": target, "inputs": inputs}
         sizes = {name: len(tokens) for name, tokens in sides.items()}
@@ -130,6 +131,15 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
         layer = LAYERS.get(model.config.model.family, "layer")
         found.append(Attention(**sides, maps=own, layer=layer, steps=counts))
     return found
+
+
+def _positions(tokens: list[Token], words: int) -> list[Token]:
+    """The facts of a source, where each position of the encoder is one."""
+    if words == 1:
+        return tokens
+    facts = [tokens[start : start + words] for start in range(0, len(tokens), words)]
+    texts = [" ".join(x.text for x in fact if x.word >= 0 and x.text != FILLER) for fact in facts]
+    return [Token(text, number, text) for number, text in enumerate(texts)]
 
 
 def _of_decoder(model: TrainedModel, source: str, target: str | None) -> Attention:

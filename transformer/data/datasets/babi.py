@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import tensorflow_datasets as tfds
 
+from transformer.data.vocabulary import FILLER
 from transformer.system.errors import UserError
 
 _FILE = re.compile(r"(?:^|/)(?P<folder>[\w-]+)/(?P<task>qa\d+_[\w-]+)_(?P<split>train|test)\.txt$")
 _LINE = re.compile(r"(\d+) ([^\t]+)(?:\t([^\t]+)\t[\d ]*)?")
-FACT_WORDS = (
-    12  # of a position in `facts`; no fact of version 1.1 has more, nor a question with EOS
-)
-FILLER = "_"
+# Of each fact in `facts`. In version 1.1 none has more words, nor a question with EOS.
+FACT_WORDS = 12
 VALIDATION = 10  # of the stories to train on, every tenth is for validation
 
 _CITATION = """
@@ -131,7 +130,7 @@ def _words(text: str) -> str:
 
 
 def _filled(fact: str, more: int = 0) -> str:
-    """Without its full stop; with `more`, a multiple of FACT_WORDS in length."""
+    """Without its full stop or question mark; with `more`, a multiple of FACT_WORDS in length."""
     words = fact.rstrip(" .?").split()
     return " ".join(words + [FILLER] * (-(len(words) + more) % FACT_WORDS))
 
