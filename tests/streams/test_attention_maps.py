@@ -125,9 +125,9 @@ def test_a_universal_transformer_has_steps(random_params):
 
 
 def test_positions_of_several_words_are_named_by_them(random_params):
-    """Without fillers and EOS. The tokens are letters here, and spaces."""
+    """Without fillers and EOS. The tokens are letters here, and some spaces."""
     found = attention_of(trained_model(random_params, words_per_position=6), "one _ two", TARGET)
-    assert [x.text for x in found.source] == ["· o n e ·", "· t w o"]
+    assert [x.text for x in found.source] == ["· o n e ·", "t w o"]
     assert found.maps["encoder"].shape[2:] == (2, 2)
     assert found.maps["cross"].shape[2:] == (len(found.target), 2)
 
