@@ -26,11 +26,14 @@ def get_config() -> ConfigDict:
     # Longer than any answer, so that a packed row has room for the answers to all its stories.
     config.data.max_target_length = 32
     config.tokenizer.vocab_size = 256  # more than there are words
-    config.model.dropout = 0.1
+    config.model.dropout = 0.2  # 18,000 questions are few
+    config.optimizer.schedule = "cosine"
     config.optimizer.peak_learning_rate = 1e-3
-    config.training.steps = 10_000
+    config.optimizer.decay_steps = 4_000
+    config.training.steps = 4_000
     config.training.tokens_per_update = 24_576
     config.training.max_tokens_per_device = 24_576
+    config.training.full_validation_every = 500
     config.training.best_metric = "mean_error"
     config.decoding.max_extra_length = 4
     return config

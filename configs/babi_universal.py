@@ -21,5 +21,5 @@ def get_config() -> ConfigDict:
     # Test stories are hardly longer than those of training.
     config.model.random_start = 0
     config.model.random_stride = 1
-    config.model.dropout = 0.1
+    config.model.dropout = 0.2
     return config
