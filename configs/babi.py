@@ -30,7 +30,6 @@ def get_config() -> ConfigDict:
     config.optimizer.schedule = "cosine"
     config.optimizer.peak_learning_rate = 1e-3
     config.optimizer.decay_steps = 4_000
-    config.training.steps = 4_000
     config.training.tokens_per_update = 24_576
     config.training.max_tokens_per_device = 24_576
     config.training.full_validation_every = 500
