@@ -36,7 +36,7 @@ class UniversalConfig(LayerConfig):
     step_signal: str
     first_position: int = setting(architecture=False)
     random_start: int = setting(architecture=False)
-    random_stride: int = setting(architecture=False)
+    random_stride: int = setting(architecture=False, default=1)  # which earlier commits lack
     halting: str
     halting_output: str = setting(architecture=False)
     halting_threshold: float = setting(architecture=False)

@@ -291,7 +291,7 @@ def _check_keys(given: Collection[str], known: Collection[str], prefix: str) -> 
 def _check_complete(given: Collection[str], known: Collection[str], prefix: str) -> None:
     for key in known:
         if key not in given:
-            raise UserError(f"config.{prefix}{key} is missing; see configs/base.py")
+            raise UserError(f"config.{prefix}{key} is missing; train.py --fields says what it is")
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:
