@@ -91,6 +91,6 @@ def test_alignments_of_words_are_refused(both):
 
 def test_a_position_never_has_words_of_two_sources():
     pairs = SimpleNamespace(source_lengths=np.array([3, 6, 5]))
-    check_positions(pairs, 1)
-    with pytest.raises(UserError, match=r"but 1 training sources have no multiple of so many"):
-        check_positions(pairs, 3)
+    check_positions(1, pairs, pairs)
+    with pytest.raises(UserError, match=r"but 2 sources have no multiple of so many"):
+        check_positions(3, pairs, pairs)

@@ -22,6 +22,8 @@ This is *machine learning*, e.g. by
 * Another,
   on two lines
 
+![Cats.](cats.svg)
+
 Two sentences here. One there.
 
 The slope is $w$. It is positive.
@@ -50,6 +52,8 @@ CHINESE = """# 引言
 * 另一项，
   有两行
 
+![猫。](cats.svg)
+
 这里只有一句话。
 
 斜率是$w$。它是正的。
@@ -69,7 +73,7 @@ PAIRS = [
     ("This is machine learning, e.g. by gradient descent.", "这是机器学习，例如用梯度下降。"),
     ("It learns.", "它会学习。"),
     ("One item. With two sentences.", "一项。两句话。"),
-    ("Another, on two lines", "另一项， 有两行"),
+    ("Another, on two lines", "另一项，有两行"),
     ("It is positive.", "它是正的。"),
     ("But not this.", "但不是这个。"),
     ("Summary", "小结"),

@@ -102,11 +102,12 @@ class Universal(EncoderDecoder):
         return (logits_BTV, weights) if return_weights else logits_BTV
 
     def num_steps(self, src_BS: jax.Array, tgt_in_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """How many steps each position takes, [B, S] and [B, T]; that of padding means nothing."""
+        """How many steps each position takes, [B, S / words] and [B, T]; padding's mean nothing."""
         if self.config.halting == "none":
+            positions = self.source_segments(src_BS, None), tgt_in_BT
             return tuple(
-                jnp.full(tokens.shape, side.num_steps, jnp.float32)
-                for tokens, side in ((src_BS, self.encoder), (tgt_in_BT, self.decoder))
+                jnp.full(x.shape, side.num_steps, jnp.float32)
+                for x, side in zip(positions, (self.encoder, self.decoder), strict=True)
             )
         _, halting, _ = self._decode(src_BS, tgt_in_BT, None, None, None)
         return halting[0].num_steps_BT, halting[1].num_steps_BT

@@ -80,6 +80,11 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
             f"{model.workdir} has a model of the family {config.family}; the walk-through follows "
             "a Transformer"
         )
+    if config.words_per_position > 1:
+        raise UserError(
+            f"{model.workdir} has {config.words_per_position} words at each position; the "
+            "walk-through follows a model with one"
+        )
     for name, number, most in (
         ("layer", layer, config.num_decoder_layers),
         ("head", head, config.num_heads),

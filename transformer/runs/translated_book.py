@@ -23,7 +23,7 @@ OUTPUT = flags.DEFINE_string("output", None, "What to write: OUTPUT.en and OUTPU
 # Code, and lines that only name a place, such as :label:`a_section`.
 LEFT_OUT = re.compile(r"^```.*?^```|^:\w+:`[^`]*`$", re.M | re.S)
 ITEM = r"[*-] +|\d+\. +"
-LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+LINK = re.compile(r"(?<!!)\[([^]]*)\]\([^)]*\)")
 # Besides emphasis: [**...**] and (~~...~~) say what belongs on slides, {...} is not printed.
 MARKS = re.compile(r"^#+ |[\[(](?:\*\*|~~)|(?:\*\*|~~)[])]|\*+|~~|`|\{[^}]*\}")
 # Formulas, pictures, tables, HTML, and references, without which a sentence has a hole.
@@ -63,11 +63,11 @@ def _sections(text: str) -> list[list[str]]:
 def _split(block: str, end: str, between_lines: str) -> list[str]:
     """The items of a list, or the sentences of a paragraph, without marks."""
     block = LINK.sub(r"\1", block)
-    if re.match(ITEM, block):
-        texts = re.split(rf"^(?:{ITEM})", block, flags=re.M)
-    else:
-        lines = between_lines.join(line.strip() for line in block.split("\n"))
-        texts = re.split(end, MARKS.sub("", lines))
+    is_list = re.match(ITEM, block)
+    parts = re.split(rf"^(?:{ITEM})", block, flags=re.M) if is_list else [block]
+    texts = [between_lines.join(line.strip() for line in part.split("\n")) for part in parts]
+    if not is_list:
+        texts = re.split(end, MARKS.sub("", texts[0]))
     return [text for text in (" ".join(MARKS.sub("", text).split()) for text in texts) if text]
 
 

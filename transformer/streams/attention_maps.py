@@ -101,7 +101,8 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
         tokenizer.encode_batch(side, num_threads=1)
         for tokenizer, side in zip(tokenizers, texts, strict=True)
     ]
-    _check_lengths(*ids[0], *ids[1])
+    words = getattr(model.config.model, "words_per_position", 1)
+    _check_lengths(*(sentence[::words] for sentence in ids[0]), *ids[1])
     src_BS = _rows([[*sentence, EOS] for sentence in ids[0]])
     tgt_in_BT = _rows([[BOS, *sentence] for sentence in ids[1]])
     halts = getattr(model.config.model, "halting", "none") != "none"
@@ -116,7 +117,7 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
     maps, found = _by_name(weights), []
     for b, (source_ids, target_ids) in enumerate(zip(*ids, strict=True)):
         source, target = map(_tokens, tokenizers, (source_ids, target_ids))
-        source = _positions(source, getattr(model.config.model, "words_per_position", 1))
+        source = _positions(source, words)
         inputs = [Token("BOS", -1, "BOS"), *target[:-1]]
         sides = {"source": source, "target": target, "inputs": inputs}
         sizes = {name: len(tokens) for name, tokens in sides.items()}

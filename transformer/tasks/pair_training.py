@@ -132,13 +132,13 @@ def sizes_of(config: Any, tokenizers: Tokenizers) -> Sizes:
     return Sizes(*tokenizers.vocab_sizes, tokenizers.joint, *limits)
 
 
-def check_positions(pairs: TokenizedPairs, words: int) -> None:
+def check_positions(words: int, *splits: TokenizedPairs) -> None:
     """Raises UserError if a position of the model would have words of two sources of a row."""
-    if number := np.count_nonzero(pairs.source_lengths % words):
+    if number := sum(np.count_nonzero(pairs.source_lengths % words) for pairs in splits):
         raise UserError(
-            f"model.words_per_position is {words}, but {number} training sources have no multiple "
-            "of so many tokens, EOS included; set it to 1, or take data made for it, such as "
-            "data.source_language=facts of bAbI"
+            f"model.words_per_position is {words}, but {number} sources have no multiple of so "
+            "many tokens, EOS included; set it to 1, data.packing to False, or take data made for "
+            "it, such as data.source_language=facts of bAbI"
         )
 
 

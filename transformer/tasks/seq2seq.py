@@ -249,7 +249,9 @@ def prepare(
         validation_pairs = token_cache(
             validation_source, tokenizers, folder, None, None, source_cut=cut
         )
-        check_positions(pairs, getattr(config.model, "words_per_position", 1))
+        if data.packing:
+            words = getattr(config.model, "words_per_position", 1)
+            check_positions(words, pairs, validation_pairs)
         kind.check_pairs(data, pairs, validation_pairs)
 
     # 2. Rows and batches.
