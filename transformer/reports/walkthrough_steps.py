@@ -38,7 +38,7 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
     )
     numbers = [f"{n:.2f}" for n in one.nll_T]
     sized = f"d_k = {config.key_size}"
-    position_code = [Line(Transformer._embed, "embedding.embed(tokens_BT) +")]
+    position_code = [Line(Transformer._embed, "x_BTD += encoding_BTD")]
     if config.positions == "sinusoidal":
         position_code.insert(0, Line(sinusoidal_encoding, "encoding_TD ="))
     return [
