@@ -142,6 +142,7 @@ def test_every_parameter_has_one_rule_and_every_rule_a_parameter():
         "share_embeddings": ("all", "decoder", "none"),
         "attention_bias": (False, True),
         "output_bias": (False, True),
+        "words_per_position": (1, 3),
         "normalization": ("layer_norm", "rms_norm"),
     }
     for chosen in itertools.product(*choices.values()):
