@@ -4,9 +4,8 @@
         --workdir=runs/babi_universal
     python evaluate.py --workdir=runs/babi_universal --split=test
 
-The sizes are those of algorithmic_universal.py. It has less dropout than babi.py, and more updates:
-with one layer for all steps it learns the training questions by heart later. Each position comes to
-take one step: docs/algorithmic.md.
+The sizes are those of algorithmic_universal.py. It has less dropout than babi.py, and more updates.
+Each position came to take one step: docs/algorithmic.md.
 """
 
 from ml_collections import ConfigDict

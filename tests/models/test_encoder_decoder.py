@@ -1,7 +1,6 @@
 """Positions of the encoder that hold several words, as for the facts of bAbI."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,6 @@ from configs import universal_base
 from transformer.models.family import build_model
 from transformer.models.universal_steps import UniversalConfig
 from transformer.system.errors import UserError
-from transformer.tasks.pair_training import check_positions
 
 SOURCE, TARGET, WORDS = 19, 17, 3
 UNIVERSAL = UniversalConfig(**universal_base.get_config().model.to_dict())
@@ -87,10 +85,3 @@ def test_alignments_of_words_are_refused(both):
     cache = bound.init_cache(bound.encode(src), src, 1, 3) | {"attention": jnp.zeros(SRC.shape)}
     with pytest.raises(UserError, match=r"words_per_position is 3; leave out alignments"):
         bound.decode_step(jnp.array([1, 1]), cache)
-
-
-def test_a_position_never_has_words_of_two_sources():
-    pairs = SimpleNamespace(source_lengths=np.array([3, 6, 5]))
-    check_positions(1, pairs, pairs)
-    with pytest.raises(UserError, match=r"but 2 sources have no multiple of so many"):
-        check_positions(3, pairs, pairs)

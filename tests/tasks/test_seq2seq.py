@@ -1,11 +1,14 @@
 import dataclasses
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from configs import base
 from transformer.data.sources import DataConfig
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
+from transformer.tasks.pair_training import check_positions
 
 DATA = DataConfig(**base.get_config().data)
 
@@ -49,3 +52,10 @@ def test_a_family_that_cannot_pack_is_told_so(data, monkeypatch):
     monkeypatch.setattr(seq2seq, "find_family", lambda name: family)
     with pytest.raises(UserError, match=r"cannot keep the pairs of a packed row apart; set data\."):
         seq2seq.prepare(config, None, None, None)
+
+
+def test_a_position_never_has_words_of_two_sources():
+    pairs = SimpleNamespace(source_lengths=np.array([3, 6, 5]))
+    check_positions(1, pairs, pairs)
+    with pytest.raises(UserError, match=r"but 2 sources have no multiple of so many"):
+        check_positions(3, pairs, pairs)

@@ -156,7 +156,7 @@ class Transformer(EncoderDecoder):
         src_segments_BS: jax.Array | None = None,
         rngs: DropoutRngs | None = None,
     ) -> jax.Array:
-        """The memory: the encoder's output, [B, S, D]."""
+        """The memory: the encoder's output, [B, S, D], or [B, S / words_per_position, D]."""
         return self._encode(src_BS, src_segments_BS, rngs, return_weights=False)[0]
 
     def _encode(self, src_BS, src_segments_BS, rngs, return_weights):

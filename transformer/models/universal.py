@@ -118,7 +118,7 @@ class Universal(EncoderDecoder):
         src_segments_BS: jax.Array | None = None,
         rngs: DropoutRngs | None = None,
     ) -> jax.Array:
-        """The memory: the encoder's output, [B, S, D]."""
+        """The memory: the encoder's output, [B, S, D], or [B, S / words_per_position, D]."""
         segments_BS = self.source_segments(src_BS, src_segments_BS)
         return self._encode(src_BS, segments_BS, self._spacing(src_BS, rngs), rngs, False)[0]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from absl import flags
 
+from transformer.data.text_files import read_lines
 from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
@@ -83,7 +84,7 @@ def main() -> None:
     for path in sorted(folder.rglob("*_origin.md")):
         translation = path.with_name(path.name.replace("_origin.md", ".md"))
         if translation.exists():
-            texts = (_read(file) for file in (path, translation))
+            texts = ("\n".join(read_lines(file)) for file in (path, translation))
             pairs |= dict.fromkeys(sentence_pairs(*texts))
     if not pairs:
         raise UserError(
@@ -93,13 +94,6 @@ def main() -> None:
     for path, texts in zip(paths, zip(*pairs, strict=True), strict=True):
         write_named(path, "".join(f"{text}\n" for text in texts))
     print(f"{len(pairs)} pairs; written to {paths[0]} and {paths[1]}")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise UserError(f"cannot read {path} ({error}); get the book again") from error
 
 
 if __name__ == "__main__":
