@@ -18,9 +18,6 @@ from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 
-BOOK = flags.DEFINE_string("book", None, "The folder of the book.")
-OUTPUT = flags.DEFINE_string("output", None, "What to write: OUTPUT.en and OUTPUT.zh.")
-
 # Code, and lines that only name a place, such as :label:`a_section`.
 LEFT_OUT = re.compile(r"^```.*?^```|^:\w+:`[^`]*`$", re.M | re.S)
 ITEM = r"[*-] +|\d+\. +"
@@ -97,4 +94,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    BOOK = flags.DEFINE_string("book", None, "The folder of the book.")
+    OUTPUT = flags.DEFINE_string("output", None, "What to write: OUTPUT.en and OUTPUT.zh.")
     cli.run(main)
