@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import gc
 
 import jax
 import numpy as np
@@ -11,11 +12,11 @@ from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
-from transformer.decoding.batching import CPU_TOKENS, FEW_ROWS, are_few, batches, most_rows
+from transformer.decoding.batching import CPU_TOKENS, FEW_ROWS, arrangement_of, batches, most_rows
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
 from transformer.models.family import build_model
-from transformer.models.functional import FunctionalModel
+from transformer.models.functional import Arrangement
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
@@ -122,26 +123,29 @@ def test_a_translation_does_not_depend_on_its_batch(translate):
     assert len(set(together)) > 5  # they do depend on the sentence
 
 
-def test_a_few_hypotheses_have_the_matrices_transposed(random_params, monkeypatch):
+def test_parameters_are_arranged_once_for_as_long_as_they_are_the_same(random_params, monkeypatch):
     model = build_model(MODEL, sizes_of(264))
+    translator = Translator(model, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
+    arrange, arranged = translator._arranged._arrange, []
+
+    def counted(variables, arrangement):
+        arranged.append(arrangement)
+        return arrange(variables, arrangement)
+
+    monkeypatch.setattr(translator._arranged, "_arrange", counted)
     params = random_params(model)
-
-    def translated(sentences):
-        bound = []
-
-        def bind(*variables, few_rows=False):
-            bound.append(few_rows)
-            return FunctionalModel.bind(model, *variables, few_rows=few_rows)
-
-        monkeypatch.setattr(model, "bind", bind)
-        translator = Translator(model, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
-        return translator.translate((params, {}), sentences), any(bound)
-
-    one, with_few = translated(["abc"])
-    many, with_many = translated(["abc"] * (max(FEW_ROWS) // DECODING.beam_size + 1))
-    assert (with_few, with_many) == (True, False)
-    assert set(many) == set(one)
-    assert not are_few(1, data_mesh(jax.devices()[:1]))  # one row is fast as it is
+    (one,) = translator.translate((params, {}), ["abc"])
+    assert translator.translate((params, {}), ["abc"]) == [one]
+    assert arranged == [Arrangement.FEW_ROWS]
+    many = translator.translate((params, {}), ["abc"] * (max(FEW_ROWS) // DECODING.beam_size + 1))
+    assert set(many) == {one}
+    assert arranged == [Arrangement.FEW_ROWS, Arrangement.MANY_ROWS]
+    params = jax.tree.map(lambda x: -x, params)  # those before are forgotten
+    gc.collect()
+    assert not translator._arranged._kept
+    assert translator.translate((params, {}), ["abc"]) != [one]
+    # One row is fast as it is.
+    assert arrangement_of(1, data_mesh(jax.devices()[:1])) is Arrangement.MANY_ROWS
 
 
 def test_blank_lines_stay_empty(translate):

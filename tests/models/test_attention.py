@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from transformer.models.attention import (
     dot_product_attention,
     seeing_something,
 )
+from transformer.models.cache import Places, attend_to_parts, widened, write_places
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs
 from transformer.system.sharding import data_mesh, split_rows
@@ -384,3 +386,24 @@ def test_attention_dropout_needs_a_rate_and_rngs():
 
 if __name__ == "__main__":
     compare_one_and_two_devices()
+
+
+def test_widened_places_hold_the_same_numbers():
+    def random(*shape):
+        numbers = np.random.default_rng(math.prod(shape)).normal(size=shape)
+        return jnp.asarray(numbers, jnp.bfloat16)
+
+    B, H, M, K, U, L = 2, 3, 4, 8, 5, 6
+    places = Places(random(B, H, K, L * M), random(B, H, L * M, U))
+    new = Places(random(B, H, K, M), random(B, H, M, U))
+    narrow = write_places(places, new, jnp.array(2))
+    wide = write_places(widened({"places": [places]})["places"][0], new, jnp.array(2))
+    for a, b in zip(narrow, wide, strict=True):
+        assert (a.dtype, b.dtype) == (jnp.bfloat16, jnp.float32)
+        np.testing.assert_array_equal(a.astype(jnp.float32), b)
+    query, mask = random(B, H, M, K), jnp.ones((B, M, L * M), bool)
+    results = [attend_to_parts(query, [(x, mask)]) for x in (narrow, wide)]
+    (y, (weights,)), (of_wide, (weights_of_wide,)) = results
+    assert of_wide.dtype == jnp.bfloat16
+    np.testing.assert_allclose(weights, weights_of_wide, rtol=1e-4)
+    np.testing.assert_allclose(*(x.astype(jnp.float32) for x in (y, of_wide)), rtol=0.01)

@@ -1,6 +1,5 @@
 import dataclasses
 import functools
-import operator
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +10,9 @@ from small_configs import MODEL, sizes_of
 
 from configs import base, big
 from transformer.data.batches import Batch
+from transformer.models import numerics
 from transformer.models.family import build_model
-from transformer.models.functional import FunctionalModel, num_params
+from transformer.models.functional import Arrangement, FunctionalModel, num_params
 from transformer.models.loss import cross_entropy
 from transformer.models.masks import Mask
 from transformer.models.transformer import Transformer, TransformerConfig, training_flops
@@ -231,12 +231,15 @@ def test_cached_decoding_equals_the_full_forward_pass(norm, positions, random_pa
     def both(params):
         bound = model.bind(params)
         full = bound(jnp.repeat(src, M, axis=0), tokens)
-        few_rows = stepwise(model.bind(params, few_rows=True), src, tokens)[0]
-        return *stepwise(bound, src, tokens), few_rows, full
+        arranged = [
+            stepwise(model.bind(model.arranged(params, {}, x), arrangement=x), src, tokens)[0]
+            for x in Arrangement
+        ]
+        return *stepwise(bound, src, tokens), arranged, full
 
-    logits, cache, few_rows, full = both(random_params(model))
-    np.testing.assert_allclose(logits, full, atol=1e-5)
-    np.testing.assert_allclose(few_rows, full, atol=1e-5)
+    logits, cache, arranged, full = both(random_params(model))
+    for found in (logits, *arranged):
+        np.testing.assert_allclose(found, full, atol=1e-5)
     assert set(cache) == {"step", "sentence", "hypothesis", "places"}
     assert cache["step"] == longest
     assert {len(x) for x in jax.tree.leaves(cache["sentence"])} == {2}
@@ -435,20 +438,29 @@ def test_bfloat16(random_params):
     assert jax.tree.map(jnp.shape, cache["places"]) == jax.tree.map(jnp.shape, cached)
 
 
-def test_few_rows_are_multiplied_with_transposed_float32_matrices(random_params):
-    for dtype in ("float32", "bfloat16"):
-        model = small(dtype=dtype)
-        params = random_params(model)
-        bound = model.bind(params, few_rows=True)
-        is_turned = dtype == "float32"
-        for ours, linear in (
-            (params["decoder_layers"][1]["feed_forward"]["hidden"], "feed_forward.hidden"),
-            (params["decoder_layers"][1]["self_attention"]["query"], "self_attention.query"),
-        ):
-            kernel = operator.attrgetter(linear)(bound.decoder_layers[1]).kernel[...]
-            assert (kernel.shape != ours["kernel"].shape) == is_turned
-            np.testing.assert_array_equal(kernel.T if is_turned else kernel, ours["kernel"])
-        assert bound.target_embedding.for_few_rows == is_turned
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("arrangement", Arrangement)
+def test_arranged_matrices(random_params, monkeypatch, dtype, native, arrangement):
+    monkeypatch.setattr(numerics, "multiplies_bfloat16", lambda: native)
+    model = small(dtype=dtype)
+    params = random_params(model)
+    arranged = model.arranged(params, {}, arrangement)
+    is_turned = dtype == "float32" and arrangement is Arrangement.FEW_ROWS
+    expected = jnp.dtype("bfloat16" if dtype == "bfloat16" and native else "float32")
+    for name in ("hidden", "output"):
+        own, given = (x["decoder_layers"][1]["feed_forward"][name] for x in (arranged, params))
+        assert own["kernel"].dtype == expected
+        turned = own["kernel"].T if is_turned else own["kernel"]
+        np.testing.assert_array_equal(turned, given["kernel"].astype(expected))
+        assert own["bias"].dtype == jnp.float32
+    table_VD = arranged["target_embedding"]["table_VD"]
+    np.testing.assert_array_equal(table_VD, params["target_embedding"]["table_VD"])
+    assert ("output_DV" in arranged["target_embedding"]) != is_turned
+    bound = model.bind(arranged, arrangement=arrangement)
+    x_BTD = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, table_VD.shape[1])), dtype)
+    logits_BTV = model.bind(params).target_embedding.logits(x_BTD)
+    np.testing.assert_allclose(bound.target_embedding.logits(x_BTD), logits_BTV, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,15 @@ def test_it_counts_the_cores_given_to_us_or_all(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("flags", "fast"), [("flags : fma amx_bf16", True), ("flags : fma", False), ("CPU : 8", True)]
+    ("flags", "fast"),
+    [
+        ("flags : fma amx_bf16", True),
+        ("flags : fma avx512_bf16", True),
+        ("flags : fma avx512f", False),
+        ("CPU : 8", True),
+    ],
 )
-def test_amx_multiplies_bfloat16(monkeypatch, flags, fast):
+def test_some_cpus_multiply_bfloat16(monkeypatch, flags, fast):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"model name : x\n{flags}\n")
     assert cores.multiplies_bfloat16.__wrapped__() == fast
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 
+from transformer.models.functional import Arrangement
 from transformer.system.hardware import memory_limit
 
 SHORTEST_WIDTH = 16
@@ -13,7 +14,7 @@ CPU_TOKENS = 2048
 # And hypotheses, each of which has a cache: a wide beam has fewer sentences beside it.
 CPU_HYPOTHESES = 1024
 MOST_ROWS = 4096
-FEW_ROWS = range(2, 33)  # hypotheses for which a CPU had better transpose the parameters first
+FEW_ROWS = range(2, 33)  # hypotheses
 
 
 class Shape(NamedTuple):
@@ -39,11 +40,18 @@ def most_rows(
     return 1 << (max(1, fit).bit_length() - 1)
 
 
-def are_few(rows: int, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
-    """Whether a search of so many hypotheses should bind its model with few_rows."""
-    # An export knows neither the number nor, with an abstract mesh, the devices.
-    is_cpu = isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
-    return is_cpu and isinstance(rows, int) and rows in FEW_ROWS
+def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
+    # An export has an abstract mesh, which does not know the devices.
+    return isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
+
+
+def arrangement_of(
+    rows: int, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+) -> Arrangement | None:
+    """How a search of so many hypotheses has the parameters."""
+    if not is_of_cpus(mesh):
+        return None
+    return Arrangement.FEW_ROWS if rows in FEW_ROWS else Arrangement.MANY_ROWS
 
 
 def batches(

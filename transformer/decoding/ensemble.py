@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.decoding.search import Cache
-from transformer.models.functional import FunctionalModel, Params
+from transformer.models.functional import Arrangement, FunctionalModel, Params
 
 
 class Ensemble(NamedTuple):
@@ -20,10 +20,25 @@ class Ensemble(NamedTuple):
     models: Sequence[FunctionalModel]
 
     def bind(
-        self, params: Sequence[Params], extra: Sequence[dict[str, Any]], *, few_rows: bool = False
+        self,
+        params: Sequence[Params],
+        extra: Sequence[dict[str, Any]],
+        *,
+        arrangement: Arrangement | None = None,
     ) -> "BoundEnsemble":
         together = zip(self.models, params, extra, strict=True)
-        return BoundEnsemble([model.bind(*own, few_rows=few_rows) for model, *own in together])
+        return BoundEnsemble(
+            [model.bind(*own, arrangement=arrangement) for model, *own in together]
+        )
+
+    def arranged(
+        self,
+        params: Sequence[Params],
+        extra: Sequence[dict[str, Any]],
+        arrangement: Arrangement,
+    ) -> list[Params]:
+        together = zip(self.models, params, extra, strict=True)
+        return [model.arranged(*own, arrangement) for model, *own in together]
 
 
 class BoundEnsemble(NamedTuple):

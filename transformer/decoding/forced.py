@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.vocabulary import BOS, PAD
-from transformer.decoding.batching import CPU_TOKENS, Shape, batches
+from transformer.decoding.batching import CPU_TOKENS, Shape, batches, is_of_cpus
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.programs import Programs, Variables
 from transformer.decoding.top_k import log_softmax
+from transformer.models.cache import widened
 from transformer.models.functional import FunctionalModel
 
 
@@ -41,6 +42,8 @@ class ForcedDecoder:
         ) -> Forced:
             bound = model.bind(*variables)
             cache = bound.init_cache(bound.encode(src_BS), src_BS, 1, tgt_in_BT.shape[1])
+            if is_of_cpus(mesh):
+                cache = widened(cache)
             if attention:
                 cache["attention"] = jnp.zeros(src_BS.shape)
 

@@ -1,12 +1,15 @@
 """Programs that all devices run, each on rows of its own."""
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from transformer.decoding.ensemble import Ensemble
+from transformer.models.functional import Arrangement, FunctionalModel
 from transformer.system.distributed import barrier
 from transformer.system.sharding import distribute, replicated, split_over_all
 
@@ -58,3 +61,29 @@ class Programs:
         return jax.tree.map(
             lambda x: distribute(lambda part: part, np.asarray(x), self._rows), trees
         )
+
+
+class Arranged:
+    """Variables as a CPU multiplies them, kept for the next search with the same ones."""
+
+    def __init__(self, model: FunctionalModel | Ensemble, mesh: jax.sharding.Mesh):
+        def arrange(variables: Variables, arrangement: Arrangement) -> Variables:
+            return model.arranged(*variables, arrangement), variables[1]
+
+        everywhere = replicated(mesh)
+        self._arrange = jax.jit(arrange, static_argnums=1, out_shardings=everywhere)
+        self._kept: dict[Arrangement, tuple[list[weakref.ref], Variables]] = {}
+
+    def __call__(self, variables: Variables, arrangement: Arrangement) -> Variables:
+        leaves = jax.tree.leaves(variables)
+        known, arranged = self._kept.get(arrangement, ([], variables))
+        if len(known) != len(leaves) or any(
+            ref() is not leaf for ref, leaf in zip(known, leaves, strict=True)
+        ):
+            arranged = self._arrange(variables, arrangement)
+
+            def forget(_: weakref.ref) -> None:
+                self._kept.pop(arrangement, None)
+
+            self._kept[arrangement] = [weakref.ref(leaf, forget) for leaf in leaves], arranged
+        return arranged

@@ -9,12 +9,12 @@ import numpy as np
 
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
-from transformer.decoding.batching import Shape, are_few, batches, most_rows
+from transformer.decoding.batching import Shape, arrangement_of, batches, is_of_cpus, most_rows
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
-from transformer.decoding.programs import Programs, Variables
+from transformer.decoding.programs import Arranged, Programs, Variables
 from transformer.decoding.rules import Coverage
 from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, beam_search
 from transformer.decoding.wishes import (
@@ -25,6 +25,7 @@ from transformer.decoding.wishes import (
     sizes_of_wishes,
 )
 from transformer.decoding.word_alignment import word_alignment, words_of_tokens
+from transformer.models.cache import widened
 from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 
@@ -74,6 +75,7 @@ class Translator:
         self.mesh = mesh
         self._model = model
         self.programs = Programs(self.find, 2, mesh)
+        self._arranged = Arranged(model, mesh)
 
     def find(
         self,
@@ -87,14 +89,16 @@ class Translator:
         """The part that is compiled."""
         c = self.config
         longest = c.longest(src_BS.shape[1])
-        bound = self._model.bind(*variables)
+        arrangement = arrangement_of(src_BS.shape[0] * beam_size, self.mesh)
+        bound = self._model.bind(*variables, arrangement=arrangement)
         cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
+        if is_of_cpus(self.mesh):
+            cache = widened(cache)
         choice, rules = parts_of_search(c, wishes, src_BS, self.grammar)
         if any(isinstance(rule, Coverage) for rule in rules):
             cache["attention"] = jnp.zeros((src_BS.shape[0] * beam_size, src_BS.shape[1]))
-        few_rows = are_few(src_BS.shape[0] * beam_size, self.mesh)
         found = beam_search(
-            self._model.bind(*variables, few_rows=few_rows).decode_step,
+            bound.decode_step,
             cache,
             wishes.max_length_B,
             beam_size=beam_size,
@@ -110,7 +114,7 @@ class Translator:
     def prepare(self, variables: Variables, texts: Sequence[str]) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what translating `texts` needs, the largest first."""
         sentences = self._encode(texts, None, None, self.source_cut)
-        variables = self.programs.gather(variables)
+        of_rows = self._of_rows(variables)
         beam_size = self._beam_size(sentences, 1)
         shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
         programs = {}
@@ -118,8 +122,9 @@ class Translator:
             arguments = arrays_of(self.config, sentences, shape, [], sizes_of_wishes(sentences))
             static = {"beam_size": beam_size, "nbest": 1}
             name = f"search, {shape.rows} x {shape.width} source tokens"
-            programs[name] = self.programs.compiled(variables, *arguments, **static)
-            self.programs(variables, *arguments, **static)
+            arguments = of_rows(shape.rows * beam_size), *arguments
+            programs[name] = self.programs.compiled(*arguments, **static)
+            self.programs(*arguments, **static)
         return programs
 
     def translate(
@@ -157,7 +162,7 @@ class Translator:
         Raises UserError if a sentence has no translation as it is asked for.
         """
         self._check(nbest, constraints)
-        variables = self.programs.gather(variables)
+        of_rows = self._of_rows(variables)
         encoded = self._encode(sentences, prefixes, constraints, source_cut)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
@@ -167,7 +172,7 @@ class Translator:
         done = 0
         for shape, members in self._batches(variables, encoded, beam_size):
             found = self.programs(
-                variables,
+                of_rows(shape.rows * beam_size),
                 *arrays_of(self.config, encoded, shape, members, sizes),
                 beam_size=beam_size,
                 nbest=nbest,
@@ -325,6 +330,13 @@ class Translator:
             for tokenizer, tokens in zip(self.tokenizers, (source, target), strict=True)
         ]
         return word_alignment(attention_TS, *words)
+
+    def _of_rows(self, variables: Variables) -> Callable[[int], Variables]:
+        """From the number of hypotheses to the variables as such a search takes them."""
+        if is_of_cpus(self.mesh):
+            return lambda rows: self._arranged(variables, arrangement_of(rows, self.mesh))
+        gathered = self.programs.gather(variables)
+        return lambda rows: gathered
 
     def _batches(
         self, variables: Variables, sentences: Sequence[Sentence], beam_size: int

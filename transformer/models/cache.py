@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.numerics import multiply
+from transformer.models.numerics import multiply, rounded_to_bfloat16
 
 
 class Places(NamedTuple):
@@ -66,13 +66,32 @@ def with_room(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
     return {**cache, "places": resized}
 
 
+def widened(cache: dict[str, Any]) -> dict[str, Any]:
+    """The cache with all places in float32, for a CPU; what stands there is rounded as before.
+
+    XLA on CPUs writes a bfloat16 array as a float32 one: at each step it would convert the whole
+    cache, and back.
+    """
+
+    def widen(x: Any) -> Any:
+        if isinstance(x, Places) and x.key_BHKX.dtype == jnp.bfloat16:
+            return Places(*(part.astype(jnp.float32) for part in x))
+        return x
+
+    return jax.tree.map(widen, cache, is_leaf=lambda x: isinstance(x, Places))
+
+
 def write_places(places: Places, new: Places, step: jax.Array) -> Places:
     """The places with the keys [B, H, K, M] and values [B, H, M, U] of token number `step`."""
     begin = step * new.key_BHKX.shape[3]
-    write = jax.lax.dynamic_update_slice_in_dim
+
+    def write(x: jax.Array, new: jax.Array, axis: int) -> jax.Array:
+        if x.dtype != new.dtype:  # see `widened`
+            new = rounded_to_bfloat16(new)
+        return jax.lax.dynamic_update_slice_in_dim(x, new, begin, axis)
+
     return Places(
-        write(places.key_BHKX, new.key_BHKX, begin, axis=3),
-        write(places.value_BHXU, new.value_BHXU, begin, axis=2),
+        write(places.key_BHKX, new.key_BHKX, 3), write(places.value_BHXU, new.value_BHXU, 2)
     )
 
 
@@ -84,6 +103,7 @@ def attend_to_parts(
 
     parts: places and who sees them; one softmax is over all. They may lie in several arrays, since
       to put them side by side would copy them at each step. A mask may have size 1 in place of M.
+      Places may be `widened`: the products are the same but for the order of sums.
 
     Weights, [B, H, M, X], are in at least float32.
     """
@@ -91,13 +111,20 @@ def attend_to_parts(
     query_BHMK = query_BHMK * jnp.asarray(query_BHMK.shape[-1] ** -0.5, dtype)
     scores = []
     for places, mask_BMX in parts:
-        scores_BHMX = multiply("BHMK,BHKX->BHMX", query_BHMK, places.key_BHKX, dtype)
+        keys_BHKX = places.key_BHKX
+        scores_BHMX = multiply("BHMK,BHKX->BHMX", query_BHMK, keys_BHKX, keys_BHKX.dtype)
         scores.append(jnp.where(mask_BMX[:, None], scores_BHMX, jnp.finfo(scores_BHMX.dtype).min))
     weights_BHMX = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
     ends = np.cumsum([x.shape[-1] for x in scores])
     weights = jnp.split(weights_BHMX, ends[:-1], axis=-1)
+
+    def mean_of_values(own_BHMX: jax.Array, values_BHXU: jax.Array) -> jax.Array:
+        is_wide = values_BHXU.dtype != dtype
+        own_BHMX = rounded_to_bfloat16(own_BHMX) if is_wide else own_BHMX
+        return multiply("BHMX,BHXU->BHMU", own_BHMX, values_BHXU, values_BHXU.dtype)
+
     y_BHMU = sum(
-        multiply("BHMX,BHXU->BHMU", own_BHMX.astype(dtype), places.value_BHXU, dtype)
+        mean_of_values(own_BHMX, places.value_BHXU)
         for own_BHMX, (places, _) in zip(weights, parts, strict=True)
     )
     return y_BHMU.astype(dtype), weights

@@ -1,5 +1,7 @@
 """Models as pure functions: the only file outside of the models that knows of NNX."""
 
+import enum
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,13 @@ from flax import nnx
 from transformer.system.sharding import ShardingRules
 
 Params = dict[str, Any]
+
+
+class Arrangement(enum.Enum):
+    """How CPUs multiply matrices fastest: of type bfloat16 where they are used as such, and ..."""
+
+    MANY_ROWS = enum.auto()
+    FEW_ROWS = enum.auto()  # ... in float32 transposed, as in a search for one translation
 
 
 class FunctionalModel:
@@ -28,8 +37,8 @@ class FunctionalModel:
         nnx.use_eager_sharding(False)
         self.sharding = sharding
         self._build = build
-        abstract = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
-        self._graphdef, self._params, self._extra = _split(abstract)
+        self._parts = functools.cache(self._abstract_parts)
+        _, self._params, self._extra = self._parts(None)
 
     def init(self, key: jax.Array) -> Params:
         """Fresh parameters. `key` is a typed key or an int seed."""
@@ -48,30 +57,51 @@ class FunctionalModel:
         return nnx.to_pure_dict(self._extra)
 
     def bind(
-        self, params: Params, extra: dict[str, Any] | None = None, *, few_rows: bool = False
+        self,
+        params: Params,
+        extra: dict[str, Any] | None = None,
+        *,
+        arrangement: Arrangement | None = None,
     ) -> nnx.Module:
         """The module with these arrays; free under `jax.jit`.
 
         extra: may be left out for a model without extra state; a TypeError for any other.
-        few_rows: for many calls with few rows, as in a search for one sentence's translation. A CPU
-          multiplies a transposed float32 matrix with few rows faster than the rows with the
-          matrix. So linear layers transpose theirs, which takes time once.
+        arrangement: that of `params`, if they are `arranged`.
         """
         if extra is None and self._extra:
             raise TypeError("this model has extra state: call bind(params, extra)")
-        states = jax.tree.map(lambda x: x, (self._params, self._extra))
+        graphdef, *states = self._parts(arrangement)
+        states = jax.tree.map(lambda x: x, states)
         for state, arrays in zip(states, (params, extra or {}), strict=True):
             nnx.replace_by_pure_dict(state, arrays)
-        module = nnx.merge(self._graphdef, *states)
-        if few_rows:
-            for _, part in nnx.iter_modules(module):
-                if hasattr(part, "prepare_for_few_rows"):
-                    part.prepare_for_few_rows()
-        return module
+        return nnx.merge(graphdef, *states)
+
+    def arranged(
+        self, params: Params, extra: dict[str, Any] | None, arrangement: Arrangement
+    ) -> Params:
+        """The parameters as CPUs multiply them; worth its time before many calls."""
+        module = self.bind(params, extra)
+        _arrange(module, arrangement)
+        return nnx.to_pure_dict(_split(module)[1])
 
     def extra_of(self, module: nnx.Module) -> dict[str, Any]:
         """The extra state of a bound module, as its calls have left it."""
         return nnx.to_pure_dict(_split(module)[2])
+
+    def _abstract_parts(self, arrangement: Arrangement | None) -> tuple[nnx.GraphDef, Any, Any]:
+        def build() -> nnx.Module:
+            module = self._build(nnx.Rngs(0))
+            if arrangement is not None:
+                _arrange(module, arrangement)
+            return module
+
+        return _split(nnx.eval_shape(build))
+
+
+def _arrange(module: nnx.Module, arrangement: Arrangement) -> None:
+    for _, part in nnx.iter_modules(module):
+        if hasattr(part, "arrange"):
+            part.arrange(arrangement is Arrangement.FEW_ROWS)
 
 
 def _split(module: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:

@@ -10,6 +10,7 @@ from flax import nnx
 from transformer.models import fused_norm
 from transformer.models.numerics import (
     DropoutRngs,
+    as_operand,
     at_least_float32,
     dropout,
     multiply,
@@ -43,11 +44,11 @@ class Linear(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def prepare_for_few_rows(self) -> None:
-        """Keeps the kernel transposed; see `FunctionalModel.bind`."""
-        if self.dtype == jnp.float32:
-            self.kernel = nnx.Param(self.kernel[...].T)
-            self.for_few_rows = True
+    def arrange(self, few_rows: bool) -> None:
+        """Keeps the kernel as products take it; see `FunctionalModel.arranged`."""
+        self.for_few_rows = few_rows and self.dtype == jnp.float32
+        kernel_IO = as_operand(self.kernel[...], self.dtype)
+        self.kernel = nnx.Param(kernel_IO.T if self.for_few_rows else kernel_IO)
 
     def __call__(self, x_BTI: jax.Array, apart: bool = False) -> jax.Array:
         """apart: for one of several products of x, as of keys and values; see `unmerged`."""
@@ -67,6 +68,8 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """One matrix for the input embedding and, where shared, the output layer (Section 3.4)."""
 
+    output_DV: nnx.Param | None = None  # the matrix as logits take it, where it is arranged
+
     def __init__(
         self,
         vocab_size: int,
@@ -83,9 +86,11 @@ class Embedding(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def prepare_for_few_rows(self) -> None:
-        """Lets the matrix be the first operand; see `FunctionalModel.bind`."""
-        self.for_few_rows = self.dtype == jnp.float32
+    def arrange(self, few_rows: bool) -> None:
+        """Keeps the matrix as products take it; see `FunctionalModel.arranged`."""
+        self.for_few_rows = few_rows and self.dtype == jnp.float32  # it is the first operand
+        if not self.for_few_rows:
+            self.output_DV = nnx.Param(as_operand(self.table_VD[...], self.dtype).T)
 
     @jax.named_scope("embedding")
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
@@ -99,6 +104,8 @@ class Embedding(nnx.Module):
         if self.for_few_rows:
             logits_VBT = multiply("VD,BTD->VBT", self.table_VD[...], x_BTD, self.dtype)
             return logits_VBT.transpose(1, 2, 0)
+        if self.output_DV is not None:
+            return multiply("BTD,DV->BTV", x_BTD, self.output_DV[...], self.dtype)
         return multiply("BTD,VD->BTV", x_BTD, self.table_VD[...], self.dtype)
 
 

@@ -125,6 +125,12 @@ def _multiply(spec: str, dtype: jnp.dtype, x: jax.Array, y: jax.Array) -> jax.Ar
     )
 
 
+def as_operand(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """x as `multiply` takes its operands on this CPU, if it is multiplied often."""
+    # Where large products widen bfloat16, they would have to do it each time.
+    return x.astype(dtype) if dtype == jnp.bfloat16 and multiplies_bfloat16() else x
+
+
 # How often a product must use a number before it is worth the time to widen it.
 WIDENED_FROM = 128
 
@@ -141,12 +147,13 @@ def _widened_product(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
 
     The same but for the order of sums: products of two bfloat16 numbers are exact in float32.
     """
+    return jnp.einsum(spec, rounded_to_bfloat16(x), rounded_to_bfloat16(y))
 
-    def rounded(x: jax.Array) -> jax.Array:
-        # A cast to bfloat16 and back XLA would leave out.
-        return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
-    return jnp.einsum(spec, rounded(x), rounded(y))
+def rounded_to_bfloat16(x: jax.Array) -> jax.Array:
+    """The nearest numbers that bfloat16 has, in float32."""
+    # A cast to bfloat16 and back XLA would leave out.
+    return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
 
 def _multiply_forward(spec, dtype, x, y):

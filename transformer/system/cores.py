@@ -22,6 +22,6 @@ def cpu_lines() -> list[str]:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Whether bfloat16 products are faster than float32 ones: on x86 only with AMX."""
+    """Whether bfloat16 products are faster than float32 ones: on x86 with AMX or AVX-512 BF16."""
     flags = next((line for line in cpu_lines() if line.startswith("flags")), "amx_bf16")
-    return "amx_bf16" in flags.split()
+    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(flags.split())
