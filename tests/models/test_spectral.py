@@ -1,5 +1,7 @@
 """Spectral normalisation beside NumPy's singular values, and the cheaper convolutions."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,12 +133,16 @@ def test_gradients(function, plain):
     for size, I, O in kernels:  # noqa: E741
         shapes = (2, 6, 4, I), (size, size, I, O)
         x, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
-        expected, back = jax.vjp(plain, x, kernel)
-        found, own_back = jax.vjp(lambda x, k: function(x, k, jnp.float32), x, kernel)
-        np.testing.assert_allclose(found, expected, atol=1e-4)
-        gradient = jnp.sin(jnp.arange(found.size, dtype=jnp.float32)).reshape(found.shape)
-        for own, other in zip(own_back(gradient), back(gradient), strict=True):
-            np.testing.assert_allclose(own, other, atol=1e-4)
+
+        @functools.partial(jax.jit, static_argnums=0)
+        def result_and_gradients(function, x, kernel):
+            y, back = jax.vjp(function, x, kernel)
+            return y, *back(jnp.sin(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))
+
+        own = functools.partial(function, dtype=jnp.float32)
+        both = [result_and_gradients(f, x, kernel) for f in (own, plain)]
+        for found, expected in zip(*both, strict=True):
+            np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_a_convolution_by_hand(pixels):
@@ -167,7 +173,7 @@ def test_kernels_gradients_are_float32(function, channels):
 
     def gradient(dtype):
         total = lambda kernel: function(x, kernel, jnp.dtype(dtype)).astype(jnp.float32).sum()  # noqa: E731
-        return jax.grad(total)(kernel)
+        return jax.jit(jax.grad(total))(kernel)
 
     found = gradient("bfloat16")
     assert found.dtype == jnp.float32
