@@ -115,8 +115,8 @@ def get_config() -> ConfigDict:
     # each times a learned mask. More than 1 for the facts of bAbI alone (docs/algorithmic.md).
     config.model.words_per_position = 1
     config.model.output_bias = False  # of the output layer; models of Marian have one
-    # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX. Parameters, softmax,
-    # normalisation, logits and loss are float32 in either case.
+    # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX or AVX-512 BF16.
+    # Parameters, softmax, normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
     # Fast forms for GPUs and TPUs: plain, none; cudnn_attention,triton_norm,blocked_loss or some of
     # them; or auto, all that are for the device. A run tries each first (docs/performance.md).

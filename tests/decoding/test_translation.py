@@ -140,9 +140,9 @@ def test_parameters_are_arranged_once_for_as_long_as_they_are_the_same(random_pa
     many = translator.translate((params, {}), ["abc"] * (max(FEW_ROWS) // DECODING.beam_size + 1))
     assert set(many) == {one}
     assert arranged == [Arrangement.FEW_ROWS, Arrangement.MANY_ROWS]
-    params = jax.tree.map(lambda x: -x, params)  # those before are forgotten
+    params = jax.tree.map(lambda x: -x, params)
     gc.collect()
-    assert not translator._arranged._kept
+    assert not translator._arranged._kept  # those before are forgotten
     assert translator.translate((params, {}), ["abc"]) != [one]
     # One row is fast as it is.
     assert arrangement_of(1, data_mesh(jax.devices()[:1])) is Arrangement.MANY_ROWS

@@ -384,10 +384,6 @@ def test_attention_dropout_needs_a_rate_and_rngs():
     np.testing.assert_array_equal(weights_before, weights)
 
 
-if __name__ == "__main__":
-    compare_one_and_two_devices()
-
-
 def test_widened_places_hold_the_same_numbers():
     def random(*shape):
         numbers = np.random.default_rng(math.prod(shape)).normal(size=shape)
@@ -407,3 +403,7 @@ def test_widened_places_hold_the_same_numbers():
     assert of_wide.dtype == jnp.bfloat16
     np.testing.assert_allclose(weights, weights_of_wide, rtol=1e-4)
     np.testing.assert_allclose(*(x.astype(jnp.float32) for x in (y, of_wide)), rtol=0.01)
+
+
+if __name__ == "__main__":
+    compare_one_and_two_devices()

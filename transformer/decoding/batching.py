@@ -14,7 +14,7 @@ CPU_TOKENS = 2048
 # And hypotheses, each of which has a cache: a wide beam has fewer sentences beside it.
 CPU_HYPOTHESES = 1024
 MOST_ROWS = 4096
-FEW_ROWS = range(2, 33)  # hypotheses
+FEW_ROWS = range(2, 33)  # hypotheses for which Arrangement.FEW_ROWS is faster
 
 
 class Shape(NamedTuple):
@@ -40,15 +40,12 @@ def most_rows(
     return 1 << (max(1, fit).bit_length() - 1)
 
 
-def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
-    # An export has an abstract mesh, which does not know the devices.
-    return isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
+def is_of_cpus(mesh: jax.sharding.Mesh) -> bool:
+    return mesh.devices.flat[0].platform == "cpu"
 
 
-def arrangement_of(
-    rows: int, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
-) -> Arrangement | None:
-    """How a search of so many hypotheses has the parameters."""
+def arrangement_of(rows: int, mesh: jax.sharding.Mesh) -> Arrangement | None:
+    """How a search of so many hypotheses on each device has its parameters; None: as they are."""
     if not is_of_cpus(mesh):
         return None
     return Arrangement.FEW_ROWS if rows in FEW_ROWS else Arrangement.MANY_ROWS

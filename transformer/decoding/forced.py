@@ -32,6 +32,7 @@ class ForcedDecoder:
 
     def __init__(self, model: FunctionalModel | Ensemble, mesh: jax.sharding.Mesh):
         self.num_devices = mesh.size
+        is_wide = is_of_cpus(mesh)
 
         def decode(
             variables: Variables,
@@ -42,7 +43,7 @@ class ForcedDecoder:
         ) -> Forced:
             bound = model.bind(*variables)
             cache = bound.init_cache(bound.encode(src_BS), src_BS, 1, tgt_in_BT.shape[1])
-            if is_of_cpus(mesh):
+            if is_wide:
                 cache = widened(cache)
             if attention:
                 cache["attention"] = jnp.zeros(src_BS.shape)

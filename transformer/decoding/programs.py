@@ -34,13 +34,13 @@ class Programs:
         self._compiled: dict[Any, jax.stages.Compiled] = {}
 
     def __call__(self, variables: Variables, *trees: Any, **static: Any) -> Any:
-        """The results; `variables` as `gather` gives them, NumPy arrays of the same rows."""
+        """The results; `variables` as `gather` or `Arranged` give them; NumPy arrays."""
         return self.compiled(variables, *trees, **static)(variables, *self._distribute(trees))
 
     def compiled(self, variables: Variables, *trees: Any, **static: Any) -> jax.stages.Compiled:
         """The program for arrays of these shapes."""
         leaves, structure = jax.tree.flatten(trees)
-        key = structure, tuple(x.shape for x in leaves), tuple(sorted(static.items()))
+        key = structure, tuple(x.shape for x in leaves), frozenset(static.items())
         if key not in self._compiled:
             lowered = self.jitted(**static).lower(variables, *self._distribute(trees))
             self._compiled[key] = lowered.compile()
@@ -64,26 +64,33 @@ class Programs:
 
 
 class Arranged:
-    """Variables as a CPU multiplies them, kept for the next search with the same ones."""
+    """Variables as a CPU multiplies them, kept for the next search with the same arrays."""
 
     def __init__(self, model: FunctionalModel | Ensemble, mesh: jax.sharding.Mesh):
         def arrange(variables: Variables, arrangement: Arrangement) -> Variables:
             return model.arranged(*variables, arrangement), variables[1]
 
-        everywhere = replicated(mesh)
-        self._arrange = jax.jit(arrange, static_argnums=1, out_shardings=everywhere)
-        self._kept: dict[Arrangement, tuple[list[weakref.ref], Variables]] = {}
+        self._arrange = arrange
+        if mesh.size > 1:
+            # With one device not compiled: that would copy what stays as it is.
+            everywhere = replicated(mesh)
+            self._arrange = jax.jit(arrange, static_argnums=1, out_shardings=everywhere)
+        # The arrays, which these references do not keep alive; None if they are as arranged.
+        self._kept: dict[Arrangement, tuple[list[weakref.ref], Variables | None]] = {}
 
     def __call__(self, variables: Variables, arrangement: Arrangement) -> Variables:
         leaves = jax.tree.leaves(variables)
-        known, arranged = self._kept.get(arrangement, ([], variables))
+        known, arranged = self._kept.get(arrangement, ([], None))
         if len(known) != len(leaves) or any(
             ref() is not leaf for ref, leaf in zip(known, leaves, strict=True)
         ):
             arranged = self._arrange(variables, arrangement)
+            if {*map(id, jax.tree.leaves(arranged))} <= {*map(id, leaves)}:
+                arranged = None
 
             def forget(_: weakref.ref) -> None:
-                self._kept.pop(arrangement, None)
+                if self._kept.get(arrangement) is entry:
+                    del self._kept[arrangement]
 
-            self._kept[arrangement] = [weakref.ref(leaf, forget) for leaf in leaves], arranged
-        return arranged
+            self._kept[arrangement] = entry = [weakref.ref(x, forget) for x in leaves], arranged
+        return variables if arranged is None else arranged

@@ -26,7 +26,7 @@ from transformer.decoding.wishes import (
 )
 from transformer.decoding.word_alignment import word_alignment, words_of_tokens
 from transformer.models.cache import widened
-from transformer.models.functional import FunctionalModel
+from transformer.models.functional import Arrangement, FunctionalModel
 from transformer.system.errors import UserError
 
 
@@ -85,14 +85,14 @@ class Translator:
         *,
         beam_size: int,
         nbest: int,
+        arrangement: Arrangement | None = None,
     ) -> Hypotheses:
-        """The part that is compiled."""
+        """The part that is compiled. arrangement: that of the variables, if it runs on a CPU."""
         c = self.config
         longest = c.longest(src_BS.shape[1])
-        arrangement = arrangement_of(src_BS.shape[0] * beam_size, self.mesh)
         bound = self._model.bind(*variables, arrangement=arrangement)
         cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
-        if is_of_cpus(self.mesh):
+        if arrangement is not None:
             cache = widened(cache)
         choice, rules = parts_of_search(c, wishes, src_BS, self.grammar)
         if any(isinstance(rule, Coverage) for rule in rules):
@@ -114,17 +114,17 @@ class Translator:
     def prepare(self, variables: Variables, texts: Sequence[str]) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once what translating `texts` needs, the largest first."""
         sentences = self._encode(texts, None, None, self.source_cut)
-        of_rows = self._of_rows(variables)
         beam_size = self._beam_size(sentences, 1)
+        arrange = self._arranging(variables, beam_size)
         shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
         programs = {}
         for shape in sorted(shapes, key=lambda s: -s.rows * self.config.longest(s.width)):
             arguments = arrays_of(self.config, sentences, shape, [], sizes_of_wishes(sentences))
-            static = {"beam_size": beam_size, "nbest": 1}
+            own, arrangement = arrange(shape)
+            static = {"beam_size": beam_size, "nbest": 1, "arrangement": arrangement}
             name = f"search, {shape.rows} x {shape.width} source tokens"
-            arguments = of_rows(shape.rows * beam_size), *arguments
-            programs[name] = self.programs.compiled(*arguments, **static)
-            self.programs(*arguments, **static)
+            programs[name] = self.programs.compiled(own, *arguments, **static)
+            self.programs(own, *arguments, **static)
         return programs
 
     def translate(
@@ -162,20 +162,22 @@ class Translator:
         Raises UserError if a sentence has no translation as it is asked for.
         """
         self._check(nbest, constraints)
-        of_rows = self._of_rows(variables)
         encoded = self._encode(sentences, prefixes, constraints, source_cut)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
         sizes = sizes_of_wishes(encoded)
         beam_size = self._beam_size(encoded, nbest)
+        arrange = self._arranging(variables, beam_size)
         results: list[list[Translation]] = [[] for _ in sentences]
         done = 0
         for shape, members in self._batches(variables, encoded, beam_size):
+            own, arrangement = arrange(shape)
             found = self.programs(
-                of_rows(shape.rows * beam_size),
+                own,
                 *arrays_of(self.config, encoded, shape, members, sizes),
                 beam_size=beam_size,
                 nbest=nbest,
+                arrangement=arrangement,
             )
             found = Hypotheses(*map(np.asarray, found))
             for row, i in enumerate(members):
@@ -331,12 +333,20 @@ class Translator:
         ]
         return word_alignment(attention_TS, *words)
 
-    def _of_rows(self, variables: Variables) -> Callable[[int], Variables]:
-        """From the number of hypotheses to the variables as such a search takes them."""
-        if is_of_cpus(self.mesh):
-            return lambda rows: self._arranged(variables, arrangement_of(rows, self.mesh))
-        gathered = self.programs.gather(variables)
-        return lambda rows: gathered
+    def _arranging(
+        self, variables: Variables, beam_size: int
+    ) -> Callable[[Shape], tuple[Variables, Arrangement | None]]:
+        """From a shape to what a search of that shape takes for these variables."""
+        if not is_of_cpus(self.mesh):
+            gathered = self.programs.gather(variables)
+            return lambda shape: (gathered, None)
+
+        def arrange(shape: Shape) -> tuple[Variables, Arrangement | None]:
+            rows = shape.rows // self.mesh.size * beam_size
+            arrangement = arrangement_of(rows, self.mesh)
+            return self._arranged(variables, arrangement), arrangement
+
+        return arrange
 
     def _batches(
         self, variables: Variables, sentences: Sequence[Sentence], beam_size: int

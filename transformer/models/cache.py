@@ -75,7 +75,7 @@ def widened(cache: dict[str, Any]) -> dict[str, Any]:
 
     def widen(x: Any) -> Any:
         if isinstance(x, Places) and x.key_BHKX.dtype == jnp.bfloat16:
-            return Places(*(part.astype(jnp.float32) for part in x))
+            return Places(*map(rounded_to_bfloat16, x))
         return x
 
     return jax.tree.map(widen, cache, is_leaf=lambda x: isinstance(x, Places))
@@ -103,7 +103,7 @@ def attend_to_parts(
 
     parts: places and who sees them; one softmax is over all. They may lie in several arrays, since
       to put them side by side would copy them at each step. A mask may have size 1 in place of M.
-      Places may be `widened`: the products are the same but for the order of sums.
+      Places may be `widened`.
 
     Weights, [B, H, M, X], are in at least float32.
     """

@@ -14,10 +14,15 @@ Params = dict[str, Any]
 
 
 class Arrangement(enum.Enum):
-    """How CPUs multiply matrices fastest: of type bfloat16 where they are used as such, and ..."""
+    """How a CPU has the parameters for many calls.
+
+    In either it has matrices in bfloat16 that are multiplied as such. FEW_ROWS, as in a search for
+    one translation, has float32 matrices transposed: some CPUs multiply these with few rows
+    faster than the rows with the matrix.
+    """
 
     MANY_ROWS = enum.auto()
-    FEW_ROWS = enum.auto()  # ... in float32 transposed, as in a search for one translation
+    FEW_ROWS = enum.auto()
 
 
 class FunctionalModel:
@@ -79,7 +84,7 @@ class FunctionalModel:
     def arranged(
         self, params: Params, extra: dict[str, Any] | None, arrangement: Arrangement
     ) -> Params:
-        """The parameters as CPUs multiply them; worth its time before many calls."""
+        """The parameters in this arrangement; those that it leaves alone are the same arrays."""
         module = self.bind(params, extra)
         _arrange(module, arrangement)
         return nnx.to_pure_dict(_split(module)[1])

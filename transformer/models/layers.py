@@ -89,7 +89,7 @@ class Embedding(nnx.Module):
     def arrange(self, few_rows: bool) -> None:
         """Keeps the matrix as products take it; see `FunctionalModel.arranged`."""
         self.for_few_rows = few_rows and self.dtype == jnp.float32  # it is the first operand
-        if not self.for_few_rows:
+        if self.dtype == jnp.bfloat16:
             self.output_DV = nnx.Param(as_operand(self.table_VD[...], self.dtype).T)
 
     @jax.named_scope("embedding")
