@@ -40,8 +40,9 @@ def most_rows(
     return 1 << (max(1, fit).bit_length() - 1)
 
 
-def is_of_cpus(mesh: jax.sharding.Mesh) -> bool:
-    return mesh.devices.flat[0].platform == "cpu"
+def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
+    # An abstract mesh, for programs of devices that are not here, does not know.
+    return isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
 
 
 def arrangement_of(rows: int, mesh: jax.sharding.Mesh) -> Arrangement | None:
