@@ -145,7 +145,7 @@ def test_parameters_are_arranged_once_for_as_long_as_they_are_the_same(random_pa
     assert not translator._arranged._kept  # those before are forgotten
     assert translator.translate((params, {}), ["abc"]) != [one]
     # One row is fast as it is.
-    assert arrangement_of(1, data_mesh(jax.devices()[:1])) is Arrangement.MANY_ROWS
+    assert arrangement_of(1) is Arrangement.MANY_ROWS
 
 
 def test_blank_lines_stay_empty(translate):

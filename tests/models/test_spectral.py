@@ -116,6 +116,12 @@ def written_out(x, kernel):
     return sum(x[:, i : i + H, j : j + W] @ kernel[i, j] for i, j in taps)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def result_and_gradients(function, x, kernel):
+    y, back = jax.vjp(function, x, kernel)
+    return y, *back(jnp.sin(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))
+
+
 @pytest.mark.parametrize(
     ("function", "plain"),
     [
@@ -133,12 +139,6 @@ def test_gradients(function, plain):
     for size, I, O in kernels:  # noqa: E741
         shapes = (2, 6, 4, I), (size, size, I, O)
         x, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
-
-        @functools.partial(jax.jit, static_argnums=0)
-        def result_and_gradients(function, x, kernel):
-            y, back = jax.vjp(function, x, kernel)
-            return y, *back(jnp.sin(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))
-
         own = functools.partial(function, dtype=jnp.float32)
         both = [result_and_gradients(f, x, kernel) for f in (own, plain)]
         for found, expected in zip(*both, strict=True):

@@ -45,10 +45,8 @@ def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
     return isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
 
 
-def arrangement_of(rows: int, mesh: jax.sharding.Mesh) -> Arrangement | None:
-    """How a search of so many hypotheses on each device has its parameters; None: as they are."""
-    if not is_of_cpus(mesh):
-        return None
+def arrangement_of(rows: int) -> Arrangement:
+    """How a search of so many hypotheses on each CPU device has its parameters."""
     return Arrangement.FEW_ROWS if rows in FEW_ROWS else Arrangement.MANY_ROWS
 
 

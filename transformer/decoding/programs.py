@@ -81,9 +81,7 @@ class Arranged:
     def __call__(self, variables: Variables, arrangement: Arrangement) -> Variables:
         leaves = jax.tree.leaves(variables)
         known, arranged = self._kept.get(arrangement, ([], None))
-        if len(known) != len(leaves) or any(
-            ref() is not leaf for ref, leaf in zip(known, leaves, strict=True)
-        ):
+        if [id(ref()) for ref in known] != [*map(id, leaves)]:
             arranged = self._arrange(variables, arrangement)
             if {*map(id, jax.tree.leaves(arranged))} <= {*map(id, leaves)}:
                 arranged = None

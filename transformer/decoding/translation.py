@@ -342,8 +342,7 @@ class Translator:
             return lambda shape: (gathered, None)
 
         def arrange(shape: Shape) -> tuple[Variables, Arrangement | None]:
-            rows = shape.rows // self.mesh.size * beam_size
-            arrangement = arrangement_of(rows, self.mesh)
+            arrangement = arrangement_of(shape.rows // self.mesh.size * beam_size)
             return self._arranged(variables, arrangement), arrangement
 
         return arrange
