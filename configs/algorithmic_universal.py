@@ -3,9 +3,11 @@
     python train.py --config=configs/algorithmic_universal.py --workdir=runs/copy_universal
     python evaluate.py --workdir=runs/copy_universal --split=test,test_400
 
-With adaptive computation time: --config.model.halting=paper. In training the positions of a row
-begin at a random number and are a random number apart, so that those of test sequences, ten times
-as long, have been seen.
+With adaptive computation time: --config.model.halting=paper. To reverse digits:
+--config.data.dataset=algorithmic/reverse --config.model.count_from=both_ends.
+
+In training the positions of a row begin at a random number and are a random number apart, so that
+those of test sequences, ten times as long, have been seen.
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,8 @@
     python sweep.py --config=configs/sweeps/algorithmic.py
     python sweep.py --config=configs/sweeps/algorithmic.py --table=md
 
-The Universal Transformers train longer on reversing, with a rate that falls to 0.
-docs/algorithmic.md says what the scores mean.
+In reversing, the Universal Transformers count source positions from both ends.
+docs/algorithmic.md says why, and what the scores mean.
 """
 
 from typing import Any
@@ -20,12 +20,8 @@ MODELS = {
     "universal_act": {"config": "configs/algorithmic_universal.py", "model.halting": "paper"},
 }
 
+BOTH_ENDS = {"model.count_from": "both_ends"}
 TASKS = ("copy", "reverse", "addition")
-LONGER = {
-    "training.steps": 6_000,
-    "optimizer.schedule": "cosine",
-    "optimizer.decay_steps": 6_000,
-}
 
 
 def get_config() -> ConfigDict:
@@ -36,7 +32,7 @@ def get_sweep() -> dict[str, Any]:
     return {
         "rows": [
             {"name": f"{task}_{name}", **model, "data.dataset": f"algorithmic/{task}"}
-            | (LONGER if task == "reverse" and name.startswith("universal") else {})
+            | (BOTH_ENDS if task == "reverse" and name.startswith("universal") else {})
             for task in TASKS
             for name, model in MODELS.items()
         ],

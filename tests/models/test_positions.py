@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.models.positions import segment_positions, sinusoidal_encoding
+from transformer.models.positions import (
+    positions_from_the_end,
+    segment_positions,
+    sinusoidal_encoding,
+)
 
 
 def test_interleaved_sine_and_cosine():
@@ -47,7 +51,9 @@ def test_segment_positions_of_every_short_row():
     found = np.asarray(found)
     assert found.min() == 0
     assert found.max() == 4
-    for row, positions in zip(rows, found):
+    from_the_end = np.asarray(positions_from_the_end(jnp.array(rows)))
+    for row, positions, backwards in zip(rows, found, from_the_end, strict=True):
         for t, segment in enumerate(row):
             if segment:  # padding may have any position
                 assert positions[t] == row[:t].count(segment), row
+                assert backwards[t] == row[t + 1 :].count(segment), row

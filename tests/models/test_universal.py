@@ -52,6 +52,7 @@ VARIANTS = {
         "transition": "separable_convolution",
         "norm": "pre",
         "first_position": 0,
+        "count_from": "both_ends",
     },
 }
 few_variants = pytest.mark.parametrize("variant", ["paper", "tensor2tensor"], indirect=True)
@@ -157,7 +158,14 @@ def recurrence(p, config, x, steps, memory):
         return x + of(layer_norm(norm, x)) if pre else layer_norm(norm, x + of(x))
 
     length, size = x.shape
-    places = np.array([signal(config.first_position + i, size) for i in range(length)])
+    first = [config.first_position + i for i in range(length)]
+    places = np.array([signal(number, size) for number in first])
+    if config.count_from == "both_ends":
+        second = (
+            first if causal else [config.first_position + length - 2 - i for i in range(length)]
+        )
+        numbers = zip(first, second, strict=True)
+        places = np.array([np.r_[signal(a, size // 2), signal(b, size // 2)] for a, b in numbers])
     output, given, taken = np.zeros_like(x), np.zeros(length), np.zeros(length)
     running, t = np.ones(length, bool), 0
     while t < steps and running.any():
@@ -437,13 +445,19 @@ def test_random_positions():
     for number, share in ((1, 1 / 3), (2, np.log(3 / 2) / np.log(8))):  # logarithms are uniform
         assert abs(np.mean(stride_B1 == number) - share) < 0.05
     assert abs(np.corrcoef(start_B1[:, 0], stride_B1[:, 0])[0, 1]) < 0.1  # drawn apart
+    both_ends = universal(random_start=50, random_stride=7, count_from="both_ends").bind({})
     # Of two sentences in a row, with padding after them, and those of tests.
     segments_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
-    for start, stride in ((51, 7), (1, 1)):
-        found = model._positions(segments_BT, Spacing(jnp.array([[start]]), jnp.array([[stride]])))
-        numbers = start + stride * jnp.array([0, 1, 2, 0, 1])
-        expected = sinusoidal_encoding(numbers, model.config.d_model)
-        np.testing.assert_allclose(found[0, :5], expected, rtol=0, atol=1e-6)
+    D = model.config.d_model
+    for start, stride in ((51, 7), (1, 1), (1, 7)):
+        spacing = Spacing(jnp.array([[start]]), jnp.array([[stride]]))
+        first, last = (start + stride * jnp.array(n) for n in ([0, 1, 2, 0, 1], [1, 0, -1, 0, -1]))
+        found = model._positions(segments_BT, spacing)[0, :5]
+        np.testing.assert_allclose(found, sinusoidal_encoding(first, D), rtol=0, atol=1e-6)
+        for of_source, second in ((True, last), (False, first)):
+            found = both_ends._positions(segments_BT, spacing, of_source)[0, :5]
+            expected = [sinusoidal_encoding(numbers, D // 2) for numbers in (first, second)]
+            np.testing.assert_allclose(found, jnp.hstack(expected), rtol=0, atol=1e-6)
 
 
 # --- Decoding -----------------------------------------------------------------------------
@@ -524,6 +538,8 @@ def test_flops_are_those_xla_counts(variant, monkeypatch):
         ({"halting": "act"}, r"model\.halting is 'act'; it must be one of: none, paper, tensor2"),
         ({"transition": "x"}, r"model\.transition is 'x'"),
         ({"halting_threshold": 1.5}, r"model\.halting_threshold is 1\.5"),
+        ({"count_from": "end"}, r"model\.count_from is 'end'; it must be one of: start, both_ends"),
+        ({"count_from": "both_ends", "d_model": 15, "d_k": 4, "d_v": 4}, r"needs an even number"),
         ({"random_start": -1}, r"model\.random_start is -1"),
         ({"random_stride": 0}, r"model\.random_stride is 0; it must be at least 1"),
         ({"ponder_weight": 0.1}, r"model\.ponder_weight is 0\.1, but model\.halting is 'none' and"),

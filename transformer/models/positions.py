@@ -21,6 +21,14 @@ def segment_positions(segments_BT: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(positions_BT)
 
 
+def positions_from_the_end(segments_BT: jax.Array) -> jax.Array:
+    """Position ..., 2, 1, 0 of each token within its own sentence, int32 [B, T]."""
+    backwards_BT = jnp.flip(segments_BT, axis=1)
+    # Segment ids that do not decrease, either.
+    ids_BT = jnp.max(segments_BT, axis=1, keepdims=True) + 1 - backwards_BT
+    return jnp.flip(segment_positions(jnp.where(backwards_BT > 0, ids_BT, 0)), axis=1)
+
+
 def sinusoidal_encoding(positions_T: jax.Array, d_model: int) -> jax.Array:
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same.
 

@@ -27,7 +27,11 @@ from transformer.models.kernels import uses
 from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
-from transformer.models.positions import segment_positions, sinusoidal_encoding
+from transformer.models.positions import (
+    positions_from_the_end,
+    segment_positions,
+    sinusoidal_encoding,
+)
 from transformer.models.separable import SeparableTransition
 from transformer.models.transformer import FAMILY as TRANSFORMER
 from transformer.models.transformer import AttentionWeights
@@ -131,7 +135,7 @@ class Universal(EncoderDecoder):
             return y_BSD, weights_BHSS
 
         x_BSD = dropout(self._embed_words(src_BS), self.config.dropout, rngs)
-        positions_BSD = self._positions(segments_BS, spacing)
+        positions_BSD = self._positions(segments_BS, spacing, of_source=True)
         return self.encoder(x_BSD, positions_BSD, transform, rngs)
 
     def _decode(
@@ -198,7 +202,9 @@ class Universal(EncoderDecoder):
             return y_N1D.reshape(x_BMD.shape), (places, inputs, weights_BHMS)
 
         first = position[None] + self.config.first_position
-        positions_11D = sinusoidal_encoding(first, self.config.d_model)[None].astype(self.dtype)
+        encoding_1X = sinusoidal_encoding(first, self.config.channels_of_a_count)
+        times = self.config.d_model // self.config.channels_of_a_count
+        positions_11D = jnp.tile(encoding_1X, times)[None].astype(self.dtype)
         carry = self.decoder.begin(self.target_embedding.embed(tokens_N.reshape(B, -1)))
         extended = []
         for number, places in enumerate(cache["places"]):
@@ -242,12 +248,21 @@ class Universal(EncoderDecoder):
 
         return jax.vmap(draw)(row_keys(rngs, len(src_BS)))
 
-    def _positions(self, segments_BT: jax.Array, spacing: Spacing) -> jax.Array:
+    def _positions(
+        self, segments_BT: jax.Array, spacing: Spacing, of_source: bool = False
+    ) -> jax.Array:
         """The coordinates of positions, [B, T, D]. They begin anew with each sentence."""
         c = self.config
-        length = c.first_position + c.random_start + c.random_stride * segments_BT.shape[1]
-        encoding_TD = sinusoidal_encoding(jnp.arange(length), c.d_model).astype(self.dtype)
-        return encoding_TD[spacing.start_B1 + segment_positions(segments_BT) * spacing.stride_B1]
+        counts = [segment_positions(segments_BT)]
+        if c.count_from == "both_ends":
+            # The last token, EOS, is -1. How long a target will be is not known.
+            counts.append(positions_from_the_end(segments_BT) - 1 if of_source else counts[0])
+        lowest = c.first_position - c.random_stride
+        highest = c.first_position + c.random_start + c.random_stride * segments_BT.shape[1]
+        encoding_TX = sinusoidal_encoding(jnp.arange(lowest, highest), c.channels_of_a_count)
+        encoding_TX = encoding_TX.astype(self.dtype)
+        numbers = [spacing.start_B1 + count_BT * spacing.stride_B1 for count_BT in counts]
+        return jnp.concatenate([encoding_TX[number_BT - lowest] for number_BT in numbers], axis=-1)
 
 
 def _log_uniform(key: jax.Array, most: int) -> jax.Array:

@@ -35,8 +35,9 @@ class UniversalConfig(LayerConfig):
     transition: str
     step_signal: str
     first_position: int = setting(architecture=False)
+    count_from: str = setting(architecture=False, default="start")  # which earlier commits lack
     random_start: int = setting(architecture=False)
-    random_stride: int = setting(architecture=False, default=1)  # which earlier commits lack
+    random_stride: int = setting(architecture=False, default=1)  # likewise
     halting: str
     halting_output: str = setting(architecture=False)
     halting_threshold: float = setting(architecture=False)
@@ -52,6 +53,12 @@ class UniversalConfig(LayerConfig):
         )
         check_choice(self, "model", "transition", ("feed_forward", "separable_convolution"))
         check_choice(self, "model", "step_signal", ("sinusoidal", "learned", "none"))
+        check_choice(self, "model", "count_from", ("start", "both_ends"))
+        if self.count_from == "both_ends" and self.d_model % 2:
+            raise UserError(
+                f"model.d_model is {self.d_model}, and model.count_from is 'both_ends', which "
+                "needs an even number; change one of them"
+            )
         check_range(self, "model", "first_position random_start ponder_weight", 0)
         check_choice(self, "model", "halting", ("none", "paper", "tensor2tensor"))
         check_choice(self, "model", "halting_output", OUTPUTS)
@@ -63,6 +70,11 @@ class UniversalConfig(LayerConfig):
                     f"model.{field} is {getattr(self, field)!r}, but model.halting is 'none' and "
                     f"does not use it; leave it at {value!r}, or set model.halting to paper"
                 )
+
+    @property
+    def channels_of_a_count(self) -> int:
+        """How many channels of a position's coordinates have its number from one end."""
+        return self.d_model // 2 if self.count_from == "both_ends" else self.d_model
 
 
 class Carry(NamedTuple):
