@@ -20,7 +20,7 @@ CONFIGS = {
     "transformer": dataclasses.replace(MODEL, **SMALL),
     "universal": dataclasses.replace(
         UNIVERSAL, **SMALL, encoder_steps=2, decoder_steps=2, attention_dropout=0.0,
-        activation_dropout=0.0, halting="paper",
+        activation_dropout=0.0, halting="paper", count_from="both_ends",
     ),
 }  # fmt: skip
 # Three sources of 2, 1 and 2 positions, the last of which is not full; and padding.

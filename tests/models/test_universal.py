@@ -454,8 +454,8 @@ def test_random_positions():
         first, last = (start + stride * jnp.array(n) for n in ([0, 1, 2, 0, 1], [1, 0, -1, 0, -1]))
         found = model._positions(segments_BT, spacing)[0, :5]
         np.testing.assert_allclose(found, sinusoidal_encoding(first, D), rtol=0, atol=1e-6)
-        for of_source, second in ((True, last), (False, first)):
-            found = both_ends._positions(segments_BT, spacing, of_source)[0, :5]
+        for is_source, second in ((True, last), (False, first)):
+            found = both_ends._positions(segments_BT, spacing, is_source)[0, :5]
             expected = [sinusoidal_encoding(numbers, D // 2) for numbers in (first, second)]
             np.testing.assert_allclose(found, jnp.hstack(expected), rtol=0, atol=1e-6)
 

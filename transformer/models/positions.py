@@ -22,9 +22,12 @@ def segment_positions(segments_BT: jax.Array) -> jax.Array:
 
 
 def positions_from_the_end(segments_BT: jax.Array) -> jax.Array:
-    """Position ..., 2, 1, 0 of each token within its own sentence, int32 [B, T]."""
+    """Position ..., 2, 1, 0 of each token within its own sentence, int32 [B, T].
+
+    Padding and segment ids are as in `segment_positions`.
+    """
     backwards_BT = jnp.flip(segments_BT, axis=1)
-    # Segment ids that do not decrease, either.
+    # Backwards the ids would decrease.
     ids_BT = jnp.max(segments_BT, axis=1, keepdims=True) + 1 - backwards_BT
     return jnp.flip(segment_positions(jnp.where(backwards_BT > 0, ids_BT, 0)), axis=1)
 

@@ -135,7 +135,7 @@ class Universal(EncoderDecoder):
             return y_BSD, weights_BHSS
 
         x_BSD = dropout(self._embed_words(src_BS), self.config.dropout, rngs)
-        positions_BSD = self._positions(segments_BS, spacing, of_source=True)
+        positions_BSD = self._positions(segments_BS, spacing, is_source=True)
         return self.encoder(x_BSD, positions_BSD, transform, rngs)
 
     def _decode(
@@ -249,14 +249,18 @@ class Universal(EncoderDecoder):
         return jax.vmap(draw)(row_keys(rngs, len(src_BS)))
 
     def _positions(
-        self, segments_BT: jax.Array, spacing: Spacing, of_source: bool = False
+        self, segments_BT: jax.Array, spacing: Spacing, is_source: bool = False
     ) -> jax.Array:
-        """The coordinates of positions, [B, T, D]. They begin anew with each sentence."""
+        """The coordinates of positions, [B, T, D]. They begin anew with each sentence.
+
+        With `both_ends` the first half of the channels counts from the start, the second half of
+        those of a source from the end.
+        """
         c = self.config
         counts = [segment_positions(segments_BT)]
         if c.count_from == "both_ends":
-            # The last token, EOS, is -1. How long a target will be is not known.
-            counts.append(positions_from_the_end(segments_BT) - 1 if of_source else counts[0])
+            # The last, EOS, is -1. How long a target will be is not known.
+            counts.append(positions_from_the_end(segments_BT) - 1 if is_source else counts[0])
         lowest = c.first_position - c.random_stride
         highest = c.first_position + c.random_start + c.random_stride * segments_BT.shape[1]
         encoding_TX = sinusoidal_encoding(jnp.arange(lowest, highest), c.channels_of_a_count)

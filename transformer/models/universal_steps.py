@@ -35,7 +35,7 @@ class UniversalConfig(LayerConfig):
     transition: str
     step_signal: str
     first_position: int = setting(architecture=False)
-    count_from: str = setting(architecture=False, default="start")  # which earlier commits lack
+    count_from: str = setting(default="start")  # which earlier commits lack
     random_start: int = setting(architecture=False)
     random_stride: int = setting(architecture=False, default=1)  # likewise
     halting: str
