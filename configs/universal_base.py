@@ -40,9 +40,9 @@ def get_model() -> ConfigDict:
         # paper's; learned, Tensor2Tensor's; none.
         model.step_signal = "sinusoidal"
         model.first_position = 1  # of a sentence; Tensor2Tensor's is 0
-        # Where source positions are counted from: start; or both_ends, not in the paper: half of the
-        # channels encode the number from the start, the others that from the end, where the last
-        # word has the first position and EOS the one before it. So a target that reverses its
+        # Where source positions are counted from: start; or both_ends, not in the paper: half of
+        # the channels encode the number from the start, the others that from the end, where the
+        # last word has the first position and EOS the one before it. So a target that reverses its
         # source finds each word at its own number. In the target both halves count from the start.
         model.count_from = "start"
         # In training, the positions of a row begin up to so much later, drawn at random: longer
