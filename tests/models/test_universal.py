@@ -161,9 +161,7 @@ def recurrence(p, config, x, steps, memory):
     first = [config.first_position + i for i in range(length)]
     places = np.array([signal(number, size) for number in first])
     if config.count_from == "both_ends":
-        second = (
-            first if causal else [config.first_position + length - 2 - i for i in range(length)]
-        )
+        second = first if causal else [number - 1 for number in reversed(first)]
         numbers = zip(first, second, strict=True)
         places = np.array([np.r_[signal(a, size // 2), signal(b, size // 2)] for a, b in numbers])
     output, given, taken = np.zeros_like(x), np.zeros(length), np.zeros(length)
