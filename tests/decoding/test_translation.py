@@ -64,12 +64,14 @@ def rows_of(width: int) -> int:
 def test_batches_by_hand():
     """Shorter sentences fill up the rows that longer ones leave; the last batch may be small."""
     lengths = [3, 0, 16, 17, 40, 1, 33]
-    assert batches(lengths, rows_of, 1) == [((8, 64), [4, 6, 3, 2, 0, 5])]
-    assert batches([33] * 31 + [5] * 5, rows_of, 1) == [
+    assert batches(lengths, rows_of, 1) == [((10, 48), [4, 6, 3, 2, 0, 5])]
+    assert batches([49] * 31 + [5] * 5, rows_of, 1) == [
         ((32, 64), list(range(32))),
         ((8, 16), [32, 33, 34, 35]),
     ]
     assert batches([7], rows_of, 1) == [((1, 16), [0])]
+    widths = {16: 16, 17: 32, 32: 32, 33: 48, 48: 48, 49: 64, 65: 96, 96: 96, 97: 128, 129: 192}
+    assert {n: batches([n], rows_of, 1)[0][0].width for n in widths} == widths
     most = rows_of(16)
     # No program is compiled for the remainder alone.
     assert [shape for shape, _ in batches([5] * (most + 1), rows_of, 1)] == [(most, 16)] * 2
@@ -88,7 +90,7 @@ def test_batches_hold_every_sentence_once():
         assert rows % 2 == 0
     widths = [width for (_, width), _ in found]
     assert widths == sorted(widths, reverse=True)
-    assert {32, 64, 128, 256, 512, 1024} <= set(widths)
+    assert {32, 64, 96, 128, 192, 256, 384, 512, 768} <= set(widths)
 
 
 class FakeDevice:

@@ -57,15 +57,15 @@ def batches(
 
     most_rows: from a width to the rows of each device.
 
-    Widths are 16, 32, 64, ..., so that few shapes are compiled. The longest come first: if memory
-    runs out, it does so at the start. Shorter ones fill the rows that are left. The last batch has
+    Widths are few, because a program is compiled for each shape: 16, 32, 48, 64, 96, 128, ... The
+    longest come first: if memory runs out, it does so at the start. Shorter ones fill the rows that are left. The last batch has
     a quarter of the most rows, or a quarter of that, ..., if that is enough and if the larger shape
     was not needed anyway: one sentence alone is decoded alone.
     """
     order = sorted((i for i in range(len(lengths)) if lengths[i]), key=lambda i: -lengths[i])
     found: list[tuple[Shape, list[int]]] = []
     while order:
-        width = max(SHORTEST_WIDTH, 1 << (lengths[order[0]] - 1).bit_length())
+        width = _width(lengths[order[0]])
         rows = most_rows(width)
         if not found or found[-1][0] != (rows * num_devices, width):
             while rows > 1 and len(order) <= max(1, rows // 4) * num_devices:
@@ -74,3 +74,9 @@ def batches(
         found.append((shape, order[: shape.rows]))
         order = order[shape.rows :]
     return found
+
+
+def _width(length: int) -> int:
+    power = 1 << (length - 1).bit_length()
+    between = power * 3 // 4
+    return max(SHORTEST_WIDTH, between if 32 < between and length <= between else power)
