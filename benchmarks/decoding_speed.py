@@ -52,7 +52,7 @@ from transformer.tasks.seq2seq import sizes_of
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 ENGINES = (
-    *("ours_float32", "ours_bfloat16", "ctranslate2_float32", "ctranslate2_int8"),
+    *("ours_float32", "ours_bfloat16", "ours_int8", "ctranslate2_float32", "ctranslate2_int8"),
     "huggingface_float32",
 )
 LEAST = "products_float32"
@@ -174,7 +174,8 @@ def prepare(engine: str, folder: Path):
     sentences, decoding = task["sentences"], task["decoding"]
     arrays = list(np.load(folder / "params.npz").values())
     name, dtype = engine.rsplit("_", 1)
-    settings = task["model"] | {"dtype": dtype if name == "ours" else "float32"}
+    activations = dtype if name == "ours" and dtype != "int8" else "float32"
+    settings = task["model"] | {"dtype": activations}
     config = find_family(settings["family"]).config(**settings)
     model = build_model(config, Sizes(*task["sizes"]))
     params = jax.tree.unflatten(jax.tree.structure(model.abstract_params()), arrays)
@@ -216,7 +217,8 @@ class Ids:
 
 
 def ours(model, params, decoding, dtype, folder):
-    settings = DecodingConfig(**{"max_extra_length": 50} | decoding)
+    decoding = {"max_extra_length": 50, "int8": dtype == "int8"} | decoding
+    settings = DecodingConfig(**decoding)
     translator = Translator(model, Tokenizers(Ids(), Ids()), settings, data_mesh())
     params = jax.tree.map(jax.numpy.asarray, params)
 

@@ -8,6 +8,7 @@ import pytest
 import small_configs
 from small_configs import sizes_of
 
+from configs import multi30k_lstm
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
@@ -15,8 +16,8 @@ from transformer.data.vocabulary import EOS
 from transformer.decoding.batching import CPU_TOKENS, FEW_ROWS, arrangement_of, batches, most_rows
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
-from transformer.models.family import build_model
-from transformer.models.functional import Arrangement
+from transformer.models.arrangement import Arrangement
+from transformer.models.family import build_model, find_family
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
@@ -316,10 +317,36 @@ def test_what_cannot_be_fulfilled(translator_of, changes, asked, message):
         translator.search(variables, ["b"], **asked)
 
 
+def test_int8(translator_of):
+    """Translations of their own, which do not depend on the batch either."""
+    translator, variables = translator_of(int8=True)
+    found = translator.search(variables, SENTENCES)
+    for i in (0, 6, 10):
+        (alone,) = translator.search(variables, SENTENCES[i : i + 1])
+        assert alone[0].tokens == found[i][0].tokens
+        assert alone[0].score == pytest.approx(found[i][0].score, abs=1e-5)
+    of_floats = translator_of()[0].search(variables, SENTENCES)
+    scores, expected = ([x[0].score for x in both if x] for both in (found, of_floats))
+    assert scores != expected
+    np.testing.assert_allclose(scores, expected, rtol=0.1)
+
+
+def test_int8_needs_a_cpu_and_linear_layers():
+    decoding = dataclasses.replace(DECODING, int8=True)
+    lstm = multi30k_lstm.get_config().model
+    rnn = build_model(find_family("rnn").config(**lstm), sizes_of(264))
+    mesh = data_mesh(jax.devices()[:1])
+    with pytest.raises(UserError, match="this one has none"):
+        Translator(rnn, tokenizers(), decoding, mesh)
+    model = build_model(MODEL, sizes_of(264))
+    with pytest.raises(UserError, match="int8 is for CPUs"):
+        Translator(model, tokenizers(), decoding, mesh.abstract_mesh)
+
+
 def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of):
     translator, variables = translator_of(max_extra_length=3)
     texts = ["abc", "b" * 40]
     programs = translator.prepare(variables, texts)
-    assert list(programs) == ["search, 2 x 64 source tokens"]
+    assert list(programs) == ["search, 2 x 48 source tokens"]
     translator.translate(variables, texts)
     assert translator.prepare(variables, texts) == programs

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 
-from transformer.models.functional import Arrangement
+from transformer.models.arrangement import Arrangement
 from transformer.system.hardware import memory_limit
 
 SHORTEST_WIDTH = 16
@@ -45,8 +45,10 @@ def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
     return isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
 
 
-def arrangement_of(rows: int) -> Arrangement:
+def arrangement_of(rows: int, int8: bool = False) -> Arrangement:
     """How a search of so many hypotheses on each CPU device has its parameters."""
+    if int8:
+        return Arrangement.INT8
     return Arrangement.FEW_ROWS if rows in FEW_ROWS else Arrangement.MANY_ROWS
 
 
@@ -58,9 +60,9 @@ def batches(
     most_rows: from a width to the rows of each device.
 
     Widths are few, because a program is compiled for each shape: 16, 32, 48, 64, 96, 128, ... The
-    longest come first: if memory runs out, it does so at the start. Shorter ones fill the rows that are left. The last batch has
-    a quarter of the most rows, or a quarter of that, ..., if that is enough and if the larger shape
-    was not needed anyway: one sentence alone is decoded alone.
+    longest come first: if memory runs out, it does so at the start. Shorter ones fill the rows that
+    are left. The last batch has a quarter of the most rows, or a quarter of that, ..., if that is
+    enough and if the larger shape was not needed anyway: one sentence alone is decoded alone.
     """
     order = sorted((i for i in range(len(lengths)) if lengths[i]), key=lambda i: -lengths[i])
     found: list[tuple[Shape, list[int]]] = []
@@ -79,4 +81,4 @@ def batches(
 def _width(length: int) -> int:
     power = 1 << (length - 1).bit_length()
     between = power * 3 // 4
-    return max(SHORTEST_WIDTH, between if 32 < between and length <= between else power)
+    return max(SHORTEST_WIDTH, between if between > 32 and length <= between else power)

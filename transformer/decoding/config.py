@@ -29,6 +29,7 @@ class DecodingConfig:
     top_p: float = 1.0
     seed: int = 0
     brackets: bool = False
+    int8: bool = False
 
     def __post_init__(self):
         check_range(self, "decoding", "beam_size beam_groups", 1, 1025)

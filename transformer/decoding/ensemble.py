@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.decoding.search import Cache
-from transformer.models.functional import Arrangement, FunctionalModel, Params
+from transformer.models.arrangement import Arrangement
+from transformer.models.functional import FunctionalModel, Params
 
 
 class Ensemble(NamedTuple):
@@ -39,6 +40,9 @@ class Ensemble(NamedTuple):
     ) -> list[Params]:
         together = zip(self.models, params, extra, strict=True)
         return [model.arranged(*own, arrangement) for model, *own in together]
+
+    def takes_int8(self) -> bool:
+        return any(model.takes_int8() for model in self.models)
 
 
 class BoundEnsemble(NamedTuple):

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from transformer.decoding.ensemble import Ensemble
-from transformer.models.functional import Arrangement, FunctionalModel
+from transformer.models.arrangement import Arrangement
+from transformer.models.functional import FunctionalModel
 from transformer.system.distributed import barrier
 from transformer.system.sharding import distribute, replicated, split_over_all
 

@@ -25,8 +25,9 @@ from transformer.decoding.wishes import (
     sizes_of_wishes,
 )
 from transformer.decoding.word_alignment import word_alignment, words_of_tokens
+from transformer.models.arrangement import Arrangement
 from transformer.models.cache import widened
-from transformer.models.functional import Arrangement, FunctionalModel
+from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 
 
@@ -65,6 +66,13 @@ class Translator:
         if config.brackets and grammar is None:
             raise UserError(
                 "decoding.brackets is for trees, which the task parsing has; set it to False"
+            )
+        if config.int8 and not is_of_cpus(mesh):
+            raise UserError("decoding.int8 is for CPUs; set it to False")
+        if config.int8 and not model.takes_int8():
+            raise UserError(
+                "decoding.int8 is for models with linear layers such as the Transformer's, and "
+                "this one has none; set it to False"
             )
         self.grammar = grammar
         self.reads_blank = reads_blank
@@ -342,7 +350,8 @@ class Translator:
             return lambda shape: (gathered, None)
 
         def arrange(shape: Shape) -> tuple[Variables, Arrangement | None]:
-            arrangement = arrangement_of(shape.rows // self.mesh.size * beam_size)
+            rows = shape.rows // self.mesh.size * beam_size
+            arrangement = arrangement_of(rows, self.config.int8)
             return self._arranged(variables, arrangement), arrangement
 
         return arrange

@@ -41,6 +41,8 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     decoding, translator = model.config.decoding, model.task.translator
     if decoding.temperature:
         raise UserError("decoding.temperature asks for samples; export a search instead")
+    if decoding.int8:
+        raise UserError("this export has float matrices; set decoding.int8 to False")
     leaves, structure = jax.tree.flatten_with_path((model.params, model.extra))
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
     arrays = {name: np.asarray(x) for name, (_, x) in zip(names, leaves, strict=True)}

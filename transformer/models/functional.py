@@ -1,28 +1,17 @@
 """Models as pure functions: the only file outside of the models that knows of NNX."""
 
-import enum
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
+from transformer.models.arrangement import Arrangement
 from transformer.system.sharding import ShardingRules
 
 Params = dict[str, Any]
-
-
-class Arrangement(enum.Enum):
-    """How a CPU has the parameters for many calls.
-
-    In either it has matrices in bfloat16 that are multiplied as such. FEW_ROWS, as in a search for
-    one translation, has float32 matrices transposed: some CPUs multiply these with few rows
-    faster than the rows with the matrix.
-    """
-
-    MANY_ROWS = enum.auto()
-    FEW_ROWS = enum.auto()
 
 
 class FunctionalModel:
@@ -89,6 +78,11 @@ class FunctionalModel:
         _arrange(module, arrangement)
         return nnx.to_pure_dict(_split(module)[1])
 
+    def takes_int8(self) -> bool:
+        """Whether any matrix is another in `Arrangement.INT8`."""
+        _, params, _ = self._parts(Arrangement.INT8)
+        return any(leaf.dtype == np.int8 for leaf in jax.tree.leaves(params))
+
     def extra_of(self, module: nnx.Module) -> dict[str, Any]:
         """The extra state of a bound module, as its calls have left it."""
         return nnx.to_pure_dict(_split(module)[2])
@@ -106,7 +100,7 @@ class FunctionalModel:
 def _arrange(module: nnx.Module, arrangement: Arrangement) -> None:
     for _, part in nnx.iter_modules(module):
         if hasattr(part, "arrange"):
-            part.arrange(arrangement is Arrangement.FEW_ROWS)
+            part.arrange(arrangement)
 
 
 def _split(module: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:

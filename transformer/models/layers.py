@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models import fused_norm
+from transformer.models.arrangement import Arrangement, multiply_int8, quantized
 from transformer.models.numerics import (
     DropoutRngs,
     as_operand,
@@ -36,6 +37,8 @@ kernel_init = nnx.initializers.xavier_uniform()
 class Linear(nnx.Module):
     """x W + b, or x W. The parameters are float32, the result has type `dtype`."""
 
+    scale_1O: nnx.Param | None = None  # of a kernel in int8
+
     def __init__(self, d_in: int, d_out: int, *, use_bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs):
         self.kernel = nnx.Param(kernel_init(rngs.params(), (d_in, d_out), jnp.float32))
         if use_bias:
@@ -44,15 +47,22 @@ class Linear(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def arrange(self, few_rows: bool) -> None:
+    def arrange(self, arrangement: Arrangement) -> None:
         """Keeps the kernel as products take it; see `FunctionalModel.arranged`."""
+        if arrangement is Arrangement.INT8:
+            kernel_IO, scale_1O = quantized(self.kernel[...], axis=0)
+            self.kernel, self.scale_1O = nnx.Param(kernel_IO), nnx.Param(scale_1O)
+            return
+        few_rows = arrangement is Arrangement.FEW_ROWS
         self.for_few_rows = few_rows and self.dtype == jnp.float32
         kernel_IO = as_operand(self.kernel[...], self.dtype)
         self.kernel = nnx.Param(kernel_IO.T if self.for_few_rows else kernel_IO)
 
     def __call__(self, x_BTI: jax.Array, apart: bool = False) -> jax.Array:
         """apart: for one of several products of x, as of keys and values; see `unmerged`."""
-        if self.for_few_rows:
+        if self.scale_1O is not None:
+            y_BTO = multiply_int8(x_BTI, self.kernel[...], self.scale_1O[...])
+        elif self.for_few_rows:
             y_OBT = multiply("OI,BTI->OBT", self.kernel[...], x_BTI, self.dtype)
             y_BTO = y_OBT.transpose(1, 2, 0)
         else:
@@ -69,6 +79,7 @@ class Embedding(nnx.Module):
     """One matrix for the input embedding and, where shared, the output layer (Section 3.4)."""
 
     output_DV: nnx.Param | None = None  # the matrix as logits take it, where it is arranged
+    scale_1V: nnx.Param | None = None  # of output_DV in int8
 
     def __init__(
         self,
@@ -86,8 +97,13 @@ class Embedding(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def arrange(self, few_rows: bool) -> None:
+    def arrange(self, arrangement: Arrangement) -> None:
         """Keeps the matrix as products take it; see `FunctionalModel.arranged`."""
+        if arrangement is Arrangement.INT8:
+            output_DV, scale_1V = quantized(self.table_VD[...].T, axis=0)
+            self.output_DV, self.scale_1V = nnx.Param(output_DV), nnx.Param(scale_1V)
+            return
+        few_rows = arrangement is Arrangement.FEW_ROWS
         self.for_few_rows = few_rows and self.dtype == jnp.float32  # it is the first operand
         if self.dtype == jnp.bfloat16:
             self.output_DV = nnx.Param(as_operand(self.table_VD[...], self.dtype).T)
@@ -101,6 +117,8 @@ class Embedding(nnx.Module):
     @jax.named_scope("logits")
     def logits(self, x_BTD: jax.Array) -> jax.Array:
         """The linear transformation before the softmax, not scaled. Returns [B, T, V]."""
+        if self.scale_1V is not None:
+            return multiply_int8(x_BTD, self.output_DV[...], self.scale_1V[...])
         if self.for_few_rows:
             logits_VBT = multiply("VD,BTD->VBT", self.table_VD[...], x_BTD, self.dtype)
             return logits_VBT.transpose(1, 2, 0)
