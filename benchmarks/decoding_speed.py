@@ -8,7 +8,8 @@
 All have the same weights. Without --workdir they are random, and every output has --tokens tokens;
 with it, the sentences of a file are translated. Each engine is a process of its own, on all cores,
 and only one works at a time. Token ids go in and come out. CTranslate2 and Hugging Face sort by
-length and take --batch sentences at once; here the project decides. The engine products_float32
+length and take --batch sentences at once; here the project decides. ours_int8 is the float32 model
+with decoding.int8. The engine products_float32
 only multiplies the matrices that each of them multiplies, and so says what the least is.
 """
 
@@ -146,7 +147,7 @@ def write_task(folder: Path) -> None:
     if others and not isinstance(config.model, TransformerConfig):
         raise UserError(
             f"--engines has {others[0]!r}, which has no model.family={config.model.family}; "
-            "give --engines=ours_float32,ours_bfloat16"
+            "give --engines=ours_float32,ours_bfloat16,ours_int8"
         )
     if params is None:
         V = VOCAB_SIZE.value

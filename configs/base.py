@@ -205,7 +205,8 @@ def get_config() -> ConfigDict:
     config.decoding.seed = 0  # of samples; above temperature 0
     # Outputs are trees over the words of the source: matching brackets, a tag for each word.
     config.decoding.brackets = False
-    # On a CPU, multiply matrices as whole numbers of 8 bits. Faster; some outputs differ.
+    # On CPUs, multiply matrices as whole numbers of 8 bits: less time than in float32, and some
+    # other outputs (docs/performance.md).
     config.decoding.int8 = False
 
     config.mesh = ConfigDict()  # docs/scaling.md; one of them may be 0: all devices that are left

@@ -318,13 +318,13 @@ def test_what_cannot_be_fulfilled(translator_of, changes, asked, message):
 
 
 def test_int8(translator_of):
-    """Translations of their own, which do not depend on the batch either."""
+    """Other scores than those of floats, and nearly the same ones in every batch."""
     translator, variables = translator_of(int8=True)
     found = translator.search(variables, SENTENCES)
     for i in (0, 6, 10):
         (alone,) = translator.search(variables, SENTENCES[i : i + 1])
         assert alone[0].tokens == found[i][0].tokens
-        assert alone[0].score == pytest.approx(found[i][0].score, abs=1e-5)
+        assert alone[0].score == pytest.approx(found[i][0].score, abs=1e-3)
     of_floats = translator_of()[0].search(variables, SENTENCES)
     scores, expected = ([x[0].score for x in both if x] for both in (found, of_floats))
     assert scores != expected

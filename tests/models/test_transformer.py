@@ -469,9 +469,10 @@ def test_int8_by_hand():
     assert matrix.dtype == jnp.int8
     np.testing.assert_array_equal(matrix, [[127, 0], [-64, 0], [2, 0]])  # halves to even
     np.testing.assert_allclose(scale, [[2, 1 / 127]])
-    x_BTI = jnp.array([[[1.0, 0.5, 0.0], [0.0, 0.0, 0.0]]])  # becomes 127, 64, 0 over 127
+    x_BTI = jnp.array([[[1.0, 0.51, 0.0], [0.0, 0.0, 0.0]]])  # becomes 127, 65, 0 over 127
     y_BTO = multiply_int8(x_BTI, matrix, scale)
-    np.testing.assert_allclose(y_BTO, [[[2 * (127 * 127 - 64 * 64) / 127, 0], [0, 0]]], rtol=1e-6)
+    np.testing.assert_allclose(y_BTO, [[[2 * (127 * 127 - 65 * 64) / 127, 0], [0, 0]]], rtol=1e-6)
+    assert np.isnan(multiply_int8(x_BTI.at[0, 0, 0].set(jnp.nan), matrix, scale)[0, 0]).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

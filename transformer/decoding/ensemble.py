@@ -42,7 +42,7 @@ class Ensemble(NamedTuple):
         return [model.arranged(*own, arrangement) for model, *own in together]
 
     def takes_int8(self) -> bool:
-        return any(model.takes_int8() for model in self.models)
+        return all(model.takes_int8() for model in self.models)
 
 
 class BoundEnsemble(NamedTuple):

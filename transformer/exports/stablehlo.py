@@ -38,11 +38,10 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     [B]. B is any number. The lengths of outputs are those of the decoding section.
     """
     optional_module("flatbuffers")  # which jax.export needs
-    decoding, translator = model.config.decoding, model.task.translator
+    translator = model.task.translator
+    decoding = translator.config
     if decoding.temperature:
         raise UserError("decoding.temperature asks for samples; export a search instead")
-    if decoding.int8:
-        raise UserError("this export has float matrices; set decoding.int8 to False")
     leaves, structure = jax.tree.flatten_with_path((model.params, model.extra))
     names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
     arrays = {name: np.asarray(x) for name, (_, x) in zip(names, leaves, strict=True)}

@@ -10,8 +10,8 @@ class Arrangement(enum.Enum):
     """How the matrices of linear layers and of the softmax layer are kept for many products.
 
     MANY_ROWS: in bfloat16, if they are multiplied as such.
-    FEW_ROWS, as in a search for one translation: float32 matrices also transposed. Some CPUs
-    multiply these with few rows faster than the rows with the matrix.
+    FEW_ROWS, as in a search for one translation: the same, and float32 matrices transposed. Some
+    CPUs multiply these with few rows faster than the rows with the matrix.
     INT8: in whole numbers of 8 bits, and a scale for each column.
     """
 
@@ -27,15 +27,16 @@ def quantized(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     """
     x = x.astype(jnp.float32)
     largest = jnp.max(jnp.abs(x), axis=axis, keepdims=True)
-    scale = jnp.where(largest > 0, largest, 1) / 127
+    scale = jnp.where(largest == 0, 1, largest) / 127  # NaN stays NaN
     return jnp.round(x / scale).astype(jnp.int8), scale
 
 
 def multiply_int8(x_BTI: jax.Array, kernel_IO: jax.Array, scale_1O: jax.Array) -> jax.Array:
     """x times a `quantized` matrix, in float32 [B, T, O].
 
-    Each row of x is quantized, too. Sums of products of whole numbers are exact, so a row's result
-    does not depend on the rows beside it.
+    Each row of x is quantized, too. Sums of products of whole numbers are exact: the result of a
+    row does not depend on the rows beside it. But a row that differs in its last bit, as after
+    attention in another batch, may be rounded to other whole numbers.
     """
     x_BTI, scale_BT1 = quantized(x_BTI, axis=-1)
     sums_BTO = jnp.einsum("BTI,IO->BTO", x_BTI, kernel_IO, preferred_element_type=jnp.int32)

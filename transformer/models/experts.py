@@ -36,7 +36,10 @@ class Experts(nnx.Module):
             keys = jax.random.split(rngs.params(), num_experts)
             return nnx.Param(jax.vmap(lambda key: kernel_init(key, (d_in, d_out)))(keys))
 
-        self.router = Linear(d_model, num_experts, use_bias=False, dtype=dtype, rngs=rngs)
+        # In int8 it would take little less time, and choose other experts.
+        self.router = Linear(
+            d_model, num_experts, use_bias=False, dtype=dtype, rngs=rngs, takes_int8=False
+        )
         self.hidden_EDF = kernels(d_model, d_ff)
         self.hidden_bias_EF = nnx.Param(jnp.zeros((num_experts, d_ff), jnp.float32))
         self.output_EFD = kernels(d_ff, d_model)

@@ -39,7 +39,18 @@ class Linear(nnx.Module):
 
     scale_1O: nnx.Param | None = None  # of a kernel in int8
 
-    def __init__(self, d_in: int, d_out: int, *, use_bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        *,
+        use_bias: bool,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+        takes_int8: bool = True,
+    ):
+        """takes_int8: whether `Arrangement.INT8` applies."""
+        self.takes_int8 = takes_int8
         self.kernel = nnx.Param(kernel_init(rngs.params(), (d_in, d_out), jnp.float32))
         if use_bias:
             self.bias = nnx.Param(jnp.zeros(d_out, jnp.float32))
@@ -49,7 +60,7 @@ class Linear(nnx.Module):
 
     def arrange(self, arrangement: Arrangement) -> None:
         """Keeps the kernel as products take it; see `FunctionalModel.arranged`."""
-        if arrangement is Arrangement.INT8:
+        if arrangement is Arrangement.INT8 and self.takes_int8:
             kernel_IO, scale_1O = quantized(self.kernel[...], axis=0)
             self.kernel, self.scale_1O = nnx.Param(kernel_IO), nnx.Param(scale_1O)
             return
