@@ -458,6 +458,11 @@ def test_an_export(learned):
         ("evaluate.py", [*average, "--export=out/small"], "out/small is there already; name a new"),
         ("evaluate.py", [*average, "--export=x", "--beam_size=1"], "--beam_size is given, and"),
         ("evaluate.py", [*average, "--export=x", "--ensemble=run"], "--export is for one run; l"),
+        (
+            "transformer/exports/__main__.py",
+            ["--workdir=run", "--format=huggingface", "--output=out/x", "--int8"],
+            "decoding.int8 is for searches here",
+        ),
     ):
         assert_refused(run(script, *arguments, cwd=directory), message)
     after = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
