@@ -23,7 +23,7 @@ from transformer.system.files import check_can_write
 
 OF_THE_COMPARISON = [
     *("multi30k_lstm", "multi30k_bahdanau", "multi30k_luong", "rnn_conditional"),
-    *("multi30k_convs2s", "multi30k_tiny", "multi30k_universal"),
+    *("multi30k_conditional", "multi30k_convs2s", "multi30k_tiny", "multi30k_universal"),
 ]
 
 CONFIGS = flags.DEFINE_list("configs", OF_THE_COMPARISON, "Names of files in configs/")

@@ -111,10 +111,10 @@ def test_a_model_without_attention(random_params):
 def test_what_is_compiled_in_advance_is_all_that_is_needed(random_params):
     model = build_model(MODEL, sizes_of(V))
     variables = random_params(model), {}
-    sources = [random_ids(2)] * 40 + [random_ids(40), random_ids(1)]
-    targets = [random_ids(1)] * 41 + [random_ids(40)]
+    sources = [random_ids(2)] * 50 + [random_ids(40), random_ids(1)]
+    targets = [random_ids(1)] * 51 + [random_ids(40)]
     decoder = ForcedDecoder(model, MESH)
     programs = decoder.prepare(variables, sources, targets)
-    assert list(programs) == ["forced decoding, 32 x 64 tokens", "forced decoding, 32 x 16 tokens"]
+    assert list(programs) == ["forced decoding, 42 x 48 tokens", "forced decoding, 32 x 16 tokens"]
     decoder.decode(variables, sources, targets)
     assert decoder.prepare(variables, sources, targets) == programs

@@ -5,7 +5,8 @@ The papers, by the names of their presets in configs/:
     rnn_sutskever    Sutskever et al. 2014 (arXiv 1409.3215): deep LSTM, source reversed
     rnn_bahdanau     Bahdanau et al. 2015 (arXiv 1409.0473): attention before the state
     rnn_luong        Luong et al. 2015 (arXiv 1508.04025): attention after it, input feeding
-    rnn_conditional  dl4mt, Nematus, nmtpytorch: the conditional GRU, attention between two GRUs
+    rnn_conditional  dl4mt, Nematus, nmtpytorch: the conditional GRU, attention between two GRUs;
+                     nmtpy's is multi30k_conditional
 
 Here are the encoder and the whole; the decoder is in rnn_decoder.py, the cells in recurrence.py,
 the attention in alignment.py. Letters of this file beside theirs: E word embedding, U an annotation
