@@ -9,8 +9,8 @@ All have the same weights. Without --workdir they are random, and every output h
 with it, the sentences of a file are translated. Each engine is a process of its own, on all cores,
 and only one works at a time. Token ids go in and come out. CTranslate2 and Hugging Face sort by
 length and take --batch sentences at once; here the project decides. ours_int8 is the float32 model
-with decoding.int8. The engine products_float32
-only multiplies the matrices that each of them multiplies, and so says what the least is.
+with decoding.int8. The engine products_float32 only multiplies the matrices that each of them
+multiplies, and so says what the least is.
 """
 
 import dataclasses
