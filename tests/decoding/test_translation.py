@@ -8,16 +8,19 @@ import pytest
 import small_configs
 from small_configs import sizes_of
 
-from configs import multi30k_lstm
+from configs import multi30k_lstm, t_dmca, universal_act_base
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.decoding.batching import CPU_TOKENS, FEW_ROWS, arrangement_of, batches, most_rows
 from transformer.decoding.config import DecodingConfig
+from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.translation import Translator
 from transformer.models.arrangement import Arrangement
+from transformer.models.decoder_only import DecoderOnlyConfig
 from transformer.models.family import build_model, find_family
+from transformer.models.universal_steps import UniversalConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
@@ -329,6 +332,38 @@ def test_int8(translator_of):
     scores, expected = ([x[0].score for x in both if x] for both in (found, of_floats))
     assert scores != expected
     np.testing.assert_allclose(scores, expected, rtol=0.1)
+
+
+@pytest.mark.parametrize("kind", ["two devices", "ensemble", "decoder_only", "universal"])
+def test_int8_of(kind, translator_of, random_params):
+    sizes, devices = sizes_of(264), 2 if kind == "two devices" else 1
+    small = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.0}
+    if kind == "decoder_only":
+        experts = {"layers": "LM", "expert_layer": 2, "num_experts": 4, "expert_d_ff": 7}
+        model = DecoderOnlyConfig(**t_dmca.get_config().model.to_dict() | small | experts)
+    elif kind == "universal":
+        steps = {"encoder_steps": 2, "decoder_steps": 2}
+        model = UniversalConfig(**universal_act_base.get_config().model.to_dict() | small | steps)
+    else:
+        model = MODEL
+    model = build_model(model, sizes)
+    variables = random_params(model), {}
+    if kind == "ensemble":
+        model = Ensemble([model, model])
+        variables = [variables[0], random_params(model.models[1], 5)], [{}, {}]
+    found = {}
+    for int8 in (False, True):
+        config = dataclasses.replace(DECODING, int8=int8)
+        translator = Translator(model, tokenizers(), config, data_mesh(jax.devices()[:devices]))
+        found[int8] = [x[0] for x in translator.search(variables, SENTENCES[:5]) if x]
+    scores, expected = ([x.score for x in found[int8]] for int8 in (True, False))
+    assert scores != expected
+    np.testing.assert_allclose(scores, expected, rtol=0.1)
+    if kind == "two devices":
+        translator, variables = translator_of(int8=True)
+        alone = [x[0] for x in translator.search(variables, SENTENCES[:5]) if x]
+        assert [x.tokens for x in alone] == [x.tokens for x in found[True]]
+        np.testing.assert_allclose([x.score for x in alone], scores, atol=1e-3)
 
 
 def test_int8_needs_a_cpu_and_linear_layers():

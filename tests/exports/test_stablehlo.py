@@ -1,5 +1,7 @@
 """The exported programs run in a process that has nothing of this project."""
 
+import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_configs import MODEL
+from small_configs import MODEL, PAPER
 from small_models import LINES, trained_model
 
 from configs import convs2s_iwslt, rnn_bahdanau, t_dmca, universal_act_base
@@ -54,8 +56,14 @@ def test_the_program_of_the_page_translates_as_we_do(random_params, tmp_path, ba
     if base == MODEL:
         asked |= {"beam_groups": 3, "diversity": 0.5}  # which the greedy program has not
     model = trained_model(random_params, beam_size=3, base=base, search=asked)
+    # What was asked for is that of flags; the config of the work directory says otherwise.
+    model = dataclasses.replace(
+        model, config=dataclasses.replace(model.config, decoding=PAPER.decoding)
+    )
     with new_folder(tmp_path / "exported") as folder:
         stablehlo.write(model, folder, [16])
+    about = json.loads((tmp_path / "exported" / "about.json").read_text())
+    assert about["beam_size"] == 3
     assert {path.name for path in (tmp_path / "exported").iterdir()} == {
         *("greedy-16.bin", "beam-16.bin", "parameters.npz", "about.json", "tokenizer.model")
     }
