@@ -10,6 +10,7 @@ from transformer.models.layers import Embedding
 from transformer.system.errors import UserError
 
 SHARE_EMBEDDINGS = ("all", "decoder", "none")
+MASK_DEVIATION = 0.5  # the standard deviation of word masks at first
 
 
 class EncoderDecoder(nnx.Module):
@@ -38,7 +39,9 @@ class EncoderDecoder(nnx.Module):
 
         self.words = words
         if words > 1:
-            self.word_masks_WD = nnx.Param(jnp.ones((words, d_model), jnp.float32))
+            # Were they all 1, a sum would say nothing of its words' order until they have changed.
+            noise_WD = jax.random.normal(rngs.params(), (words, d_model), jnp.float32)
+            self.word_masks_WD = nnx.Param(1 + MASK_DEVIATION * noise_WD)
         self.target_embedding = embedding(sizes.target_vocab)
         if share != "all":
             self.source_embedding = embedding(sizes.source_vocab)
