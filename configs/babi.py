@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
     config.model.attention_dropout = 0.2
     config.model.activation_dropout = 0.2
     config.optimizer.name = "adamw"
-    config.optimizer.weight_decay = 0.3
+    config.optimizer.weight_decay = 0.1
     config.optimizer.schedule = "cosine"
     config.optimizer.peak_learning_rate = 3e-3
     config.optimizer.decay_steps = 30_000
