@@ -79,6 +79,15 @@ def test_step_by_step_is_all_at_once(both):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def test_masks_tell_places_apart_from_the_start():
+    config = dataclasses.replace(CONFIGS["universal"], words_per_position=12, d_model=64)
+    masks_WD = build_model(config, sizes_of(SOURCE, TARGET)).init(jax.random.key(0))[
+        "word_masks_WD"
+    ]
+    assert masks_WD.mean() == pytest.approx(1, abs=0.06)
+    assert np.std(masks_WD) == pytest.approx(0.5, abs=0.05)
+
+
 def test_alignments_of_words_are_refused(both):
     (model, params), _ = both
     bound, src = model.bind(params), jnp.array(SRC)
