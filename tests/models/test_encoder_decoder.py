@@ -86,6 +86,7 @@ def test_masks_tell_places_apart_from_the_start():
     ]
     assert masks_WD.mean() == pytest.approx(1, abs=0.06)
     assert np.std(masks_WD) == pytest.approx(0.5, abs=0.05)
+    assert np.std(masks_WD, axis=0).mean() > 0.4  # of the places of a channel
 
 
 def test_alignments_of_words_are_refused(both):
