@@ -13,16 +13,18 @@ from transformer.runs.provenance import ROOT
 
 PAPER = Experiment.from_dict(base.get_config().to_dict())
 # Sizes that are no multiples of anything, so that axes which are mixed up show.
+SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.0}
 MODEL = dataclasses.replace(
-    PAPER.model,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    d_model=14,
-    d_ff=11,
-    num_heads=2,
-    dropout=0.0,
-    max_positions=31,
+    PAPER.model, num_encoder_layers=1, num_decoder_layers=1, max_positions=31, **SMALL
 )
+
+# Two layers of T-DMCA, the second of which has experts.
+EXPERTS = SMALL | {"layers": "LM", "expert_layer": 2, "num_experts": 4, "expert_d_ff": 7}
+
+
+def model_config(kind, preset, **changes):
+    """The model of a preset's module, a dataclass `kind`, with other values of some fields."""
+    return kind(**preset.get_config().model.to_dict() | changes)
 
 
 def sizes_of(source_vocab: int, target_vocab: int | None = None) -> Sizes:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 import small_configs
-from small_configs import sizes_of
+from small_configs import EXPERTS, SMALL, model_config, sizes_of
 
 from configs import multi30k_lstm, t_dmca, universal_act_base
 from transformer.data.sentencepiece import train_sentencepiece
@@ -336,17 +336,14 @@ def test_int8(translator_of):
 
 @pytest.mark.parametrize("kind", ["two devices", "ensemble", "decoder_only", "universal"])
 def test_int8_of(kind, translator_of, random_params):
-    sizes, devices = sizes_of(264), 2 if kind == "two devices" else 1
-    small = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.0}
-    if kind == "decoder_only":
-        experts = {"layers": "LM", "expert_layer": 2, "num_experts": 4, "expert_d_ff": 7}
-        model = DecoderOnlyConfig(**t_dmca.get_config().model.to_dict() | small | experts)
-    elif kind == "universal":
-        steps = {"encoder_steps": 2, "decoder_steps": 2}
-        model = UniversalConfig(**universal_act_base.get_config().model.to_dict() | small | steps)
-    else:
-        model = MODEL
-    model = build_model(model, sizes)
+    devices = 2 if kind == "two devices" else 1
+    config = {
+        "decoder_only": model_config(DecoderOnlyConfig, t_dmca, **EXPERTS),
+        "universal": model_config(
+            UniversalConfig, universal_act_base, **SMALL, encoder_steps=2, decoder_steps=2
+        ),
+    }.get(kind, MODEL)
+    model = build_model(config, sizes_of(264))
     variables = random_params(model), {}
     if kind == "ensemble":
         model = Ensemble([model, model])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_configs import MODEL, PAPER
+from small_configs import EXPERTS, MODEL, PAPER, SMALL, model_config
 from small_models import LINES, trained_model
 
 from configs import convs2s_iwslt, rnn_bahdanau, t_dmca, universal_act_base
@@ -24,19 +24,10 @@ from transformer.models.universal_steps import UniversalConfig
 
 pytest.importorskip("flatbuffers", reason="requirements-exports.txt")
 PAGE = Path(__file__).parents[2] / "docs" / "exporting.md"
-SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.0}
-
-EXPERTS = {"expert_layer": 2, "num_experts": 4, "expert_d_ff": 7}
-
-
-def model_config(kind, preset, **changes):
-    return kind(**preset.get_config().model.to_dict() | changes)
-
-
 MODELS = {
     "transformer": MODEL,
     "rnn": model_config(RNNConfig, rnn_bahdanau, embedding_size=6, hidden_size=7),
-    "decoder_only": model_config(DecoderOnlyConfig, t_dmca, **SMALL, layers="LM", **EXPERTS),
+    "decoder_only": model_config(DecoderOnlyConfig, t_dmca, **EXPERTS),
     "universal": model_config(UniversalConfig, universal_act_base, **SMALL),
     "convolutional": model_config(ConvolutionalConfig, convs2s_iwslt, dropout=0.0),
 }
