@@ -44,7 +44,11 @@ def get_model() -> ConfigDict:
         # the channels encode the number from the start, the others that from the end, where the
         # last word has the first position and EOS the one before it. So a target that reverses its
         # source finds each word at its own number. In the target both halves count from the start.
+        # separator, not in the paper: the second half counts anew after each `separator`, the id of
+        # a word in the vocabulary, such as the + of an addition. A digit of the second number then
+        # has the same number as that of the first which it is added to.
         model.count_from = "start"
+        model.separator = 0
         # In training, the positions of a row begin up to so much later, drawn at random: longer
         # sentences than those of training then have positions that training has seen. Small numbers
         # come more often: the logarithm is uniform.

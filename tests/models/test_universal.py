@@ -444,16 +444,28 @@ def test_random_positions():
         assert abs(np.mean(stride_B1 == number) - share) < 0.05
     assert abs(np.corrcoef(start_B1[:, 0], stride_B1[:, 0])[0, 1]) < 0.1  # drawn apart
     both_ends = universal(random_start=50, random_stride=7, count_from="both_ends").bind({})
+    separator = universal(
+        random_start=50, random_stride=7, count_from="separator", separator=5
+    ).bind({})
     # Of two sentences in a row, with padding after them, and those of tests.
-    segments_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
+    segments_BT = jnp.array([[1, 1, 1, 1, 2, 2, 0]])
+    src_BT = jnp.array([[3, 5, 4, 2, 5, 2, 0]])
     D = model.config.d_model
     for start, stride in ((51, 7), (1, 1), (1, 7)):
         spacing = Spacing(jnp.array([[start]]), jnp.array([[stride]]))
-        first, last = (start + stride * jnp.array(n) for n in ([0, 1, 2, 0, 1], [1, 0, -1, 0, -1]))
-        found = model._positions(segments_BT, spacing)[0, :5]
+        first, last, part = (
+            start + stride * jnp.array(numbers)
+            for numbers in ([0, 1, 2, 3, 0, 1], [2, 1, 0, -1, 0, -1], [0, 1, 0, 1, 0, 0])
+        )
+        found = model._positions(segments_BT, spacing, src_BT)[0, :6]
         np.testing.assert_allclose(found, sinusoidal_encoding(first, D), rtol=0, atol=1e-6)
-        for is_source, second in ((True, last), (False, first)):
-            found = both_ends._positions(segments_BT, spacing, is_source)[0, :5]
+        for counts, src, second in (
+            (both_ends, src_BT, last),
+            (separator, src_BT, part),
+            (both_ends, None, first),
+            (separator, None, first),
+        ):
+            found = counts._positions(segments_BT, spacing, src)[0, :6]
             expected = [sinusoidal_encoding(numbers, D // 2) for numbers in (first, second)]
             np.testing.assert_allclose(found, jnp.hstack(expected), rtol=0, atol=1e-6)
 
@@ -537,6 +549,12 @@ def test_flops_are_those_xla_counts(variant, monkeypatch):
         ({"transition": "x"}, r"model\.transition is 'x'"),
         ({"halting_threshold": 1.5}, r"model\.halting_threshold is 1\.5"),
         ({"count_from": "end"}, r"model\.count_from is 'end'; it must be one of: start, both_ends"),
+        (
+            {"count_from": "separator"},
+            r"model\.separator is 0, and .* 'separator'",
+        ),
+        ({"separator": 14}, r"model\.separator is 14, and model\.count_from is 'start'"),
+        ({"count_from": "separator", "separator": 14, "words_per_position": 2}, r"=1; it is 2"),
         ({"count_from": "both_ends", "d_model": 15, "d_k": 4, "d_v": 4}, r"needs an even number"),
         ({"random_start": -1}, r"model\.random_start is -1"),
         ({"random_stride": 0}, r"model\.random_stride is 0; it must be at least 1"),

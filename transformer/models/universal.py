@@ -28,6 +28,7 @@ from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.models.positions import (
+    parts,
     positions_from_the_end,
     segment_positions,
     sinusoidal_encoding,
@@ -135,7 +136,7 @@ class Universal(EncoderDecoder):
             return y_BSD, weights_BHSS
 
         x_BSD = dropout(self._embed_words(src_BS), self.config.dropout, rngs)
-        positions_BSD = self._positions(segments_BS, spacing, is_source=True)
+        positions_BSD = self._positions(segments_BS, spacing, src_BS)
         return self.encoder(x_BSD, positions_BSD, transform, rngs)
 
     def _decode(
@@ -249,18 +250,20 @@ class Universal(EncoderDecoder):
         return jax.vmap(draw)(row_keys(rngs, len(src_BS)))
 
     def _positions(
-        self, segments_BT: jax.Array, spacing: Spacing, is_source: bool = False
+        self, segments_BT: jax.Array, spacing: Spacing, src_BT: jax.Array | None = None
     ) -> jax.Array:
         """The coordinates of positions, [B, T, D]. They begin anew with each sentence.
 
-        With `both_ends` the first half of the channels counts from the start, the second half of
-        those of a source from the end.
+        The first half of the channels counts from the start. So does the second half, except in a
+        source (`src_BT`), where it counts as `count_from` says.
         """
         c = self.config
-        counts = [segment_positions(segments_BT)]
-        if c.count_from == "both_ends":
+        counts = [segment_positions(segments_BT)] * (c.d_model // c.channels_of_a_count)
+        if c.count_from == "both_ends" and src_BT is not None:
             # The last, EOS, is -1. How long a target will be is not known.
-            counts.append(positions_from_the_end(segments_BT) - 1 if is_source else counts[0])
+            counts[1] = positions_from_the_end(segments_BT) - 1
+        if c.count_from == "separator" and src_BT is not None:
+            counts[1] = segment_positions(parts(segments_BT, src_BT, c.separator))
         lowest = c.first_position - c.random_stride
         highest = c.first_position + c.random_start + c.random_stride * segments_BT.shape[1]
         encoding_TX = sinusoidal_encoding(jnp.arange(lowest, highest), c.channels_of_a_count)

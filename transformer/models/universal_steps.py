@@ -36,6 +36,7 @@ class UniversalConfig(LayerConfig):
     step_signal: str
     first_position: int = setting(architecture=False)
     count_from: str = setting(default="start")  # which earlier commits lack
+    separator: int = setting(default=0)  # likewise
     random_start: int = setting(architecture=False)
     random_stride: int = setting(architecture=False, default=1)  # likewise
     halting: str
@@ -53,11 +54,22 @@ class UniversalConfig(LayerConfig):
         )
         check_choice(self, "model", "transition", ("feed_forward", "separable_convolution"))
         check_choice(self, "model", "step_signal", ("sinusoidal", "learned", "none"))
-        check_choice(self, "model", "count_from", ("start", "both_ends"))
-        if self.count_from == "both_ends" and self.d_model % 2:
+        check_choice(self, "model", "count_from", ("start", "both_ends", "separator"))
+        if self.count_from != "start" and self.d_model % 2:
             raise UserError(
-                f"model.d_model is {self.d_model}, and model.count_from is 'both_ends', which "
-                "needs an even number; change one of them"
+                f"model.d_model is {self.d_model}, and model.count_from is {self.count_from!r}, "
+                "which needs an even number; change one of them"
+            )
+        if (self.count_from == "separator") != (self.separator > 0):
+            raise UserError(
+                f"model.separator is {self.separator}, and model.count_from is "
+                f"{self.count_from!r}; count from 'separator' and name its id in the vocabulary, "
+                "or leave model.separator at 0"
+            )
+        if self.separator and self.words_per_position > 1:
+            raise UserError(
+                "model.count_from is 'separator', which needs model.words_per_position=1; it is "
+                f"{self.words_per_position}"
             )
         check_range(self, "model", "first_position random_start ponder_weight", 0)
         check_choice(self, "model", "halting", ("none", "paper", "tensor2tensor"))
@@ -73,8 +85,8 @@ class UniversalConfig(LayerConfig):
 
     @property
     def channels_of_a_count(self) -> int:
-        """How many channels of a position's coordinates have its number from one end."""
-        return self.d_model // 2 if self.count_from == "both_ends" else self.d_model
+        """How many channels of a position's coordinates have one of its numbers."""
+        return self.d_model if self.count_from == "start" else self.d_model // 2
 
 
 class Carry(NamedTuple):
