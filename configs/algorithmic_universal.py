@@ -4,7 +4,9 @@
     python evaluate.py --workdir=runs/copy_universal --split=test,test_400
 
 With adaptive computation time: --config.model.halting=paper. To reverse digits:
---config.data.dataset=algorithmic/reverse --config.model.count_from=both_ends.
+--config.data.dataset=algorithmic/reverse --config.model.count_from=both_ends. To add:
+--config.data.dataset=algorithmic/addition --config.model.count_from=separator
+--config.model.separator=14.
 
 In training the positions of a row begin at a random number and are a random number apart, so that
 those of test sequences, ten times as long, have been seen.

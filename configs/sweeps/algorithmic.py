@@ -3,8 +3,8 @@
     python sweep.py --config=configs/sweeps/algorithmic.py
     python sweep.py --config=configs/sweeps/algorithmic.py --table=md
 
-In reversing, the Universal Transformers count source positions from both ends.
-docs/algorithmic.md says why, and what the scores mean.
+In reversing, the Universal Transformers count source positions from both ends, and in adding, anew
+after the +. docs/algorithmic.md says why, and what the scores mean.
 """
 
 from typing import Any
@@ -20,8 +20,12 @@ MODELS = {
     "universal_act": {"config": "configs/algorithmic_universal.py", "model.halting": "paper"},
 }
 
-BOTH_ENDS = {"model.count_from": "both_ends"}
-TASKS = ("copy", "reverse", "addition")
+# Of the Universal Transformers, by task.
+COUNTS = {
+    "copy": {},
+    "reverse": {"model.count_from": "both_ends"},
+    "addition": {"model.count_from": "separator", "model.separator": 14},  # the id of +
+}
 
 
 def get_config() -> ConfigDict:
@@ -32,8 +36,8 @@ def get_sweep() -> dict[str, Any]:
     return {
         "rows": [
             {"name": f"{task}_{name}", **model, "data.dataset": f"algorithmic/{task}"}
-            | (BOTH_ENDS if task == "reverse" and name.startswith("universal") else {})
-            for task in TASKS
+            | (count if name.startswith("universal") else {})
+            for task, count in COUNTS.items()
             for name, model in MODELS.items()
         ],
         "evaluate": "--split=validation,test,test_400",
