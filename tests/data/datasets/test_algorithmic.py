@@ -4,8 +4,18 @@ import random
 
 import pytest
 
+from configs.sweeps import algorithmic as sweep
 from transformer.data import datasets
-from transformer.data.datasets.algorithmic import SPLITS, Split, addition, copy, examples, reverse
+from transformer.data.datasets.algorithmic import (
+    SEPARATOR,
+    SPLITS,
+    Split,
+    addition,
+    copy,
+    examples,
+    reverse,
+)
+from transformer.data.sentencepiece import train_sentencepiece
 
 
 def scripted(*draws):
@@ -57,6 +67,18 @@ def test_lengths(task):
                 assert not [n for n in (a, b) if len(n) > 1 and n[-1] == "0"]
                 expected["addition"] = str(int(a[::-1]) + int(b[::-1]))[::-1]
             assert "".join(target) == expected[task]
+
+
+def test_the_sweep_names_the_plus():
+    """The Universal Transformers that add count anew after it: model.separator is its id."""
+    config = sweep.get_config().tokenizer
+    pairs = itertools.islice(examples("addition", "train"), 5000)
+    tokenizer = train_sentencepiece(
+        (" ".join(side) for pair in pairs for side in pair),
+        vocab_size=config.vocab_size,
+        model_type=config.model_type,
+    )
+    assert tokenizer.encode(f"1 {SEPARATOR} 2")[1] == sweep.COUNTS["addition"]["model.separator"]
 
 
 def test_longer_tests():
