@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import gc
+import threading
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
+from transformer.decoding import batching
 from transformer.decoding.batching import CPU_TOKENS, FEW_ROWS, arrangement_of, batches, most_rows
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
@@ -105,8 +107,8 @@ class FakeDevice:
 @pytest.mark.parametrize(
     ("stats", "width", "beam_size", "expected"),
     [
-        (None, 16, 4, 128),
-        (None, 16, 100, 8),  # 800 caches, not 12,800
+        (None, 16, 4, 64),
+        (None, 16, 100, 4),  # 400 caches, not 6,400
         (None, 16, 1025, 1),
         (None, 4096, 4, 1),
         ({"bytes_limit": 4 * 16 * 1000}, 16, 4, 512),  # 1,000 rows of 16 bytes fit
@@ -375,10 +377,27 @@ def test_int8_needs_a_cpu_and_linear_layers():
         Translator(model, tokenizers(), decoding, mesh.abstract_mesh)
 
 
+def test_a_cpu_searches_two_batches_at_once(translator_of, monkeypatch):
+    translator, variables = translator_of(max_extra_length=3)
+    texts = ["abc", "b" * 40, "ab"]
+    expected = translator.translate(variables, texts)
+    monkeypatch.setattr(batching, "CPU_TOKENS", 96)  # two batches
+    translator.prepare(variables, texts)
+    both, search = threading.Barrier(2), translator.programs
+
+    def meet(*arguments, **static):
+        both.wait(timeout=60)  # an error, if the other batch waits for this one
+        return search(*arguments, **static)
+
+    meet.compiled = search.compiled
+    monkeypatch.setattr(translator, "programs", meet)
+    assert translator.translate(variables, texts) == expected
+
+
 def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of):
     translator, variables = translator_of(max_extra_length=3)
     texts = ["abc", "b" * 40]
     programs = translator.prepare(variables, texts)
-    assert list(programs) == ["search, 2 x 48 source tokens"]
+    assert list(programs) == ["search, 4 x 48 source tokens"]
     translator.translate(variables, texts)
     assert translator.prepare(variables, texts) == programs

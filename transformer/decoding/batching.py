@@ -13,6 +13,8 @@ SHORTEST_WIDTH = 16
 CPU_TOKENS = 2048
 # And hypotheses, each of which has a cache: a wide beam has fewer sentences beside it.
 CPU_HYPOTHESES = 1024
+# In how many batches: two cores that share the products of a small model wait for each other a lot.
+AT_ONCE = 2
 MOST_ROWS = 4096
 FEW_ROWS = range(2, 33)  # hypotheses for which Arrangement.FEW_ROWS is faster
 
@@ -29,12 +31,13 @@ def most_rows(
 ) -> int:
     """How many sentences of that width the device decodes at once, a power of 2.
 
-    On an accelerator its memory says: a quarter of it is for the search.
+    On an accelerator its memory says: a quarter of it is for the search. A CPU searches AT_ONCE
+    batches, and this is one of them.
     bytes_of_row: from a width to what a sentence takes in a search.
     """
     memory = memory_limit(device)
     if memory is None:
-        fit = min(CPU_TOKENS // width, CPU_HYPOTHESES // beam_size)
+        fit = min(CPU_TOKENS // width, CPU_HYPOTHESES // beam_size) // AT_ONCE
     else:
         fit = min(memory // 4 // bytes_of_row(width), MOST_ROWS)
     return 1 << (max(1, fit).bit_length() - 1)

@@ -1,7 +1,8 @@
 """Sentences in, sentences out: tokens, batches of similar length, a search, text."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,14 @@ import numpy as np
 
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
-from transformer.decoding.batching import Shape, arrangement_of, batches, is_of_cpus, most_rows
+from transformer.decoding.batching import (
+    AT_ONCE,
+    Shape,
+    arrangement_of,
+    batches,
+    is_of_cpus,
+    most_rows,
+)
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
@@ -178,16 +186,13 @@ class Translator:
         arrange = self._arranging(variables, beam_size)
         results: list[list[Translation]] = [[] for _ in sentences]
         done = 0
-        for shape, members in self._batches(variables, encoded, beam_size):
-            own, arrangement = arrange(shape)
-            found = self.programs(
-                own,
-                *arrays_of(self.config, encoded, shape, members, sizes),
-                beam_size=beam_size,
-                nbest=nbest,
-                arrangement=arrangement,
-            )
-            found = Hypotheses(*map(np.asarray, found))
+
+        def start(own: Variables, arguments: tuple, static: dict[str, Any]) -> Hypotheses:
+            return Hypotheses(*map(np.asarray, self.programs(own, *arguments, **static)))
+
+        def finish(members: list[int], search: Future[Hypotheses]) -> None:
+            nonlocal done
+            found = search.result()
             for row, i in enumerate(members):
                 results[i] = self._translations(found, row)
                 if not results[i]:
@@ -198,6 +203,23 @@ class Translator:
                     )
             done += len(members)
             progress(done)
+
+        # JAX runs the programs of one thread in turn, so each batch has its own. Where several
+        # devices work together, all must run the same program.
+        at_once = AT_ONCE if is_of_cpus(self.mesh) and self.mesh.size == 1 else 1
+        threads = ThreadPoolExecutor(at_once)
+        try:
+            begun: list[tuple[list[int], Future[Hypotheses]]] = []
+            for shape, members in self._batches(variables, encoded, beam_size):
+                own, arrangement = arrange(shape)
+                arguments = arrays_of(self.config, encoded, shape, members, sizes)
+                static = {"beam_size": beam_size, "nbest": nbest, "arrangement": arrangement}
+                self.programs.compiled(own, *arguments, **static)  # here, so only once
+                begun.append((members, threads.submit(start, own, arguments, static)))
+            for members, search in begun:
+                finish(members, search)
+        finally:
+            threads.shutdown(cancel_futures=True)
         if alignments:
             sources = [sentence.source for sentence in encoded]
             self._align(variables, sources, results)
