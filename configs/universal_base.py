@@ -40,15 +40,15 @@ def get_model() -> ConfigDict:
         # paper's; learned, Tensor2Tensor's; none.
         model.step_signal = "sinusoidal"
         model.first_position = 1  # of a sentence; Tensor2Tensor's is 0
-        # Where source positions are counted from: start; or both_ends, not in the paper: half of
-        # the channels encode the number from the start, the others that from the end, where the
-        # last word has the first position and EOS the one before it. So a target that reverses its
-        # source finds each word at its own number. In the target both halves count from the start.
-        # separator, not in the paper: the second half counts anew after each `separator`, the id of
-        # a word in the vocabulary, such as the + of an addition. A digit of the second number then
-        # has the same number as that of the first which it is added to.
+        # Where source positions are counted from. start, the paper's.
+        # both_ends: half of the channels encode the number from the start, the others that from the
+        # end, where the last word has the first position and EOS the one before it. So a target
+        # that reverses its source finds each word at its own number.
+        # separator: half of the channels encode the number from the start, the others that since
+        # the last separator. In an addition, with + as separator, digits that are added to each
+        # other then have the same number. In the target all channels count from the start.
         model.count_from = "start"
-        model.separator = 0
+        model.separator = 0  # its id in the source vocabulary, if count_from is separator
         # In training, the positions of a row begin up to so much later, drawn at random: longer
         # sentences than those of training then have positions that training has seen. Small numbers
         # come more often: the logarithm is uniform.

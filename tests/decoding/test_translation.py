@@ -1,12 +1,18 @@
 import dataclasses
 import functools
 import gc
+import itertools
+import json
+import subprocess
+import sys
 import threading
+import time
 
 import jax
 import numpy as np
 import pytest
 import small_configs
+from processes import on_devices
 from small_configs import EXPERTS, SMALL, model_config, sizes_of
 
 from configs import multi30k_lstm, t_dmca, universal_act_base
@@ -15,7 +21,16 @@ from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.decoding import batching
-from transformer.decoding.batching import CPU_TOKENS, FEW_ROWS, arrangement_of, batches, most_rows
+from transformer.decoding.batching import (
+    CPU_TOKENS,
+    FEW_ROWS,
+    Shape,
+    arrangement_of,
+    batches,
+    batches_at_once,
+    fit_together,
+    most_rows,
+)
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.translation import Translator
@@ -105,20 +120,34 @@ class FakeDevice:
 
 
 @pytest.mark.parametrize(
-    ("stats", "width", "beam_size", "expected"),
+    ("stats", "width", "beam_size", "at_once", "expected"),
     [
-        (None, 16, 4, 64),
-        (None, 16, 100, 4),  # 400 caches, not 6,400
-        (None, 16, 1025, 1),
-        (None, 4096, 4, 1),
-        ({"bytes_limit": 4 * 16 * 1000}, 16, 4, 512),  # 1,000 rows of 16 bytes fit
-        ({"bytes_limit": 4 * 16 * 1000}, 32, 4, 256),
-        ({"bytes_limit": 10**15}, 16, 4, 4096),
-        ({"bytes_limit": 4}, 16, 4, 1),
+        (None, 16, 4, 1, 128),
+        (None, 16, 4, 2, 64),
+        (None, 16, 100, 1, 8),  # 800 caches, not 12,800
+        (None, 16, 100, 2, 4),
+        (None, 16, 1025, 2, 1),
+        (None, 4096, 4, 2, 1),
+        ({"bytes_limit": 4 * 16 * 1000}, 16, 4, 1, 512),  # 1,000 rows of 16 bytes fit
+        ({"bytes_limit": 4 * 16 * 1000}, 32, 4, 1, 256),
+        ({"bytes_limit": 10**15}, 16, 4, 1, 4096),
+        ({"bytes_limit": 4}, 16, 4, 1, 1),
     ],
 )
-def test_rows_follow_the_memory(stats, width, beam_size, expected):
-    assert most_rows(width, beam_size, lambda width: width, FakeDevice(stats)) == expected
+def test_rows_follow_the_memory(stats, width, beam_size, at_once, expected):
+    device = FakeDevice(stats)
+    assert most_rows(width, beam_size, lambda width: width, device, at_once) == expected
+
+
+def test_how_many_batches_at_once(monkeypatch):
+    monkeypatch.setattr(batching, "available_cores", lambda: 2)
+    one, two = (jax.sharding.Mesh(jax.devices()[:1] * n, "data") for n in (1, 2))
+    assert [batches_at_once(mesh) for mesh in (one, two)] == [2, 1]
+    monkeypatch.setattr(batching, "available_cores", lambda: 1)
+    assert batches_at_once(one) == 1
+    assert fit_together([Shape(64, 16), Shape(1, 1024)], beam_size=4)
+    assert not fit_together([Shape(64, 16), Shape(1, 1536)], beam_size=4)
+    assert not fit_together([Shape(1, 16)], beam_size=1025)
 
 
 # --- Translations -------------------------------------------------------------------------
@@ -336,9 +365,8 @@ def test_int8(translator_of):
     np.testing.assert_allclose(scores, expected, rtol=0.1)
 
 
-@pytest.mark.parametrize("kind", ["two devices", "ensemble", "decoder_only", "universal"])
-def test_int8_of(kind, translator_of, random_params):
-    devices = 2 if kind == "two devices" else 1
+@pytest.mark.parametrize("kind", ["ensemble", "decoder_only", "universal"])
+def test_int8_of(kind, random_params):
     config = {
         "decoder_only": model_config(DecoderOnlyConfig, t_dmca, **EXPERTS),
         "universal": model_config(
@@ -353,16 +381,33 @@ def test_int8_of(kind, translator_of, random_params):
     found = {}
     for int8 in (False, True):
         config = dataclasses.replace(DECODING, int8=int8)
-        translator = Translator(model, tokenizers(), config, data_mesh(jax.devices()[:devices]))
+        translator = Translator(model, tokenizers(), config, data_mesh(jax.devices()[:1]))
         found[int8] = [x[0] for x in translator.search(variables, SENTENCES[:5]) if x]
     scores, expected = ([x.score for x in found[int8]] for int8 in (True, False))
     assert scores != expected
     np.testing.assert_allclose(scores, expected, rtol=0.1)
-    if kind == "two devices":
-        translator, variables = translator_of(int8=True)
-        alone = [x[0] for x in translator.search(variables, SENTENCES[:5]) if x]
-        assert [x.tokens for x in alone] == [x.tokens for x in found[True]]
-        np.testing.assert_allclose([x.score for x in alone], scores, atol=1e-3)
+
+
+def int8_outputs(num_devices: int) -> list[tuple[list[int], float]]:
+    mesh = data_mesh(jax.devices()[:num_devices])
+    assert mesh.size == num_devices
+    model = build_model(MODEL, sizes_of(264))
+    config = dataclasses.replace(DECODING, int8=True)
+    translator = Translator(model, tokenizers(), config, mesh)
+    found = translator.search((model.init(jax.random.key(0)), {}), SENTENCES[:5])
+    return [(best.tokens, best.score) for best, *_ in filter(None, found)]
+
+
+@pytest.mark.slow
+def test_int8_on_two_devices():
+    command = [sys.executable, __file__, "2"]
+    with subprocess.Popen(command, env=on_devices(2), stdout=subprocess.PIPE, text=True) as child:
+        expected = int8_outputs(1)
+        output, _ = child.communicate(timeout=300)
+    assert child.returncode == 0
+    assert len(expected) == 4
+    for (tokens, score), of_two in zip(expected, json.loads(output), strict=True):
+        assert of_two == [tokens, pytest.approx(score, abs=1e-3)]
 
 
 def test_int8_needs_a_cpu_and_linear_layers():
@@ -377,27 +422,67 @@ def test_int8_needs_a_cpu_and_linear_layers():
         Translator(model, tokenizers(), decoding, mesh.abstract_mesh)
 
 
-def test_a_cpu_searches_two_batches_at_once(translator_of, monkeypatch):
+@pytest.fixture
+def searched(translator_of, monkeypatch):
+    """searched(before) translates TEXTS, of which each is a batch, with before(number) in each."""
     translator, variables = translator_of(max_extra_length=3)
-    texts = ["abc", "b" * 40, "ab"]
-    expected = translator.translate(variables, texts)
-    monkeypatch.setattr(batching, "CPU_TOKENS", 96)  # two batches
-    translator.prepare(variables, texts)
-    both, search = threading.Barrier(2), translator.programs
+    monkeypatch.setattr(batching, "available_cores", lambda: 2)
+    monkeypatch.setattr(batching, "CPU_TOKENS", 128)
+    shapes = ["search, 1 x 64 source tokens", "search, 1 x 48 source tokens"]
+    assert list(translator.prepare(variables, TEXTS)) == shapes
+    search = translator.programs
 
-    def meet(*arguments, **static):
-        both.wait(timeout=60)  # an error, if the other batch waits for this one
-        return search(*arguments, **static)
+    def translate(before, **asked):
+        numbers = itertools.count()
 
-    meet.compiled = search.compiled
-    monkeypatch.setattr(translator, "programs", meet)
-    assert translator.translate(variables, texts) == expected
+        def programs(*arguments, **static):
+            before(next(numbers))
+            return search(*arguments, **static)
+
+        programs.compiled = search.compiled
+        monkeypatch.setattr(translator, "programs", programs)
+        return translator.translate(variables, TEXTS, **asked)
+
+    return translate
 
 
-def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of):
+TEXTS = ["b" * 40, "c" * 60, "b" * 60, "c" * 40]
+
+
+def test_a_cpu_searches_two_batches_at_once(searched):
+    both, done = threading.Barrier(2), []
+    found = searched(lambda number: both.wait(timeout=60), progress=done.append)
+    assert done == [1, 2, 3, 4]
+    assert found == searched(lambda number: time.sleep(0.3 if number == 0 else 0))
+
+
+@pytest.mark.parametrize("place", ["search", "progress"])
+def test_an_error_in_one_batch_ends_the_search(searched, place):
+    begun = []
+
+    def before(number):
+        begun.append(number)
+        if number == 0 and place == "search":
+            raise RuntimeError("the first batch")
+        time.sleep(0.3 * number)
+
+    def progress(done):
+        raise RuntimeError("the first batch")
+
+    with pytest.raises(RuntimeError, match="the first batch") as error:
+        searched(before, progress=progress)
+    assert len(begun) < 4, error  # whose traceback has the frame
+
+
+def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of, monkeypatch):
+    monkeypatch.setattr(batching, "available_cores", lambda: 2)
     translator, variables = translator_of(max_extra_length=3)
     texts = ["abc", "b" * 40]
     programs = translator.prepare(variables, texts)
     assert list(programs) == ["search, 4 x 48 source tokens"]
     translator.translate(variables, texts)
     assert translator.prepare(variables, texts) == programs
+
+
+if __name__ == "__main__":
+    print(json.dumps(int8_outputs(int(sys.argv[1]))))

@@ -9,6 +9,7 @@ from transformer.models.positions import (
     positions_from_the_end,
     segment_positions,
     sinusoidal_encoding,
+    split_segments,
 )
 
 
@@ -57,3 +58,12 @@ def test_segment_positions_of_every_short_row():
             if segment:  # padding may have any position
                 assert positions[t] == row[:t].count(segment), row
                 assert backwards[t] == row[t + 1 :].count(segment), row
+
+
+def test_parts_end_with_their_separator():
+    """In the middle, twice in a row, at the end, before EOS; the next sentence is a new part."""
+    segments = jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 0, 0]])
+    tokens = jnp.array([[5, 7, 5, 5, 2, 5, 5, 2, 9, 2, 0, 0]])
+    found = segment_positions(split_segments(segments, tokens, separator=5))
+    np.testing.assert_array_equal(found[0, :10], [0, 0, 1, 0, 0, 0, 0, 0, 0, 1])
+    assert found.dtype == jnp.int32

@@ -9,9 +9,11 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-def prefetch(function: Callable[[In], Out], items: Iterable[In], ahead: int = 2) -> Iterator[Out]:
+def prefetch(
+    function: Callable[[In], Out], items: Iterable[In], ahead: int = 2, threads: int = 1
+) -> Iterator[Out]:
     """function(item) of each item in order, computed up to `ahead` items early."""
-    with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as executor:
+    with ThreadPoolExecutor(threads, thread_name_prefix="prefetch") as executor:
         futures: collections.deque = collections.deque()
         try:
             for item in items:

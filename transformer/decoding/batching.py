@@ -1,20 +1,22 @@
 """Which sentences are decoded together, and in arrays of which shape."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
 
 from transformer.models.arrangement import Arrangement
+from transformer.system.cores import available_cores
 from transformer.system.hardware import memory_limit
 
 SHORTEST_WIDTH = 16
-# Source tokens that a CPU decodes at once, padding included. More were not faster.
+# A CPU of several cores searches two batches at the same time. In a small model, cores that share
+# one product mostly wait for each other.
+AT_ONCE = 2
+# Source tokens of these batches together, padding included. More were not faster.
 CPU_TOKENS = 2048
 # And hypotheses, each of which has a cache: a wide beam has fewer sentences beside it.
 CPU_HYPOTHESES = 1024
-# In how many batches: two cores that share the products of a small model wait for each other a lot.
-AT_ONCE = 2
 MOST_ROWS = 4096
 FEW_ROWS = range(2, 33)  # hypotheses for which Arrangement.FEW_ROWS is faster
 
@@ -27,20 +29,42 @@ class Shape(NamedTuple):
 
 
 def most_rows(
-    width: int, beam_size: int, bytes_of_row: Callable[[int], int], device: jax.Device
+    width: int,
+    beam_size: int,
+    bytes_of_row: Callable[[int], int],
+    device: jax.Device,
+    at_once: int = 1,
 ) -> int:
-    """How many sentences of that width the device decodes at once, a power of 2.
+    """How many sentences of that width the device decodes in one batch, a power of 2.
 
-    On an accelerator its memory says: a quarter of it is for the search. A CPU searches AT_ONCE
-    batches, and this is one of them.
+    On an accelerator its memory says: a quarter of it is for the search.
     bytes_of_row: from a width to what a sentence takes in a search.
+    at_once: how many batches share a CPU.
     """
     memory = memory_limit(device)
     if memory is None:
-        fit = min(CPU_TOKENS // width, CPU_HYPOTHESES // beam_size) // AT_ONCE
+        fit = min(CPU_TOKENS // width, CPU_HYPOTHESES // beam_size) // at_once
     else:
         fit = min(memory // 4 // bytes_of_row(width), MOST_ROWS)
     return 1 << (max(1, fit).bit_length() - 1)
+
+
+def batches_at_once(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> int:
+    """How many batches are searched at the same time.
+
+    One where several devices work together: all must run the same program.
+    """
+    shared = is_of_cpus(mesh) and mesh.size == 1 and available_cores() > 1
+    return AT_ONCE if shared else 1
+
+
+def fit_together(shapes: Iterable[Shape], beam_size: int) -> bool:
+    """Whether a CPU has room for AT_ONCE of these batches, each of which has a row at least."""
+    return all(
+        AT_ONCE * shape.rows * shape.width <= CPU_TOKENS
+        and AT_ONCE * shape.rows * beam_size <= CPU_HYPOTHESES
+        for shape in shapes
+    )
 
 
 def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:

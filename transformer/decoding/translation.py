@@ -1,20 +1,21 @@
 """Sentences in, sentences out: tokens, batches of similar length, a search, text."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.data.prefetch import prefetch
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.decoding.batching import (
-    AT_ONCE,
     Shape,
     arrangement_of,
     batches,
+    batches_at_once,
+    fit_together,
     is_of_cpus,
     most_rows,
 )
@@ -184,15 +185,30 @@ class Translator:
         sizes = sizes_of_wishes(encoded)
         beam_size = self._beam_size(encoded, nbest)
         arrange = self._arranging(variables, beam_size)
+        parts = self._batches(variables, encoded, beam_size)
+
+        def arguments() -> Iterator[tuple[list[int], tuple, dict[str, Any]]]:
+            for shape, members in parts:
+                own, arrangement = arrange(shape)
+                arrays = own, *arrays_of(self.config, encoded, shape, members, sizes)
+                static = {"beam_size": beam_size, "nbest": nbest, "arrangement": arrangement}
+                self.programs.compiled(*arrays, **static)  # two threads would both compile it
+                yield members, arrays, static
+
+        def run(batch: tuple[list[int], tuple, dict[str, Any]]) -> tuple[list[int], Hypotheses]:
+            members, arrays, static = batch
+            return members, Hypotheses(*map(np.asarray, self.programs(*arrays, **static)))
+
+        def searched() -> Iterator[tuple[list[int], Hypotheses]]:
+            at_once = batches_at_once(self.mesh)
+            if at_once > 1 and fit_together([shape for shape, _ in parts], beam_size):
+                # On a CPU, JAX runs the programs that one thread starts one after another.
+                return prefetch(run, arguments(), ahead=at_once, threads=at_once)
+            return map(run, arguments())
+
         results: list[list[Translation]] = [[] for _ in sentences]
         done = 0
-
-        def start(own: Variables, arguments: tuple, static: dict[str, Any]) -> Hypotheses:
-            return Hypotheses(*map(np.asarray, self.programs(own, *arguments, **static)))
-
-        def finish(members: list[int], search: Future[Hypotheses]) -> None:
-            nonlocal done
-            found = search.result()
+        for members, found in searched():  # an error ends the loop, and so the searches ahead
             for row, i in enumerate(members):
                 results[i] = self._translations(found, row)
                 if not results[i]:
@@ -203,23 +219,6 @@ class Translator:
                     )
             done += len(members)
             progress(done)
-
-        # JAX runs the programs of one thread in turn, so each batch has its own. Where several
-        # devices work together, all must run the same program.
-        at_once = AT_ONCE if is_of_cpus(self.mesh) and self.mesh.size == 1 else 1
-        threads = ThreadPoolExecutor(at_once)
-        try:
-            begun: list[tuple[list[int], Future[Hypotheses]]] = []
-            for shape, members in self._batches(variables, encoded, beam_size):
-                own, arrangement = arrange(shape)
-                arguments = arrays_of(self.config, encoded, shape, members, sizes)
-                static = {"beam_size": beam_size, "nbest": nbest, "arrangement": arrangement}
-                self.programs.compiled(own, *arguments, **static)  # here, so only once
-                begun.append((members, threads.submit(start, own, arguments, static)))
-            for members, search in begun:
-                finish(members, search)
-        finally:
-            threads.shutdown(cancel_futures=True)
         if alignments:
             sources = [sentence.source for sentence in encoded]
             self._align(variables, sources, results)
@@ -396,9 +395,10 @@ class Translator:
             return sum(sizes) + 16 * logits_MV.size
 
         device = self.mesh.local_devices[0]  # as large as those of other processes
+        at_once = batches_at_once(self.mesh)
         return batches(
             [len(sentence.source) for sentence in sentences],
-            lambda width: most_rows(width, beam_size, bytes_of_row, device),
+            lambda width: most_rows(width, beam_size, bytes_of_row, device, at_once),
             self.mesh.size,
         )
 

@@ -32,10 +32,14 @@ def positions_from_the_end(segments_BT: jax.Array) -> jax.Array:
     return jnp.flip(segment_positions(jnp.where(backwards_BT > 0, ids_BT, 0)), axis=1)
 
 
-def parts(segments_BT: jax.Array, tokens_BT: jax.Array, separator: int) -> jax.Array:
-    """Segment ids that also begin anew after each token whose id is `separator`, int32 [B, T]."""
+def split_segments(segments_BT: jax.Array, tokens_BT: jax.Array, separator: int) -> jax.Array:
+    """Segment ids, int32 [B, T], of the parts of sentences.
+
+    A part ends with a token whose id is `separator`. Padding stays 0.
+    """
     after_BT = jnp.pad(tokens_BT == separator, ((0, 0), (1, 0)))[:, :-1]
-    return jnp.where(segments_BT > 0, segments_BT + jnp.cumsum(after_BT, axis=1), 0)
+    count_BT = jnp.cumsum(after_BT, axis=1, dtype=jnp.int32)
+    return jnp.where(segments_BT > 0, segments_BT + count_BT, 0)
 
 
 def sinusoidal_encoding(positions_T: jax.Array, d_model: int) -> jax.Array:

@@ -14,6 +14,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
+from transformer.data.vocabulary import UNK
 from transformer.models.cache import (
     attention_to_see,
     decoding_step,
@@ -28,15 +29,16 @@ from transformer.models.loss import Loss, output_loss
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.models.positions import (
-    parts,
     positions_from_the_end,
     segment_positions,
     sinusoidal_encoding,
+    split_segments,
 )
 from transformer.models.separable import SeparableTransition
 from transformer.models.transformer import FAMILY as TRANSFORMER
 from transformer.models.transformer import AttentionWeights
 from transformer.models.universal_steps import Recurrence, UniversalConfig
+from transformer.system.errors import check_range
 
 Cache = dict[str, Any]
 
@@ -263,7 +265,7 @@ class Universal(EncoderDecoder):
             # The last, EOS, is -1. How long a target will be is not known.
             counts[1] = positions_from_the_end(segments_BT) - 1
         if c.count_from == "separator" and src_BT is not None:
-            counts[1] = segment_positions(parts(segments_BT, src_BT, c.separator))
+            counts[1] = segment_positions(split_segments(segments_BT, src_BT, c.separator))
         lowest = c.first_position - c.random_stride
         highest = c.first_position + c.random_start + c.random_stride * segments_BT.shape[1]
         encoding_TX = sinusoidal_encoding(jnp.arange(lowest, highest), c.channels_of_a_count)
@@ -284,6 +286,8 @@ def _log_uniform(key: jax.Array, most: int) -> jax.Array:
 def build(config: UniversalConfig, sizes: Sizes, rngs: nnx.Rngs) -> Universal:
     """The module; raises UserError where the config does not fit the data."""
     check_shared(config.share_embeddings, sizes)
+    if config.count_from == "separator":
+        check_range(config, "model", "separator", UNK + 1, sizes.source_vocab)
     return Universal(config, sizes, rngs=rngs)
 
 

@@ -60,13 +60,12 @@ class UniversalConfig(LayerConfig):
                 f"model.d_model is {self.d_model}, and model.count_from is {self.count_from!r}, "
                 "which needs an even number; change one of them"
             )
-        if (self.count_from == "separator") != (self.separator > 0):
+        if self.count_from != "separator" and self.separator:
             raise UserError(
-                f"model.separator is {self.separator}, and model.count_from is "
-                f"{self.count_from!r}; count from 'separator' and name its id in the vocabulary, "
-                "or leave model.separator at 0"
+                f"model.separator is {self.separator}, but model.count_from is "
+                f"{self.count_from!r}; set one to 0, or the other to separator"
             )
-        if self.separator and self.words_per_position > 1:
+        if self.count_from == "separator" and self.words_per_position > 1:
             raise UserError(
                 "model.count_from is 'separator', which needs model.words_per_position=1; it is "
                 f"{self.words_per_position}"
