@@ -28,11 +28,11 @@ from transformer.decoding.batching import (
     arrangement_of,
     batches,
     batches_at_once,
-    fit_together,
     most_rows,
 )
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
+from transformer.decoding.programs import Programs
 from transformer.decoding.translation import Translator
 from transformer.models.arrangement import Arrangement
 from transformer.models.decoder_only import DecoderOnlyConfig
@@ -143,11 +143,15 @@ def test_how_many_batches_at_once(monkeypatch):
     monkeypatch.setattr(batching, "available_cores", lambda: 2)
     one, two = (jax.sharding.Mesh(jax.devices()[:1] * n, "data") for n in (1, 2))
     assert [batches_at_once(mesh) for mesh in (one, two)] == [2, 1]
+    for shape, beam_size, expected in (
+        (Shape(1, 1024), 4, 2),
+        (Shape(1, 1536), 4, 1),
+        (Shape(1, 16), 512, 2),
+        (Shape(1, 16), 513, 1),
+    ):
+        assert batches_at_once(one, [shape], beam_size) == expected
     monkeypatch.setattr(batching, "available_cores", lambda: 1)
     assert batches_at_once(one) == 1
-    assert fit_together([Shape(64, 16), Shape(1, 1024)], beam_size=4)
-    assert not fit_together([Shape(64, 16), Shape(1, 1536)], beam_size=4)
-    assert not fit_together([Shape(1, 16)], beam_size=1025)
 
 
 # --- Translations -------------------------------------------------------------------------
@@ -430,7 +434,7 @@ def searched(translator_of, monkeypatch):
     monkeypatch.setattr(batching, "CPU_TOKENS", 128)
     shapes = ["search, 1 x 64 source tokens", "search, 1 x 48 source tokens"]
     assert list(translator.prepare(variables, TEXTS)) == shapes
-    search = translator.programs
+    search = Programs.__call__
 
     def translate(before, **asked):
         numbers = itertools.count()
@@ -439,8 +443,7 @@ def searched(translator_of, monkeypatch):
             before(next(numbers))
             return search(*arguments, **static)
 
-        programs.compiled = search.compiled
-        monkeypatch.setattr(translator, "programs", programs)
+        monkeypatch.setattr(Programs, "__call__", programs)
         return translator.translate(variables, TEXTS, **asked)
 
     return translate

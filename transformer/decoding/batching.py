@@ -49,22 +49,24 @@ def most_rows(
     return 1 << (max(1, fit).bit_length() - 1)
 
 
-def batches_at_once(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> int:
-    """How many batches are searched at the same time.
+def batches_at_once(
+    mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+    shapes: Iterable[Shape] = (),
+    beam_size: int = 1,
+) -> int:
+    """How many batches of these shapes are searched at the same time.
 
-    One where several devices work together: all must run the same program.
+    One if a CPU has no room for more, and where several devices work together: all must run the
+    same program.
     """
-    shared = is_of_cpus(mesh) and mesh.size == 1 and available_cores() > 1
-    return AT_ONCE if shared else 1
-
-
-def fit_together(shapes: Iterable[Shape], beam_size: int) -> bool:
-    """Whether a CPU has room for AT_ONCE of these batches, each of which has a row at least."""
-    return all(
+    if not is_of_cpus(mesh) or mesh.size > 1 or available_cores() == 1:
+        return 1
+    fit = all(
         AT_ONCE * shape.rows * shape.width <= CPU_TOKENS
         and AT_ONCE * shape.rows * beam_size <= CPU_HYPOTHESES
         for shape in shapes
     )
+    return AT_ONCE if fit else 1
 
 
 def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:

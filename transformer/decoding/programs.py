@@ -2,12 +2,13 @@
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
+from transformer.data.prefetch import prefetch
 from transformer.decoding.ensemble import Ensemble
 from transformer.models.arrangement import Arrangement
 from transformer.models.functional import FunctionalModel
@@ -37,6 +38,29 @@ class Programs:
     def __call__(self, variables: Variables, *trees: Any, **static: Any) -> Any:
         """The results; `variables` as `gather` or `Arranged` give them; NumPy arrays."""
         return self.compiled(variables, *trees, **static)(variables, *self._distribute(trees))
+
+    def each(
+        self, calls: Iterable[tuple[tuple, dict[str, Any]]], at_once: int = 1
+    ) -> Iterator[Any]:
+        """The results of calls, each (arguments, keywords), in order, as NumPy arrays.
+
+        at_once: so many run at the same time. On a CPU each needs a thread of its own for that:
+        JAX runs the programs that one thread starts one after another.
+        """
+
+        def ready() -> Iterator[tuple[tuple, dict[str, Any]]]:
+            for arguments, keywords in calls:
+                self.compiled(*arguments, **keywords)  # here, or two threads would both compile it
+                yield arguments, keywords
+
+        def run(call: tuple[tuple, dict[str, Any]]) -> Any:
+            arguments, keywords = call
+            return jax.tree.map(np.asarray, self(*arguments, **keywords))
+
+        if at_once == 1:
+            yield from map(run, ready())
+        else:
+            yield from prefetch(run, ready(), ahead=at_once, threads=at_once)
 
     def compiled(self, variables: Variables, *trees: Any, **static: Any) -> jax.stages.Compiled:
         """The program for arrays of these shapes."""

@@ -1,13 +1,13 @@
 """Sentences in, sentences out: tokens, batches of similar length, a search, text."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.prefetch import prefetch
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.decoding.batching import (
@@ -15,7 +15,6 @@ from transformer.decoding.batching import (
     arrangement_of,
     batches,
     batches_at_once,
-    fit_together,
     is_of_cpus,
     most_rows,
 )
@@ -30,6 +29,7 @@ from transformer.decoding.wishes import (
     Sentence,
     Wishes,
     arrays_of,
+    longest_phrases,
     parts_of_search,
     sizes_of_wishes,
 )
@@ -187,28 +187,17 @@ class Translator:
         arrange = self._arranging(variables, beam_size)
         parts = self._batches(variables, encoded, beam_size)
 
-        def arguments() -> Iterator[tuple[list[int], tuple, dict[str, Any]]]:
-            for shape, members in parts:
-                own, arrangement = arrange(shape)
-                arrays = own, *arrays_of(self.config, encoded, shape, members, sizes)
-                static = {"beam_size": beam_size, "nbest": nbest, "arrangement": arrangement}
-                self.programs.compiled(*arrays, **static)  # two threads would both compile it
-                yield members, arrays, static
+        def call(shape: Shape, members: list[int]) -> tuple[tuple, dict[str, Any]]:
+            own, arrangement = arrange(shape)
+            arrays = arrays_of(self.config, encoded, shape, members, sizes)
+            static = {"beam_size": beam_size, "nbest": nbest, "arrangement": arrangement}
+            return (own, *arrays), static
 
-        def run(batch: tuple[list[int], tuple, dict[str, Any]]) -> tuple[list[int], Hypotheses]:
-            members, arrays, static = batch
-            return members, Hypotheses(*map(np.asarray, self.programs(*arrays, **static)))
-
-        def searched() -> Iterator[tuple[list[int], Hypotheses]]:
-            at_once = batches_at_once(self.mesh)
-            if at_once > 1 and fit_together([shape for shape, _ in parts], beam_size):
-                # On a CPU, JAX runs the programs that one thread starts one after another.
-                return prefetch(run, arguments(), ahead=at_once, threads=at_once)
-            return map(run, arguments())
-
+        at_once = batches_at_once(self.mesh, [shape for shape, _ in parts], beam_size)
+        searches = self.programs.each(itertools.starmap(call, parts), at_once)
         results: list[list[Translation]] = [[] for _ in sentences]
         done = 0
-        for members, found in searched():  # an error ends the loop, and so the searches ahead
+        for (_, members), found in zip(parts, searches, strict=True):
             for row, i in enumerate(members):
                 results[i] = self._translations(found, row)
                 if not results[i]:
@@ -313,7 +302,7 @@ class Translator:
         ]
         begins = target.encode_batch(list(prefixes or [""] * len(sources)), num_threads=-1)
         phrases = [
-            _longest_phrases(target.encode_batch(list(texts), num_threads=1))
+            longest_phrases(target.encode_batch(list(texts), num_threads=1))
             for texts in constraints or [()] * len(sources)
         ]
         return [
@@ -401,14 +390,3 @@ class Translator:
             lambda width: most_rows(width, beam_size, bytes_of_row, device, at_once),
             self.mesh.size,
         )
-
-
-def _longest_phrases(phrases: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Those that are not part of another one, and each once."""
-    different = dict.fromkeys(map(tuple, phrases))
-
-    def is_part(phrase, other):
-        n = len(phrase)
-        return any(other[i : i + n] == phrase for i in range(len(other) - n + 1))
-
-    return [x for x in different if x and not any(is_part(x, y) for y in different if y != x)]

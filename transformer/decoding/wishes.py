@@ -121,3 +121,14 @@ def sizes_of_wishes(sentences: Sequence[Sentence]) -> tuple[int, int, int]:
         max((len(phrase) for of_sentence in phrases for phrase in of_sentence), default=0),
     )
     return tuple(1 << (n - 1).bit_length() if n else 0 for n in most)
+
+
+def longest_phrases(phrases: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Those that are not part of another one, and each once."""
+    different = dict.fromkeys(map(tuple, phrases))
+
+    def is_part(phrase, other):
+        n = len(phrase)
+        return any(other[i : i + n] == phrase for i in range(len(other) - n + 1))
+
+    return [x for x in different if x and not any(is_part(x, y) for y in different if y != x)]
