@@ -1,4 +1,4 @@
-"""Work done ahead in a thread, while the device is busy."""
+"""Work done ahead in threads."""
 
 import collections
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ Out = TypeVar("Out")
 def prefetch(
     function: Callable[[In], Out], items: Iterable[In], ahead: int = 2, threads: int = 1
 ) -> Iterator[Out]:
-    """function(item) of each item in order, computed up to `ahead` items early."""
+    """function(item) of each item in order, computed in threads up to `ahead` items early."""
     with ThreadPoolExecutor(threads, thread_name_prefix="prefetch") as executor:
         futures: collections.deque = collections.deque()
         try:
