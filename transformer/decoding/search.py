@@ -20,9 +20,10 @@ from transformer.decoding.top_k import log_softmax
 from transformer.models.cache import with_room
 
 Cache = dict[str, Any]
-LARGE_CACHE = 2**25  # bytes of keys and values
-# When at most a quarter of the sentences is unsettled, the search goes on with these alone, if
-# that is at least FEWEST. A second such part would save little more, and each is compiled.
+LARGE_CACHE = 2**24  # bytes of keys and values
+# When at most such a part of a batch is unsettled, the search goes on with these sentences alone,
+# if they are at least FEWEST. More such parts would save little more, and each is compiled.
+PARTS = 1 / 2, 1 / 4
 FEWEST = 4
 
 
@@ -200,9 +201,6 @@ def beam_search(
             none_BM,
         ),
     )
-    few = batch_size // 4 if isinstance(batch_size, int) else 0  # not known in an export
-    few = few if few >= FEWEST else 0
-
     def go_on(asked: _Asked, state: _State, room: int, few: int) -> _State:
         """Until there is no more room, or at most `few` sentences are unsettled."""
 
@@ -212,14 +210,23 @@ def beam_search(
         state = state._replace(cache=with_room(state.cache, M, room))
         return jax.lax.while_loop(is_wanted, functools.partial(extend, asked), state)
 
-    for room in _rooms(cache, longest):
-        state = go_on(asked, state, room, few)
-    if few:
-        rows_b = jnp.argsort(~unsettled(asked, state), stable=True)[:few]
-        rest = go_on(*_of_rows(asked, state, rows_b, M), longest, 0)
-        found = zip(state.finished, rest.finished, strict=True)
+    def settle(
+        asked: _Asked, state: _State, rooms: Sequence[int], parts: Sequence[int]
+    ) -> Hypotheses:
+        """Until all sentences are settled, the last parts[0], parts[1], ... of them alone."""
+        for room in rooms:
+            state = go_on(asked, state, room, parts[0] if parts else 0)
+        if not parts:
+            return state.finished
+        rows_b = jnp.argsort(~unsettled(asked, state), stable=True)[: parts[0]]
+        rest = settle(*_of_rows(asked, state, rows_b, M), rooms[-1:], parts[1:])
+        found = zip(state.finished, rest, strict=True)
         return Hypotheses(*(whole.at[rows_b].set(part) for whole, part in found))
-    return state.finished
+
+    parts: list[int] = []
+    if isinstance(batch_size, int):  # not known in an export
+        parts = [size for part in PARTS if (size := int(part * batch_size)) >= FEWEST]
+    return settle(asked, state, _rooms(cache, longest), parts)
 
 
 def _of_rows(asked: _Asked, state: _State, rows_b: jax.Array, M: int) -> tuple[_Asked, _State]:

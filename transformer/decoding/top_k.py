@@ -19,10 +19,12 @@ def top_k(x_BX: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     _, chosen_Bk = jax.lax.top_k(blocks_BYZ.max(axis=-1), k)
     # In their order, so that of equal numbers the first one wins.
     chosen_Bk = jnp.sort(chosen_Bk, axis=-1)
-    values_BkZ = jnp.take_along_axis(blocks_BYZ, chosen_Bk[:, :, None], axis=1)
-    best_Bk, index_Bk = jax.lax.top_k(values_BkZ.reshape(B, -1), k)
-    block_Bk = jnp.take_along_axis(chosen_Bk, index_Bk // BLOCK, axis=1)
-    return best_Bk, block_Bk * BLOCK + index_Bk % BLOCK
+    place_BkZ = chosen_Bk[:, :, None] * BLOCK + jnp.arange(BLOCK)
+    place_BC = place_BkZ.reshape(B, -1)
+    # Gathered from x, not from the blocks, which XLA on the CPU would then write to memory.
+    values_BC = jnp.take_along_axis(x_BX, jnp.minimum(place_BC, X - 1), axis=1)
+    best_Bk, index_Bk = jax.lax.top_k(jnp.where(place_BC < X, values_BC, -jnp.inf), k)
+    return best_Bk, jnp.take_along_axis(place_BC, index_Bk, axis=1)
 
 
 def log_softmax(logits_NV: jax.Array) -> jax.Array:
