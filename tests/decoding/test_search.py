@@ -21,6 +21,7 @@ from small_configs import MODEL, sizes_of
 from transformer.decoding.choices import Sample
 from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix
 from transformer.decoding.search import Hypotheses, beam_search, gnmt_length_penalty
+from transformer.decoding.top_k import top_k
 from transformer.models.family import build_model
 
 PAD, BOS, EOS = 0, 1, 2
@@ -300,18 +301,19 @@ def sampling(arrays):
 
 
 @pytest.mark.parametrize("parts", [lambda arrays: {}, with_rules, sampling])
-@pytest.mark.parametrize("B", [11, 19], ids=["together", "the last ones apart"])
+@pytest.mark.parametrize("B", [7, 11, 19], ids=["together", "half apart", "then a quarter"])
 def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows(B, parts):
     tables, longest = random_tables(B, seed=3), 13
-    # Sentences that end soon beside others that go on: of 19 only 4, which the search takes apart.
-    goes_on_B = np.arange(B) % (2 if B == 11 else 5) == 1
+    # Sentences that end soon beside others that go on. Of 19, 9 go on and 4 of them to the end.
+    goes_on_B, to_the_end_B = np.arange(B) % 2 == 1, np.arange(B) % 4 == 3
     tables[~goes_on_B, :, EOS] += 2
     tables[goes_on_B, :, EOS] -= 30
-    max_length_B = np.where(goes_on_B, 13, np.arange(B) % 6)
+    max_length_B = np.where(to_the_end_B, 13, np.where(goes_on_B, 8, np.arange(B) % 6))
     rng = np.random.default_rng(8)
     prefix_BP = np.where(goes_on_B[:, None], rng.integers(3, 7, (B, 3)), PAD)
     real_BS = np.arange(5) < rng.integers(1, 6, (B, 1))
-    arrays = prefix_BP, real_BS, np.where(goes_on_B, 9, 0), np.arange(B)
+    min_length_B = np.where(to_the_end_B, 9, np.where(goes_on_B, 7, 0))
+    arrays = prefix_BP, real_BS, min_length_B, np.arange(B)
     attention_BXS = np.where(real_BS[:, None], rng.uniform(size=(B, STATES, 5)), 0.0)
 
     def found(rows):
@@ -336,6 +338,15 @@ def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows(B, parts):
         np.testing.assert_array_equal(together.tokens_BML[b], alone.tokens_BML[0])
         np.testing.assert_allclose(together.scores_BM[b], alone.scores_BM[0], rtol=1e-6)
         np.testing.assert_allclose(together.log_probs_BM[b], alone.log_probs_BM[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [100, 128 * 20, 128 * 20 + 37])
+def test_the_largest_of_many_numbers_are_those_of_jax(size):
+    rng = np.random.default_rng(9)
+    x_BX = jnp.asarray(rng.integers(-3, 60, (5, size)), jnp.float32)  # many are equal
+    x_BX = x_BX.at[1].set(-jnp.inf).at[2, 7:].set(-jnp.inf)  # as of what no rule allows
+    for found, expected in zip(top_k(x_BX, 9), jax.lax.top_k(x_BX, 9), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_only_the_hypothesis_part_of_a_cache_is_reordered():

@@ -201,6 +201,7 @@ def beam_search(
             none_BM,
         ),
     )
+
     def go_on(asked: _Asked, state: _State, room: int, few: int) -> _State:
         """Until there is no more room, or at most `few` sentences are unsettled."""
 

@@ -19,7 +19,7 @@ def top_k(x_BX: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     _, chosen_Bk = jax.lax.top_k(blocks_BYZ.max(axis=-1), k)
     # In their order, so that of equal numbers the first one wins.
     chosen_Bk = jnp.sort(chosen_Bk, axis=-1)
-    place_BkZ = chosen_Bk[:, :, None] * BLOCK + jnp.arange(BLOCK)
+    place_BkZ = chosen_Bk[:, :, None] * BLOCK + jnp.arange(BLOCK)[None, None]
     place_BC = place_BkZ.reshape(B, -1)
     # Gathered from x, not from the blocks, which XLA on the CPU would then write to memory.
     values_BC = jnp.take_along_axis(x_BX, jnp.minimum(place_BC, X - 1), axis=1)
