@@ -18,6 +18,7 @@ from random_tables import (
 )
 from small_configs import MODEL, sizes_of
 
+from transformer.decoding import search as search_module
 from transformer.decoding.choices import Sample
 from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix
 from transformer.decoding.search import Hypotheses, beam_search, gnmt_length_penalty
@@ -340,11 +341,50 @@ def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows(B, parts):
         np.testing.assert_allclose(together.log_probs_BM[b], alone.log_probs_BM[0], rtol=1e-6)
 
 
+def test_parts_of_a_batch_and_a_cache_that_grows_change_nothing(random_params, monkeypatch):
+    model = build_model(dataclasses.replace(MODEL, num_decoder_layers=1), sizes_of(11))
+    params, M, B, longest = random_params(model), 2, 16, 40
+    src = jnp.asarray(np.random.default_rng(6).integers(3, 11, (B, 5)), jnp.int32)
+    max_length_B = np.full(B, 5)
+    max_length_B[[3, 4, 11, 14, 15]] = 20  # of the half
+    max_length_B[[3, 11]] = 38  # of the quarter
+
+    def found():
+        sizes = []
+
+        def step_fn(tokens_N, cache):
+            sizes.append(len(tokens_N) // M)
+            logits_NV, cache = bound.decode_step(tokens_N, cache)
+            return logits_NV.at[:, EOS].add(-30), cache  # they go on as long as they may
+
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(src), src, M, longest)
+        found = jax.jit(
+            lambda cache: beam_search(
+                step_fn, cache, max_length_B, beam_size=M, alpha=0.6, longest=longest
+            )
+        )(cache)
+        return found, set(sizes)
+
+    monkeypatch.setattr(search_module, "LARGE_CACHE", 0)
+    in_parts, sizes = found()
+    assert sizes == {16, 8, 4}
+    monkeypatch.undo()
+    monkeypatch.setattr(search_module, "PARTS", ())
+    together, sizes = found()
+    assert sizes == {16}
+    np.testing.assert_array_equal(in_parts.tokens_BML, together.tokens_BML)
+    np.testing.assert_allclose(in_parts.scores_BM, together.scores_BM, rtol=1e-5)
+    lengths_B = (np.asarray(together.tokens_BML[:, 0]) != PAD).sum(axis=1)
+    np.testing.assert_array_equal(lengths_B, max_length_B)
+
+
 @pytest.mark.parametrize("size", [100, 128 * 20, 128 * 20 + 37])
 def test_the_largest_of_many_numbers_are_those_of_jax(size):
     rng = np.random.default_rng(9)
     x_BX = jnp.asarray(rng.integers(-3, 60, (5, size)), jnp.float32)  # many are equal
     x_BX = x_BX.at[1].set(-jnp.inf).at[2, 7:].set(-jnp.inf)  # as of what no rule allows
+    x_BX = x_BX.at[3].set(-jnp.inf).at[3, -1].set(1)
     for found, expected in zip(top_k(x_BX, 9), jax.lax.top_k(x_BX, 9), strict=True):
         np.testing.assert_array_equal(found, expected)
 

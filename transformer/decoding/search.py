@@ -21,8 +21,8 @@ from transformer.models.cache import with_room
 
 Cache = dict[str, Any]
 LARGE_CACHE = 2**24  # bytes of keys and values
-# When at most such a part of a batch is unsettled, the search goes on with these sentences alone,
-# if they are at least FEWEST. More such parts would save little more, and each is compiled.
+# When at most this share of a batch is unsettled, the search goes on with so many of its sentences
+# alone. Each part is compiled: those of fewer than FEWEST sentences are not worth it.
 PARTS = 1 / 2, 1 / 4
 FEWEST = 4
 
@@ -214,7 +214,11 @@ def beam_search(
     def settle(
         asked: _Asked, state: _State, rooms: Sequence[int], parts: Sequence[int]
     ) -> Hypotheses:
-        """Until all sentences are settled, the last parts[0], parts[1], ... of them alone."""
+        """Goes on until all sentences are settled.
+
+        parts: when at most parts[0] are left, these go on alone, then parts[1] of them, ...; what
+        they find returns to their rows. A part has all the room at once.
+        """
         for room in rooms:
             state = go_on(asked, state, room, parts[0] if parts else 0)
         if not parts:

@@ -1,4 +1,4 @@
-"""The largest of very many numbers, fast on every device."""
+"""The largest of very many numbers, faster than JAX's own where they are many."""
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ def top_k(x_BX: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     chosen_Bk = jnp.sort(chosen_Bk, axis=-1)
     place_BkZ = chosen_Bk[:, :, None] * BLOCK + jnp.arange(BLOCK)[None, None]
     place_BC = place_BkZ.reshape(B, -1)
-    # Gathered from x, not from the blocks, which XLA on the CPU would then write to memory.
-    values_BC = jnp.take_along_axis(x_BX, jnp.minimum(place_BC, X - 1), axis=1)
+    # Gathered from x. To gather from the blocks, XLA on the CPU would write all of them to memory.
+    values_BC = jnp.take_along_axis(x_BX, place_BC, axis=1, mode="clip")
     best_Bk, index_Bk = jax.lax.top_k(jnp.where(place_BC < X, values_BC, -jnp.inf), k)
     return best_Bk, jnp.take_along_axis(place_BC, index_Bk, axis=1)
 
