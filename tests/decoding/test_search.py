@@ -359,12 +359,12 @@ def test_parts_of_a_batch_and_a_cache_that_grows_change_nothing(random_params, m
 
         bound = model.bind(params)
         cache = bound.init_cache(bound.encode(src), src, M, longest)
-        found = jax.jit(
+        hypotheses = jax.jit(
             lambda cache: beam_search(
                 step_fn, cache, max_length_B, beam_size=M, alpha=0.6, longest=longest
             )
         )(cache)
-        return found, set(sizes)
+        return hypotheses, set(sizes)
 
     monkeypatch.setattr(search_module, "LARGE_CACHE", 0)
     in_parts, sizes = found()
