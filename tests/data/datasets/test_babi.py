@@ -1,12 +1,15 @@
 import io
+import random
+import re
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from configs import babi
 from transformer.data import datasets
-from transformer.data.datasets.babi import Question, questions
+from transformer.data.datasets.babi import Question, interchangeable, questions, renamed
 from transformer.data.sources import DataConfig, open_source
 from transformer.system.errors import UserError
 
@@ -103,6 +106,47 @@ def test_the_builder(data, tmp_path):
     ]  # fmt: skip
 
 
+def test_renamed_copies_are_for_training_only(tmp_path):
+    files = FILES | {"all/en/qa19_path_train.txt": stories(10, "mary sandra")}
+    files["all/en/qa19_path_test.txt"] = stories(10, "mary sandra")
+    places = {"data_dir": str(tmp_path / "data"), "raw_dir": archive(tmp_path / "raw", files)}
+
+    def examples(config: str) -> dict[str, list[tuple[bytes, ...]]]:
+        builder = datasets.get_builder(f"babi/{config}", **places)
+        datasets.prepare(builder)
+        return {
+            split: [(x["task"], x["story"], x["answer"]) for x in builder.as_data_source(split)]
+            for split in ("train", "validation", "test")
+        }
+
+    plain, more = examples("en"), examples("en-renamed")
+    assert (more["validation"], more["test"]) == (plain["validation"], plain["test"])
+    assert len(plain["train"]) == 2 * (18 + 10 + 9)
+    of_paths = [x for x in more["train"] if x[0] == b"qa19_path"]
+    assert len(of_paths) == 2 * 9 * 11
+    assert len(more["train"]) - len(of_paths) == 2 * (18 + 10) * 2
+    assert {x[1][:11] for x in of_paths} == {b"mary sandra", b"sandra mary"}
+    assert {x[1][:11] for x in more["test"] if x[0] == b"qa19_path"} == {b"mary sandra"}
+
+
+def test_words_of_a_task_change_places():
+    task = "Mary left the milk. Sandra is north (n) of John and south (s) of the north."
+    groups = interchangeable(task, "qa1_a")
+    # A left without a right is no direction.
+    several = [group for group in groups if len(group) > 1]
+    assert several == [[["mary"], ["sandra"]], [["north", "n"], ["south", "s"]]]
+    example = {"story": "mary n", "facts": "mary north sandra _", "answer": "n s s", "task": "qa1"}
+    found = {tuple(renamed(example, groups, random.Random(seed)).values()) for seed in range(50)}
+    assert found == {
+        ("mary n", "mary north sandra _", "n s s", "qa1"),
+        ("sandra n", "sandra north mary _", "n s s", "qa1"),
+        ("mary s", "mary south sandra _", "s n n", "qa1"),
+        ("sandra s", "sandra south mary _", "s n n", "qa1"),
+    }
+    motives = interchangeable("Jason and Yann went to the kitchen and the garden.", "qa20_motives")
+    assert [group for group in motives if len(group) > 1] == [[["jason"], ["yann"]]]
+
+
 def test_folders_of_the_archive_and_other_archives_are_other_data(data, tmp_path):
     def name(config="en", raw="raw"):
         given = {"data_dir": data.data_dir, "raw_dir": str(tmp_path / raw)}
@@ -167,3 +211,55 @@ def test_version_1_1(tmp_path):
     assert not [x for x in examples if (len(x["facts"].split()) + 1) % 12]
     too_long = [x["task"] for x in examples if len(x["facts"].split()) > limit]
     assert too_long == 25 * [b"qa3_three-supporting-facts"]
+
+
+SIDES = {
+    "north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0),
+    "above": (0, 1), "below": (0, -1), "right": (1, 0), "left": (-1, 0),
+}  # fmt: skip
+RELATION = r"the ([\w ]+?) (?:is )?(?:to the )?(\w+)(?: of)? the ([\w ]+)"
+
+
+def what_follows(story: str) -> set[str]:
+    """The answers that are true in a story of task 16, 17 or 19."""
+    *facts, question = re.split(r" [.?] ?", story)[:-1]
+    if question.startswith("what color is"):
+        words = [fact.split() for fact in facts]
+        color = {name: rest[1] for name, *rest in words if len(rest) == 2}
+        animal = {name: rest[2] for name, *rest in words if len(rest) == 3}
+        asked = animal[question.split()[-1]]
+        alike = [name for name in animal if animal[name] == asked and name in color]
+        return {color[alike[-1]]}  # the last one counts
+    triples = [re.fullmatch(RELATION, fact).groups() for fact in facts]
+    sides = {(a, b): np.array(SIDES[side]) for a, side, b in triples}  # where a is, seen from b
+    sides |= {(b, a): -side for (a, b), side in sides.items()}
+    if way := re.fullmatch(r"how do you go from the (\w+) to the (\w+)", question):
+        letters = {tuple(side): name[0] for name, side in [*SIDES.items()][:4]}
+        begin, end = way.groups()
+        return {
+            f"{letters[*sides[middle, begin]]} {letters[*sides[end, middle]]}"
+            for middle, of in sides
+            if of == begin and (end, middle) in sides
+        }
+    a, side, b = re.fullmatch(f"is {RELATION}", question).groups()
+    between = [sides[a, c] + sides[c, b] for c, of in sides if of == b and (a, c) in sides]
+    where = sides[a, b] if (a, b) in sides else between[0]
+    return {"yes" if where @ SIDES[side] > 0 else "no"}
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data/babi")
+@pytest.mark.parametrize(
+    "name", ["qa16_basic-induction", "qa17_positional-reasoning", "qa19_path-finding"]
+)
+def test_answers_of_renamed_stories_are_still_true(name):
+    with tarfile.open(next(SHARED.glob("*.tar.gz"))) as tar:
+        text = tar.extractfile(f"en/{name}_train.txt").read().decode()
+    groups, rng, stories = interchangeable(text, name), random.Random(1), set()
+    for question in questions(text.split("\n")):
+        assert question.answer in what_follows(question.story)
+        example = question._asdict() | {"task": name}
+        for _ in range(5):
+            other = renamed(example, groups, rng)
+            assert other["answer"] in what_follows(other["story"])
+            stories.add(other["story"])
+    assert len(stories) > 0.9 * 5 * 1000

@@ -1,6 +1,7 @@
 """bAbI: twenty tasks of question answering over short stories (Weston et al., arXiv 1502.05698)."""
 
 import hashlib
+import random
 import re
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,35 @@ _LINE = re.compile(r"(\d+) ([^\t]+)(?:\t([^\t]+)\t[\d ]*)?")
 # Of each fact in `facts`. In version 1.1 none has more words, nor a question with EOS.
 FACT_WORDS = 12
 VALIDATION = 10  # of the stories to train on, every tenth is for validation
+
+# A story with some words in place of others is as true as before, and so are its answers: its names
+# may be others, or its world may be a mirror image. Of each group here the words that a task has
+# change places; those between commas do so together.
+INTERCHANGEABLE = (
+    "daniel john fred jeff bill",  # he
+    "mary sandra julie",  # she
+    "gertrude emily jessica winona",
+    "bernhard brian greg julius lily",
+    "jason antoine yann sumit",
+    "mouse,mice wolf,wolves cat,cats sheep,sheep",
+    "frog lion rhino swan",
+    "gray green white yellow pink red blue",
+    "rectangle square sphere triangle",
+    "north,n south,s",
+    "east,e west,w",
+    "left right",
+    "above below",
+    "apple football milk",
+    "bathroom bedroom office garden hallway kitchen park school cinema",
+)
+# Its people go to the kitchen because they are hungry: only their names mean nothing.
+OF_MOTIVES = "qa20"
+NAMES = 5  # of the groups
+# In "-renamed", so many more of each training question. Where few stories had many questions, or
+# many were learned by heart, more helped (on validation).
+COPIES = {"qa16": 5, "qa17": 10, "qa19": 10}
+OTHER_COPIES = 1
+RENAMED = "-renamed"
 
 _CITATION = """
 @article{weston2015towards,
@@ -41,6 +71,9 @@ class Question(NamedTuple):
 class Babi(tfds.core.GeneratorBasedBuilder):
     """All tasks together: configs "en" (1,000 training questions a task) and "en-10k".
 
+    With "-renamed" after either, the training split also has each question with other names,
+    places, directions, ...: INTERCHANGEABLE and COPIES in this file say which, and how often.
+
     raw_dir names a folder with one .tar.gz of bAbI as its authors gave it out; the config names a
     folder in it. Version 1.1 (tasksv11) has been read here. Papers mostly used version 1.2
     (tasks_1-20_v1-2), so results on 1.1 are not theirs. The data's name on disk and in
@@ -55,14 +88,18 @@ class Babi(tfds.core.GeneratorBasedBuilder):
     """
 
     VERSION = tfds.core.Version("1.1.0")
-    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in ("en", "en-10k")]
+    BUILDER_CONFIGS = [
+        tfds.core.BuilderConfig(name=name)
+        for name in ("en", "en-10k", f"en{RENAMED}", f"en-10k{RENAMED}")
+    ]
 
     def __init__(self, *, config: str, raw_dir: str | None = None, **kwargs):
         if not raw_dir:
             raise UserError(
                 f"babi/{config} is read from the authors' .tar.gz; set data.raw_dir to its folder"
             )
-        self._texts = _read(Path(raw_dir), config)
+        self._texts = _read(Path(raw_dir), config.removesuffix(RENAMED))
+        self._renames = config.endswith(RENAMED)
         content = hashlib.sha256()
         for (task, split), text in self._texts.items():
             content.update(f"{task} {split}\n{text}".encode())
@@ -90,12 +127,18 @@ class Babi(tfds.core.GeneratorBasedBuilder):
         for (task, part), text in self._texts.items():
             if part != ("test" if split == "test" else "train"):
                 continue
+            groups = interchangeable(text, task)
             for i, question in enumerate(questions(text.split("\n"), task)):
                 is_held_out = question.number % VALIDATION == VALIDATION - 1
                 if split == "test" or is_held_out == (split == "validation"):
                     example = question._asdict() | {"task": task}
                     del example["number"]
                     yield f"{task} {i}", example
+                    if split == "train" and self._renames:
+                        number = task.split("_")[0]
+                        for copy in range(COPIES.get(number, OTHER_COPIES)):
+                            key = f"{task} {i} {copy}"
+                            yield key, renamed(example, groups, random.Random(key))
 
 
 def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question]:
@@ -123,6 +166,29 @@ def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question
                 _words(answer.replace(",", " ")),
                 number,
             )
+
+
+def interchangeable(text: str, task: str) -> list[list[list[str]]]:
+    """The groups of INTERCHANGEABLE for a task: those of their members that are in its text."""
+    words = set(re.findall(r"[a-z]+", text.lower()))
+    of_task = INTERCHANGEABLE[:NAMES] if task.startswith(OF_MOTIVES) else INTERCHANGEABLE
+    members = ([member.split(",") for member in group.split()] for group in of_task)
+    return [[member for member in group if member[0] in words] for group in members]
+
+
+def renamed(
+    example: dict[str, str], groups: list[list[list[str]]], rng: random.Random
+) -> dict[str, str]:
+    """The example with the members of each group in places drawn at random."""
+    other: dict[str, str] = {}
+    for group in groups:
+        for member, place in zip(group, rng.sample(group, len(group)), strict=True):
+            other |= zip(member, place, strict=True)
+
+    def change(text: str) -> str:
+        return " ".join(other.get(word, word) for word in text.split(" "))
+
+    return example | {name: change(example[name]) for name in ("story", "facts", "answer")}
 
 
 def _words(text: str) -> str:
