@@ -123,7 +123,7 @@ def test_renamed_copies_are_for_training_only(tmp_path):
     assert (more["validation"], more["test"]) == (plain["validation"], plain["test"])
     assert len(plain["train"]) == 2 * (18 + 10 + 9)
     of_paths = [x for x in more["train"] if x[0] == b"qa19_path"]
-    assert len(of_paths) == 2 * 9 * 11
+    assert len(of_paths) == 2 * 9 * (1 + 30)
     assert len(more["train"]) - len(of_paths) == 2 * (18 + 10) * 2
     assert {x[1][:11] for x in of_paths} == {b"mary sandra", b"sandra mary"}
     assert {x[1][:11] for x in more["test"] if x[0] == b"qa19_path"} == {b"mary sandra"}

@@ -42,9 +42,9 @@ INTERCHANGEABLE = (
 # Its people go to the kitchen because they are hungry: only their names mean nothing.
 OF_MOTIVES = "qa20"
 NAMES = 5  # of the groups
-# In "-renamed", so many more of each training question. Where few stories had many questions, or
-# many were learned by heart, more helped (on validation).
-COPIES = {"qa16": 5, "qa17": 10, "qa19": 10}
+# In "-renamed", so many more of each training question. A model with fewer learned the stories of two
+# tasks by heart. These are short, and so their copies take little time.
+COPIES = {"qa17": 30, "qa19": 30}
 OTHER_COPIES = 1
 RENAMED = "-renamed"
 
