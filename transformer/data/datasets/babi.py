@@ -42,8 +42,8 @@ INTERCHANGEABLE = (
 # Its people go to the kitchen because they are hungry: only their names mean nothing.
 OF_MOTIVES = "qa20"
 NAMES = 5  # of the groups
-# In "-renamed", so many more of each training question. A model with fewer learned the stories of two
-# tasks by heart. These are short, and so their copies take little time.
+# In "-renamed", so many more of each training question. With fewer, a model learned the stories of
+# two tasks by heart. These are short, and so their copies take little time.
 COPIES = {"qa17": 30, "qa19": 30}
 OTHER_COPIES = 1
 RENAMED = "-renamed"
@@ -103,6 +103,8 @@ class Babi(tfds.core.GeneratorBasedBuilder):
         content = hashlib.sha256()
         for (task, split), text in self._texts.items():
             content.update(f"{task} {split}\n{text}".encode())
+        if self._renames:
+            content.update(repr((INTERCHANGEABLE, COPIES, OTHER_COPIES)).encode())
         name = f"{config}-local-{content.hexdigest()[:12]}"
         super().__init__(config=tfds.core.BuilderConfig(name=name), **kwargs)
 
