@@ -124,7 +124,8 @@ def test_renamed_copies_are_for_training_only(tmp_path):
     assert len(plain["train"]) == 2 * (18 + 10 + 9)
     of_paths = [x for x in more["train"] if x[0] == b"qa19_path"]
     assert len(of_paths) == 2 * 9 * (1 + 30)
-    assert len(more["train"]) - len(of_paths) == 2 * (18 + 10) * 2
+    # The others have nothing to rename.
+    assert len(more["train"]) - len(of_paths) == 2 * (18 + 10)
     assert {x[1][:11] for x in of_paths} == {b"mary sandra", b"sandra mary"}
     assert {x[1][:11] for x in more["test"] if x[0] == b"qa19_path"} == {b"mary sandra"}
 
@@ -133,8 +134,7 @@ def test_words_of_a_task_change_places():
     task = "Mary left the milk. Sandra is north (n) of John and south (s) of the north."
     groups = interchangeable(task, "qa1_a")
     # A left without a right is no direction.
-    several = [group for group in groups if len(group) > 1]
-    assert several == [[["mary"], ["sandra"]], [["north", "n"], ["south", "s"]]]
+    assert groups == [[["mary"], ["sandra"]], [["north", "n"], ["south", "s"]]]
     example = {"story": "mary n", "facts": "mary north sandra _", "answer": "n s s", "task": "qa1"}
     found = {tuple(renamed(example, groups, random.Random(seed)).values()) for seed in range(50)}
     assert found == {
@@ -144,7 +144,7 @@ def test_words_of_a_task_change_places():
         ("sandra s", "sandra south mary _", "s n n", "qa1"),
     }
     motives = interchangeable("Jason and Yann went to the kitchen and the garden.", "qa20_motives")
-    assert [group for group in motives if len(group) > 1] == [[["jason"], ["yann"]]]
+    assert motives == [[["jason"], ["yann"]]]
 
 
 def test_folders_of_the_archive_and_other_archives_are_other_data(data, tmp_path):
@@ -221,8 +221,14 @@ RELATION = r"the ([\w ]+?) (?:is )?(?:to the )?(\w+)(?: of)? the ([\w ]+)"
 
 
 def what_follows(story: str) -> set[str]:
-    """The answers that are true in a story of task 16, 17 or 19."""
+    """The answers that are true in a story of task 15, 16, 17 or 19."""
     *facts, question = re.split(r" [.?] ?", story)[:-1]
+    if question.endswith("afraid of"):
+        one = {"mice": "mouse", "wolves": "wolf", "cats": "cat", "sheep": "sheep"}
+        words = [fact.split() for fact in facts]
+        fear = {one[of]: one[what] for of, verb, *_, what in words if verb == "are"}
+        kind = {name: animal for name, verb, *_, animal in words if verb == "is"}
+        return {fear[kind[question.split()[2]]]}
     if question.startswith("what color is"):
         words = [fact.split() for fact in facts]
         color = {name: rest[1] for name, *rest in words if len(rest) == 2}
@@ -249,7 +255,13 @@ def what_follows(story: str) -> set[str]:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data/babi")
 @pytest.mark.parametrize(
-    "name", ["qa16_basic-induction", "qa17_positional-reasoning", "qa19_path-finding"]
+    "name",
+    [
+        "qa15_basic-deduction",
+        "qa16_basic-induction",
+        "qa17_positional-reasoning",
+        "qa19_path-finding",
+    ],
 )
 def test_answers_of_renamed_stories_are_still_true(name):
     with tarfile.open(next(SHARED.glob("*.tar.gz"))) as tar:

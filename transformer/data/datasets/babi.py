@@ -21,20 +21,21 @@ VALIDATION = 10  # of the stories to train on, every tenth is for validation
 
 # A story with some words in place of others is as true as before, and so are its answers: its names
 # may be others, or its world may be a mirror image. Of each group here the words that a task has
-# change places; those between commas do so together.
+# change places, if there are several; those between commas do so together.
 INTERCHANGEABLE = (
     "daniel john fred jeff bill",  # he
     "mary sandra julie",  # she
     "gertrude emily jessica winona",
     "bernhard brian greg julius lily",
     "jason antoine yann sumit",
-    "mouse,mice wolf,wolves cat,cats sheep,sheep",
+    # Not sheep: it is its own plural, and "a sheep" would become "a wolves".
+    "mouse,mice wolf,wolves cat,cats",
     "frog lion rhino swan",
     "gray green white yellow pink red blue",
     "rectangle square sphere triangle",
     "north,n south,s",
     "east,e west,w",
-    "left right",
+    "left right",  # a task that has only left means the verb
     "above below",
     "apple football milk",
     "bathroom bedroom office garden hallway kitchen park school cinema",
@@ -42,8 +43,8 @@ INTERCHANGEABLE = (
 # Its people go to the kitchen because they are hungry: only their names mean nothing.
 OF_MOTIVES = "qa20"
 NAMES = 5  # of the groups
-# In "-renamed", so many more of each training question. With fewer, a model learned the stories of
-# two tasks by heart. These are short, and so their copies take little time.
+# How many renamed copies of each training question "-renamed" adds. The stories of two tasks are
+# short, so many copies of these take little time; with 10, a model had not learned them (yet).
 COPIES = {"qa17": 30, "qa19": 30}
 OTHER_COPIES = 1
 RENAMED = "-renamed"
@@ -77,7 +78,8 @@ class Babi(tfds.core.GeneratorBasedBuilder):
     raw_dir names a folder with one .tar.gz of bAbI as its authors gave it out; the config names a
     folder in it. Version 1.1 (tasksv11) has been read here. Papers mostly used version 1.2
     (tasks_1-20_v1-2), so results on 1.1 are not theirs. The data's name on disk and in
-    info.full_name has a hash of the files that were read, so versions cannot be mistaken.
+    info.full_name has a hash of the files that were read, and of what is renamed. So versions
+    cannot be mistaken.
 
     Features: `story`, `answer`, and `task`, such as qa1_single-supporting-fact. `facts` is the
     story for models that read 12 words at each position: each fact, without its full stop, is
@@ -104,7 +106,9 @@ class Babi(tfds.core.GeneratorBasedBuilder):
         for (task, split), text in self._texts.items():
             content.update(f"{task} {split}\n{text}".encode())
         if self._renames:
-            content.update(repr((INTERCHANGEABLE, COPIES, OTHER_COPIES)).encode())
+            content.update(
+                repr((INTERCHANGEABLE, OF_MOTIVES, NAMES, COPIES, OTHER_COPIES)).encode()
+            )
         name = f"{config}-local-{content.hexdigest()[:12]}"
         super().__init__(config=tfds.core.BuilderConfig(name=name), **kwargs)
 
@@ -130,17 +134,16 @@ class Babi(tfds.core.GeneratorBasedBuilder):
             if part != ("test" if split == "test" else "train"):
                 continue
             groups = interchangeable(text, task)
+            copies = COPIES.get(_id(task), OTHER_COPIES) if self._renames and groups else 0
             for i, question in enumerate(questions(text.split("\n"), task)):
                 is_held_out = question.number % VALIDATION == VALIDATION - 1
                 if split == "test" or is_held_out == (split == "validation"):
                     example = question._asdict() | {"task": task}
                     del example["number"]
                     yield f"{task} {i}", example
-                    if split == "train" and self._renames:
-                        number = task.split("_")[0]
-                        for copy in range(COPIES.get(number, OTHER_COPIES)):
-                            key = f"{task} {i} {copy}"
-                            yield key, renamed(example, groups, random.Random(key))
+                    for copy in range(copies if split == "train" else 0):
+                        key = f"{task} {i} {copy}"
+                        yield key, renamed(example, groups, random.Random(key))
 
 
 def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question]:
@@ -171,11 +174,12 @@ def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question
 
 
 def interchangeable(text: str, task: str) -> list[list[list[str]]]:
-    """The groups of INTERCHANGEABLE for a task: those of their members that are in its text."""
+    """The groups of INTERCHANGEABLE, with those members that are in a task's text: several."""
     words = set(re.findall(r"[a-z]+", text.lower()))
-    of_task = INTERCHANGEABLE[:NAMES] if task.startswith(OF_MOTIVES) else INTERCHANGEABLE
-    members = ([member.split(",") for member in group.split()] for group in of_task)
-    return [[member for member in group if member[0] in words] for group in members]
+    of_task = INTERCHANGEABLE[:NAMES] if _id(task) == OF_MOTIVES else INTERCHANGEABLE
+    groups = ([member.split(",") for member in group.split()] for group in of_task)
+    found = ([member for member in group if member[0] in words] for group in groups)
+    return [group for group in found if len(group) > 1]
 
 
 def renamed(
@@ -227,6 +231,10 @@ def _read(folder: Path, config: str) -> dict[tuple[str, str], str]:
             "..._test.txt; give the archive of bAbI"
         )
     return {key: found[key] for key in sorted(found, key=lambda key: (_number(key[0]), key))}
+
+
+def _id(task: str) -> str:
+    return task.split("_")[0]
 
 
 def _number(task: str) -> int:
