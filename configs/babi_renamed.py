@@ -1,6 +1,6 @@
 """babi_universal.py trained further, with renamed copies of the training questions.
 
-In each copy, names, places, directions, ... have changed places: docs/algorithmic.md.
+In each copy, names, rooms, directions, ... are swapped: docs/algorithmic.md.
 
     python train.py --config=configs/babi_renamed.py --config.data.raw_dir=babi \\
         --config.training.init_from=runs/babi_universal --workdir=runs/babi_renamed
