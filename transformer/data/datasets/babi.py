@@ -22,12 +22,14 @@ VALIDATION = 10  # of the stories to train on, every tenth is for validation
 # A story with some words in place of others is as true as before, and so are its answers: its names
 # may be others, or its world may be a mirror image. Of each group here the words that a task has
 # change places, if there are several; those between commas do so together.
-INTERCHANGEABLE = (
+NAMES = (
     "daniel john fred jeff bill",  # he
     "mary sandra julie",  # she
     "gertrude emily jessica winona",
     "bernhard brian greg julius lily",
     "jason antoine yann sumit",
+)
+OTHER_WORDS = (
     # Not sheep: it is its own plural, and "a sheep" would become "a wolves".
     "mouse,mice wolf,wolves cat,cats",
     "frog lion rhino swan",
@@ -41,11 +43,10 @@ INTERCHANGEABLE = (
     "bathroom bedroom office garden hallway kitchen park school cinema",
 )
 # Its people go to the kitchen because they are hungry: only their names mean nothing.
-OF_MOTIVES = "qa20"
-NAMES = 5  # of the groups
+TASK_OF_MOTIVES = 20
 # How many renamed copies of each training question "-renamed" adds. The stories of two tasks are
-# short, so many copies of these take little time; with 10, a model had not learned them (yet).
-COPIES = {"qa17": 30, "qa19": 30}
+# short, so many copies of these take little time. With 10, they were not learned in 18,000 updates.
+COPIES = {17: 30, 19: 30}
 OTHER_COPIES = 1
 RENAMED = "-renamed"
 
@@ -73,7 +74,7 @@ class Babi(tfds.core.GeneratorBasedBuilder):
     """All tasks together: configs "en" (1,000 training questions a task) and "en-10k".
 
     With "-renamed" after either, the training split also has each question with other names,
-    places, directions, ...: INTERCHANGEABLE and COPIES in this file say which, and how often.
+    places, directions, ...: NAMES, OTHER_WORDS and COPIES in this file say which, and how often.
 
     raw_dir names a folder with one .tar.gz of bAbI as its authors gave it out; the config names a
     folder in it. Version 1.1 (tasksv11) has been read here. Papers mostly used version 1.2
@@ -106,9 +107,8 @@ class Babi(tfds.core.GeneratorBasedBuilder):
         for (task, split), text in self._texts.items():
             content.update(f"{task} {split}\n{text}".encode())
         if self._renames:
-            content.update(
-                repr((INTERCHANGEABLE, OF_MOTIVES, NAMES, COPIES, OTHER_COPIES)).encode()
-            )
+            of_copies = NAMES, OTHER_WORDS, TASK_OF_MOTIVES, COPIES, OTHER_COPIES
+            content.update(repr(of_copies).encode())
         name = f"{config}-local-{content.hexdigest()[:12]}"
         super().__init__(config=tfds.core.BuilderConfig(name=name), **kwargs)
 
@@ -133,15 +133,15 @@ class Babi(tfds.core.GeneratorBasedBuilder):
         for (task, part), text in self._texts.items():
             if part != ("test" if split == "test" else "train"):
                 continue
-            groups = interchangeable(text, task)
-            copies = COPIES.get(_id(task), OTHER_COPIES) if self._renames and groups else 0
+            groups = interchangeable(text, task) if self._renames and split == "train" else []
+            copies = COPIES.get(_number(task), OTHER_COPIES) if groups else 0
             for i, question in enumerate(questions(text.split("\n"), task)):
                 is_held_out = question.number % VALIDATION == VALIDATION - 1
                 if split == "test" or is_held_out == (split == "validation"):
                     example = question._asdict() | {"task": task}
                     del example["number"]
                     yield f"{task} {i}", example
-                    for copy in range(copies if split == "train" else 0):
+                    for copy in range(copies):
                         key = f"{task} {i} {copy}"
                         yield key, renamed(example, groups, random.Random(key))
 
@@ -174,9 +174,9 @@ def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question
 
 
 def interchangeable(text: str, task: str) -> list[list[list[str]]]:
-    """The groups of INTERCHANGEABLE, with those members that are in a task's text: several."""
+    """The groups of words of a task that change places: of each, two or more that its text has."""
     words = set(re.findall(r"[a-z]+", text.lower()))
-    of_task = INTERCHANGEABLE[:NAMES] if _id(task) == OF_MOTIVES else INTERCHANGEABLE
+    of_task = NAMES if _number(task) == TASK_OF_MOTIVES else NAMES + OTHER_WORDS
     groups = ([member.split(",") for member in group.split()] for group in of_task)
     found = ([member for member in group if member[0] in words] for group in groups)
     return [group for group in found if len(group) > 1]
@@ -231,10 +231,6 @@ def _read(folder: Path, config: str) -> dict[tuple[str, str], str]:
             "..._test.txt; give the archive of bAbI"
         )
     return {key: found[key] for key in sorted(found, key=lambda key: (_number(key[0]), key))}
-
-
-def _id(task: str) -> str:
-    return task.split("_")[0]
 
 
 def _number(task: str) -> int:
