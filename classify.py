@@ -16,8 +16,6 @@ if __name__ == "__main__":
 import os
 import sys
 
-from absl import flags
-
 from transformer.data.text_files import lines_as_they_come, open_text
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
@@ -25,10 +23,11 @@ from transformer.streams.classifier import Classifier
 from transformer.streams.output import open_output
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
 restore_model = define_flags()
-INPUT = flags.DEFINE_string("input", None, "UTF-8 text, a text a line; standard input if none.")
-OUTPUT = flags.DEFINE_string(
+INPUT = DEFINE_path("input", None, "UTF-8 text, a text a line; standard input if none.")
+OUTPUT = DEFINE_path(
     "output",
     None,
     "Where to write; standard output if none. A file grows; the same command after a kill "

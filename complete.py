@@ -22,10 +22,11 @@ from transformer.data.text_files import read_lines
 from transformer.runs import cli, restore
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
 restore_model = restore.define_flags()
 PROMPT = flags.DEFINE_string("prompt", None, "How the text begins; empty: as the model likes.")
-INPUT = flags.DEFINE_string("input", None, "UTF-8 text, or .gz, a prompt a line.")
+INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz, a prompt a line.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", lower_bound=1)
 
 

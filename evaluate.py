@@ -30,17 +30,18 @@ from transformer.reports import ledger, recipes
 from transformer.runs import cli, restore, scoring
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
 restore_model = restore.define_flags()
 for module in (scoring, distributed):
     flags.adopt_module_key_flags(module)  # for --help
-RECORD = flags.DEFINE_string(
+RECORD = DEFINE_path(
     "record",
     None,
     "A JSON file of the ledger to write. Without --checkpoint, the best and the average are "
     "tried on validation, and the better one is used.",
 )
-VERIFY = flags.DEFINE_string(
+VERIFY = DEFINE_path(
     "verify",
     None,
     "A JSON file of the ledger to check: the outputs saved beside it, or with --workdir the run.",
@@ -48,7 +49,7 @@ VERIFY = flags.DEFINE_string(
 EXPLAIN = flags.DEFINE_string(
     "explain", None, f"A recipe to compare the run with: {', '.join(recipes.RECIPES)}."
 )
-EXPORT = flags.DEFINE_string(
+EXPORT = DEFINE_path(
     "export", None, "A work directory to make, of the chosen parameters and no others."
 )
 

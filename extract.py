@@ -16,9 +16,10 @@ from transformer.data.extraction import extract, read_articles
 from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
+from transformer.system.paths import DEFINE_path
 
-INPUT = flags.DEFINE_string("input", None, "A folder with a folder for each article.")
-OUTPUT = flags.DEFINE_string("output", None, "The JSON lines to write.")
+INPUT = DEFINE_path("input", None, "A folder with a folder for each article.")
+OUTPUT = DEFINE_path("output", None, "The JSON lines to write.")
 MAX_WORDS = flags.DEFINE_integer(
     "max_words", 8000, "Words of a document, its title included.", lower_bound=1
 )

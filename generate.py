@@ -28,13 +28,14 @@ from transformer.runs.restore import define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, folder_allows, write_atomically, write_named
+from transformer.system.paths import DEFINE_path
 from transformer.tasks.image_generation import between, class_numbers, folders_of, seed_numbers
 
 restore_model = define_flags()
 CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
 SEEDS = flags.DEFINE_string("seeds", "0:8", "Such as 0:8 (from 0 to 7), or 3,7,11.")
-OUTPUT = flags.DEFINE_string("output", None, "A folder for the images, a file for each.")
-GRID = flags.DEFINE_string("grid", None, "A PNG file for all of them.")
+OUTPUT = DEFINE_path("output", None, "A folder for the images, a file for each.")
+GRID = DEFINE_path("grid", None, "A PNG file for all of them.")
 TRUNCATION = flags.DEFINE_float(
     "truncation", None, "The largest noise, such as 1.", lower_bound=0.01
 )

@@ -28,26 +28,27 @@ from transformer.reports import sweep_report, tables
 from transformer.runs import cli, job_arrays, sweep
 from transformer.runs.launcher import Launcher, Options
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A sweep file, or any config file.")
-OUT = flags.DEFINE_string("out", None, "For the work directories (default: runs/<config>).")
+OUT = DEFINE_path("out", None, "For the work directories (default: runs/<config>).")
 SEEDS = flags.DEFINE_list("seeds", None, "Seeds of each row, in place of those of the file.")
 ONLY = flags.DEFINE_list("only", ["*"], "Names of runs or rows; * stands for anything.")
 EVALUATE = flags.DEFINE_string(
     "evaluate", None, "Flags of evaluate.py, in place of those of the file; none: only train."
 )
-RESULTS = flags.DEFINE_string("results", None, "A folder of the ledger: records each run there.")
-EXPORT = flags.DEFINE_string("export", None, "A folder for what was evaluated, without more.")
+RESULTS = DEFINE_path("results", None, "A folder of the ledger: records each run there.")
+EXPORT = DEFINE_path("export", None, "A folder for what was evaluated, without more.")
 TOGETHER = flags.DEFINE_integer(
     "together", None, "How many runs at once (default: 1; on a cluster all).", lower_bound=1
 )
 GPUS = flags.DEFINE_list("gpus", [], "Numbers of GPUs, each of which has one run at a time.")
 TABLE = flags.DEFINE_enum("table", None, tables.FORMATS, "Prints the table of what there is.")
 METRIC = flags.DEFINE_list("metric", [], "Columns of the table; or what to plot.")
-PLOT = flags.DEFINE_string("plot", None, "A PNG file: draws --metric.")
+PLOT = DEFINE_path("plot", None, "A PNG file: draws --metric.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Prints the command of each run.")
-SLURM = flags.DEFINE_string("slurm", None, "Writes an array of jobs for sbatch to this file.")
-JOBSET = flags.DEFINE_string("jobset", None, "Writes a JobSet for kubectl to this file.")
+SLURM = DEFINE_path("slurm", None, "Writes an array of jobs for sbatch to this file.")
+JOBSET = DEFINE_path("jobset", None, "Writes a JobSet for kubectl to this file.")
 
 
 def main() -> None:

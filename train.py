@@ -29,6 +29,7 @@ from transformer.runs import cli, fields, init_from, own_paths, provenance, trai
 from transformer.runs.experiment import Experiment
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 from transformer.system.profiling import step_range
 from transformer.tasks.task import find_task
 
@@ -37,9 +38,7 @@ DEMO = Path(__file__).parent / "configs" / "demo.py"
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config file (default: configs/demo.py, or the config of --workdir's run)."
 )
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Where the run lives (default: runs/<name of the config>)."
-)
+WORKDIR = DEFINE_path("workdir", None, "Where the run lives (default: runs/<name of the config>).")
 FIELDS = flags.DEFINE_bool("fields", False, "Only list the fields of the config.")
 PREPARE = flags.DEFINE_bool(
     "prepare", False, "Only prepare data and work directory; training then needs no network."

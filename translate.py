@@ -31,13 +31,14 @@ from transformer.streams.output import open_output
 from transformer.streams.prompt import typed_lines
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 from transformer.system.terminal import is_terminal, say
 
 restore_model = restore.define_flags()
-INPUT = flags.DEFINE_string(
+INPUT = DEFINE_path(
     "input", None, "UTF-8 text, or .gz, one sentence a line; standard input if none."
 )
-OUTPUT = flags.DEFINE_string(
+OUTPUT = DEFINE_path(
     "output",
     None,
     "Where to write; standard output if none. A file grows; the same command after a kill "

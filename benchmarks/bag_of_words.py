@@ -26,8 +26,9 @@ from transformer.evaluation.labels import class_scores
 from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli, sweep
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
-CONFIG = flags.DEFINE_string("config", "configs/sweeps/glue.py", "A sweep of classifications.")
+CONFIG = DEFINE_path("config", "configs/sweeps/glue.py", "A sweep of classifications.")
 FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
 
 

@@ -51,6 +51,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.paths import DEFINE_path
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.py"
 SECONDS_FOR_A_TIME = 20
@@ -58,7 +59,7 @@ SECONDS_FOR_A_TIME = 20
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config file; configs/demo.py if none."
 )
-OUT = flags.DEFINE_string("out", None, "The folder for the results.")
+OUT = DEFINE_path("out", None, "The folder for the results.")
 LENGTHS = flags.DEFINE_list(
     "lengths", [2**n for n in range(7, 15)], "Source and as many target tokens of one row."
 )

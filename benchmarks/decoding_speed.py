@@ -47,6 +47,7 @@ from transformer.runs.provenance import conditions
 from transformer.runs.restore import restore
 from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 from transformer.system.sharding import data_mesh
 from transformer.system.startup import use_huge_pages
 from transformer.tasks.seq2seq import sizes_of
@@ -63,15 +64,15 @@ CONFIG = config_flags.DEFINE_config_file("config", None, "Of a random model; con
 VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 32_000, "Of a random model", lower_bound=8)
 SENTENCES = flags.DEFINE_integer("sentences", 96, "Random ones, of 8 to 40 tokens", lower_bound=1)
 TOKENS = flags.DEFINE_integer("tokens", 27, "Of each output of a random model", lower_bound=2)
-WORKDIR = flags.DEFINE_string("workdir", None, "A trained model, in place of a random one")
-INPUT = flags.DEFINE_string("input", None, "Its sentences, one a line")
+WORKDIR = DEFINE_path("workdir", None, "A trained model, in place of a random one")
+INPUT = DEFINE_path("input", None, "Its sentences, one a line")
 BEAM_SIZE = flags.DEFINE_integer("beam_size", 4, "Hypotheses of each sentence", lower_bound=1)
 BATCH = flags.DEFINE_integer("batch", 32, "Sentences of a batch of the others", lower_bound=1)
 ENGINES_FLAG = flags.DEFINE_list("engines", list(ENGINES), "Which of them")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Measurements of each", lower_bound=1)
-OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
+OUTPUT = DEFINE_path("output", None, "A JSON file for the result")
 WORKER = flags.DEFINE_string("worker", None, "Used by this script itself")
-FOLDER = flags.DEFINE_string("folder", None, "Used by this script itself")
+FOLDER = DEFINE_path("folder", None, "Used by this script itself")
 
 
 def main() -> None:

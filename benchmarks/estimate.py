@@ -45,6 +45,7 @@ from transformer.runs.provenance import conditions
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
 from transformer.system.hardware import Specification, specification, units
+from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.system.sharding import row_shards
 from transformer.training.step import make_nll_step
 
@@ -56,9 +57,9 @@ PROGRAM = flags.DEFINE_enum(
 SENTENCES = flags.DEFINE_integer("sentences", 64, "Of a search, on each device", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", 32, "Source tokens of each, as wide as rows", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 32, "Tokens of each output", lower_bound=1)
-OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
-HLO = flags.DEFINE_string("hlo", None, "A file for the program's text")
-COMPARE = flags.DEFINE_list("compare", None, "Show two JSON files side by side; compile nothing")
+OUTPUT = DEFINE_path("output", None, "A JSON file for the result")
+HLO = DEFINE_path("hlo", None, "A file for the program's text")
+COMPARE = DEFINE_paths("compare", None, "Show two JSON files side by side; compile nothing")
 
 # What every result has.
 RESULT = ("commit", "device", "mesh", "program", "rows", "model", "exchange")

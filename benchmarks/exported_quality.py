@@ -24,6 +24,7 @@ from transformer.exports.folder import optional_module
 from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
 MAX_LENGTH = 512
 ROWS = 32
@@ -107,7 +108,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     restore_model = define_flags()
-    EXPORTED = flags.DEFINE_string("exported", None, "The folder of an export.")
+    EXPORTED = DEFINE_path("exported", None, "The folder of an export.")
     SPLIT = flags.DEFINE_string("split", "test", "The split to translate.")
     THEIR_LENGTH_PENALTY = flags.DEFINE_float("their_length_penalty", 0, "Of the other system.")
     cli.run(main)

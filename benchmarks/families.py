@@ -20,6 +20,7 @@ from transformer.runs import cli
 from transformer.runs.provenance import ROOT, conditions
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write
+from transformer.system.paths import DEFINE_path
 
 OF_THE_COMPARISON = [
     *("multi30k_lstm", "multi30k_bahdanau", "multi30k_luong", "rnn_conditional"),
@@ -35,7 +36,7 @@ TOKENS = flags.DEFINE_integer("tokens", 15, "Of each translation", lower_bound=2
 BEAM_SIZE = flags.DEFINE_integer("beam_size", 5, "Hypotheses of each sentence", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 20, "Updates of a measurement", lower_bound=1)
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Measurements of each", lower_bound=1)
-OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
+OUTPUT = DEFINE_path("output", None, "A JSON file for the result")
 
 
 def main() -> None:

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import profile_summary, timing
+from transformer.runs import cli
 from transformer.runs.provenance import ROOT
+from transformer.system.paths import argument
 
 QUICK = [
     *(f"--config.model.{field}=1" for field in ("num_encoder_layers", "num_decoder_layers")),
@@ -114,7 +116,7 @@ def shown(result: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("results", type=Path, help="a folder")
+    parser.add_argument("results", type=argument, help="a folder")
     parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")
     parser.add_argument("--minutes", type=float, default=9.5, help="to stop after")
     args = parser.parse_args()
@@ -137,4 +139,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with cli.one_line_errors():
+        main()

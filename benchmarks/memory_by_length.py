@@ -45,6 +45,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.paths import DEFINE_path
 from transformer.system.sharding import data_mesh, split_rows
 
 MODELS = {"T-ED": dialogsum, "T-D": dialogsum_decoder, "T-DMCA": dialogsum_dmca}
@@ -57,7 +58,7 @@ TARGET = 128
 MOST = 10e9  # bytes that are tried
 LIMITS = [0.25, 0.5, 1, 2, 4, 8]  # GB, of the table
 
-OUT = flags.DEFINE_string("out", None, "The folder for the results.")
+OUT = DEFINE_path("out", None, "The folder for the results.")
 LENGTHS = flags.DEFINE_list("lengths", [str(2**n) for n in range(9, 15)], "Source tokens.")
 CASE = flags.DEFINE_list("case", None, "Used by this script itself: model, form, length.")
 

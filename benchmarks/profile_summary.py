@@ -32,6 +32,7 @@ from benchmarks.kinds import CONTROL, KINDS, NAME, kind, kind_of_kernel
 from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.hardware import SPECIFICATIONS, Specification, specification
+from transformer.system.paths import argument
 from transformer.system.profiling import HLO_FILE, STEP
 
 
@@ -147,8 +148,10 @@ def table(result: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("path", type=Path, help="a work directory, a folder of traces, or a trace")
-    parser.add_argument("--output", type=Path, help="a JSON file for the result")
+    parser.add_argument(
+        "path", type=argument, help="a work directory, a folder of traces, or a trace"
+    )
+    parser.add_argument("--output", type=argument, help="a JSON file for the result")
     parser.add_argument(
         "--device", choices=SPECIFICATIONS, help="whose bounds to show; this machine's if not given"
     )

@@ -20,15 +20,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import timing
+from transformer.runs import cli
 from transformer.runs.provenance import ROOT, conditions
+from transformer.system.paths import argument
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--config", default=str(ROOT / "configs" / "demo.py"))
+    parser.add_argument("--config", type=argument, default=str(ROOT / "configs" / "demo.py"))
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each")
     parser.add_argument("--steps", type=int, default=20, help="a measurement of the step's time")
-    parser.add_argument("--output", type=Path, help="a JSON file for the result")
+    parser.add_argument("--output", type=argument, help="a JSON file for the result")
     args, overrides = parser.parse_known_args()
     config = [f"--config={args.config}", *overrides]
 
@@ -108,4 +110,5 @@ def seconds_a_step(flags: Sequence[str], place: Path, tunables: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    with cli.one_line_errors():
+        main()

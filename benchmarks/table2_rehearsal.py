@@ -27,7 +27,9 @@ from tensorflow_datasets.core.download import checksums, downloader
 
 from transformer.data import datasets
 from transformer.data.datasets import grammar_en_de
+from transformer.runs import cli
 from transformer.runs.provenance import ROOT
+from transformer.system.paths import argument
 
 STATMT = "http://www.statmt.org"
 DATASET = "wmt14_translate/de-en"
@@ -52,7 +54,7 @@ MODELS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, help="for the data and the runs")
+    parser.add_argument("folder", type=argument, help="for the data and the runs")
     parser.add_argument("--steps", type=int, default=600, help="updates of each model")
     args = parser.parse_args()
     data = args.folder / "data"
@@ -156,4 +158,5 @@ def fabricated_downloads(files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    main()
+    with cli.one_line_errors():
+        main()

@@ -26,8 +26,9 @@ from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli, sweep
 from transformer.runs.experiment import Experiment
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
-RESULTS = flags.DEFINE_string("results", None, "Folder with results of the sweep in small.")
+RESULTS = DEFINE_path("results", None, "Folder with results of the sweep in small.")
 FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
 VOCABULARIES = (37_000, 41_000)
 SMALL = "configs/sweeps/table3.py"

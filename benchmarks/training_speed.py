@@ -40,6 +40,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.compilation import memory_summary
 from transformer.system.hardware import peak_flops
+from transformer.system.paths import DEFINE_path
 from transformer.system.profiling import STEP, Profile
 from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks.task import tokens_at_once
@@ -50,8 +51,8 @@ UPDATES_AHEAD = 2  # as train.py
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
 STEPS = flags.DEFINE_integer("steps", 20, "Updates to time", lower_bound=1)
-OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
-PROFILE = flags.DEFINE_string("profile", None, "A folder for a trace of three more updates")
+OUTPUT = DEFINE_path("output", None, "A JSON file for the result")
+PROFILE = DEFINE_path("profile", None, "A folder for a trace of three more updates")
 
 
 def main() -> None:

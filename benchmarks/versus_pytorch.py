@@ -37,6 +37,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 from transformer.system.startup import use_huge_pages
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
@@ -72,7 +73,7 @@ LENGTH = flags.DEFINE_integer("length", 64, "Source tokens of each, and target",
 VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 32_000, "Size of the vocabulary", lower_bound=8)
 VERSUS = flags.DEFINE_list("versus", [EAGER, COMPILED], "Which of the two, or both")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Measurements of each", lower_bound=1)
-OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result")
+OUTPUT = DEFINE_path("output", None, "A JSON file for the result")
 WORKER = flags.DEFINE_enum("worker", None, [OURS, EAGER, COMPILED], "Used by this script itself")
 
 

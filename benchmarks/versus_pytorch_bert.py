@@ -29,6 +29,7 @@ from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 from transformer.system.startup import use_huge_pages
 
 OURS, THEIRS = "ours", "huggingface"
@@ -38,7 +39,7 @@ CONFIG = config_flags.DEFINE_config_file("config", None, "A config of the task m
 DTYPE = flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16"], "In place of model.dtype.")
 ROWS = flags.DEFINE_integer("rows", 32, "Sequences of an update.", lower_bound=1)
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Measurements of each.", lower_bound=1)
-OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result.")
+OUTPUT = DEFINE_path("output", None, "A JSON file for the result.")
 WORKER = flags.DEFINE_enum("worker", None, [OURS, THEIRS], "Used by this script itself.")
 
 

@@ -25,6 +25,7 @@ from transformer.runs import cli
 from transformer.runs.experiment import Experiment
 from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 from transformer.system.startup import use_huge_pages
 
 CLASSES = 10
@@ -33,7 +34,7 @@ OURS, PYTORCH = "ours", "pytorch"
 CONFIG = config_flags.DEFINE_config_file("config", None, "A config of the task images.")
 IMAGES = flags.DEFINE_integer("images", 64, "Real images in an update.", lower_bound=2)
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Measurements of each.", lower_bound=1)
-OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the result.")
+OUTPUT = DEFINE_path("output", None, "A JSON file for the result.")
 WORKER = flags.DEFINE_enum("worker", None, [OURS, PYTORCH], "Used by this script itself.")
 
 

@@ -8,11 +8,11 @@ from small_bert import documents, many, write_vocabulary
 from transformer.data.documents import (
     cut,
     read_documents,
-    text_files,
     text_sha256,
     tokenize,
 )
 from transformer.system.errors import UserError
+from transformer.system.paths import named_files
 
 # --- Text ---------------------------------------------------------------------------------
 
@@ -20,7 +20,7 @@ from transformer.system.errors import UserError
 def test_documents_are_between_empty_lines_and_ends_of_files(tmp_path):
     (tmp_path / "a.txt").write_text("one\n two \n\n \nthree\n")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"four\r\n\r\n"))
-    files = text_files(f"{tmp_path}/a.txt, {tmp_path}/*.gz", "data.train_text")
+    files = named_files(f"{tmp_path}/a.txt, {tmp_path}/*.gz", "data.train_text")
     assert list(read_documents(files)) == [["one", "two"], ["three"], ["four"]]
     (tmp_path / "c.txt").write_text("one\ntwo\n\n\n\nthree\n\nfour")
     assert text_sha256(files) == text_sha256([str(tmp_path / "c.txt")])
@@ -30,7 +30,7 @@ def test_documents_are_between_empty_lines_and_ends_of_files(tmp_path):
 
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(UserError, match=r"^data\.test_text: there is no file .*x\*; name text"):
-        text_files(f"{tmp_path}/x*", "data.test_text")
+        named_files(f"{tmp_path}/x*", "data.test_text")
 
 
 def test_lines_as_ids(tmp_path, monkeypatch):

@@ -42,7 +42,7 @@ def test_zipped_reversed_tagged(tmp_path):
     ("changes", "message"),
     [
         ({"raw_dir": "nowhere"}, "data.raw_dir is nowhere, which is no folder"),
-        ({}, r"data.train_trees: .* has no wsj/0\[2-9\]/\*.mrg, nor"),
+        ({}, r"data.train_trees: there is no file .*/wsj/0\[2-9\]/\*.mrg, nor wsj"),
         ({"train_trees": "empty"}, "no trees in .*empty"),
         ({"train_trees": "bad"}, "bad, line 2: the tree that begins here is not closed"),
         ({"train_trees": ""}, "data.train_trees is empty"),

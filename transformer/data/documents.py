@@ -6,9 +6,7 @@ One sentence a line, an empty line between documents, as in the original code. A
 
 import dataclasses
 import functools
-import glob
 import hashlib
-import os
 import random
 from collections.abc import Iterator
 
@@ -20,18 +18,6 @@ from transformer.system.errors import UserError
 
 _BLOCK = 10_000  # lines that are tokenised at once
 _TRIES = 10  # to find another document than one's own
-
-
-def text_files(patterns: str, field: str) -> list[str]:
-    """The files that a field such as data.train_text names; UserError if there are none."""
-    found = []
-    for pattern in patterns.split(","):
-        pattern = os.path.expanduser(pattern.strip())
-        matches = sorted(glob.glob(pattern))
-        if not matches:
-            raise UserError(f"{field}: there is no file {pattern}; name text files, or a pattern")
-        found += matches
-    return found
 
 
 def read_documents(files: list[str]) -> Iterator[list[str]]:

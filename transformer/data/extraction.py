@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError
+from transformer.system.paths import looked_up
 
 TITLE, SUMMARY = "title.txt", "summary.txt"
 NO_TEXTS = TITLE, SUMMARY, f"{TITLE}.gz", f"{SUMMARY}.gz"
@@ -57,7 +58,9 @@ def read_articles(folder: Path) -> Iterator[Article]:
     between paragraphs. Each file may be .gz, too. Raises UserError for a folder that is none.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; give one with a folder for each article")
+        raise UserError(
+            f"{folder} is not a folder{looked_up(folder)}; give one with a folder for each article"
+        )
     names = sorted(path for path in folder.iterdir() if path.is_dir())
     if not names:
         raise UserError(f"{folder} has no folders; give one with a folder for each article")

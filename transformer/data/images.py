@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import hashlib
-import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from PIL import Image, ImageOps
 from transformer.data.sources import SPLITS
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.hardware import memory_of_host
+from transformer.system.paths import local, looked_up
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NAMED = 5  # of the files that cannot be read, at most
@@ -125,9 +125,9 @@ def _source(config: ImageData, split: str) -> tuple[Path, str | None]:
         raise UserError(
             f"no images for the {split} split; give data.{split}_images{hint}, or data.dataset"
         )
-    path = Path(path).expanduser()
+    path = Path(local(path, f"data.{split}_images"))
     if not path.exists():
-        raise UserError(f"there is no {path}; give a folder of images, an .npz or an .npy file")
+        raise UserError(f"there is no {path}{looked_up(path)}; give a folder, .npz or .npy file")
     return path, part
 
 
@@ -270,7 +270,7 @@ def _records(config: ImageData, split: str) -> tuple[Any, Any]:
     from transformer.data import datasets
 
     name = getattr(config, f"{split}_split") if split in SPLITS else split
-    builder = datasets.get_builder(config.dataset, data_dir=os.path.expanduser(config.data_dir))
+    builder = datasets.get_builder(config.dataset, data_dir=local(config.data_dir, "data.data_dir"))
     datasets.prepare(builder)
     features = builder.info.features
     if "image" not in features:

@@ -4,13 +4,13 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from transformer.data.sources import SPLITS
 from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError, check_range, place
+from transformer.system.paths import local
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ def read_examples(config: LabelledData, split: str) -> list[Example]:
     path = getattr(config, f"{split}_file")
     if not path:
         raise UserError(f"no file for the {split} split; give data.{split}_file, or data.dataset")
-    path = os.path.expanduser(path)
+    path = local(path, f"data.{split}_file")
     is_json = path.removesuffix(".gz").endswith((".jsonl", ".json"))
     rows = _json_rows(path) if is_json else _tsv_rows(path, config.has_header)
     examples = [_example(config, row, f"{path}, line {number}") for number, row in rows]
@@ -170,7 +170,7 @@ def _of_dataset(config: LabelledData, split: str) -> list[Example]:
     from transformer.data import datasets
 
     split = getattr(config, f"{split}_split") if split in SPLITS else split
-    builder = datasets.get_builder(config.dataset, data_dir=os.path.expanduser(config.data_dir))
+    builder = datasets.get_builder(config.dataset, data_dir=local(config.data_dir, "data.data_dir"))
     datasets.prepare(builder)
     features = builder.info.features
     for column in config.columns:

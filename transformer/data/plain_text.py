@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer.data.documents import read_documents, text_files, text_sha256
+from transformer.data.documents import read_documents, text_sha256
 from transformer.data.sources import SPLITS, Pair, PairSource
 from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
 from transformer.data.vocabulary import EOS, Tokenizer
 from transformer.system.errors import UserError, check_range, place
+from transformer.system.paths import named_files
 
 _BLOCK = 500  # documents that are tokenised at once
 
@@ -44,7 +45,7 @@ class LanguageData:
         patterns = getattr(self, f"{split}_text")
         if not patterns:
             raise UserError(f"no text for the {split} split; give data.{split}_text")
-        return text_files(patterns, f"data.{split}_text")
+        return named_files(patterns, f"data.{split}_text")
 
 
 class Lines(PairSource):

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformer.data.text_files import count_and_hash, read_lines
 from transformer.system.errors import UserError, check_range, place
+from transformer.system.paths import cannot_read, local
 
 SPLITS = ("train", "validation", "test")
 
@@ -183,7 +184,7 @@ class TextPairs(PairSource):
     """
 
     def __init__(self, source: str, target: str):
-        self._paths = [os.path.expanduser(path) for path in (source, target)]
+        self._paths = [local(path, "a text file") for path in (source, target)]
         (source_lines, source_hash), (target_lines, target_hash) = map(count_and_hash, self._paths)
         if source_lines != target_lines:
             raise UserError(
@@ -242,13 +243,11 @@ class DatasetPairs(PairSource):
         field = f"data.{split}_split" if split in SPLITS else "the split"
         split = getattr(config, f"{split}_split") if split in SPLITS else split
         self._columns, self._clean = tuple(columns.values()), clean
-        builder = datasets.get_builder(
-            config.dataset,
-            data_dir=os.path.expanduser(config.data_dir),
-            raw_dir=config.raw_dir and os.path.expanduser(config.raw_dir),
-        )
+        raw_dir = config.raw_dir and local(config.raw_dir, "data.raw_dir")
+        data_dir = local(config.data_dir, "data.data_dir")
+        builder = datasets.get_builder(config.dataset, data_dir=data_dir, raw_dir=raw_dir)
         _check_columns(builder, config.dataset, columns)
-        datasets.prepare(builder, config.raw_dir and os.path.expanduser(config.raw_dir))
+        datasets.prepare(builder, raw_dir)
 
         self._name = f"{builder.info.full_name} {split}"
         content = _content(builder, config.dataset, split, field)
@@ -345,7 +344,7 @@ def _file_hash(path: str) -> str:
             file.seek(-block, os.SEEK_END)
             return f"{size} {hashlib.sha256(start + file.read()).hexdigest()}"
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise cannot_read(path, error) from error
 
 
 def _evenly_spaced(total: int, size: int) -> list[int]:

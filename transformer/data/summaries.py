@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from transformer.data.sources import (
 )
 from transformer.data.text_files import count_and_hash, read_lines
 from transformer.system.errors import UserError, check_choice, check_range, place
+from transformer.system.paths import local
 
 LONG_DOCUMENTS = ("cut", "refuse")
 _BREAK = "\x1f"  # Unicode's separator of units, which is in no text
@@ -114,7 +114,9 @@ def _open(config: SummaryData, split: str, summary_field: str) -> PairSource:
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
     if path := config.json_file(split):
-        return JsonPairs(os.path.expanduser(path), config.document_field, summary_field, clean)
+        return JsonPairs(
+            local(path, f"data.{split}_file"), config.document_field, summary_field, clean
+        )
     if not all(config.text_files(split)):
         raise UserError(
             f"no files for the {split} split; give data.{split}_file, or data.{split}_source and "

@@ -1,7 +1,6 @@
 """Test sets that no config names: files of one's own, and sacreBLEU's by their names."""
 
 import difflib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 from transformer.data.sources import SPLITS
 from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError
+from transformer.system.paths import local
 
 
 class TestSet(NamedTuple):
@@ -40,6 +40,7 @@ def sacrebleu_test_set(name: str, source_language: str, target_language: str) ->
     from sacrebleu import utils
     from sacrebleu.dataset import DATASETS
 
+    local(utils.SACREBLEU_DIR, "SACREBLEU")
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, n=3)
         names = ", ".join(near) if near else "sacrebleu --list lists them"
@@ -74,4 +75,4 @@ def check_lines(numbers: dict[str, int]) -> None:
 
 
 def lines_of(path: str) -> list[str]:
-    return list(read_lines(os.path.expanduser(path)))
+    return list(read_lines(local(path, "a text file")))

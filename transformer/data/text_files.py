@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from transformer.system.errors import UserError
+from transformer.system.paths import cannot_read
 
 MAX_LINE_BYTES = 1 << 24  # so that a file without line feeds is not read whole
 _BLOCK = 10_000  # lines
@@ -158,4 +159,4 @@ def _read_errors(name: str | os.PathLike) -> Iterator[None]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{name} is damaged or not a gzip file: {error}") from error
     except OSError as error:
-        raise UserError(f"cannot read {name}: {error.strerror or error}") from error
+        raise cannot_read(name, error) from error

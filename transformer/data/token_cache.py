@@ -63,7 +63,7 @@ def token_cache(
     hashes = source.fingerprint, tokenizers.source.sha256, tokenizers.target.sha256
     identity = [_FORMAT, *hashes, *max_lengths, source_cut, sampling_alpha, num_samples]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-    directory = Path(cache_dir).expanduser() / key
+    directory = Path(cache_dir) / key
     if (found := _open(directory, tokenizers)) is not None:
         return found
 

@@ -14,6 +14,7 @@ from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.files import write_atomically
+from transformer.system.paths import cannot_read, local
 from transformer.system.terminal import signs_of_life
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
@@ -32,8 +33,8 @@ class TokenizerConfig:
     sampling_alpha: float
     num_samples: int
     # recorded=False: the hash of the tokenizer says more than where it lay.
-    source_model: str | None = setting(recorded=False)
-    target_model: str | None = setting(recorded=False)
+    source_model: str | None = setting(recorded=False, place=True)
+    target_model: str | None = setting(recorded=False, place=True)
     target_model_type: str | None = None
 
     def __post_init__(self):
@@ -91,7 +92,7 @@ def load(path: str | os.PathLike) -> Tokenizer:
     try:
         return from_bytes(pathlib.Path(path).read_bytes(), path)
     except OSError as error:
-        raise UserError(f"cannot read the tokenizer {path}: {error.strerror}") from error
+        raise cannot_read(path, error, kind="the tokenizer ") from error
 
 
 class Tokenizers(NamedTuple):
@@ -173,10 +174,10 @@ def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
 
 
 def _configured(config: TokenizerConfig) -> Tokenizers:
-    source = load(os.path.expanduser(config.source_model))
+    source = load(local(config.source_model, "tokenizer.source_model"))
     if config.joint:
         return Tokenizers(source, source)
-    return Tokenizers(source, load(os.path.expanduser(config.target_model)))
+    return Tokenizers(source, load(local(config.target_model, "tokenizer.target_model")))
 
 
 def _saved(workdir: pathlib.Path) -> tuple[str, ...] | None:

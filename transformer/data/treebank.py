@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from transformer.data.sources import SPLITS, Pair, PairSource
 from transformer.data.text_files import read_lines
 from transformer.data.trees import Tree, cleaned, linearised, read_trees
 from transformer.system.errors import UserError, check_choice, check_range, place
+from transformer.system.paths import local, looked_up, named_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,21 +84,24 @@ def source_of(words: list[str], config: TreebankConfig) -> str:
 
 def _files(config: TreebankConfig, split: str) -> list[Path]:
     """The files of a split, in the order of the patterns, then of their names."""
-    folder = Path(config.raw_dir).expanduser()
+    folder = Path(local(config.raw_dir, "data.raw_dir"))
     if not folder.is_dir():
-        raise UserError(f"data.raw_dir is {folder}, which is no folder; give that of the treebank")
-    found: list[Path] = []
-    for pattern in getattr(config, f"{split}_trees").split():
-        try:
-            paths = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
-        except (ValueError, NotImplementedError) as error:
-            raise UserError(
-                f"data.{split}_trees: {pattern!r} is no pattern of files below data.raw_dir "
-                f"({error}); give one such as wsj/22/*.mrg"
-            ) from error
-        if not paths:
-            raise UserError(f"data.{split}_trees: {folder} has no {pattern}, nor {pattern}.gz")
-        found += paths
-    if not found:
-        raise UserError(f"data.{split}_trees is empty; name files of data.raw_dir")
-    return list(dict.fromkeys(found))
+        raise UserError(
+            f"data.raw_dir is {folder}, which is no folder{looked_up(folder)}; give that of the "
+            "treebank"
+        )
+    patterns, field = getattr(config, f"{split}_trees"), f"data.{split}_trees"
+    if any(os.path.isabs(pattern) for pattern in patterns.split()):
+        raise UserError(
+            f"{field}: {patterns!r} is no pattern of files below data.raw_dir; give one such as "
+            "wsj/22/*.mrg"
+        )
+    found = named_files(
+        " ".join(re.split("[\\n\\t]", patterns)),
+        field,
+        separator=" ",
+        folder=str(folder),
+        endings=("", ".gz"),
+        order=Path,
+    )
+    return [Path(path) for path in found]

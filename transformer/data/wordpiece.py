@@ -14,6 +14,7 @@ import numpy as np
 from transformer.system.errors import UserError, check_range, setting
 from transformer.system.files import write_atomically
 from transformer.system.packages import optional_module
+from transformer.system.paths import cannot_read
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUES = "##"  # begins a piece that is not the first of its word
@@ -28,7 +29,7 @@ class WordPieceConfig:
     vocab_size: int
     lowercase: bool
     # recorded=False: the hash of the tokenizer says more than where it lay.
-    source_model: str | None = setting(recorded=False)
+    source_model: str | None = setting(recorded=False, place=True)
 
     def __post_init__(self):
         check_range(self, "tokenizer", "vocab_size", len(SPECIAL) + 1)
@@ -125,7 +126,7 @@ class WordPiece:
                 config = json.loads((path.parent / "tokenizer_config.json").read_text("utf-8"))
                 lowercase = config.get("do_lower_case") if isinstance(config, dict) else None
         except OSError as error:
-            raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+            raise cannot_read(path, error, kind="the vocabulary ") from error
         except ValueError as error:
             raise UserError(f"the vocabulary {path} is damaged ({error})") from error
         if lowercase is None:

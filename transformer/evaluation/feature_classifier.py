@@ -23,6 +23,7 @@ from transformer.models.image_convolution import convolve, halve
 from transformer.system.compilation import convolution_options
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
+from transformer.system.paths import cannot_read
 
 WIDTHS = (32, 64, 128, 128)  # the channels of each layer; the last are the features
 BATCH = 100
@@ -115,10 +116,8 @@ class FeatureClassifier:
             if [a.shape for a in arrays] != [x.shape for x in leaves]:
                 raise ValueError("its arrays have other shapes than the classifier's")
         except OSError as error:
-            raise UserError(
-                f"cannot read {path}: {error.strerror or error}; train a classifier with: "
-                "python -m transformer.runs.feature_classifier"
-            ) from error
+            advice = "; train a classifier with: python -m transformer.runs.feature_classifier"
+            raise cannot_read(path, error, advice=advice) from error
         except Exception as error:  # zipfile and zlib have exceptions of their own
             raise UserError(f"{path} is no classifier, or is damaged ({error})") from error
         return cls(jax.tree.unflatten(tree, arrays), about, hashlib.sha256(content).hexdigest())

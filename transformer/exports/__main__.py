@@ -22,6 +22,7 @@ from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
 restore_model = define_flags()
 FORMAT = flags.DEFINE_enum(
@@ -30,7 +31,7 @@ FORMAT = flags.DEFINE_enum(
     ("ctranslate2", "huggingface", "stablehlo", "bert"),
     "The system that is to run the model.",
 )
-OUTPUT = flags.DEFINE_string("output", None, "The folder to make.")
+OUTPUT = DEFINE_path("output", None, "The folder to make.")
 QUANTIZATION = flags.DEFINE_enum(
     "quantization", None, ctranslate2.QUANTIZATIONS, "Of CTranslate2's weights (float32)."
 )

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 from ml_collections import config_flags
 
 from transformer.data import marian as vocabularies
@@ -36,6 +35,7 @@ from transformer.runs.provenance import ROOT
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path, cannot_read
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq, sizes_of
 
@@ -166,7 +166,7 @@ def _vocabularies(theirs: Mapping[str, Any], folder: Path) -> tuple[Tokenizers, 
         try:
             model_bytes = (folder / f"{side}.spm").read_bytes()
         except OSError as error:
-            raise UserError(f"cannot read {folder}/{side}.spm: {error.strerror}") from error
+            raise cannot_read(folder / f"{side}.spm", error) from error
         model_bytes = vocabularies.to_bytes(names, model_bytes)
         tokenizers.append(MarianTokenizer(model_bytes, folder / f"{side}.spm"))
         orders.append(np.array(order))
@@ -228,9 +228,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             raise ValueError("it holds no JSON object")
         return content
     except OSError as error:
-        raise UserError(
-            f"cannot read {path}: {error.strerror}; give a folder as the hub has it"
-        ) from error
+        raise cannot_read(path, error, advice="; give a folder as the hub has it") from error
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); take it from the hub again") from error
 
@@ -239,6 +237,6 @@ if __name__ == "__main__":
     CONFIG = config_flags.DEFINE_config_file(
         "config", None, "The config file (default: configs/opus_mt.py)."
     )
-    FOLDER = flags.DEFINE_string("folder", None, "The folder of the Marian model.")
-    OUTPUT = flags.DEFINE_string("output", None, "The work directory to make.")
+    FOLDER = DEFINE_path("folder", None, "The folder of the Marian model.")
+    OUTPUT = DEFINE_path("output", None, "The work directory to make.")
     cli.run(main, default_config=ROOT / "configs" / "opus_mt.py")

@@ -24,18 +24,19 @@ from transformer.reports.translations import Texts, bleu_by_length, groups, name
 from transformer.runs import cli, experiment
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
+from transformer.system.paths import DEFINE_path, DEFINE_paths
 
-WORKDIRS = flags.DEFINE_list("workdirs", [], "Work directories of evaluated runs, comma-separated.")
-RESULTS = flags.DEFINE_list("results", [], "JSON files of the ledger, comma-separated.")
-DATA_DIR = flags.DEFINE_string("data_dir", None, "With --results: where TFDS keeps data sets.")
-RAW_DIR = flags.DEFINE_string("raw_dir", None, "With --results: a folder with the raw files.")
+WORKDIRS = DEFINE_paths("workdirs", [], "Work directories of evaluated runs, comma-separated.")
+RESULTS = DEFINE_paths("results", [], "JSON files of the ledger, comma-separated.")
+DATA_DIR = DEFINE_path("data_dir", None, "With --results: where TFDS keeps data sets.")
+RAW_DIR = DEFINE_path("raw_dir", None, "With --results: a folder with the raw files.")
 SPLIT = flags.DEFINE_string(
     "split", "test", "The folder below WORKDIR/eval to read; with --results, the split."
 )
 BOUNDS = flags.DEFINE_list(
     "bounds", ["8", "12", "16", "20"], "The most words of each group but the last."
 )
-OUT = flags.DEFINE_string("out", "by_length.png", "The PNG file to write.")
+OUT = DEFINE_path("out", "by_length.png", "The PNG file to write.")
 
 
 def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]) -> None:

@@ -7,8 +7,6 @@ Line n of one file is compared with line n of the other. Sentences whose words d
 which EVALB leaves out of its figures; here their number is said.
 """
 
-from absl import flags
-
 from transformer.data.text_files import read_lines
 from transformer.evaluation.evalb import (
     COLLINS,
@@ -21,10 +19,11 @@ from transformer.evaluation.evalb import (
 )
 from transformer.runs import cli
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
-GOLD = flags.DEFINE_string("gold", None, "Gold trees, one on each line; plain or .gz.")
-TEST = flags.DEFINE_string("test", None, "Trees to score.")
-PARAMETERS = flags.DEFINE_string("parameters", None, "EVALB's file; that of COLLINS.prm if none.")
+GOLD = DEFINE_path("gold", None, "Gold trees, one on each line; plain or .gz.")
+TEST = DEFINE_path("test", None, "Trees to score.")
+PARAMETERS = DEFINE_path("parameters", None, "EVALB's file; that of COLLINS.prm if none.")
 NAMES = {
     "sentences": "sentences",
     "errors": "sentences in error",

@@ -21,6 +21,7 @@ from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write
+from transformer.system.paths import DEFINE_path
 from transformer.tasks.image_generation import (
     ROWS,
     ImageGenerator,
@@ -33,7 +34,7 @@ restore_model = define_flags()
 CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
 SEEDS = flags.DEFINE_string("seeds", "0:2", "Such as 0:8 (from 0 to 7), or 3,7,11.")
 PIXELS = flags.DEFINE_string("pixels", None, "Rows and columns, such as 8x8,16x24.")
-FIGURE = flags.DEFINE_string("figure", "image_attention.png", "The PNG or SVG file to write.")
+FIGURE = DEFINE_path("figure", "image_attention.png", "The PNG or SVG file to write.")
 COLOURS = "red", "lime", "deepskyblue", "yellow", "magenta"
 
 

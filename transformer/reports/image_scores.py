@@ -17,12 +17,13 @@ from transformer.data.images import load_arrays
 from transformer.evaluation.image_scores import NEIGHBOURS, image_scores
 from transformer.runs import cli
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
 
 # Scores are in float64, and have powers of features: up to six of them multiplied.
 LARGEST = float(np.finfo(np.float32).max)
 
-REAL = flags.DEFINE_string("real", None, "Features of real images, .npz or .npy.")
-GENERATED = flags.DEFINE_string("generated", None, "Features of generated images.")
+REAL = DEFINE_path("real", None, "Features of real images, .npz or .npy.")
+GENERATED = DEFINE_path("generated", None, "Features of generated images.")
 REAL_ARRAY = flags.DEFINE_string("real_array", None, "Which array of --real.")
 GENERATED_ARRAY = flags.DEFINE_string("generated_array", None, "Which array of --generated.")
 

@@ -29,6 +29,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
+from transformer.system.paths import cannot_read
 from transformer.tasks.task import Outputs, Task, find_task
 
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
@@ -206,7 +207,7 @@ def read(path: Path) -> dict[str, Any]:
             entry["name"], entry["text_sha256"], entry["hypotheses_sha256"]
             sum(score["score"] for score in entry["scores"].values())
     except OSError as error:
-        raise UserError(f"cannot read the result {path}: {error.strerror}") from error
+        raise cannot_read(path, error, kind="the result ") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} is no result of this ledger; give a JSON file that --record has written"
@@ -258,7 +259,7 @@ def saved_outputs(path: Path, result: Result, split: str) -> list[str]:
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
+        raise cannot_read(file, error) from error
     if hashlib.sha256(content).hexdigest() != result["splits"][split]["hypotheses_sha256"]:
         raise UserError(f"{file} has been changed since {path} was written; restore it")
     return content.decode().removesuffix("\n").split("\n")

@@ -16,10 +16,11 @@ from transformer.runs.restore import TrainedModel, define_flags
 from transformer.streams.attention_maps import Attention, attention_of
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write
+from transformer.system.paths import DEFINE_path
 
 restore_model = define_flags()
 SENTENCE = flags.DEFINE_string("sentence", None, "The source sentence.")
-OUT = flags.DEFINE_string("out", "steps.png", "The PNG file to write.")
+OUT = DEFINE_path("out", "steps.png", "The PNG file to write.")
 
 
 def count_steps(model: TrainedModel, sentence: str) -> Attention:

@@ -11,8 +11,6 @@ first run, and the translations that differ most. Runs that still train are welc
 shows the table, as text, Markdown or CSV.
 """
 
-import glob
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,11 +28,12 @@ from transformer.runs.restore import restore
 from transformer.streams.attention_maps import attentions, has_attention
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically, write_named
+from transformer.system.paths import DEFINE_path, DEFINE_paths, matching
 
-WORKDIRS = flags.DEFINE_list(
+WORKDIRS = DEFINE_paths(
     "workdir", [], "Work directories, comma-separated; 'runs/*' for all below a folder."
 )
-OUT = flags.DEFINE_string("out", None, "The page (default: WORKDIR/report.html; of several none).")
+OUT = DEFINE_path("out", None, "The page (default: WORKDIR/report.html; of several none).")
 ATTENTION = flags.DEFINE_boolean(
     "attention", True, "Whether to show the attention of the best and worst translations."
 )
@@ -43,10 +42,10 @@ FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table in the termi
 
 def _found(name: str) -> list[Path]:
     """The runs that a pattern such as runs/* matches; a name without * stands for itself."""
-    name = os.path.expanduser(name)
-    if "*" not in name:
-        return [Path(name)]
-    return [Path(path) for path in sorted(glob.glob(name)) if is_run(Path(path))]
+    path = Path(name).expanduser()
+    if "*" not in name or path.exists():
+        return [path]
+    return [path for path in map(Path, sorted(matching(str(path)))) if is_run(path)]
 
 
 def _attend(run: Run) -> Attend | None:

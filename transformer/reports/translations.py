@@ -7,6 +7,7 @@ from typing import NamedTuple
 from transformer.data.sources import DataConfig
 from transformer.evaluation import scores
 from transformer.system.errors import UserError
+from transformer.system.paths import cannot_read
 
 
 class Texts(NamedTuple):
@@ -39,9 +40,9 @@ def read(workdir: Path, split: str) -> Texts:
             )
         )
     except OSError as error:
-        raise UserError(
-            f"cannot read {error.filename}: {error.strerror}; evaluate the run first: "
-            f"python evaluate.py --workdir={workdir} --split={split}"
+        command = f"python evaluate.py --workdir={workdir} --split={split}"
+        raise cannot_read(
+            error.filename, error, advice=f"; evaluate the run first: {command}"
         ) from error
     if len({len(lines) for lines in texts}) > 1:
         raise UserError(f"{folder} has files of different lengths; evaluate the run again")

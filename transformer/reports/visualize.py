@@ -23,14 +23,15 @@ from transformer.runs.restore import TrainedModel, define_flags
 from transformer.streams.attention_maps import SIDES, Attention, attention_of, by_words
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
+from transformer.system.paths import DEFINE_path
 
 __all__ = ["attention_figure", "attention_page", "pictures"]
 
 restore_model = define_flags()
 SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
 TARGET = flags.DEFINE_string("target", None, "A translation (default: the model's own).")
-OUT = flags.DEFINE_string("out", "attention.html", "The page to write; empty: none.")
-FIGURE = flags.DEFINE_string("figure", None, "A PNG or SVG file to write as well.")
+OUT = DEFINE_path("out", "attention.html", "The page to write; empty: none.")
+FIGURE = DEFINE_path("figure", None, "A PNG or SVG file to write as well.")
 PICTURE = flags.DEFINE_enum("picture", "attention", ["attention", *ABOUT], "What the figure shows.")
 ATTENTION = flags.DEFINE_enum(
     "attention", None, list(SIDES), "Which one it shows (default: cross, if there is one)."

@@ -33,6 +33,7 @@ from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
+from transformer.system.paths import DEFINE_path
 
 restore_model = define_flags()
 SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
@@ -40,7 +41,7 @@ TARGET = flags.DEFINE_string("target", None, "A translation (default: the model'
 LAYER = flags.DEFINE_integer("layer", 1, "The decoder layer that is followed, from 1.")
 HEAD = flags.DEFINE_integer("head", 1, "Its head, from 1.")
 TOY = flags.DEFINE_boolean("toy", False, "Small numbers in place of a model and a sentence.")
-OUT = flags.DEFINE_string("out", "walkthrough.html", "The page to write.")
+OUT = DEFINE_path("out", "walkthrough.html", "The page to write.")
 
 
 def _curves(

@@ -11,6 +11,7 @@ import logging as python_logging
 import os
 import re
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +28,9 @@ from transformer.runs.provenance import ROOT
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
+from transformer.system.paths import local, looked_up
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
-from transformer.system.terminal import escape_standard_output, printable
+from transformer.system.terminal import escape_standard_output, printable, say
 
 OWN_CONFIG = Path(__file__).with_name("own_config.py")
 
@@ -54,6 +56,13 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     sys.unraisablehook = lambda unraisable: (
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
+    threading.excepthook = _say_that_a_thread_failed
+    for kind, parser in {
+        str: flags.ArgumentParser(),
+        int: flags.IntegerParser(),
+        float: flags.FloatParser(),
+    }.items():
+        config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
         with one_line_errors():
             run_with_it = _run_whose_config_counts(sys.argv)
@@ -68,6 +77,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                 sys.exit(0)
             given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
             overrides = [override[1] for override in given if override]
+            for path in _values(argv, "config"):  # which is read while the flags are parsed
+                local(path, "--config")
             types = {override: type_of_field(override) for override in overrides}
             try:
                 rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
@@ -111,10 +122,31 @@ def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
     """The sections of the file that --config names; raises UserError if there are none."""
     path = Path(config_flags.get_config_filename(flags.FLAGS[flag.name]).partition(":")[0])
     if not path.is_file():  # config_flags would say so at the first use, at length
-        raise UserError(f"there is no config file {path}; see configs/")
+        raise UserError(f"there is no config file {path}{looked_up(path)}; see configs/")
     if not isinstance(flag.value, ConfigDict):
         raise UserError(f"get_config of {path} returns no ConfigDict; see configs/base.py")
     return flag.value.to_dict()
+
+
+class _OrNone(flags.ArgumentParser):
+    """Of a field's flag: None is what unsets it."""
+
+    def __init__(self, parser: flags.ArgumentParser):
+        self._parser = parser
+        self.syntactic_help = parser.syntactic_help
+
+    def parse(self, argument: Any) -> Any:
+        return None if argument == "None" else self._parser.parse(argument)
+
+    def flag_type(self) -> str:
+        return self._parser.flag_type()
+
+
+def _say_that_a_thread_failed(failed: threading.ExceptHookArgs) -> None:
+    """What helps the work, and can do without: in one line. Python would print a traceback."""
+    if not isinstance(failed.exc_value, SystemExit):
+        error = " ".join(f"{failed.exc_type.__name__}: {failed.exc_value}".split())
+        say(f"warning: a helper thread has ended ({error}); the work goes on"[:400])
 
 
 class _Formatter(python_logging.Formatter):
@@ -135,17 +167,25 @@ def _whole(arg: str, types: Mapping[str, Any]) -> str:
 def _of_the_package(arg: str) -> str:
     """--config=configs/base.py also where the package is installed and there is no such folder."""
     flag, _, path = arg.partition("=")
-    is_ours = flag.lstrip("-") == "config" and (ROOT / path).is_file()
-    return f"{flag}={ROOT / path}" if is_ours and not Path(path).exists() else arg
+    if flag.lstrip("-") != "config" or not path:
+        return arg
+    path = os.path.expanduser(path)
+    is_ours = (ROOT / path).is_file() and not Path(path).exists()
+    return f"{flag}={ROOT / path if is_ours else path}"
 
 
 def _run_whose_config_counts(argv: Sequence[str]) -> str | None:
-    for flag in ("workdir", "config.training.init_from"):
-        given = [re.match(rf"--?{re.escape(flag)}(?:=(.*))?$", arg) for arg in argv]
-        found = [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
-        if found and is_run(folder := Path(found[-1]).expanduser()):
+    for flag, what in (("workdir", "--workdir"), ("config.training.init_from",) * 2):
+        found = _values(argv, flag)
+        if found and is_run(folder := Path(local(found[-1], what))):
             return str(folder)
     return None
+
+
+def _values(argv: Sequence[str], flag: str) -> list[str]:
+    """What a command gives as a flag's value, before it is parsed."""
+    given = [re.match(rf"--?{re.escape(flag)}(?:=(.*))?$", arg) for arg in argv]
+    return [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
 
 
 @contextlib.contextmanager
@@ -165,6 +205,8 @@ def one_line_errors() -> Iterator[None]:
         if error.filename is None and error.errno != errno.ENOSPC:
             raise
         place = error.filename or "a file"
+        if isinstance(error, FileNotFoundError) and isinstance(place, str):
+            place += looked_up(place)
         message = f"cannot use {place}: {error.strerror}; mend that, or name another place"
     except MemoryError as error:
         message = (

@@ -11,6 +11,7 @@ from typing import Any
 from transformer.models.family import FAMILIES, find_family
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.paths import local, looked_up
 from transformer.system.sharding import MeshConfig
 from transformer.tasks.task import TASKS, find_task
 from transformer.training.optimizers import OptimizerConfig
@@ -73,8 +74,11 @@ class Experiment:
             )
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> "Experiment":
-        """Checks every key and value; raises UserError for the first that is wrong."""
+    def from_dict(cls, config: Mapping[str, Any], *, places_are_here: bool = True) -> "Experiment":
+        """Checks every key and value; raises UserError for the first that is wrong.
+
+        places_are_here: not of a recorded config, whose places may be on another machine.
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         _check_keys(config, known, "")
         types = _section_types(_choice(config, "task", "name"), _choice(config, "model", "family"))
@@ -90,7 +94,13 @@ class Experiment:
             for field, value in config[name].items():
                 _check_type(f"{name}.{field}", value, fields[field])
             sections[name] = section(**config[name])
-        return cls(**sections)
+        made = cls(**sections)
+        if places_are_here:
+            marked, values = fields_marked(made, "place", False), flat(made)
+            for name in marked:
+                if marked[name] and values[name]:
+                    local(values[name], name)
+        return made
 
     @property
     def sections(self) -> dict[str, Any]:
@@ -185,8 +195,8 @@ def load(workdir: Path) -> Experiment:
             raise ValueError("it holds no JSON object")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
-            f"{workdir} is not a work directory: it has no config.json; give the --workdir of a "
-            "training run"
+            f"{workdir} is not a work directory: it has no config.json{looked_up(workdir)}; give "
+            "the --workdir of a training run"
         ) from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from error
@@ -197,7 +207,7 @@ def load(workdir: Path) -> Experiment:
             "commit that the run was started with (starts.jsonl names it), or start a new run"
         )
     try:
-        return Experiment.from_dict(config)
+        return Experiment.from_dict(config, places_are_here=False)
     except UserError as error:  # edited
         raise UserError(f"{path}: {error}") from error
 

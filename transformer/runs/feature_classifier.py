@@ -20,13 +20,14 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import ROOT
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write
+from transformer.system.paths import DEFINE_path
 
 DEFAULT = ROOT / "configs" / "sagan_cifar10.py"
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "A config of the task images (default: configs/sagan_cifar10.py)."
 )
-OUTPUT = flags.DEFINE_string("output", "features.npz", "The file to write.")
+OUTPUT = DEFINE_path("output", "features.npz", "The file to write.")
 EPOCHS = flags.DEFINE_integer("epochs", 5, "How often each image is seen.", lower_bound=1)
 SEED = flags.DEFINE_integer("seed", 0, "Of initial values and order.", lower_bound=0)
 

@@ -25,6 +25,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.paths import local
 from transformer.tasks.task import TrainedTask
 from transformer.training.step import initial_params
 
@@ -35,7 +36,7 @@ def with_its_model(config: Experiment, workdir: Path, given: Collection[str]) ->
     given: fields that are set by flags, such as model.d_model, and stay. `load` refuses what does
     not fit. A run that has begun has them in its own config.
     """
-    origin = Path(config.training.init_from).expanduser()
+    origin = Path(local(config.training.init_from, "training.init_from"))
     source = workdir if (workdir / "config.json").exists() else origin
     if not experiment.is_run(source):
         return config  # a folder of the hub; or nothing, as `load` will say
@@ -66,7 +67,7 @@ def load(config: Experiment) -> TrainedModel:
     It may also be a folder of Hugging Face's hub. Raises UserError if there is none, or if its
     parameters do not fit the run. Dropout, the type of activations and heads may differ.
     """
-    directory = Path(config.training.init_from).expanduser()
+    directory = Path(local(config.training.init_from, "training.init_from"))
     try:
         is_hub_folder = from_first(lambda: hub.is_hub_folder(directory))
         model = hub.read(directory, config) if is_hub_folder else restoring.restore(directory)

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from transformer.data.pictures import Picture
 from transformer.system.errors import UserError
+from transformer.system.paths import looked_up
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -30,7 +31,9 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """
     path = Path(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist: give the metrics.jsonl of a training run")
+        raise UserError(
+            f"{path} does not exist{looked_up(path)}: give the metrics.jsonl of a training run"
+        )
     lines = path.read_bytes().split(b"\n")
     metrics = []
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last \n is torn

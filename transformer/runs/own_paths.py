@@ -81,5 +81,7 @@ def _known() -> set[str]:
 
 
 def _list() -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # which XDG says to ignore
+        state = os.path.expanduser("~/.local/state")
     return Path(state) / "transformer-jax" / "data_paths"

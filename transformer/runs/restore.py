@@ -16,6 +16,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import TrainedTask, find_task
 
@@ -66,31 +67,32 @@ def define_flags() -> Callable[..., TrainedModel]:
     Returns the function that restores it. Keyword arguments of that function override the flags
     of the same name.
     """
-    string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    workdir = string("workdir", None, "The work directory of a training run.")
-    checkpoint = string(
+    workdir = DEFINE_path("workdir", None, "The work directory of a training run.")
+    checkpoint = flags.DEFINE_string(
         "checkpoint",
         None,
         "Which parameters to use: best, last, average, or a step such as 1000 (default: the best, "
         "or those that were exported).",
     )
-    average_last = integer(
+    average_last = flags.DEFINE_integer(
         "average_last",
         None,
         "Checkpoints to average (default: the last 5, or all if fewer).",
         lower_bound=1,
     )
-    ensemble = flags.DEFINE_list(
+    ensemble = DEFINE_paths(
         "ensemble", None, "More work directories, whose models decode together with --workdir's."
     )
     overrides = {
         **{f"decoding.{name}": flag for name, flag in _decoding_flags().items()},
-        "data.data_dir": string(
+        "data.data_dir": DEFINE_path(
             "data_dir", None, "Where TFDS keeps data sets and we keep the tokenised text."
         ),
-        "data.raw_dir": string("raw_dir", None, "A local folder with the raw files."),
-        "data.test_file": string("test_file", None, "The file of the test split."),
-        "task.features": string("features", None, "The classifier that scores of images are over."),
+        "data.raw_dir": DEFINE_path("raw_dir", None, "A local folder with the raw files."),
+        "data.test_file": DEFINE_path("test_file", None, "The file of the test split."),
+        "task.features": DEFINE_path(
+            "features", None, "The classifier that scores of images are over."
+        ),
     }
 
     trust_paths = flags.DEFINE_bool(

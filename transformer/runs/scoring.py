@@ -26,21 +26,22 @@ from transformer.runs.evaluation import (
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.tasks import seq2seq
 
 SPLIT = flags.DEFINE_list(
     "split", "test", "train, validation, test, or another split of the run's data set; or several."
 )
-SOURCE = flags.DEFINE_string(
+SOURCE = DEFINE_path(
     "source", None, "A test set of your own: a text file, or .gz, one sentence a line."
 )
-REFERENCE = flags.DEFINE_list(
+REFERENCE = DEFINE_paths(
     "reference", None, "Its translation; of several translations, as many files."
 )
 TESTSET = flags.DEFINE_string(
     "testset", None, "A test set by sacreBLEU's name, such as wmt14/full; downloaded if new."
 )
-HYPOTHESES = flags.DEFINE_string(
+HYPOTHESES = DEFINE_path(
     "hypotheses", None, "A file of translations to score; nothing is translated."
 )
 LANGUAGES = flags.DEFINE_string(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from transformer.runs.experiment import Experiment, type_of_field
 from transformer.system.errors import UserError
+from transformer.system.paths import looked_up
 
 SEED = "training.seed"
 CONFIG = "config"  # an axis over config files
@@ -63,8 +64,7 @@ class Run(NamedTuple):
         return [
             f"--config={self.config_file}",
             *more,
-            # None is what the file has, and no flag says it.
-            *(f"--config.{field}={x}" for field, x in values.items() if x is not None),
+            *(f"--config.{field}={x}" for field, x in values.items()),
         ]
 
 
@@ -168,11 +168,7 @@ def runs_of(
         settings.pop(CONFIG, None)
         sections = load(file)
         for field, value in settings.items():
-            before = _set(sections, field, value, file)
-            if value is None and before is not None:
-                raise UserError(
-                    f"the sweep sets {field} to None, which no flag of train.py can say"
-                )
+            _set(sections, field, value, file)
         for seed in plan.seeds:
             sections["training"]["seed"] = seed
             try:
@@ -198,7 +194,7 @@ def runs_of(
 def _module(path: str) -> Any:
     """The config file's module, anew: what config_flags has loaded it keeps to itself."""
     if not Path(path).is_file():
-        raise UserError(f"there is no config file {path}; see configs/")
+        raise UserError(f"there is no config file {path}{looked_up(path)}; see configs/")
     spec = importlib.util.spec_from_file_location("config_of_a_sweep", path)
     module = importlib.util.module_from_spec(spec)
     with _usable(path):
@@ -215,13 +211,12 @@ def _usable(path: str) -> Iterator[None]:
         raise UserError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
 
 
-def _set(sections: dict[str, Any], field: str, value: Any, path: str) -> Any:
-    """Gives the value that was there; raises UserError if there is none."""
+def _set(sections: dict[str, Any], field: str, value: Any, path: str) -> None:
+    """Raises UserError for a field that the file does not have."""
     section, _, name = field.partition(".")
     if name not in sections.get(section, {}):
         raise UserError(f"the sweep sets {field}, which {path} does not have")
-    before, sections[section][name] = sections[section][name], value
-    return before
+    sections[section][name] = value
 
 
 def _is_list(value: Any) -> bool:

@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from absl import flags
-
 from transformer.data.text_files import read_lines
 from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
+from transformer.system.paths import DEFINE_path
 
 # Code, and lines that only name a place, such as :label:`a_section`.
 LEFT_OUT = re.compile(r"^```.*?^```|^:\w+:`[^`]*`$", re.M | re.S)
@@ -73,7 +72,7 @@ def main() -> None:
     for flag in (BOOK, OUTPUT):
         if flag.value is None:
             raise UserError(f"--{flag.name} is missing; see --help")
-    folder, output = Path(BOOK.value), Path(OUTPUT.value)
+    folder, output = Path(BOOK.value).expanduser(), Path(OUTPUT.value).expanduser()
     paths = [output.with_name(f"{output.name}.{language}") for language in ("en", "zh")]
     for path in paths:
         check_can_write(path)
@@ -94,6 +93,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    BOOK = flags.DEFINE_string("book", None, "The folder of the book.")
-    OUTPUT = flags.DEFINE_string("output", None, "What to write: OUTPUT.en and OUTPUT.zh.")
+    BOOK = DEFINE_path("book", None, "The folder of the book.")
+    OUTPUT = DEFINE_path("output", None, "What to write: OUTPUT.en and OUTPUT.zh.")
     cli.run(main)

@@ -23,11 +23,12 @@ from transformer.runs import cli, restore
 from transformer.streams.tree_drawing import drawing
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
+from transformer.system.paths import DEFINE_path
 from transformer.tasks.parsing import Parsing
 
 restore_model = restore.define_flags()
-INPUT = flags.DEFINE_string("input", None, "UTF-8 text, or .gz; standard input if none.")
-OUTPUT = flags.DEFINE_string("output", None, "Where to write; standard output if none.")
+INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz; standard input if none.")
+OUTPUT = DEFINE_path("output", None, "Where to write; standard output if none.")
 FORMAT = flags.DEFINE_enum("format", "brackets", ["brackets", "drawing"], "How to write trees.")
 IS_TOKENIZED = flags.DEFINE_bool("is_tokenized", False, "There are spaces between the words.")
 LINES_AT_ONCE = 256

@@ -16,6 +16,7 @@ from jax import monitoring
 
 from transformer.system.cores import cpu_lines
 from transformer.system.hardware import units
+from transformer.system.paths import local
 from transformer.system.terminal import say
 
 # What JAX warns of when it goes on without its cache. Program, error.
@@ -55,7 +56,7 @@ def use_cache() -> None:
 
     JAX_COMPILATION_CACHE_DIR names another folder, or none if it is empty. Trouble with the
     folder costs one line on standard error and the time to compile. To be called once, before
-    the first computation.
+    the first computation. Raises UserError for a folder that is not on this machine.
     """
     for name, value in {
         "jax_compilation_cache_dir": _default_folder(),
@@ -69,6 +70,7 @@ def use_cache() -> None:
     if not folder:  # with "" XLA would still write files for a GPU, where we happen to be
         jax.config.update("jax_compilation_cache_dir", None)
         return
+    local(folder, "JAX_COMPILATION_CACHE_DIR")
 
     show, told = warnings.showwarning, False
 

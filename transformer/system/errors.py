@@ -19,6 +19,7 @@ def setting(
     may_change: bool = False,
     recorded: bool = True,
     architecture: bool = True,
+    place: bool = False,
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """A field of a config section that is not like most.
@@ -28,15 +29,21 @@ def setting(
       work is spread over devices.
     default: of a field that is newer than some work directories.
     architecture: of a model section: two models that differ in it cannot share parameters.
+    place: the value names files or folders.
     """
-    flags = {"may_change": may_change, "recorded": recorded, "architecture": architecture}
+    flags = {
+        "may_change": may_change,
+        "recorded": recorded,
+        "architecture": architecture,
+        "place": place,
+    }
     kw_only = default is not dataclasses.MISSING  # so that required fields may follow
     return dataclasses.field(default=default, kw_only=kw_only, metadata=flags)
 
 
 def place() -> Any:
     """A field that says where data lie. They may move: what they hold is known by its hash."""
-    return setting(may_change=True, recorded=False)
+    return setting(may_change=True, recorded=False, place=True)
 
 
 def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):

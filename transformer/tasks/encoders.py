@@ -12,6 +12,7 @@ from transformer.data.sequences import PackedSequences, evaluation_rows
 from transformer.data.wordpiece import WordPiece, train_wordpiece
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system.errors import UserError
+from transformer.system.paths import local
 from transformer.system.sharding import (
     gather_fsdp,
     replicated,
@@ -47,7 +48,7 @@ def get_tokenizer(config: Any, workdir: Path, begun_with: Any, lines: Callable) 
     if begun_with is not None:
         return begun_with.tokenizer
     if config.tokenizer.source_model:
-        return WordPiece.read(Path(config.tokenizer.source_model).expanduser())
+        return WordPiece.read(Path(local(config.tokenizer.source_model, "tokenizer.source_model")))
     return train_wordpiece(lines, config.tokenizer)
 
 

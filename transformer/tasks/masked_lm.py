@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.batches import TrainingBatches
-from transformer.data.documents import cut, read_documents, text_files, text_sha256, tokenize
+from transformer.data.documents import cut, read_documents, text_sha256, tokenize
 from transformer.data.masking import MaskedRows
 from transformer.data.sequences import Masked, evaluation_rows
 from transformer.data.sources import SPLITS
@@ -23,6 +23,7 @@ from transformer.models.kernels import proven
 from transformer.models.loss import cross_entropy
 from transformer.system import distributed
 from transformer.system.errors import UserError, check_choice, check_range, place
+from transformer.system.paths import named_files
 from transformer.system.sharding import (
     data_mesh,
     distribute,
@@ -73,7 +74,7 @@ class MaskedLMData:
         patterns = getattr(self, f"{split}_text")
         if not patterns:
             raise UserError(f"no text for the {split} split; give data.{split}_text")
-        return text_files(patterns, f"data.{split}_text")
+        return named_files(patterns, f"data.{split}_text")
 
 
 class Measured(NamedTuple):

@@ -29,7 +29,7 @@ class TrainingConfig:
     tokens_per_update: int
     max_tokens_per_device: int = setting(may_change=True, recorded=False)
     label_smoothing: float
-    init_from: str | None = setting(recorded=False)
+    init_from: str | None = setting(recorded=False, place=True)
     seed: int
     log_every: int = setting(may_change=True, recorded=False)
     checkpoint_every: int

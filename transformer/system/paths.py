@@ -1,0 +1,200 @@
+"""Names of files and folders that a user gives: on the command line, in a config, as patterns.
+
+A flag that names a place is defined by `DEFINE_path` or `DEFINE_paths`, and a field of a config by
+`place` or `setting(place=True)` (errors.py). So all of them are checked before any work begins;
+whoever opens a field's place asks `local` again. tests/test_places.py goes through every flag and
+every field.
+"""
+
+import glob
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from transformer.system.errors import UserError
+
+flags.disclaim_key_flags()  # a flag belongs to the module that calls us
+_MOST_PARTS = 16  # that a name with separators in it has
+
+
+def local(path: str | os.PathLike, what: str) -> str:
+    """A path with ~ expanded. Raises UserError unless it can be a place on this machine.
+
+    what: names the path in messages, such as --workdir or data.data_dir.
+    """
+    name = os.fspath(path)
+    # Path("gs://a") has one slash.
+    scheme = re.match(r"([A-Za-z][\w.+-]+):/", name)
+    if scheme and (not isinstance(path, str) or name.startswith("//", scheme.end() - 1)):
+        raise UserError(
+            f"{what} is {name}, and only local files and folders can be used, not {scheme[1]}://; "
+            "give a local path (of a bucket, where it is mounted or copied to)"
+        )
+    if "\0" in name:
+        raise UserError(f"{what} is {name!r}, which has a zero byte; give another name")
+    expanded = os.path.expanduser(name)
+    if expanded.startswith("~") and expanded == name and not os.path.lexists(name):
+        raise UserError(
+            f"{what} is {name}, and no home folder is known of {name.partition('/')[0]}; give the "
+            "whole path"
+        )
+    try:
+        os.path.abspath(expanded).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{what} is {os.path.abspath(expanded)!r}, whose name is not UTF-8; rename the file "
+            "or folder"
+        ) from error
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{what} is {name}, and the current directory is gone; change to another one"
+        ) from error
+    return expanded
+
+
+def looked_up(path: str | os.PathLike) -> str:
+    """For the message that a path is missing: from where a relative one was looked up."""
+    return "" if os.path.isabs(path) else f" (looked up in {os.getcwd()})"
+
+
+def cannot_read(
+    path: str | os.PathLike, error: OSError, *, kind: str = "", advice: str = ""
+) -> UserError:
+    """The error to raise where a file could not be opened or read."""
+    where = looked_up(path) if isinstance(error, FileNotFoundError) else ""
+    return UserError(f"cannot read {kind}{path}: {error.strerror or error}{where}{advice}")
+
+
+def named_files(
+    names: str,
+    what: str,
+    *,
+    separator: str = ",",
+    folder: str = "",
+    endings: Sequence[str] = ("",),
+    order: Callable[[str], Any] = str,
+) -> list[str]:
+    """The files that a list of names and patterns stands for, each once.
+
+    A name that exists is taken literally, with separators and signs of patterns in it; any other is
+    a pattern. Raises UserError for a name without a file.
+
+    folder: where relative names are looked up. endings: what may follow a name, such as .gz.
+    order: of the matches of a pattern.
+    """
+
+    def path_of(name: str) -> str:
+        return os.path.join(folder, name) if folder else local(name, what)
+
+    def literal(name: str) -> list[str]:
+        paths = [path_of(name) + ending for ending in endings]
+        return [path for path in paths if os.path.exists(path)]
+
+    def matches(name: str) -> list[str]:
+        return [path for ending in endings for path in matching(path_of(name) + ending)]
+
+    files: dict[str, str] = {}
+    for name in _split(names, separator, literal, matches):
+        found = literal(name) or sorted(matches(name), key=order)
+        if not found:
+            or_ending = "".join(f", nor {name}{ending}" for ending in endings[1:])
+            raise UserError(
+                f"{what}: there is no file {path_of(name)}{or_ending}{looked_up(path_of(name))}; "
+                "name text files, or a pattern"
+            )
+        for path in found:
+            files.setdefault(os.path.realpath(path), path)
+    if not files:
+        raise UserError(f"{what} is empty; name files, or a pattern")
+    return list(files.values())
+
+
+def matching(pattern: str) -> list[str]:
+    """What a pattern matches. A part of it is literal in a folder where that name exists."""
+    found = [""]
+    for part in re.findall(r"\*\*/+|/+|[^/]+", pattern):
+        found = [path + name for path in found for name in _names_in(path, part)]
+    return found
+
+
+def _names_in(folder: str, part: str) -> list[str]:
+    if part.startswith("/"):
+        return [part] if not folder or os.path.isdir(folder) else []
+    if part.startswith("**/"):
+        return ["", *glob.glob("**/", root_dir=folder or None, recursive=True)]
+    is_literal = os.path.lexists(folder + part)
+    return [part] if is_literal else glob.glob(part, root_dir=folder or None)
+
+
+def _split(
+    names: str,
+    separator: str,
+    is_there: Callable[[str], Any],
+    matches: Callable[[str], Any] = lambda name: False,
+) -> Iterator[str]:
+    """The names between separators. One that exists or matches may have separators in it."""
+    parts = names.split(separator)
+    while parts:
+        joined = {n: separator.join(parts[:n]) for n in range(min(len(parts), _MOST_PARTS), 0, -1)}
+        tries = [(x, n) for n, name in joined.items() for x in (name, name.strip()) if x]
+        found = itertools.chain(
+            (x for x in tries if is_there(x[0])), (x for x in reversed(tries) if matches(x[0]))
+        )
+        name, count = next(found, (parts[0].strip(), 1))
+        if name:
+            yield name
+        del parts[:count]
+
+
+class PathParser(flags.ArgumentParser):
+    """Of a flag that names a file or a folder. Its value stays as it was given."""
+
+    def __init__(self, name: str, default: str | None = None):
+        self._what, self._default = f"--{name}", default
+
+    def parse(self, argument: str) -> str:
+        if argument != self._default:  # which is parsed at import
+            local(argument, self._what)
+        return argument
+
+
+class PathListParser(flags.ListParser):
+    """Of a flag that names files or folders, with commas between them."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self._what = f"--{name}"
+
+    def parse(self, argument: str | list[str]) -> list[str]:
+        if isinstance(argument, list) or '"' in argument:
+            names = super().parse(argument)
+        else:
+            names = list(
+                _split(argument, ",", lambda name: os.path.exists(local(name, self._what)))
+            )
+        for name in names:
+            local(name, self._what)
+        return names
+
+
+def argument(path: str) -> Path:
+    """The `type` of an argument of argparse that names a file or a folder."""
+    return Path(local(path, "an argument"))
+
+
+def DEFINE_path(name: str, default: str | None, help: str) -> flags.FlagHolder[str | None]:
+    """A flag that names a file or a folder."""
+    parser = PathParser(name, default)
+    return flags.DEFINE(parser, name, default, help, serializer=flags.ArgumentSerializer())
+
+
+def DEFINE_paths(name: str, default: list[str] | None, help: str) -> flags.FlagHolder[list[str]]:
+    """A flag that names files or folders, with commas between them."""
+    return flags.DEFINE(
+        PathListParser(name), name, default, help, serializer=flags.CsvListSerializer(",")
+    )
