@@ -28,7 +28,7 @@ from transformer.reports import sweep_report, tables
 from transformer.runs import cli, job_arrays, sweep
 from transformer.runs.launcher import Launcher, Options
 from transformer.system.errors import UserError
-from transformer.system.paths import DEFINE_path
+from transformer.system.paths import DEFINE_path, local
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A sweep file, or any config file.")
 OUT = DEFINE_path("out", None, "For the work directories (default: runs/<config>).")
@@ -76,7 +76,7 @@ def main() -> None:
     if not wanted:
         raise UserError(f"--only={','.join(ONLY.value)} names no run; --dry_run shows the names")
     options = Options(
-        out=Path(OUT.value or Path("runs") / name).expanduser(),
+        out=Path(local(OUT.value or f"runs/{name}", "--out")),
         flags=[f"--config.{field}={value}" for field, value in given.items()],
         evaluate=plan.evaluate if EVALUATE.value is None else EVALUATE.value,
         results=RESULTS.value and Path(RESULTS.value).expanduser(),

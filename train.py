@@ -29,7 +29,7 @@ from transformer.runs import cli, fields, init_from, own_paths, provenance, trai
 from transformer.runs.experiment import Experiment
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.paths import DEFINE_path
+from transformer.system.paths import DEFINE_path, local
 from transformer.system.profiling import step_range
 from transformer.tasks.task import find_task
 
@@ -56,7 +56,7 @@ def main() -> None:
     sections = cli.config_of(CONFIG)
     if WORKDIR.value == "":
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
-    workdir = Path(WORKDIR.value or Path("runs") / config_path.stem).expanduser()
+    workdir = Path(local(WORKDIR.value or f"runs/{config_path.stem}", "--workdir"))
     if own and WORKDIR.value is None:
         raise UserError("--workdir is missing; name a folder for the run that begins there")
     config = Experiment.from_dict(sections)

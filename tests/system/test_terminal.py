@@ -2,6 +2,7 @@ import os
 import re
 import sys
 import threading
+import time
 
 from transformer.system.terminal import (
     escape_standard_output,
@@ -79,6 +80,16 @@ def test_signs_of_life(capsys):
     with signs_of_life("counting", how_far, seconds=0.01):
         assert told.wait(30)
     assert re.match(r"counting: 0 s, half\n", capsys.readouterr().err)
+    told.clear()
+
+    def fails() -> str:
+        told.set()
+        raise NotImplementedError("**")
+
+    with signs_of_life("counting", fails, seconds=0.01):
+        assert told.wait(30)
+        time.sleep(0.05)
+    assert set(capsys.readouterr().err.splitlines()) == {"counting: 0 s"}
     before = threading.active_count()
     with signs_of_life("nothing"):
         assert threading.active_count() == before + 1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError
-from transformer.system.paths import looked_up
+from transformer.system.paths import check_utf8, looked_up
 
 TITLE, SUMMARY = "title.txt", "summary.txt"
 NO_TEXTS = TITLE, SUMMARY, f"{TITLE}.gz", f"{SUMMARY}.gz"
@@ -65,6 +65,7 @@ def read_articles(folder: Path) -> Iterator[Article]:
     if not names:
         raise UserError(f"{folder} has no folders; give one with a folder for each article")
     for article in names:
+        check_utf8(article, "an article's folder")
         title = _one_line(article, TITLE)
         if title is None:
             raise UserError(f"{article} has no {TITLE}; add it, with the title in one line")

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from transformer.data.sources import SPLITS
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.hardware import memory_of_host
-from transformer.system.paths import local, looked_up
+from transformer.system.paths import check_utf8, local, looked_up
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NAMED = 5  # of the files that cannot be read, at most
@@ -108,7 +108,7 @@ def content_sha256(config: ImageData, split: str) -> str:
     content.update(repr((part, part and config.held_out)).encode())
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
-            content.update(f"{file.relative_to(path)}\n".encode())
+            content.update(f"{file.relative_to(path)}\n".encode(errors="surrogateescape"))
             content.update(file.read_bytes())
     return content.hexdigest()
 
@@ -162,6 +162,7 @@ def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
     folders = sorted(x for x in path.iterdir() if x.is_dir() and not x.name.startswith("."))
     files, labels, other_kinds = [], [], []
     for label, folder in enumerate(folders or [path]):
+        check_utf8(folder, "a folder of images")
         found = sorted(x for x in folder.rglob("*") if not x.name.startswith("."))
         own = [x for x in found if _is_image(x)]
         other_kinds += [x for x in found if not _is_image(x) and x.is_file()]

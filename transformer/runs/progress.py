@@ -2,14 +2,13 @@
 
 import contextlib
 import math
-import os
 import sys
 from time import monotonic
-from typing import Self, TextIO
+from typing import Self
 
 from tqdm import tqdm
 
-from transformer.system.terminal import printable
+from transformer.system.terminal import columns, printable
 
 SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal
 
@@ -35,7 +34,7 @@ class Progress:
         self._printed_step = initial
         self._printed_at = -math.inf
         self._bar = None
-        if _is_terminal(self._stream):
+        if columns(self._stream):
             self._bar = tqdm(
                 total=total,
                 initial=initial,
@@ -84,14 +83,6 @@ class Progress:
             left = tqdm.format_interval(seconds)
         line = f"{self._step}/{self._total}, {left} left"
         self.print(f"{line}, {self._shown}" if self._shown else line)
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    # Job systems and containers hand out terminals of size 0, where tqdm draws nothing.
-    try:
-        return 0 not in os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        return False
 
 
 def _words(name: str) -> str:

@@ -38,28 +38,38 @@ def local(path: str | os.PathLike, what: str) -> str:
     if "\0" in name:
         raise UserError(f"{what} is {name!r}, which has a zero byte; give another name")
     expanded = os.path.expanduser(name)
-    if expanded.startswith("~") and expanded == name and not os.path.lexists(name):
+    if expanded == name and name.startswith("~"):
         raise UserError(
-            f"{what} is {name}, and no home folder is known of {name.partition('/')[0]}; give the "
-            "whole path"
+            f"{what} is {name}, and no home folder of {name.partition('/')[0]} is known; give the "
+            f"whole path, or ./{name} for a name in the current directory"
         )
+    check_utf8(expanded, what)
+    return expanded
+
+
+def check_utf8(path: str | os.PathLike, what: str) -> None:
+    """Raises UserError unless a path's name, with all folders above, is UTF-8."""
     try:
-        os.path.abspath(expanded).encode()
+        whole = os.path.abspath(path)
+        whole.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{what} is {os.path.abspath(expanded)!r}, whose name is not UTF-8; rename the file "
-            "or folder"
+            f"{what} is {whole!r}, whose name is not UTF-8; rename the file or folder"
         ) from error
     except FileNotFoundError as error:
         raise UserError(
-            f"{what} is {name}, and the current directory is gone; change to another one"
+            f"{what} is {path}, and the current directory is gone; change to another one"
         ) from error
-    return expanded
 
 
 def looked_up(path: str | os.PathLike) -> str:
     """For the message that a path is missing: from where a relative one was looked up."""
-    return "" if os.path.isabs(path) else f" (looked up in {os.getcwd()})"
+    if os.path.isabs(path):
+        return ""
+    try:
+        return f" (looked up in {os.getcwd()})"
+    except FileNotFoundError:
+        return " (the current directory is gone)"
 
 
 def cannot_read(
@@ -108,6 +118,7 @@ def named_files(
                 "name text files, or a pattern"
             )
         for path in found:
+            check_utf8(path, what)
             files.setdefault(os.path.realpath(path), path)
     if not files:
         raise UserError(f"{what} is empty; name files, or a pattern")

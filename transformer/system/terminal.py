@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+SECONDS_BETWEEN_DRAWINGS = 1.0  # of a line in a terminal that says how far work is
 # Controls; line and paragraph separators; marks that turn the direction of writing, which can make
 # a terminal show something else than what is there. Joiners, which many scripts need, stay.
 _HARMFUL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -77,14 +78,21 @@ def signs_of_life(
 ) -> Iterator[None]:
     """Says every half minute that work which prints nothing goes on.
 
+    In a terminal that is one line, written again each second and removed at the end.
     how_far: called in another thread.
     """
     start, ended = time.monotonic(), threading.Event()
+    is_drawn = columns(sys.stderr) > 0
 
     def speak() -> None:
-        while not ended.wait(seconds):
-            so_far = [f"{time.monotonic() - start:.0f} s", *filter(None, [how_far()])]
-            say(f"{work}: {', '.join(so_far)}")
+        while not ended.wait(min(seconds, SECONDS_BETWEEN_DRAWINGS) if is_drawn else seconds):
+            so_far = [f"{time.monotonic() - start:.0f} s"]
+            with contextlib.suppress(Exception):  # the work goes on, whatever is known of it
+                so_far += filter(None, [how_far()])
+            line = f"{work}: {', '.join(so_far)}"
+            _draw(line) if is_drawn else say(line)
+        if is_drawn:
+            _draw("")
 
     speaker = threading.Thread(target=speak, daemon=True)
     speaker.start()
@@ -93,6 +101,25 @@ def signs_of_life(
     finally:
         ended.set()
         speaker.join()
+
+
+def _draw(line: str) -> None:
+    """Writes a line in the place of the last one."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"\r{printable(line)[: columns(sys.stderr) - 1]}\x1b[K")
+        sys.stderr.flush()
+
+
+def columns(stream: TextIO | None) -> int:
+    """The width of a terminal; 0 for what is none.
+
+    Job systems and containers hand out terminals of size 0, in which nothing can be drawn.
+    """
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return 0
+    return size.columns if size.lines else 0
 
 
 def is_terminal(descriptor: Callable[[], int]) -> bool:

@@ -10,6 +10,7 @@ import difflib
 import importlib.resources.abc
 import io
 import re
+import shutil
 import sys
 import types
 from collections.abc import Collection, Iterator
@@ -139,14 +140,15 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     from tensorflow_datasets.core.download import downloader, extractor
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
+    from transformer.data.datasets.downloads import Downloads
     from transformer.data.datasets.without_tensorflow import without_tensorflow
 
     if builder.data_path.exists():
         raise UserError(f"{builder.data_dir} holds no complete dataset; delete it, run again")
     # What a killed process left behind: we have the lock.
-    for path in builder.data_path.parent.glob(f"incomplete.*_{builder.data_path.name}"):
-        path.rmtree()
-    name, downloads = builder.info.full_name, builder.data_dir_root / "downloads"
+    for path in Path(builder.data_path.parent).glob(f"incomplete.*_{builder.data_path.name}"):
+        shutil.rmtree(path)
+    name, folder = builder.info.full_name, builder.data_dir_root / "downloads"
     # To unpack an archive TFDS needs two functions of TensorFlow. Here they are in Python.
     extractor.tf = types.SimpleNamespace(
         compat=types.SimpleNamespace(as_text=str),
@@ -159,20 +161,21 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
     )
     logging.info("preparing %s in %s", name, builder.data_dir)
     try:
-        told = signs_of_life(f"preparing {name}", lambda: _downloaded(downloads))
-        with told, _quiet(), without_tensorflow(builder):
+        downloads = Downloads()
+        told = signs_of_life(f"preparing {name}", downloads.words)
+        with told, downloads.counted(), _quiet(), without_tensorflow(builder):
             given = raw_dir if builder.name in _BY_HAND else None
             by_hand = tfds.download.DownloadConfig(manual_dir=given) if given else None
             builder.download_and_prepare(download_config=by_hand)
     except NonMatchingChecksumError as error:
         raise UserError(
             f"a download of {name} was damaged, or has changed: {_first_line(error)} "
-            f"delete it from {downloads} and run again"
+            f"delete it from {folder} and run again"
         ) from error
     except (RequestException, URLError, ConnectionError, tfds.download.DownloadError) as error:
         raise UserError(
             f"{name} could not be downloaded: {_first_line(error)}; run again with a network, "
-            f"or copy {downloads} from a machine where it worked"
+            f"or copy {folder} from a machine where it worked"
         ) from error
     except (OSError, RuntimeError) as error:  # the latter is array_record's
         if "No space left" not in str(error):
@@ -186,13 +189,6 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
             raise
         where = " (give its folder as data.raw_dir)" if builder.name in _BY_HAND else ""
         raise UserError(f"{name} is not complete{where}: {_first_line(error)}") from error
-
-
-def _downloaded(folder: Path) -> str:
-    size = 0
-    with contextlib.suppress(OSError):  # files are renamed meanwhile
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return f"{size / 1e6:,.0f} MB in {folder}" if size else ""
 
 
 def _cannot_copy(source: str, _) -> None:

@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 
 from transformer.data.vocabulary import FILLER
 from transformer.system.errors import UserError
+from transformer.system.paths import looked_up
 
 _FILE = re.compile(r"(?:^|/)(?P<folder>[\w-]+)/(?P<task>qa\d+_[\w-]+)_(?P<split>train|test)\.txt$")
 _LINE = re.compile(r"(\d+) ([^\t]+)(?:\t([^\t]+)\t[\d ]*)?")
@@ -212,7 +213,8 @@ def _read(folder: Path, config: str) -> dict[tuple[str, str], str]:
     archives = sorted(folder.glob("*.tar.gz"))
     if len(archives) != 1:
         raise UserError(
-            f"data.raw_dir {folder} has {len(archives)} .tar.gz files; put the one of bAbI there"
+            f"data.raw_dir {folder}{looked_up(folder)} has {len(archives)} .tar.gz files; put the "
+            "one of bAbI there"
         )
     found = {}
     try:

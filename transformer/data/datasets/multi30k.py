@@ -9,6 +9,7 @@ import tensorflow_datasets as tfds
 from transformer.data.datasets import folders
 from transformer.data.sources import TextPairs
 from transformer.system.errors import UserError
+from transformer.system.paths import looked_up
 
 LANGUAGES = ("en", "de", "fr", "cs")
 URL = (
@@ -126,7 +127,8 @@ def _find(folder: Path, config: str) -> dict[str, list[Path]]:
             found[split] = paths
         elif split == "train":
             raise UserError(
-                f"{missing[0]} is missing, and so is {missing[0].name}.gz beside it; put one of "
+                f"{missing[0]} is missing{looked_up(missing[0])}, and so is "
+                f"{missing[0].name}.gz beside it; put one of "
                 "them there, or leave raw_dir unset to download Multi30k"
             )
     return found

@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 from transformer.data.datasets import folders
 from transformer.data.sources import Pair, TextPairs
 from transformer.system.errors import UserError
+from transformer.system.paths import looked_up
 
 LANGUAGES = ("en", "zh")
 # The pairs of a split that is cut from the training files, and one in how many at most.
@@ -128,7 +129,8 @@ def _find(folder: Path) -> dict[str, list[Path]]:
             found[split] = paths
         elif split == "train" or len(missing) == 1:
             raise UserError(
-                f"{missing[0]} is missing, and so is {missing[0].name}.gz beside it; put one of "
+                f"{missing[0]} is missing{looked_up(missing[0])}, and so is "
+                f"{missing[0].name}.gz beside it; put one of "
                 "them there, or point data.raw_dir to a folder that has them"
             )
     return found
