@@ -15,12 +15,14 @@ from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import folder_allows, write_atomically
+from transformer.system.paths import check_no_pattern
 
 HISTORY = "starts.jsonl", "metrics.jsonl", ORIGIN
 
 
 def check_can_be_written(directory: Path) -> None:
     """Raises UserError unless `directory` is new, in a folder that can be written to."""
+    check_no_pattern(directory)
     if os.path.lexists(directory):
         raise UserError(f"--export={directory} is there already; name a new folder")
     if not folder_allows(directory):

@@ -11,7 +11,7 @@ from typing import Any
 from transformer.models.family import FAMILIES, find_family
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
-from transformer.system.paths import local, looked_up
+from transformer.system.paths import check_no_pattern, local, looked_up
 from transformer.system.sharding import MeshConfig
 from transformer.tasks.task import TASKS, find_task
 from transformer.training.optimizers import OptimizerConfig
@@ -93,14 +93,10 @@ class Experiment:
             _check_complete(config[name], _required(section), f"{name}.")
             for field, value in config[name].items():
                 _check_type(f"{name}.{field}", value, fields[field])
+                if value and places_are_here and field in _places(section):
+                    local(value, f"{name}.{field}")
             sections[name] = section(**config[name])
-        made = cls(**sections)
-        if places_are_here:
-            marked, values = fields_marked(made, "place", False), flat(made)
-            for name in marked:
-                if marked[name] and values[name]:
-                    local(values[name], name)
-        return made
+        return cls(**sections)
 
     @property
     def sections(self) -> dict[str, Any]:
@@ -214,6 +210,7 @@ def load(workdir: Path) -> Experiment:
 
 def check_workdir(workdir: Path, experiment: Experiment) -> None:
     """Raises UserError if `workdir` belongs to another experiment or holds other files."""
+    check_no_pattern(workdir)
     if (workdir / EXPORTED).exists():
         raise UserError(
             f"{workdir} was exported without what training needs to continue; train in the work "
@@ -288,6 +285,12 @@ def _required(section: type) -> list[str]:
     """The fields of a section; one with a default is newer than some work directories."""
     fields = dataclasses.fields(section)
     return [field.name for field in fields if field.default is dataclasses.MISSING]
+
+
+def _places(section: type) -> list[str]:
+    """The fields of a section that name files or folders."""
+    fields = dataclasses.fields(section)
+    return [field.name for field in fields if field.metadata and field.metadata["place"]]
 
 
 def _check_keys(given: Collection[str], known: Collection[str], prefix: str) -> None:

@@ -62,6 +62,16 @@ def check_utf8(path: str | os.PathLike, what: str) -> None:
         ) from error
 
 
+def check_no_pattern(path: str | os.PathLike) -> None:
+    """Raises UserError for a folder below which Orbax cannot save: it takes names for patterns."""
+    whole = os.path.abspath(path)
+    if glob.has_magic(whole):
+        raise UserError(
+            f"{whole} has one of * ? [ in its name, and checkpoints cannot be saved there; give a "
+            "folder without them"
+        )
+
+
 def looked_up(path: str | os.PathLike) -> str:
     """For the message that a path is missing: from where a relative one was looked up."""
     if os.path.isabs(path):

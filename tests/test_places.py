@@ -1,0 +1,215 @@
+"""Every flag and every field whose value names a file or a folder is declared, and checked."""
+
+import ast
+import dataclasses
+import threading
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from scripts import ROOT, assert_refused, run, succeeded
+
+import transformer
+from transformer.models.family import FAMILIES, find_family
+from transformer.runs import cli, experiment, own_paths
+from transformer.runs.experiment import Experiment
+from transformer.runs.sweep import sections_of
+from transformer.system.compilation import use_cache
+from transformer.system.errors import UserError
+from transformer.tasks.task import TASKS, find_task
+
+SCRIPTS = sorted(
+    path.relative_to(ROOT)
+    for path in [*ROOT.glob("*.py"), *ROOT.glob("transformer/**/*.py"), *ROOT.glob("benchmarks/*")]
+    if path.suffix == ".py"
+)
+# Flags whose text is no file and no folder. A new one belongs here, or is a DEFINE_path.
+NO_PLACES = {
+    *("checkpoint", "split", "testset", "languages", "explain", "evaluate", "profile", "prompt"),
+    *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "sentence", "coordinator"),
+    *("real_array", "generated_array", "widths", "bounds", "lengths", "rows", "depths", "prices"),
+    *("configs", "override", "engines", "worker", "device", "versus", "case"),
+    *("source of visualize", "target of visualize", "source of walkthrough"),
+    "target of walkthrough",
+}
+# Likewise of fields, section by section.
+NO_PLACE_FIELDS = {
+    "task": "name statistics",
+    "data": "corrupt_files dataset document_field label_column line_break long_documents masking "
+    "other_sizes second_column source_language summary_field tags target_language test_split "
+    "test_summary_fields text_column train_split validation_split "
+    "train_trees validation_trees test_trees",  # patterns below data.raw_dir
+    "tokenizer": "model_type target_model_type",
+    "model": "activation attend attention cell compressed_attention count_from decoder_blocks "
+    "dtype encoder encoder_blocks family halting halting_output head initial_state initialization "
+    "kernels layers local_attention loss_over norm normalization positions readout "
+    "share_embeddings step_signal transition",
+    "optimizer": "name schedule",
+    "training": "best_metric wandb",
+    "decoding": "length_penalty_form",
+}
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", getattr(node.func, "id", "")), node
+
+
+def test_every_flag_is_declared():
+    places, others = [], set()
+    for path in SCRIPTS:
+        for name, call in calls(path):
+            if name in ("DEFINE_path", "DEFINE_paths") and isinstance(call.args[0], ast.Constant):
+                places.append(f"{path.stem}.{call.args[0].value}")
+            if name in ("DEFINE_string", "DEFINE_list", "DEFINE_multi_string"):
+                flag = call.args[0].value
+                assert flag in NO_PLACES or f"{flag} of {path.stem}" in NO_PLACES, (path, flag)
+                others |= {flag, f"{flag} of {path.stem}"}
+            if name == "add_argument":  # argparse
+                given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+                is_text = given.keys().isdisjoint({"action", "choices"})
+                if is_text:
+                    assert given["type"] in ("int", "float", "argument"), (path, call.args[0].value)
+    assert others >= NO_PLACES
+    assert {"train.workdir", "restore.ensemble", "scoring.reference", "evalb.gold"} <= {*places}
+    assert len(places) > 60
+
+
+def fields_of_text() -> dict[str, bool]:
+    """Every field of every task and family that may hold text; whether it is declared a place."""
+    common = {field.name: field.type for field in dataclasses.fields(Experiment)}
+    sections = [(name, common[name]) for name in ("task", "optimizer", "training", "mesh")]
+    sections += [("model", find_family(name).config) for name in FAMILIES]
+    sections += [section for name in TASKS for section in dict(find_task(name).sections).items()]
+    return {
+        f"{name}.{field.name}": bool(field.metadata and field.metadata["place"])
+        for name, section in sections
+        for field in dataclasses.fields(section)
+        if str in (field.type, *typing.get_args(field.type))
+    }
+
+
+def test_every_field_is_declared():
+    found = fields_of_text()
+    others = {f"{section}.{x}" for section, names in NO_PLACE_FIELDS.items() for x in names.split()}
+    assert {name for name, is_place in found.items() if not is_place} == others
+    places = {"data.data_dir", "task.features", "training.init_from", "tokenizer.target_model"}
+    assert places <= found.keys() - others
+
+
+CONFIGS = "base bert_base classification parsing_paper sagan_cifar10 summarization lm"
+
+
+@pytest.mark.parametrize("value", ["gs://bucket/x", "~nosuchuser/x", "caf\udce9"])
+def test_every_place_of_a_config_is_checked(value, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = set()
+    for name in CONFIGS.split():
+        config = sections_of(str(ROOT / "configs" / f"{name}.py"), {})
+        for path, is_place in fields_of_text().items():
+            section, _, field = path.partition(".")
+            if is_place and field in config.get(section, ()):
+                changed = config | {section: config[section] | {field: value}}
+                with pytest.raises(UserError, match=f"^{path} is "):
+                    Experiment.from_dict(changed)
+                seen.add(path)
+    assert seen == {path for path, is_place in fields_of_text().items() if is_place}
+
+
+def test_a_run_of_another_machine_can_be_loaded(tmp_path):
+    """Its data are not needed to translate."""
+    config = sections_of(str(ROOT / "configs" / "base.py"), {})
+    config["data"]["data_dir"] = "~nosuchuser/data"
+    run = Experiment.from_dict(config, places_are_here=False)
+    experiment.save(tmp_path, run)
+    assert experiment.load(tmp_path) == run
+
+
+# --- The scripts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "part"),
+    [
+        ("train.py", ["--workdir=gs://b/run", "--prepare"], "--workdir is gs://b/run, and only"),
+        ("train.py", ["--workdir", "~nosuchuser/x"], "--workdir is ~nosuchuser/x, and no home"),
+        ("train.py", ["--workdir=caf\udce9"], "not UTF-8; rename the file or folder"),
+        ("train.py", ["--workdir=run [1]"], "{cwd}/run [1] has one of * ? [ in its name"),
+        ("train.py", ["--config=http://b/c.py", "--config.model.d_ff=3"], "--config is http://b/c"),
+        ("train.py", ["--config", "s3://c.py"], "--config is s3://c.py"),
+        ("train.py", ["--config.data.data_dir=hdfs://x", "--prepare"], "data.data_dir is hdfs://x"),
+        ("train.py", ["--config.training.init_from=gs://b"], "training.init_from is gs://b"),
+        ("train.py", ["--config=no.py"], "no.py (looked up in {cwd})"),
+        ("evaluate.py", ["--workdir=run", "--reference=a,s3://b"], "--reference is s3://b"),
+        ("evaluate.py", ["--workdir=no"], "has no config.json (looked up in {cwd})"),
+        ("translate.py", ["--workdir=run", "--input=no.en"], "no.en: No such file or directory (l"),
+        ("translate.py", ["--workdir=run", "--output=file:///x"], "--output is file:///x"),
+        ("sweep.py", [f"--config={ROOT}/configs/demo.py", "--out=gs://x"], "--out is gs://x"),
+        ("transformer/exports/__main__.py", ["--workdir=r", "--output=gs://x"], "--output is gs:"),
+        ("transformer/reports/evalb.py", ["--gold=gs://x"], "--gold is gs://x"),
+        ("benchmarks/profile_summary.py", ["gs://x"], "an argument is gs://x"),
+    ],
+)
+def test_a_script_says_so_in_one_line_and_writes_nothing(script, arguments, part, tmp_path):
+    assert_refused(run(script, *arguments, cwd=tmp_path), part.format(cwd=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_none_unsets_a_field(tmp_path):
+    given = ["dataset=None", "raw_dir=x", "raw_dir=None", "train_source=a", "train_target=b"]
+    given += ["test_source=None"]
+    arguments = [*(f"--config.data.{x}" for x in given), "--config.optimizer.decay_steps=None"]
+    base = f"--config={ROOT}/configs/base.py"
+    said = succeeded(run("train.py", base, *arguments, "--fields", cwd=tmp_path)).out.decode()
+    lines = said.splitlines()
+    expected = [f"  --config.{x}=" for x in ("data.raw_dir", "data.test_source")]
+    expected.append("  --config.optimizer.decay_steps=")
+    expected.append("  --config.data.dataset=   (configs/base.py: wmt14_translate/de-en)")
+    assert {*expected} <= {*lines}
+    result = run("train.py", base, "--config.model.d_ff=None", cwd=tmp_path)
+    assert_refused(result, "config.model.d_ff is None; it must be of type int")
+
+
+# --- Without a script ---------------------------------------------------------------------
+
+
+def test_load_and_the_folder_of_compiled_programs(monkeypatch):
+    for folder in ("gs://b/run", Path("gs://b/run")):
+        with pytest.raises(UserError, match=r"^workdir is gs:/"):
+            transformer.load(folder)
+    with pytest.raises(UserError, match=r"^ensemble is s3://b"):
+        transformer.load("run", ensemble=["s3://b"])
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://b")
+    jax.config.update("jax_compilation_cache_dir", "gs://b")
+    try:
+        with pytest.raises(UserError, match=r"^JAX_COMPILATION_CACHE_DIR is gs://b"):
+            use_cache()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_relative_folder_of_state_is_ignored(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", "gs://b")
+    config = sections_of(str(ROOT / "configs" / "base.py"), {"data.data_dir": "data"})
+    own_paths.remember(Experiment.from_dict(config))
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_a_helper_thread_that_fails_says_so_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", cli._say_that_a_thread_failed)
+    for error in (NotImplementedError("a\nb"), SystemExit()):
+
+        def fail(error=error):
+            raise error
+
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+    expected = "warning: a helper thread has ended (NotImplementedError: a b); the work goes on\n"
+    assert capsys.readouterr().err == expected
