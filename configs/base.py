@@ -5,7 +5,8 @@
 The paper: 8 P100 GPUs, 12 hours; 27.3 tokenised, compound-split BLEU on newstest2014 with
 the last 5 checkpoints averaged. Not yet trained here.
 
-Any field can be set on the command line: --config.model.num_heads=16.
+Any field can be set on the command line: --config.model.num_heads=16. None unsets one that may be
+empty: --config.data.raw_dir=None.
 """
 
 from ml_collections import ConfigDict

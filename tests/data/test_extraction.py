@@ -52,6 +52,7 @@ def test_the_command(tmp_path):
     files = dict(title="A barn\n", summary="It is red.\n", one="x y\nz\n\nbarn\n", two="q")
     write(tmp_path / "in/b", **files)
     write(tmp_path / "in/a", title="Rain", one="rain\n\nsun")
+    (tmp_path / "in/a/link.txt").symlink_to("one.txt")  # one file, which is read once
     options = "--input=in", "--output=out.jsonl", "--max_words=4"
     succeeded(run("extract.py", *options, cwd=tmp_path))
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -72,7 +72,8 @@ def read_articles(folder: Path) -> Iterator[Article]:
         if not title:
             raise UserError(f"{article / TITLE} is empty; write the title there")
         summary = _one_line(article, SUMMARY) or ""
-        texts = sorted({*article.glob("*.txt"), *article.glob("*.txt.gz")})
+        texts = sorted({*article.glob("*.txt"), *article.glob("*.txt.gz")}, reverse=True)
+        texts = sorted({path.resolve(): path for path in texts}.values())  # each once
         texts = [path for path in texts if path.name not in NO_TEXTS]
         paragraphs = [paragraph for path in texts for paragraph in _paragraphs(path)]
         if not paragraphs:
