@@ -48,6 +48,15 @@ def test_a_folder(folder):
     ]
 
 
+def test_names_that_are_not_utf8(folder):
+    (folder / "red/0.png").rename(folder / "red/\udce9.png")
+    assert len(read_images(data(folder), "train", SHAPE).images_NHWC) == 8
+    assert content_sha256(data(folder), "train")
+    (folder / "red").rename(folder / "caf\udce9")
+    with pytest.raises(UserError, match=r"^a folder of images is .*, whose name is not UTF-8"):
+        read_images(data(folder), "train", SHAPE)
+
+
 def test_a_part_is_held_out(folder):
     config = data(folder, held_out=0.4)
     rest, held = (read_images(config, split, SHAPE) for split in ("train", "validation"))

@@ -52,8 +52,8 @@ def test_a_file_is_not_escaped(tmp_path, monkeypatch):
     with (tmp_path / "file").open("w") as file:
         monkeypatch.setattr(sys, "stdout", file)
         escape_standard_output()
-        print("\x1b")
-    assert (tmp_path / "file").read_text() == "\x1b\n"
+        print("\x1b\udce9")
+    assert (tmp_path / "file").read_text() == "\x1b\\udce9\n"
 
 
 def test_work_goes_on_without_readers(monkeypatch):

@@ -67,7 +67,12 @@ def go_on_without_readers() -> None:
 
 
 def escape_standard_output() -> None:
-    """From now on `print` is harmless in a terminal: files and models may be a stranger's."""
+    """From now on `print` is harmless in a terminal: files and models may be a stranger's.
+
+    And it does not fail for a name that cannot be encoded, such as that of a file.
+    """
+    with contextlib.suppress(AttributeError):  # closed, or not a file
+        sys.stdout.reconfigure(errors="backslashreplace")
     if sys.stdout is not None and is_terminal(sys.stdout.fileno):
         sys.stdout = _Printable(sys.stdout)
 
