@@ -8,6 +8,7 @@ from pathlib import Path
 from transformer.data.sources import SPLITS, Pair, PairSource
 from transformer.data.text_files import read_lines
 from transformer.data.trees import Tree, cleaned, linearised, read_trees
+from transformer.data.words import words_of
 from transformer.system.errors import UserError, check_choice, check_range, place
 
 
@@ -85,7 +86,7 @@ def _files(config: TreebankConfig, split: str) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"data.raw_dir is {folder}, which is no folder; give that of the treebank")
     found: list[Path] = []
-    for pattern in getattr(config, f"{split}_trees").split():
+    for pattern in words_of(getattr(config, f"{split}_trees")):
         try:
             paths = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
         except (ValueError, NotImplementedError) as error:

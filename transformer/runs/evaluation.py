@@ -137,7 +137,7 @@ def _check_place(model: TrainedModel, of: str) -> None:
 
 
 def one_a_line(lines: Sequence[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line.replace(chr(10), ' ')}\n" for line in lines)
 
 
 def check_task(workdir: Path, config: experiment.Experiment) -> None:
