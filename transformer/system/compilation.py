@@ -68,7 +68,6 @@ def use_cache() -> None:
     folder = jax.config.jax_compilation_cache_dir
     if not folder:  # with "" XLA would still write files for a GPU, where we happen to be
         jax.config.update("jax_compilation_cache_dir", None)
-        return
 
     show, told = warnings.showwarning, False
 
