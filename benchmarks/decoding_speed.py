@@ -31,6 +31,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
+from transformer.data.text_files import read_lines
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.decoding.config import DecodingConfig
@@ -133,7 +134,7 @@ def write_task(folder: Path) -> None:
             raise UserError("--workdir is given without --input; name a file of sentences")
         model = restore(Path(WORKDIR.value))
         config, params = model.config, model.params
-        lines = Path(INPUT.value).read_text(encoding="utf-8").splitlines()
+        lines = list(read_lines(INPUT.value))
         ids = model.task.tokenizers.source.encode_batch(lines, num_threads=-1)
         sentences = [list(map(int, tokens)) for tokens in ids if len(tokens)]
         decoding = {"max_extra_length": config.decoding.max_extra_length}

@@ -4,10 +4,11 @@
     python train.py --config=configs/dialogsum.py --workdir=runs/dialogsum
     python evaluate.py --workdir=runs/dialogsum --split=validation
 
-About an hour of one core in bfloat16 (with AMX). Here: ROUGE-1 23.5 on dev, less than the first
-three sentences of a dialogue have (docs/summarization.md). The files are those of the data set's
-authors (Chen et al. 2021), in this folder; --config.data.train_file=FILE names another place. The
-test file has three summaries of each dialogue:
+About an hour of one core in bfloat16 (with AMX). Our run failed: it learned to ignore its source,
+and wrote one sentence for 278 of 500 dialogues. So its ROUGE-1 of 23.5 on dev says nothing about
+the model (docs/summarization.md). The files are those of the data set's authors (Chen et al. 2021),
+in this folder; --config.data.train_file=FILE names another place. The test file has three summaries
+of each dialogue:
 
     python evaluate.py --workdir=runs/dialogsum --test_file=dialogsum.test.jsonl
 """

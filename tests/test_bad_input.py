@@ -2,14 +2,19 @@
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scripts import ROOT, SIDES, Result, assert_refused, environment, run, toy_flags, write_toy
+
+from transformer.data.images import load_arrays
+from transformer.system.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -449,6 +454,51 @@ def test_no_space_for_the_token_cache(toy, tmp_path, full_disk):
     assert not (tmp_path / "new").exists()
 
 
+NOISY = """
+import warnings
+import numpy as np
+from pathlib import Path
+from transformer.data.images import load_arrays
+from transformer.runs import cli
+from transformer.system.compilation import CompilationWarning
+from transformer.system.errors import UserError
+
+def main():
+    load_arrays(Path("python2.npy"))
+    np.float32(3e38) * np.float32(3e38)
+    warnings.warn("Corrupt EXIF data.")
+    {own}
+    raise UserError("the words are wrong; write others")
+
+cli.run(main)
+"""
+
+
+def test_warnings_of_libraries_do_not_stand_before_an_error(tmp_path):
+    header = "{'descr': '|u1', 'fortran_order': False, 'shape': (2L,), }".ljust(117) + "\n"
+    content = b"\x93NUMPY\x01\x00v\x00" + header.encode() + b"ab"
+    (tmp_path / "python2.npy").write_bytes(content)
+    (tmp_path / "noisy.py").write_text(NOISY.replace("{own}", ""))
+    assert_refused(run(str(tmp_path / "noisy.py"), cwd=tmp_path), "the words are wrong")
+    # Ours are shown.
+    own = 'warnings.warn("it compiles", CompilationWarning)'
+    (tmp_path / "ours.py").write_text(NOISY.replace("{own}", own))
+    result = run(str(tmp_path / "ours.py"), cwd=tmp_path)
+    assert result.err.split("\n")[:-1] == [
+        "warning: it compiles",
+        "error: the words are wrong; write others",
+    ]
+
+
+@pytest.mark.parametrize("name", ["objects.npy", "pickled.npz"])
+def test_arrays_of_objects(name, tmp_path):
+    objects = np.array([{"a": 1}], dtype=object)
+    np.save(tmp_path / "objects.npy", objects)
+    (tmp_path / "pickled.npz").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(UserError, match=rf"{name} cannot be .* \(it holds Python objects\)$"):
+        load_arrays(tmp_path / name)
+
+
 # --- Processes of their own ---------------------------------------------------------------
 
 
@@ -456,20 +506,22 @@ def test_without_the_server(toy):
     """The same from the shell, where the scripts start themselves anew."""
     anew = os.environ | environment()
     del anew["GLIBC_TUNABLES"]
+    anew["MPLCONFIGDIR"] = os.devnull  # Matplotlib would say so when it is imported
     commands = [
-        ["train.py", *toy_flags(model_norm="middle"), "--workdir=new"],
-        ["evaluate.py", "--workdir=nowhere"],
+        [str(ROOT / "train.py"), *toy_flags(model_norm="middle"), "--workdir=new"],
+        [str(ROOT / "evaluate.py"), "--workdir=nowhere"],
+        ["-m", "transformer.reports.by_length", "--workdirs=no_run", "--out=x.png"],
     ]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(ROOT / script), *arguments],
+            [sys.executable, *command],
             cwd=toy,
             env=anew,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for script, *arguments in commands
+        for command in commands
     ]
-    for process, part in zip(processes, ("model.norm is 'middle'", "nowhere")):
+    for process, part in zip(processes, ("model.norm is 'middle'", "nowhere", "no_run")):
         _, err = process.communicate(timeout=300)
         assert_refused(Result(process.returncode, b"", err), part)

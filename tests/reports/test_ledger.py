@@ -1,5 +1,6 @@
 """The ledger: RESULTS.md is what its files say, and a result proves itself or is refused."""
 
+import collections
 import copy
 import dataclasses
 import hashlib
@@ -170,6 +171,31 @@ def test_a_row_for_each_run_and_a_mean_of_its_seeds(tmp_path):
     (folder / "intro.md").write_text("# Results\n")
     (folder / "earlier.md").write_text("## Earlier\n")
     assert results_page.results_page(folder) == f"# Results\n\n{text}\n## Earlier\n"
+
+
+def test_a_failed_run_is_marked_where_its_scores_are(tmp_path):
+    failed = result(seed=1, failed="It wrote one sentence.")
+    first = result(overrides={"model.dtype": "bfloat16"})
+    first["config"]["model.dtype"] = "bfloat16"
+    folder = saved(tmp_path / "results", first=first, second=failed)
+    folder = saved(folder / "mine", **{"a-0": result(), "b-1": failed}).parent
+    text = results_page.results_page(folder)
+    marked = [row[0] for row in rows(text) if "**(failed)**" in row[0]]
+    names = ("`configs/demo.py`", "[second](results/second.json)", "b")
+    assert marked == [f"{name} **(failed)**" for name in names]
+    section, sweep_section = text.split("## Sweep")
+    before, after = section.split("\n\n**second failed.** It wrote one sentence.\n\n![Learning")
+    assert "](results/second.json)" in after
+    assert before.count("| Config |") == 1
+    assert "- **b-1 failed.** It wrote one sentence.\n" in sweep_section
+
+
+def test_the_run_that_is_said_to_ignore_its_source_does():
+    path = ROOT / "results/dialogsum-0.json"
+    kept = ledger.read(path)
+    outputs = collections.Counter(ledger.saved_outputs(path, kept, "validation"))
+    assert (outputs.total(), len(outputs), outputs.most_common(1)[0][1]) == (500, 20, 278)
+    assert "500 summaries are 20 different texts, and 278 of them are one" in kept["failed"]
 
 
 def test_an_ensemble_has_a_row_of_its_own(tmp_path):

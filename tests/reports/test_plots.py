@@ -3,7 +3,7 @@ import math
 import pytest
 from matplotlib.figure import Figure
 
-from transformer.reports.plots import learning_curve
+from transformer.reports.plots import learning_curve, write_curves
 from transformer.runs.metrics import MetricsWriter
 from transformer.system.errors import UserError
 
@@ -35,6 +35,13 @@ def curves(axes):
     return {
         line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
     }
+
+
+@pytest.mark.parametrize("values", [[math.nan] * 2, [math.inf, 1.0], [1e308, -1e308], [None, 0.0]])
+def test_values_that_cannot_be_drawn_are_left_out(values, tmp_path, drawn):
+    write_curves(tmp_path / "a.png", "a", {"nats": {"b": list(enumerate(values))}})
+    shown = drawn[0].axes[0].lines[0].get_ydata()
+    assert [y for y in shown if not math.isnan(y)] == [y for y in values if y in (0.0, 1.0)]
 
 
 def test_learning_curve(tmp_path, drawn):

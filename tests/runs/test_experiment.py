@@ -1,7 +1,9 @@
 import dataclasses
 import importlib
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from transformer.runs.experiment import (
     with_fields,
 )
 from transformer.system.errors import UserError
+from transformer.system.files import temporary_beside
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
@@ -295,11 +298,18 @@ def test_a_config_that_lacks_a_section(tmp_path):
 
 
 def test_what_killed_processes_leave_is_removed(tmp_path):
-    (tmp_path / "config.json.123.tmp").write_text("{")
+    process = subprocess.Popen(["true"])
+    process.wait()
+    name = temporary_beside(tmp_path / "config.json").name.replace(
+        f".{os.getpid()}.", f".{process.pid}."
+    )
+    (tmp_path / name).write_text("{")
     (tmp_path / "lock").touch()
     check_workdir(tmp_path, base_experiment())
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / name).write_text("{")
     save(tmp_path, base_experiment())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "lock"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "eval", "lock"]
 
 
 def test_a_new_or_empty_directory_will_do(tmp_path):

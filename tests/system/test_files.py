@@ -1,10 +1,14 @@
 import errno
 import os
 import stat
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from transformer.exports.folder import new_folder
+from transformer.system import files
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically, write_named
 
@@ -38,7 +42,7 @@ def test_permissions_stay_and_links_of_others_are_not_followed(tmp_path):
     (tmp_path / "a.txt").write_text("old")
     (tmp_path / "a.txt").chmod(0o640)
     (tmp_path / "victim").write_text("precious")
-    (tmp_path / f"a.txt.{os.getpid()}.tmp").symlink_to("victim")
+    files.temporary_beside(tmp_path / "a.txt").symlink_to("victim")
     write_atomically(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "victim").read_text() == "precious"
@@ -92,3 +96,79 @@ def test_what_cannot_be_written_is_known_before(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)  # as for a user who is not root
     refused("file", "cannot write .*file: Permission denied")
     assert (tmp_path / "file").read_text() == "old"
+
+
+# --- What killed processes leave ----------------------------------------------------------
+
+
+@pytest.fixture
+def dead():
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def beside(path, process, host="") -> Path:
+    """A temporary file of a process: of this host, or of another."""
+    own = files.temporary_beside(path).name
+    name = own.replace(f".{os.getpid()}.", f".{process}.")
+    return path.with_name(name.replace(f".{files._host()}.", host or f".{files._host()}."))
+
+
+def test_what_dead_processes_left_is_removed(tmp_path, dead):
+    hour = files.ABANDONED
+    alive, other = os.getpid(), ".0badcafe."
+    table = [  # path, the age of the file, whether it stays
+        (beside(tmp_path / "a", dead), 0, False),
+        (beside(tmp_path / "eval/a", dead), 0, False),
+        (beside(tmp_path / "b", alive), hour + 1000, False),  # the number is another's now
+        (beside(tmp_path / "c", alive), 0, True),
+        (beside(tmp_path / "d", alive), hour - 1000, True),  # or the clock was put forward
+        (beside(tmp_path / "e", dead, other), hour - 1000, True),  # alive there, as far as we know
+        (beside(tmp_path / "f", dead, other), hour + 1000, False),
+        (tmp_path / f"g.{dead}.tmp", hour - 1000, True),  # of earlier versions
+        (tmp_path / f"h.{dead}.tmp", hour + 1000, False),
+        (tmp_path / "notes.tmp", 9 * hour, True),
+        (tmp_path / "2024.tmp", 9 * hour, True),
+        (tmp_path / f"i.{dead}.txt", 9 * hour, True),
+    ]
+    for path, age, _ in table:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.utime(path, (0, time.time() - age))
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    beside(tmp_path / "k", dead).symlink_to(victim)
+    files.remove_leftovers(tmp_path.rglob("*.tmp"))
+    assert [path.exists() for path, _, _ in table] == [stays for _, _, stays in table]
+    assert victim.exists()
+    assert not beside(tmp_path / "k", dead).is_symlink()
+    files.remove_leftovers((tmp_path / "missing").rglob("*.tmp"))
+
+
+def test_a_process_that_lived_when_the_file_was_written_keeps_it(tmp_path, monkeypatch):
+    path = files.temporary_beside(tmp_path / "a")
+    path.touch()
+    os.utime(path, (0, time.time() - 9 * files.ABANDONED))
+    life = files._life
+    monkeypatch.setattr(files, "_life", lambda process: 9 * files.ABANDONED)
+    files.remove_leftovers([path])
+    assert path.exists()
+    assert 0 <= life(os.getpid()) < 9 * files.ABANDONED
+
+
+def test_the_next_write_of_a_name_removes_what_the_last_left(tmp_path, dead):
+    path, other = tmp_path / "a[1].txt", tmp_path / "b.txt"
+    for name in (path, other):
+        beside(name, dead).touch()
+    folder = beside(tmp_path / ".model", dead).with_suffix(".export")
+    (folder / "deep").mkdir(parents=True)
+    write_named(path, "x")
+    with new_folder(tmp_path / "model"):
+        pass
+    assert sorted(x.name for x in tmp_path.iterdir()) == [
+        path.name,
+        beside(other, dead).name,
+        "model",
+    ]

@@ -173,7 +173,7 @@ def test_one_of_many_that_start_at_once_wins(tmp_path, process, dead):
     workdir = tmp_path / "new"
     if dead:
         workdir.mkdir()
-        write_lock(workdir, boot=module._boot_id())
+        write_lock(workdir, boot=module.boot_id())
     processes = [process(workdir) for _ in range(6)]
     for each in processes:
         each.start()
@@ -188,7 +188,7 @@ def test_one_of_many_that_start_at_once_wins(tmp_path, process, dead):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_lock_that_is_released_while_it_is_being_locked(tmp_path, process, monkeypatch, again):
-    path = write_lock(tmp_path, boot=module._boot_id())
+    path = write_lock(tmp_path, boot=module.boot_id())
     other, flock = process(tmp_path), fcntl.flock
 
     def late(file, operation):
@@ -298,7 +298,7 @@ def test_a_damaged_lock_blocks_only_while_it_beats(tmp_path, fast, monkeypatch, 
 
 
 def test_without_flock_the_beat_decides(tmp_path, fast, no_flock):
-    path = write_lock(tmp_path, boot=module._boot_id())
+    path = write_lock(tmp_path, boot=module.boot_id())
     with beating(path), refused(), lock_workdir(tmp_path):
         pass
     with lock_workdir(tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.data.text_files import read_lines
+from transformer.data.words import words_of
 from transformer.system.errors import UserError
 from transformer.system.paths import check_utf8, looked_up
 
@@ -47,7 +48,7 @@ def extract(title: str, paragraphs: Sequence[str], max_words: int) -> str:
     """The title, then paragraphs from the best on, cut to so many words; ties keep their order."""
     found = scores(title, paragraphs)
     ranked = sorted(range(len(paragraphs)), key=lambda i: -found[i])
-    words = " ".join([title, *(paragraphs[i] for i in ranked)]).split()
+    words = words_of(" ".join([title, *(paragraphs[i] for i in ranked)]))
     return " ".join(words[:max_words])
 
 
@@ -85,7 +86,7 @@ def _one_line(article: Path, name: str) -> str | None:
     """The text of a file, plain or .gz; None if it is not there."""
     for path in (article / name, article / f"{name}.gz"):
         if path.is_file():
-            return " ".join(" ".join(read_lines(path)).split())
+            return " ".join(words_of(" ".join(read_lines(path))))
     return None
 
 

@@ -263,7 +263,8 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
             loaded = np.load(file)
             return {"array": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except Exception as error:  # zipfile and zlib have exceptions of their own
-        raise UserError(f"{path} cannot be read as NumPy arrays ({error})") from error
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else error
+        raise UserError(f"{path} cannot be read as NumPy arrays ({reason})") from error
 
 
 def _records(config: ImageData, split: str) -> tuple[Any, Any]:

@@ -78,7 +78,7 @@ class MarianTokenizer(Tokenizer):
         pieces = [self._pieces[token] for token in tokens if token >= UNK]
         text = self._processor.decode_pieces(pieces)
         # Pieces that only the other side's SentencePiece model knows keep their mark of a space.
-        return text.replace("▁", " ").strip().translate(LINE_BREAKS)
+        return text.replace("▁", " ").translate(LINE_BREAKS).strip(" ")
 
 
 def to_bytes(pieces: Sequence[str], sentencepiece_model: bytes) -> bytes:

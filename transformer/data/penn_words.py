@@ -2,6 +2,8 @@
 
 import re
 
+from transformer.data.words import words_of
+
 _OPENING = "([{\"`'"
 _CLOSING = {")": "(", "]": "[", "}": "{"}
 _END = ",;:?!\"'"
@@ -18,7 +20,7 @@ def penn_words(line: str) -> list[str]:
     ['``', 'It', 'does', "n't", 'bind', '(', 'NF-kB', ')', 'to', 'Ro(SSA)', ',', "''", 'she', \
 'said', '.']
     """
-    chunks = line.split()
+    chunks = words_of(line)
     return [
         word for i, chunk in enumerate(chunks, start=1) for word in _split(chunk, i == len(chunks))
     ]

@@ -106,7 +106,7 @@ def lines_of_documents(config: SummaryData, split: str) -> list[list[str]]:
 
 def _open(config: SummaryData, split: str, summary_field: str) -> PairSource:
     def clean(text: str) -> str:
-        return config.line_break.join(line.strip() for line in text.strip().splitlines())
+        return config.line_break.join(line.strip() for line in text.strip().split("\n"))
 
     if not config.uses_files:
         columns = {"document_field": config.document_field, "summary_field": summary_field}

@@ -20,6 +20,7 @@ from transformer.data.token_workers import PairEncoder, encode
 from transformer.data.tokenizers import Tokenizers
 from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
+from transformer.system.files import ABANDONED
 from transformer.system.locks import lock_file
 from transformer.system.terminal import signs_of_life
 
@@ -31,7 +32,6 @@ _LARGE = 200_000
 _LARGE_SAMPLED = 20_000
 # One process reads for all, and cannot feed more.
 _MOST_PROCESSES = 16
-_ABANDONED = 3600  # seconds without a write after which a builder is dead
 
 
 def token_cache(
@@ -135,7 +135,7 @@ def _remove_leftovers(directory: Path) -> None:
     for path in directory.parent.glob("[0-9a-f]" * 32 + ".*.tmp"):
         with contextlib.suppress(OSError):  # it may vanish meanwhile
             written = max(file.stat().st_mtime for file in (path, *path.iterdir()))
-            if path.name.startswith(directory.name) or time.time() - written > _ABANDONED:
+            if path.name.startswith(directory.name) or time.time() - written > ABANDONED:
                 shutil.rmtree(path, ignore_errors=True)
 
 

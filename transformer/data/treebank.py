@@ -10,6 +10,7 @@ from pathlib import Path
 from transformer.data.sources import SPLITS, Pair, PairSource
 from transformer.data.text_files import read_lines
 from transformer.data.trees import Tree, cleaned, linearised, read_trees
+from transformer.data.words import words_of
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.paths import local, looked_up, named_files
 
@@ -91,7 +92,7 @@ def _files(config: TreebankConfig, split: str) -> list[Path]:
             "treebank"
         )
     patterns, field = getattr(config, f"{split}_trees"), f"data.{split}_trees"
-    if any(os.path.isabs(pattern) for pattern in patterns.split()):
+    if any(os.path.isabs(pattern) for pattern in words_of(patterns)):
         raise UserError(
             f"{field}: {patterns!r} is no pattern of files below data.raw_dir; give one such as "
             "wsj/22/*.mrg"

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from transformer.data.words import BLANKS
 from transformer.system.errors import UserError
 
 ROOTS = frozenset({"", "S1", "TOP", "ROOT"})
@@ -18,8 +19,8 @@ DEEPEST = 150  # brackets in each other, of a tree that is read
 # Of a tree that is mended, so that it can be read again: open brackets, and stray closing ones.
 _MOST_OPEN, _MOST_STRAY = 80, 40
 _TRACE = "-NONE-"
-_TOKEN = re.compile(r"[()]|[^\s()]+")
-_PIECE = re.compile(r"[()][^\s()]*|[^\s()]+")  # of a sequence
+_TOKEN = re.compile(rf"[()]|[^{BLANKS}()]+")
+_PIECE = re.compile(rf"[()][^{BLANKS}()]*|[^{BLANKS}()]+")  # of a sequence
 # How treebanks write brackets that are words.
 _BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
 _OWN_TAGS = {

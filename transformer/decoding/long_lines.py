@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from transformer.data.vocabulary import Tokenizer
+from transformer.data.words import BLANKS, NOT_BLANK, words_of
 from transformer.decoding.translation import Translation
 
 POLICIES = ("split", "cut", "refuse", "whole")
@@ -16,11 +17,11 @@ POLICIES = ("split", "cut", "refuse", "whole")
 _TITLES = ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "[A-Z]"]
 _NO_TITLE = "".join(rf"(?<!\b{word}\.)" for word in _TITLES)
 _SENTENCES = re.compile(
-    rf"(?<=[.!?…]){_NO_TITLE}\s++(?![a-zß-ÿа-я])|(?<=[.!?…][\"'”’»)\]])\s++(?![a-zß-ÿа-я])"
+    rf"(?<=[.!?…]){_NO_TITLE}[{BLANKS}]++(?![a-zß-ÿа-я])|(?<=[.!?…][\"'”’»)\]])[{BLANKS}]++(?![a-zß-ÿа-я])"
     r"|(?<=[。！？｡])(?![”’」』）])|(?<=[。！？｡][”’」』）])"
 )
-_CLAUSES = re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])")
-_WORDS = re.compile(r"\s+")
+_CLAUSES = re.compile(rf"(?<=[,;:–—])[{BLANKS}]+|(?<=[，；：、])")
+_WORDS = re.compile(rf"[{BLANKS}]+")
 _LEVELS = (_SENTENCES, _CLAUSES, _WORDS)
 
 _LONGEST_WORD = 1 << 20  # characters
@@ -38,7 +39,7 @@ class Cutter:
         self._count = count
         self.limit = limit
         # Tokens that long are rare, and some tokenizers take quadratic time for a word.
-        self._long_word = re.compile(rf"\S{{{min(4 * limit, _LONGEST_WORD) + 1}}}")
+        self._long_word = re.compile(rf"{NOT_BLANK}{{{min(4 * limit, _LONGEST_WORD) + 1}}}")
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, limit: int) -> "Cutter":
@@ -151,4 +152,4 @@ def _joined_alignment(
 
 def _whole_words(text: str) -> int:
     """How many words have ended; what follows without a space is of the last one."""
-    return len(text.split()) - bool(text and not text[-1].isspace())
+    return len(words_of(text)) - bool(text and text[-1] not in BLANKS)

@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
+from transformer.data.words import words_of
 from transformer.decoding.batching import (
     Shape,
     arrangement_of,
@@ -306,7 +307,7 @@ class Translator:
             for texts in constraints or [()] * len(sources)
         ]
         return [
-            Sentence(source, begin, wanted, len(text.split()))
+            Sentence(source, begin, wanted, len(words_of(text)))
             for source, begin, wanted, text in zip(sources, begins, phrases, sentences, strict=True)
         ]
 

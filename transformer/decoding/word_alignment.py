@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer.data.vocabulary import Tokenizer
+from transformer.data.words import words_of
 
 
 def word_alignment(
@@ -29,6 +30,17 @@ def word_alignment(
 
 
 def words_of_tokens(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
-    """The number of the word, as spaces part them, that each token belongs to."""
-    ends = [len(tokenizer.decode(tokens[: i + 1]).split()) for i in range(len(tokens))]
-    return [max(0, end - 1) for end in ends]
+    """The number of the word that each token belongs to: see data/words.py.
+
+    A token that adds nothing but a blank, as a lone `▁` before digits, begins the next word.
+    """
+    numbers, adds, before = [], [], []
+    for end in range(1, len(tokens) + 1):
+        text = words_of(tokenizer.decode(tokens[:end]))
+        numbers.append(max(0, len(text) - 1))
+        adds.append(text != before)
+        before = text
+    for i in reversed(range(len(tokens) - 1)):
+        if not adds[i]:
+            numbers[i] = numbers[i + 1]
+    return numbers

@@ -1,6 +1,8 @@
-"""How many symbols, and how many whole outputs, are right. Symbols stand between spaces."""
+"""How many symbols, and how many whole outputs, are right. Symbols are words: data/words.py."""
 
 from collections.abc import Sequence
+
+from transformer.data.words import words_of
 
 SYMBOL_DEFINITION = (
     "per cent of the references' symbols, EOS included, at whose position the output has the same; "
@@ -21,7 +23,7 @@ def corpus_accuracies(hypotheses: Sequence[str], references: Sequence[str]) -> d
     """
     right = positions = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        found, expected = ([*text.split(), None] for text in (hypothesis, reference))  # None: EOS
+        found, expected = ([*words_of(text), None] for text in (hypothesis, reference))  # None: EOS
         right += sum(a == b for a, b in zip(found, expected, strict=False))
         positions += len(expected)
     whole = sum(map(_is_same, hypotheses, references))
@@ -62,4 +64,4 @@ def errors_by_task(
 
 
 def _is_same(hypothesis: str, reference: str) -> bool:
-    return hypothesis.split() == reference.split()
+    return words_of(hypothesis) == words_of(reference)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from transformer.data.trees import Tree, read_trees
+from transformer.data.words import words_of
 from transformer.system.errors import UserError
 
 OK, ERROR, SKIPPED = 0, 1, 2
@@ -159,7 +160,7 @@ def read_parameters(lines: Iterable[str], name: str) -> Parameters:
     """A parameter file; raises UserError for a line that EVALB would not read."""
     found: dict[str, list] = {}
     for number, line in enumerate(lines, start=1):
-        words = line.split()
+        words = words_of(line)
         if not words or words[0].startswith("#"):
             continue
         sizes = {"EQ_LABEL": 3, "EQ_WORD": 3}

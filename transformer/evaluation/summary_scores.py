@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from statistics import mean
 
+from transformer.data.words import BLANKS
 from transformer.system.errors import UserError
 from transformer.system.packages import optional_module
 
 REQUIREMENTS = "requirements-summarization.txt"
 KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END = re.compile(rf"(?<=[.!?])[{BLANKS}]+")
 _WORD = re.compile(r"\w+")
 _ROUGE_WORD = re.compile(r"[a-zA-Z0-9]")
 N = 3  # of the n-grams that are repeated or copied

@@ -10,7 +10,7 @@ from types import ModuleType
 from transformer.data.vocabulary import Tokenizer
 from transformer.system import packages
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows
+from transformer.system.files import folder_allows, leftovers_of, remove_leftovers, temporary_beside
 
 
 def optional_module(name: str) -> ModuleType:
@@ -33,8 +33,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Raises UserError if `folder` is there already or cannot be written.
     """
     check_is_new(folder)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.export")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process of the same number
+    temporary = temporary_beside(folder.with_name(f".{folder.name}"), "export")
+    remove_leftovers(leftovers_of(folder.with_name(f".{folder.name}")))
     try:
         temporary.mkdir(parents=True)
         yield temporary

@@ -14,7 +14,13 @@ from transformer.runs.provenance import ORIGIN
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.files import folder_allows, write_atomically
+from transformer.system.files import (
+    folder_allows,
+    leftovers_of,
+    remove_leftovers,
+    temporary_beside,
+    write_atomically,
+)
 from transformer.system.paths import check_no_pattern
 
 HISTORY = "starts.jsonl", "metrics.jsonl", ORIGIN
@@ -46,9 +52,8 @@ def export(model: TrainedModel, directory: Path) -> None:
     It is whole, or it is not there. Raises UserError if it cannot be written.
     """
     check_can_be_written(directory)
-    # Not *.tmp: in a work directory train.py takes such for files of its own.
-    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.export")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process of the same number
+    temporary = temporary_beside(directory.with_name(f".{directory.name}"), "export")
+    remove_leftovers(leftovers_of(directory.with_name(f".{directory.name}")))
     content = {
         "checkpoint": model.checkpoint,
         "steps": model.steps,

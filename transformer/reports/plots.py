@@ -16,6 +16,7 @@ from transformer.system.files import write_atomically
 Curve = Sequence[tuple[int, float | None]]  # steps and values; None where it was not finite
 
 _TRAINING = "train/nll"  # as validation: without label smoothing
+_LARGEST = 1e300  # beyond, Matplotlib's arithmetic overflows
 _LABELS = {"nll": "nats per token", "bleu": "BLEU"}
 
 
@@ -68,7 +69,7 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
     for axes, (unit, curves) in zip(all_axes, panels.items(), strict=True):
         colors = iter(f"C{i}" for i in range(len(curves)))
         for name, curve in curves.items():
-            values = [math.nan if value is None else value for _, value in curve]
+            values = [y if y is not None and abs(y) < _LARGEST else math.nan for _, y in curve]
             marker = {"marker": "o", "markersize": 2} if len(values) < 200 else {}
             color = "0.6" if name.startswith("training") else next(colors)
             steps = [step for step, _ in curve]

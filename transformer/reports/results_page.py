@@ -92,7 +92,7 @@ def _sweep(name: str, results: Mapping[str, Result]) -> str:
             _mean([result for result in group if _main_metric(result) == metric], split)
             for metric, split in columns
         ]
-        rows.append([row, size, f"{len(group)}", updates, *means])
+        rows.append([row + _mark(group), size, f"{len(group)}", updates, *means])
     flags = {"config": f"configs/sweeps/{name}.py"}
     if len(groups) > 1:  # what all rows have was said for all of them
         of_each = [set(result["overrides"].items()) for result in results.values()]
@@ -113,6 +113,7 @@ def _sweep(name: str, results: Mapping[str, Result]) -> str:
         f"{', '.join(_hardware(starts))}.",
         *_each_once(map(_versions, starts)),
         *_each_once(note for result in results.values() for note in result.get("notes", [])),
+        *_failed(results),
     ]
     lines = [f"## Sweep {name}", "", *_table(rows), "", "```", command, "```", ""]
     return "\n".join([*lines, *[f"- {note}" for note in notes]]) + "\n"
@@ -132,8 +133,10 @@ def _section(title: str, results: Mapping[str, Result]) -> str:
     for group in map(list, map(dict.values, groups.values())):
         parameters = f"{group[0]['parameters'] / 1e6:.1f} M"
         means = [_mean(group, split) for split in splits]
-        rows.append([_title(group[0]), parameters, f"{len(group)}", *means])
+        rows.append([_title(group[0]) + _mark(group), parameters, f"{len(group)}", *means])
     lines = [f"## {title}", "", *_table(rows)]
+    for sentence in _failed(results):
+        lines += ["", sentence]
 
     # 2. The results.
     lines += ["", f"![Learning curves](results/{picture_name(title)})", ""]
@@ -141,7 +144,8 @@ def _section(title: str, results: Mapping[str, Result]) -> str:
     rows = [[*columns, *scores]]
     for name, result in results.items():
         found = [_mean([result], split) for split in splits]
-        rows.append([f"[{name}](results/{name}.json)", *_training(result), *found])
+        linked = f"[{name}](results/{name}.json){_mark([result])}"
+        rows.append([linked, *_training(result), *found])
     lines += _table(rows)
 
     # 3. How to reproduce each of them.
@@ -157,6 +161,15 @@ def _section(title: str, results: Mapping[str, Result]) -> str:
         lines += ["", f"### {name}", "", "```", *commands(name, result), "```", ""]
         lines += [f"- {note}" for note in notes]
     return "\n".join(lines) + "\n"
+
+
+def _mark(results: Iterable[Result]) -> str:
+    return " **(failed)**" if any("failed" in result for result in results) else ""
+
+
+def _failed(results: Mapping[str, Result]) -> list[str]:
+    """Why runs say nothing about their models, by the sentences that people have put there."""
+    return [f"**{name} failed.** {r['failed']}" for name, r in results.items() if "failed" in r]
 
 
 def _all_but_the_seed(result: Result) -> str:

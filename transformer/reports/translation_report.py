@@ -7,6 +7,7 @@ import numpy as np
 from sacrebleu.metrics import CHRF
 from sacrebleu.significance import PairedTest
 
+from transformer.data.words import words_of
 from transformer.evaluation import scores
 from transformer.reports.pages import table, text, thumbnail
 from transformer.reports.translations import Texts, bleu_by_length, groups
@@ -70,7 +71,8 @@ def translations(runs: Sequence[Any], texts: Sequence[Texts], attend: Attend | N
 
 def _ratio(texts: Texts, members: Sequence[int]) -> float:
     translated, expected = (
-        sum(len(side[i].split()) for i in members) for side in (texts.hypotheses, texts.references)
+        sum(len(words_of(side[i])) for i in members)
+        for side in (texts.hypotheses, texts.references)
     )
     return translated / max(1, expected)
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.data.sources import DataConfig
+from transformer.data.text_files import read_lines
+from transformer.data.words import words_of
 from transformer.evaluation import scores
 from transformer.system.errors import UserError
-from transformer.system.paths import cannot_read
 
 
 class Texts(NamedTuple):
@@ -33,16 +34,11 @@ def names_of(workdirs: Sequence[Path]) -> list[str]:
 def read(workdir: Path, split: str) -> Texts:
     folder = workdir / "eval" / split
     try:
-        texts = Texts(
-            *(
-                (folder / f"{name}.txt").read_text(encoding="utf-8").split("\n")[:-1]
-                for name in Texts._fields
-            )
-        )
-    except OSError as error:
-        command = f"python evaluate.py --workdir={workdir} --split={split}"
-        raise cannot_read(
-            error.filename, error, advice=f"; evaluate the run first: {command}"
+        texts = Texts(*(list(read_lines(folder / f"{name}.txt")) for name in Texts._fields))
+    except UserError as error:
+        raise UserError(
+            f"{error}; evaluate the run first: "
+            f"python evaluate.py --workdir={workdir} --split={split}"
         ) from error
     if len({len(lines) for lines in texts}) > 1:
         raise UserError(f"{folder} has files of different lengths; evaluate the run again")
@@ -55,7 +51,7 @@ def groups(sources: Sequence[str], bounds: Sequence[int]) -> dict[str, list[int]
     names = [f"{low}-{high}" for low, high in zip(lows, bounds, strict=False)] + [f"{lows[-1]}+"]
     found: dict[str, list[int]] = {name: [] for name in names}
     for i, source in enumerate(sources):
-        found[names[sum(len(source.split()) > bound for bound in bounds)]].append(i)
+        found[names[sum(len(words_of(source)) > bound for bound in bounds)]].append(i)
     return {name: members for name, members in found.items() if members}
 
 

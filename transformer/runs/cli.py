@@ -26,7 +26,7 @@ from transformer.runs import help
 from transformer.runs.experiment import is_run, type_of_field
 from transformer.runs.provenance import ROOT
 from transformer.system import distributed
-from transformer.system.compilation import use_cache
+from transformer.system.compilation import CompilationWarning, use_cache
 from transformer.system.errors import UserError
 from transformer.system.paths import local, looked_up
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
@@ -46,6 +46,11 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_handler().setFormatter(_Formatter("warning: %(message)s"))
     escape_standard_output()
+    # Libraries warn of what users of ours can do nothing about: Pillow of metadata, NumPy of old
+    # files. Python's -W or PYTHONWARNINGS shows that.
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    warnings.simplefilter("always", CompilationWarning)
     # What fails in Orbax's threads is logged with tracebacks, and raised where we save; its
     # warnings are about our way of using it.
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)

@@ -17,7 +17,12 @@ from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write, write_atomically
+from transformer.system.files import (
+    check_can_write,
+    remove_leftovers,
+    temporary_beside,
+    write_atomically,
+)
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Outputs, find_task
 
@@ -105,12 +110,13 @@ def _other_data(model: TrainedModel, of: str) -> dict[str, str]:
 def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:
     """WORKDIR/eval/<name>/: the texts, one example a line, and scores.json last."""
     directory = _folder(workdir, name)
+    remove_leftovers(directory.parent.rglob("*.tmp"))
     for text, lines in outputs.texts.items():
         write_atomically(directory / f"{text}.txt", one_a_line(lines))
     for file, content in outputs.files.items():
         write_atomically(directory / file, content)
     write_atomically(directory / "scores.json", json.dumps(scores, indent=2) + "\n")
-    latest, new = directory.with_name(LATEST), directory.with_name(f"{LATEST}.{os.getpid()}.tmp")
+    latest, new = directory.with_name(LATEST), temporary_beside(directory.with_name(LATEST))
     with contextlib.suppress(OSError):  # file systems of buckets have no links
         new.unlink(missing_ok=True)
         new.symlink_to(directory.name)
@@ -137,7 +143,7 @@ def _check_place(model: TrainedModel, of: str) -> None:
 
 
 def one_a_line(lines: Sequence[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line.replace(chr(10), ' ')}\n" for line in lines)
 
 
 def check_task(workdir: Path, config: experiment.Experiment) -> None:

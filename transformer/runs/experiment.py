@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer.models.family import FAMILIES, find_family
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import remove_leftovers, write_atomically
 from transformer.system.paths import check_no_pattern, local, looked_up
 from transformer.system.sharding import MeshConfig
 from transformer.tasks.task import TASKS, find_task
@@ -231,8 +231,7 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
 
 def save(workdir: Path, experiment: Experiment) -> None:
     """Makes `workdir` the work directory of this experiment."""
-    for path in workdir.glob("*.tmp"):  # of processes that were killed while they wrote
-        path.unlink()
+    remove_leftovers(workdir.rglob("*.tmp"))
     write_atomically(workdir / "config.json", experiment.to_json())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from transformer.data.vocabulary import BOS, EOS, FILLER, PAD, Tokenizer
 from transformer.data.wordpiece import CONTINUES, WordPiece
+from transformer.data.words import words_of
 from transformer.decoding.word_alignment import words_of_tokens
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
@@ -29,7 +30,7 @@ LAYERS = {"convolutional": "block", "universal": "step"}
 
 class Token(NamedTuple):
     text: str
-    word: int  # its number in the sentence, as spaces part words; -1 for BOS and EOS
+    word: int  # its number in the sentence, see data/words.py; -1 for BOS and EOS
     word_text: str  # the whole of it
 
 
@@ -268,7 +269,7 @@ def _by_name(weights: Any) -> dict[str, np.ndarray]:
 
 def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Token]:
     words = words_of_tokens(tokenizer, ids)
-    whole = tokenizer.decode(ids).split()
+    whole = words_of(tokenizer.decode(ids)) or [""]
     texts = [tokenizer.decode([i]) or BLANK for i in ids]
     # A byte is a part of a letter: its name, such as <0xE6>, says more.
     texts = [tokenizer.pieces[i] if "\ufffd" in text else text for i, text in zip(ids, texts)]

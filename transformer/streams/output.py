@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import leftovers_of, remove_leftovers, write_atomically
 from transformer.system.terminal import is_terminal, printable, say
 
 _CHUNK = 1 << 20
@@ -99,6 +99,7 @@ class FileOutput(Output):
             raise UserError(f"{path} is being written by another process; wait for it") from None
         except OSError:  # a file system without locks
             pass
+        remove_leftovers(leftovers_of(self._note))
         self.done, self._begun_as = self._earlier()
 
     def begin(self, identity: Callable[[], Mapping[str, Any]]) -> None:

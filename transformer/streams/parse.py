@@ -19,6 +19,7 @@ from transformer.data.penn_words import penn_words
 from transformer.data.text_files import blocks_of_lines, open_text
 from transformer.data.treebank import source_of
 from transformer.data.trees import Tree, escaped, own_tag, repaired
+from transformer.data.words import words_of
 from transformer.runs import cli, restore
 from transformer.streams.tree_drawing import drawing
 from transformer.system.errors import UserError
@@ -65,14 +66,14 @@ def main() -> None:
 
 def trees_of(model: restore.TrainedModel, lines: list[str]) -> Iterator[Tree | None]:
     """The tree of each line; None for a blank one."""
-    split = [line.split() if IS_TOKENIZED.value else penn_words(line) for line in lines]
-    words = [[escaped(word) for word in line] for line in split]
+    split = words_of if IS_TOKENIZED.value else penn_words
+    words = [[escaped(word) for word in split(line)] if line.strip() else [] for line in lines]
     sources = [source_of(line, model.task.data) for line in words]
     written = model.task.translate(model.params, model.extra, sources)
     for line, sequence in zip(words, written, strict=True):
         has_tags = model.task.data.tags == "gold"
         tags = None if has_tags else [own_tag(word) for word in line]
-        yield repaired(sequence.split(), line, tags) if line else None
+        yield repaired(words_of(sequence), line, tags) if line else None
 
 
 if __name__ == "__main__":

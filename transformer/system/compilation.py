@@ -69,8 +69,8 @@ def use_cache() -> None:
     folder = jax.config.jax_compilation_cache_dir
     if not folder:  # with "" XLA would still write files for a GPU, where we happen to be
         jax.config.update("jax_compilation_cache_dir", None)
-        return
-    local(folder, "JAX_COMPILATION_CACHE_DIR")
+    else:
+        local(folder, "JAX_COMPILATION_CACHE_DIR")
 
     show, told = warnings.showwarning, False
 

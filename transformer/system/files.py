@@ -2,13 +2,83 @@
 
 import contextlib
 import errno
+import functools
+import glob
+import hashlib
 import json
+import math
 import os
+import re
+import shutil
 import tempfile
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from transformer.system.errors import UserError
+from transformer.system.locks import boot_id
+
+ABANDONED = 3600.0  # seconds without a write after which an unknown process is dead
+# Host, process. Earlier versions left the host out.
+_TEMPORARY = re.compile(r".+?(?:\.([0-9a-f]{8}))?\.([1-9]\d{0,6})\.(?:tmp|export)")
+
+
+def temporary_beside(path: Path, ending: str = "tmp") -> Path:
+    """The name of a file or folder until it is whole; `remove_leftovers` knows whose it is."""
+    return path.with_name(f"{path.name}.{_host()}.{os.getpid()}.{ending}")
+
+
+def leftovers_of(path: Path) -> Iterable[Path]:
+    """What processes that wrote `path` may have left beside it."""
+    return path.parent.glob(f"{glob.escape(path.name)}.*")
+
+
+def remove_leftovers(paths: Iterable[Path]) -> None:
+    """Removes those that have the name of a temporary file and whose process no longer lives.
+
+    Of processes of another host, or from before this one was started, we know nothing: their
+    files go when nobody has written to them for an hour. So do those of a process whose number is
+    now that of another.
+    """
+    found: list[Path] = []
+    with contextlib.suppress(OSError):
+        found += paths
+    for path in found:
+        match = _TEMPORARY.fullmatch(path.name)
+        with contextlib.suppress(OSError):  # others remove them, too, or they are not ours
+            if match and _is_left(path, match[1], int(match[2])):
+                path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
+
+
+def _is_left(path: Path, host: str | None, process: int) -> bool:
+    life = _life(process) if host == _host() else 0.0
+    return life < 0 or time.time() - path.lstat().st_mtime > life + ABANDONED
+
+
+@functools.cache
+def _host() -> str:
+    """Names this host until it is started anew, and the container: it numbers its processes."""
+    space = ""
+    with contextlib.suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{boot_id()} {space}".encode()).hexdigest()[:8]
+
+
+def _life(process: int) -> float:
+    """Since when a process lives, in seconds: -1 if it does not, infinity if nobody knows."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return -1.0
+    except OSError:  # it is somebody else's
+        pass
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2]
+        begun = int(fields.split()[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)
+    except (OSError, AttributeError, IndexError, ValueError):
+        return math.inf
 
 
 def folder_allows(path: Path) -> bool:
@@ -58,6 +128,7 @@ def write_named(path: Path, content: str | bytes) -> None:
     Links are followed, pipes and devices are written to, and permissions count.
     """
     check_can_write(path)
+    remove_leftovers(leftovers_of(Path(os.path.realpath(path))))
     if not path.exists() or (path.is_file() and path.stat().st_nlink == 1):
         return write_atomically(Path(os.path.realpath(path)), content)
     try:
@@ -75,11 +146,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Makes the directory if need be. Whatever has the name is replaced, links, too, which is meant
     for our own files. Raises UserError when the disk is full or does not let us.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.unlink(missing_ok=True)  # of a killed process, or a link of somebody else
+            temporary.unlink(missing_ok=True)  # a link of somebody else
             with temporary.open("xb") as file:
                 file.write(_bytes(content))
                 file.flush()

@@ -67,7 +67,7 @@ def lock_file(path: Path, *, wait: bool) -> Iterator[int]:
     On one host flock decides; it ends with the process. It may not reach other hosts, or be
     missing, so the holder also sets the file's time every BEAT seconds.
     """
-    us = {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id()}
+    us = {"pid": os.getpid(), "host": socket.gethostname(), "boot": boot_id()}
     content = json.dumps(us).encode()
     with _acquire(path, content, wait) as file:
         stop = threading.Event()
@@ -105,7 +105,7 @@ def _acquire(path: Path, content: bytes, wait: bool) -> FileIO:
 
             # 2. Of those on this host, one has the flock.
             has_flock = _flock(file, path, wait)
-            is_certain = is_new or (has_flock and _holder(file.read())[0] == _boot_id())
+            is_certain = is_new or (has_flock and _holder(file.read())[0] == boot_id())
 
             # 3. On another host, the holder may be alive.
             if not is_certain:
@@ -186,7 +186,7 @@ def _holder(content: bytes) -> tuple[str, str]:
         return "", "another process"
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
     """Names this host until it is started anew; no process lives longer."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -17,6 +17,7 @@ from transformer.data.documents import read_documents, text_sha256
 from transformer.data.plain_text import LanguageData, Lines, Windows, windows
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import get_tokenizers
+from transformer.data.words import words_of
 from transformer.decoding.translation import Translation
 from transformer.models.family import build_model
 from transformer.models.functional import Params
@@ -95,7 +96,7 @@ class LanguageModel(seq2seq.Seq2Seq):
             rows = batches.rows(number)
             batch = distribute(batches.packed.batch, rows, split_rows(mesh, axis=0))
             losses.append(jax.device_get(nll_step(params, extra, batch)))
-        words = [" ".join(document).split() for document in documents]
+        words = [words_of(" ".join(document)) for document in documents]
         prompts = [" ".join(w[:PROMPT_WORDS]) for w in words]
         beginnings = [" ".join(w[: PROMPT_WORDS + FOLLOWING_WORDS]) for w in words]
         longest = self.translator.config.longest(0)

@@ -13,6 +13,7 @@ from typing import Any
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers
 from transformer.data.treebank import TreebankConfig, TreePairs
 from transformer.data.trees import Tree, is_well_formed, read_trees, repaired
+from transformer.data.words import words_of
 from transformer.decoding.brackets import Grammar, grammar_of
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.programs import Variables
@@ -88,7 +89,7 @@ def mended(written: str, gold: Tree) -> Tree:
     EVALB knows punctuation, which it leaves out, by its tag. Tags are not scored.
     """
     leaves = list(gold.leaves())
-    return repaired(written.split(), [x.word for x in leaves], [x.label for x in leaves])
+    return repaired(words_of(written), [x.word for x in leaves], [x.label for x in leaves])
 
 
 def bracket_scores(trees: Sequence[Tree], gold: Sequence[Tree]) -> dict[str, dict[str, Any]]:
@@ -100,7 +101,7 @@ def bracket_scores(trees: Sequence[Tree], gold: Sequence[Tree]) -> dict[str, dic
 
 def _malformed(written: Sequence[str], gold: Sequence[Tree]) -> dict[str, dict[str, Any]]:
     wrong = sum(
-        not is_well_formed(text.split(), sum(1 for _ in tree.leaves()))
+        not is_well_formed(words_of(text), sum(1 for _ in tree.leaves()))
         for text, tree in zip(written, gold, strict=True)
     )
     share = 100 * wrong / len(gold)

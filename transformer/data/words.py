@@ -1,0 +1,17 @@
+"""Words, as they are counted and cut everywhere here: what stands between ASCII blanks.
+
+A blank is a space, a tab or a line feed, as for awk. No-break, thin and ideographic spaces, form
+feeds and Unicode's line ends are part of a word, at which Python's `str.split` and `\\s` would cut:
+so "10 000" with a no-break space is one word. A line of white space of any kind is still blank.
+"""
+
+BLANKS = " \t\n"
+NOT_BLANK = f"[^{BLANKS}]"  # a regular expression
+
+
+def words_of(text: str) -> list[str]:
+    """
+    >>> words_of("10\\u00a0000  Menschen\\tda ")
+    ['10\\xa0000', 'Menschen', 'da']
+    """
+    return [word for word in text.replace("\t", " ").replace("\n", " ").split(" ") if word]
