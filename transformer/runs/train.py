@@ -202,14 +202,15 @@ def _begin(
     workdir: Path, config: Experiment, task: TrainingTask, origin: TrainedModel | None
 ) -> None:
     """Writes what a run has before its first checkpoint."""
+    begun_with = origin and init_from.with_heads(origin, task.task, config)
     if distributed.is_first():
         seal(workdir, {"config.json": config.to_json()})
         experiment.save(workdir, config)
         task.task.save(workdir)
         seal(workdir)
         write_json(workdir / FACTS, task.facts()._asdict())
-    if origin:
-        init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
+    if begun_with:
+        init_from.keep(workdir, begun_with)
 
 
 class Programs(NamedTuple):

@@ -224,18 +224,13 @@ def check_config(config: Any, shards: int) -> None:
 
 def prepare(config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Any) -> ImageTraining:
     """See Task."""
-    del workdir
+    del workdir, begun_with
     check_config(config, row_shards(mesh))
     shape = ImageShape(config.model.image_size, config.model.channels)
     with distributed.first_alone():
         training = read_images(config.data, "train", shape)
         validation = read_images(config.data, "validation", shape)
     validation = labels_as(validation, training.classes, "the validation split")
-    if begun_with is not None and begun_with.classes != training.classes:
-        raise UserError(
-            f"training.init_from has the classes {', '.join(begun_with.classes[:5])}, and the "
-            f"images {', '.join(training.classes[:5])}; give images of the same classes"
-        )
     model = build_model(config.model, sizes_of(training.classes))
     task = ImageGenerator(config, training.classes, model, mesh)
     if config.training.full_validation_every:

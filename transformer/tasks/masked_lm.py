@@ -90,6 +90,8 @@ class Measured(NamedTuple):
 class MaskedLM:
     """A model with its vocabulary: it fills in what is hidden, and counts what is right."""
 
+    classes = None
+
     def __init__(
         self, config: Any, tokenizer: WordPiece, model: FunctionalModel, mesh: jax.sharding.Mesh
     ):

@@ -80,13 +80,18 @@ def init_state(
     model: FunctionalModel, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
     """The state before the first update."""
-    params, extra = initial_params(model, seed), model.init_extra(_init_key(seed))
+    params, extra = initial_params(model, seed), initial_extra(model, seed)
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)
 
 
 def initial_params(model: FunctionalModel, seed: int) -> Params:
     """The parameters before the first update."""
     return model.init(_init_key(seed))
+
+
+def initial_extra(model: FunctionalModel, seed: int) -> dict[str, Any]:
+    """The extra state before the first update."""
+    return model.init_extra(_init_key(seed))
 
 
 def _init_key(seed: int) -> jax.Array:
