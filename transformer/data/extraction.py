@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer.data.text_files import read_lines
+from transformer.data.text_files import ending, read_lines
 from transformer.system.errors import UserError
 
 TITLE, SUMMARY = "title.txt", "summary.txt"
@@ -68,8 +68,8 @@ def read_articles(folder: Path) -> Iterator[Article]:
         if not title:
             raise UserError(f"{article / TITLE} is empty; write the title there")
         summary = _one_line(article, SUMMARY) or ""
-        texts = sorted({*article.glob("*.txt"), *article.glob("*.txt.gz")})
-        texts = [path for path in texts if path.name not in NO_TEXTS]
+        texts = sorted(path for path in article.iterdir() if ending(path) == ".txt")
+        texts = [path for path in texts if path.name.lower() not in NO_TEXTS]
         paragraphs = [paragraph for path in texts for paragraph in _paragraphs(path)]
         if not paragraphs:
             raise UserError(f"{article} has no texts about its title; add .txt files")
@@ -78,8 +78,8 @@ def read_articles(folder: Path) -> Iterator[Article]:
 
 def _one_line(article: Path, name: str) -> str | None:
     """The text of a file, plain or .gz; None if it is not there."""
-    for path in (article / name, article / f"{name}.gz"):
-        if path.is_file():
+    for path in sorted(article.iterdir()):
+        if path.name.lower() in (name, f"{name}.gz") and path.is_file():
             return " ".join(" ".join(read_lines(path)).split())
     return None
 

@@ -87,7 +87,7 @@ def _files(config: TreebankConfig, split: str) -> list[Path]:
     found: list[Path] = []
     for pattern in getattr(config, f"{split}_trees").split():
         try:
-            paths = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
+            paths = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.[gG][zZ]")])
         except (ValueError, NotImplementedError) as error:
             raise UserError(
                 f"data.{split}_trees: {pattern!r} is no pattern of files below data.raw_dir "
