@@ -19,6 +19,7 @@ import os
 from absl import flags
 
 from transformer.data.text_files import read_lines
+from transformer.decoding.config import MOST_OUTPUTS
 from transformer.runs import cli, restore
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -27,7 +28,7 @@ from transformer.system.paths import DEFINE_path
 restore_model = restore.define_flags()
 PROMPT = flags.DEFINE_string("prompt", None, "How the text begins; empty: as the model likes.")
 INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz, a prompt a line.")
-SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", lower_bound=1)
+SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", 1, MOST_OUTPUTS)
 
 
 def main() -> None:

@@ -29,7 +29,14 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, folder_allows, write_atomically, write_named
 from transformer.system.paths import DEFINE_path
-from transformer.tasks.image_generation import between, class_numbers, folders_of, seed_numbers
+from transformer.tasks.image_generation import (
+    MOST_AT_ONCE,
+    between,
+    check_number,
+    class_numbers,
+    folders_of,
+    seed_numbers,
+)
 
 restore_model = define_flags()
 CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
@@ -40,7 +47,7 @@ TRUNCATION = flags.DEFINE_float(
     "truncation", None, "The largest noise, such as 1.", lower_bound=0.01
 )
 INTERPOLATE = flags.DEFINE_integer(
-    "interpolate", None, "From each seed to the next, so many steps.", lower_bound=2
+    "interpolate", None, "From each seed to the next, so many steps.", 2, MOST_AT_ONCE
 )
 
 
@@ -64,6 +71,7 @@ def main() -> None:
         )
     task, seeds = model.task, seed_numbers(SEEDS.value)
     numbers = class_numbers(CLASSES.value, task.classes)
+    check_number(len(numbers), len(seeds), INTERPOLATE.value, task.shape)
     noise = task.noise(seeds, TRUNCATION.value)
     if INTERPOLATE.value:
         noise = between(noise, INTERPOLATE.value)

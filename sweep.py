@@ -40,7 +40,7 @@ EVALUATE = flags.DEFINE_string(
 RESULTS = DEFINE_path("results", None, "A folder of the ledger: records each run there.")
 EXPORT = DEFINE_path("export", None, "A folder for what was evaluated, without more.")
 TOGETHER = flags.DEFINE_integer(
-    "together", None, "How many runs at once (default: 1; on a cluster all).", lower_bound=1
+    "together", None, "How many runs at once (default: 1; on a cluster all).", 1, 1000
 )
 GPUS = flags.DEFINE_list("gpus", [], "Numbers of GPUs, each of which has one run at a time.")
 TABLE = flags.DEFINE_enum("table", None, tables.FORMATS, "Prints the table of what there is.")
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def numbers(words: list[str]) -> list[int]:
-    if not all(word.isdecimal() for word in words) or not words:
+    if not all(word.isdecimal() and len(word) <= 10 for word in words) or not words:
         raise UserError(f"--seeds={','.join(words)} must be whole numbers, as in --seeds=1,2,3")
     return [int(word) for word in words]
 

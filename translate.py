@@ -21,6 +21,7 @@ import sys
 from absl import flags
 
 from transformer.data.text_files import count_lines, lines_as_they_come, open_text
+from transformer.decoding.config import MOST_OUTPUTS
 from transformer.decoding.long_lines import POLICIES
 from transformer.runs import cli, restore
 from transformer.runs.progress import Progress
@@ -48,7 +49,7 @@ FORMAT = flags.DEFINE_enum(
     "format", "text", FORMATS, "How to write: text; columns between tabs; or JSON lines."
 )
 NBEST = flags.DEFINE_integer(
-    "nbest", 1, "Translations of each line, as many as the beam has at most.", lower_bound=1
+    "nbest", 1, "Translations of each line, as many as the beam has at most.", 1, MOST_OUTPUTS
 )
 SCORE = flags.DEFINE_bool(
     "score", False, "Score instead: each line is a source, a tab and its translation."

@@ -11,9 +11,10 @@ from PIL import Image
 from processes import run_together, slurm_variables, training
 from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded
 
+from transformer.data.images import Shape
 from transformer.runs.restore import restore
 from transformer.system.errors import UserError
-from transformer.tasks.image_generation import folders_of, seed_numbers
+from transformer.tasks.image_generation import check_number, folders_of, seed_numbers
 
 CLASSES = {"red": (255, 40, 40), "blue": (40, 40, 255)}
 FLAGS = {
@@ -160,6 +161,27 @@ def test_it_evaluates_and_generates(whole):
 
 def test_classes_have_folders_of_their_own():
     assert folders_of(["cat", "a/b", "a_b", "..", ""]) == ["cat", "a_b_1", "a_b_2", ".._3", "_4"]
+    for classes in (
+        ["", "_0"],
+        ["_0", ""],
+        ["a/b", "a_b", "a_b_0"],
+        ["Cat", "cat"],
+        ["", "_0", "_0_"],
+    ):
+        folders = folders_of(classes)
+        assert len({folder.casefold() for folder in folders}) == len(classes)
+        assert not {"", ".", ".."} & set(folders)
+
+
+def test_numbers_of_images_to_make_at_once():
+    check_number(10, 100_000, None, Shape(8, 1))
+    for numbers, message in (
+        ((1, 2, 10**9), "--classes x --seeds x --interpolate are 1,000,000,000 images; give fewer"),
+        ((1000, 1001, None), "--classes x --seeds are 1,001,000 images; give fewer: at most 1,000"),
+        ((1, 10**6, None), "this machine has .*; give fewer images"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_number(*numbers, Shape(1 << 15, 3))
 
 
 def test_numbers_of_seeds():

@@ -48,6 +48,14 @@ def write(folder, **files):
         (folder / f"{name}.txt").write_text(text)
 
 
+def test_endings_in_capitals(tmp_path):
+    write(tmp_path / "a", title="Rain", summary="Wet.", one="rain")
+    expected = list(read_articles(tmp_path))
+    for path in (tmp_path / "a").iterdir():
+        path.rename(path.with_suffix(".TXT"))
+    assert list(read_articles(tmp_path)) == expected
+
+
 def test_the_command(tmp_path):
     files = dict(title="A barn\n", summary="It is red.\n", one="x y\nz\n\nbarn\n", two="q")
     write(tmp_path / "in/b", **files)

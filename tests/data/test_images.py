@@ -201,6 +201,8 @@ def test_numpy_files(tmp_path):
     config = data(tmp_path / "a.npz", validation_images=str(tmp_path / "c.npz"))
     found = read_images(config, "validation", SHAPE)
     assert (found.labels_N.tolist(), found.classes) == ([0, 0, 2, 2], ["0", "1", "2"])
+    (tmp_path / "a.npz").rename(tmp_path / "A.NPZ")
+    assert len(read_images(data(tmp_path / "A.NPZ"), "train", SHAPE).labels_N) == len(images)
     np.save(tmp_path / "b.npy", images[..., 0])
     found = read_images(data(tmp_path / "b.npy"), "train", Shape(4, 1))
     np.testing.assert_array_equal(found.images_NHWC, images[..., :1])

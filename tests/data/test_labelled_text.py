@@ -2,6 +2,7 @@ import dataclasses
 import gzip
 import io
 import json
+import time
 import zipfile
 
 import pytest
@@ -45,6 +46,34 @@ def test_json_lines(tmp_path):
     assert found == [("one", None, "1"), ("two", None, "x"), ("", None, "2.5")]
 
 
+def test_values_of_labels(tmp_path):
+    """1 and 1.0 are one class, as numbers are as the file has them; a blank line is nothing."""
+    rows = [1, 1.0, -0.0, 2.5, "1", " x ", 10**400]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps({'0': 'a', '1': x})}\n" for x in rows))
+    labels = [x.label for x in read(tmp_path / "x.jsonl")]
+    assert labels == ["1", "1", "0", "2.5", "1", "x", f"1{'0' * 400}"]
+    assert read(tmp_path / "x.jsonl", regression=True)[1].label == "1.0"
+    (tmp_path / "bool.json").write_text('{"0": "a", "1": true}\n{"0": "a", "1": false}\n')
+    assert [x.label for x in read(tmp_path / "bool.json")] == ["True", "False"]
+    (tmp_path / "x.tsv").write_text("a\t1\n\nb\t2\n \n\n")
+    assert [x.label for x in read(tmp_path / "x.tsv")] == ["1", "2"]
+
+
+@pytest.mark.parametrize("name", ["x.JSONL", "x.Json", "x.jsonl.GZ", "x.JSON.gz"])
+def test_endings_in_capitals(name, tmp_path):
+    content = b'{"0": "a", "1": 1}\n'
+    (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name.lower() else content)
+    assert read(tmp_path / name) == [("a", None, "1")]
+
+
+def test_as_many_labels_as_examples_take_no_longer():
+    """Looking each up in a list would take minutes."""
+    given = [Example("", None, str(i)) for i in range(200_000)]
+    start = time.monotonic()
+    assert numbers_of(given, classes_of(given, "x"), "x")[-1] == 199_999
+    assert time.monotonic() - start < 30
+
+
 def test_the_hash_is_that_of_the_examples():
     first = [Example("a", "b", "1")]
     assert examples_sha256(first) == examples_sha256([Example("a", "b", "1")])
@@ -54,7 +83,14 @@ def test_the_hash_is_that_of_the_examples():
 
 @pytest.mark.parametrize(
     ("labels", "classes"),
-    [("2 10 2", ["2", "10"]), ("b a", ["a", "b"]), ("1 x 10", ["1", "10", "x"])],
+    [
+        ("2 10 2", ["2", "10"]),
+        ("b a", ["a", "b"]),
+        ("1 x 10", ["1", "10", "x"]),
+        ("--5 1", ["--5", "1"]),
+        ("-5 1 -10", ["-10", "-5", "1"]),
+        (f"{'9' * 5000} 10 9", ["10", "9", "9" * 5000]),  # Python reads no number so long
+    ],
 )
 def test_classes_are_in_order(labels, classes):
     assert classes_of([Example("", None, label) for label in labels.split()], "x") == classes
@@ -91,6 +127,16 @@ def test_files_that_cannot_be_read_as_tsv(content, changes, message, tmp_path):
         ('{"0": "a"}', r"line 1 has no column '1'; there are: 0: see"),
         ('{"0": "a", "1": null}', r"line 1 has no label in column '1'"),
         ('{"0": 3, "1": "x"}', r"line 1: 3 is no text"),
+        ('{"0": "a", "1": NaN}', r"line 1 is not JSON \(NaN is not JSON\); correct it"),
+        ('{"0": "a", "1": 1e999}', r"line 1: the label is inf; give text or a finite number"),
+        ('{"0": "a", "1": [1]}', r"line 1: the label is \[1\]; give text or a finite number"),
+        ('{"0": "a", "1": {}}', r"line 1: the label is \{\}; give text or a finite number"),
+        ('{"0": "a", "1": "a\\nb"}', r"line 1: the label 'a\\nb' has a line break"),
+        ('{"0": "\\ud800", "1": 1}', r"line 1 is not JSON \(.*surrogates not allowed"),
+        (
+            '{"0": "a", "1": 1}\n\n{"0": "a", "1": true}',
+            r"line 3: the label is True, and 1 in .*line 1; use true and false for all labels or",
+        ),
     ],
 )
 def test_files_that_cannot_be_read_as_json(content, message, tmp_path):
@@ -103,7 +149,7 @@ def test_labels_that_cannot_be_learned():
     given = [Example("a", None, "x"), Example("b", None, "y")]
     with pytest.raises(UserError, match="dev, example 2: unknown label 'y'; the training data ha"):
         numbers_of(given, ["w", "x"], "dev")
-    for label in ("x", "nan", "inf"):
+    for label in ("x", "nan", "inf", "1e308"):
         with pytest.raises(UserError, match=f"dev, example 1: the label is '{label}', and data.re"):
             numbers_of([Example("a", None, label)], None, "dev")
     with pytest.raises(UserError, match="dev has one label alone, 'x'; two at least are needed"):

@@ -22,7 +22,7 @@ def write(tmp_path):
 
     def write_file(content: bytes, name: str = "a") -> str:
         path = tmp_path / name
-        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        path.write_bytes(gzip.compress(content) if name.lower().endswith(".gz") else content)
         return str(path)
 
     return write_file
@@ -31,7 +31,7 @@ def write(tmp_path):
 INSIDE = "\x0b \x0c \x1c \x1d \x1e \x85 \u2028 \u2029 \r a"  # no line ends
 
 
-@pytest.mark.parametrize("name", ["a", "a.gz"])
+@pytest.mark.parametrize("name", ["a", "a.gz", "A.GZ"])
 @pytest.mark.parametrize(
     ("content", "lines"),
     [

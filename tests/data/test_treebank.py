@@ -16,7 +16,9 @@ def config(tmp_path, **changes):
 
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    path.write_bytes(
+        gzip.compress(text.encode()) if path.suffix.lower() == ".gz" else text.encode()
+    )
 
 
 def test_sections_by_patterns(tmp_path):
@@ -29,8 +31,9 @@ def test_sections_by_patterns(tmp_path):
     assert TreePairs(config(tmp_path), "validation").trees[0].leaves
 
 
-def test_zipped_reversed_tagged(tmp_path):
-    write(tmp_path / "train.trees.gz", "(S1 (S (DT the) (NN dog)))\n(S1 (S (-NONE- *)))\n")
+@pytest.mark.parametrize("name", ["train.trees.gz", "train.trees.GZ"])
+def test_zipped_reversed_tagged(name, tmp_path):
+    write(tmp_path / name, "(S1 (S (DT the) (NN dog)))\n(S1 (S (-NONE- *)))\n")
     own = {"train_trees": "train.trees", "reverse_source": True, "tags": "gold"}
     found = TreePairs(config(tmp_path, **own), "train")
     assert list(found.pairs()) == [("dog the", "(S DT NN )S")]

@@ -338,6 +338,16 @@ def test_samples(translator_of):
         ({}, {"nbest": 4}, "4 translations of each sentence are asked for, and decoding.beam_size"),
         ({}, {"nbest": 0}, "ask for at least 1"),
         ({"temperature": 1.0}, {"nbest": 0}, "ask for at least 1"),
+        (
+            {"temperature": 1.0},
+            {"nbest": 10**9},
+            "1,000,000,000 samples of each sentence are asked for; ask for at most 10,000, and",
+        ),
+        (
+            {"temperature": 1.0, "max_extra_length": 999_999},
+            {"nbest": 10_000},
+            r"a search of 10,000 hypotheses of at most 1,000,\d+ tokens needs at least .* GiB of",
+        ),
         ({"temperature": 1.0}, {"constraints": [["a"]]}, "constraints are for beam search"),
         ({"beam_groups": 3}, {"constraints": [["a"]]}, "decoding.beam_groups is 3"),
         ({}, {"prefixes": ["b" * 40]}, "the prefix of sentence 1 of 1 has"),

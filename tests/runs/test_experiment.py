@@ -235,6 +235,28 @@ def test_what_from_dict_refuses(changes, message):
     assert str(error.value).startswith(message)
 
 
+# What is only counted or compared: it sizes nothing.
+COUNTED = {
+    *("optimizer.warmup_steps", "optimizer.decay_steps", "tokenizer.sample_size", "decoding.seed"),
+    *("training.steps", "training.seed", "training.log_every", "training.checkpoint_every"),
+    *("training.full_validation_every", "training.keep_last", "training.patience"),
+    *("training.rollback_after", "training.max_rollbacks"),
+    *("task.average_from", "task.samples_every", "task.num_scored"),
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_sizes_arrays_or_loops_has_a_bound(name):
+    """A billion of anything is refused, before anything is allocated."""
+    config = Experiment.from_dict(importlib.import_module(f"configs.{name}").get_config().to_dict())
+    for section, values in config.sections.items():
+        for field in dataclasses.fields(values):
+            path = f"{section}.{field.name}"
+            if field.type in (int, int | None) and path not in COUNTED:
+                with pytest.raises(UserError, match=rf"{path} (is|=) 1000000000\b"):
+                    with_fields(config, {path: 10**9})
+
+
 def test_an_int_will_do_for_a_float():
     assert base_experiment(model_dropout=0).model.dropout == 0
 

@@ -1,5 +1,6 @@
 """--help of the scripts."""
 
+import ast
 import re
 
 import pytest
@@ -26,6 +27,19 @@ def help_of(script: str, tmp_path, flag: str = "--help") -> list[str]:
 
 def flags_in(lines: list[str]) -> list[str]:
     return [match[1] for line in lines if (match := re.match(r"  --(\w+)", line))]
+
+
+# What is only counted, or compared with what there is.
+COUNTED = {"average_last", "layer", "head", "max_words", "max_tokens"}
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, "transformer/system/distributed.py"])
+def test_flags_that_size_something_have_a_bound(script):
+    calls = [x for x in ast.walk(ast.parse((ROOT / script).read_text())) if isinstance(x, ast.Call)]
+    for call in calls:
+        if ast.unparse(call.func) == "flags.DEFINE_integer" and call.args[0].value not in COUNTED:
+            has_bound = "upper_bound" in [keyword.arg for keyword in call.keywords]
+            assert has_bound or len(call.args) == 5, call.args[0].value
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -117,7 +117,7 @@ def test_what_it_learns_and_says_of_new_text(name, text, tmp_path):
     )
 
 
-def hub_folder(text, folder, head="pre_training"):
+def hub_folder(text, folder, head="pre_training", **others):
     """A folder of the hub with the sizes of `config_of`; returns its model."""
     tokenizer = write_vocabulary(folder)
     model_config = dataclasses.replace(config_of(text).model, head=head, activation="gelu_exact")
@@ -133,6 +133,7 @@ def hub_folder(text, folder, head="pre_training"):
         "max_position_embeddings": 13,
         "type_vocab_size": 2,
         "hidden_act": "gelu",
+        **others,
     }
     from safetensors.numpy import save_file
 
@@ -174,6 +175,12 @@ def test_a_run_begins_with_a_folder_of_the_hub(text, tmp_path):
     found = begun_with(text, tmp_path / "three", tmp_path / "three-run")
     assert given["classifier"]["kernel"].shape == (14, 3)
     jax.tree.map(np.testing.assert_array_equal, found["classifier"], fresh["classifier"])
+    # Classes of the same names keep theirs.
+    names = {"0": "yes", "1": "x", "2": "no"}
+    given = hub_folder(text, tmp_path / "named", "classification", id2label=names)
+    found = begun_with(text, tmp_path / "named", tmp_path / "named-run")
+    expected = given["classifier"]["kernel"][:, jnp.array([2, 0])]
+    np.testing.assert_array_equal(found["classifier"]["kernel"], expected)
     hub_folder(text, tmp_path / "masked", "masked_lm")
     found = begun_with(text, tmp_path / "masked", tmp_path / "masked-run")
     jax.tree.map(np.testing.assert_array_equal, found["pooler"], fresh["pooler"])

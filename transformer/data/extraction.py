@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer.data.text_files import read_lines
+from transformer.data.text_files import ending, read_lines
 from transformer.data.words import words_of
 from transformer.system.errors import UserError
 from transformer.system.paths import check_utf8, looked_up
@@ -73,9 +73,9 @@ def read_articles(folder: Path) -> Iterator[Article]:
         if not title:
             raise UserError(f"{article / TITLE} is empty; write the title there")
         summary = _one_line(article, SUMMARY) or ""
-        texts = sorted({*article.glob("*.txt"), *article.glob("*.txt.gz")}, reverse=True)
+        texts = sorted((x for x in article.iterdir() if ending(x) == ".txt"), reverse=True)
         texts = sorted({path.resolve(): path for path in texts}.values())  # each once
-        texts = [path for path in texts if path.name not in NO_TEXTS]
+        texts = [path for path in texts if path.name.lower() not in NO_TEXTS]
         paragraphs = [paragraph for path in texts for paragraph in _paragraphs(path)]
         if not paragraphs:
             raise UserError(f"{article} has no texts about its title; add .txt files")
@@ -84,8 +84,8 @@ def read_articles(folder: Path) -> Iterator[Article]:
 
 def _one_line(article: Path, name: str) -> str | None:
     """The text of a file, plain or .gz; None if it is not there."""
-    for path in (article / name, article / f"{name}.gz"):
-        if path.is_file():
+    for path in sorted(article.iterdir()):
+        if path.name.lower() in (name, f"{name}.gz") and path.is_file():
             return " ".join(words_of(" ".join(read_lines(path))))
     return None
 

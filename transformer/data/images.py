@@ -152,7 +152,7 @@ def _part(labels_N: np.ndarray, held_out: float, part: str) -> np.ndarray:
 def _of_path(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
     if path.is_dir():
         return _of_folder(config, path, shape)
-    if path.suffix not in (".npz", ".npy"):
+    if path.suffix.lower() not in (".npz", ".npy"):
         raise UserError(f"{path} is no folder, and no .npz or .npy file; give one of these")
     return _of_arrays(config, path, shape, split)
 
@@ -207,7 +207,7 @@ def _say_left_out(path: Path, left_out: dict[str, list[Path]]) -> None:
 def _of_arrays(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
     """`images` [N, H, W] or [N, H, W, C] of bytes, and perhaps `labels` [N] and `classes`."""
     arrays = load_arrays(path)
-    arrays = {"images": arrays["array"]} if path.suffix == ".npy" else arrays
+    arrays = {"images": arrays["array"]} if path.suffix.lower() == ".npy" else arrays
     if "images" not in arrays:
         raise UserError(f"{path} has no array 'images'; it has: {', '.join(arrays)}")
     images = arrays["images"]
@@ -392,10 +392,11 @@ def check_memory(count: int, shape: Shape, place: str) -> None:
 
 def labels_as(found: ImageSet, classes: list[str], place: str) -> ImageSet:
     """The same images with the numbers that their classes have in `classes`."""
-    if unknown := [name for name in found.classes if name not in classes]:
+    known = {name: number for number, name in enumerate(classes)}
+    if unknown := [name for name in found.classes if name not in known]:
         raise UserError(
             f"{place} has the class {unknown[0]!r}, which the training images do not have; they "
             f"have: {', '.join(classes[:NAMED])}"
         )
-    numbers = np.array([classes.index(name) for name in found.classes])
+    numbers = np.array([known[name] for name in found.classes])
     return ImageSet(found.images_NHWC, numbers[found.labels_N], classes)

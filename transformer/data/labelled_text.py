@@ -4,11 +4,14 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from transformer.data.sources import SPLITS
-from transformer.data.text_files import read_lines
+from transformer.data.text_files import ending, json_rows, read_lines
 from transformer.system.errors import UserError, check_range, place
 from transformer.system.paths import local
 
@@ -62,9 +65,11 @@ def read_examples(config: LabelledData, split: str) -> list[Example]:
     if not path:
         raise UserError(f"no file for the {split} split; give data.{split}_file, or data.dataset")
     path = local(path, f"data.{split}_file")
-    is_json = path.removesuffix(".gz").endswith((".jsonl", ".json"))
-    rows = _json_rows(path) if is_json else _tsv_rows(path, config.has_header)
-    examples = [_example(config, row, f"{path}, line {number}") for number, row in rows]
+    if ending(path) in (".jsonl", ".json"):
+        rows = _of_one_kind(json_rows(path, '{"text": "x"}'), config.label_column)
+    else:
+        rows = _tsv_rows(path, config.has_header)
+    examples = [_example(config, row, place) for place, row in rows]
     if not examples:
         raise UserError(f"{path} has no examples; give a file with one a line")
     return examples
@@ -85,31 +90,31 @@ def classes_of(examples: list[Example], name: str) -> list[str]:
             f"{name} has one label alone, {labels.pop()!r}; two at least are needed: check "
             "data.label_column, or set data.regression"
         )
-    are_numbers = all(label.lstrip("-").isdecimal() for label in labels)
+    are_numbers = all(re.fullmatch(r"-?\d{1,300}", label) for label in labels)
     return sorted(labels, key=lambda label: (int(label) if are_numbers else 0, label))
 
 
 def numbers_of(examples: list[Example], classes: list[str] | None, name: str) -> list[float]:
     """What is to be learned: the number of each label in `classes`; without them, the label."""
-    found = []
+    found, numbers = [], {label: float(i) for i, label in enumerate(classes or ())}
     for i, example in enumerate(examples, start=1):
         if classes is None:
             try:
                 number = float(example.label)
-                if not math.isfinite(number):
+                if not abs(number) <= float(np.finfo(np.float32).max):
                     raise ValueError
             except ValueError:
                 raise UserError(
                     f"{name}, example {i}: the label is {example.label!r}, and data.regression "
-                    "needs numbers; set it to False for classes"
+                    "needs finite numbers of 32 bits; set it to False for classes"
                 ) from None
         else:
-            if example.label not in classes:
+            if example.label not in numbers:
                 raise UserError(
                     f"{name}, example {i}: unknown label {example.label!r}; the training data "
                     f"have {', '.join(classes[:10])}"
                 )
-            number = float(classes.index(example.label))
+            number = numbers[example.label]
         found.append(number)
     return found
 
@@ -121,21 +126,52 @@ def _example(config: LabelledData, row: Mapping[str, Any], place: str) -> Exampl
                 f"{place} has no column {column!r}; there are: {', '.join(row)}: see "
                 "data.text_column, data.second_column, data.label_column and data.has_header"
             )
-    label = row[config.label_column]
-    if label is None or (isinstance(label, str) and not label.strip()):
-        raise UserError(f"{place} has no label in column {config.label_column!r}; remove the line")
+    label = _label(row[config.label_column], place, config)
     text, second = row[config.text_column], config.second_column and row[config.second_column]
     for value in (text, "" if second is None else second):
         if not isinstance(value, str):
             raise UserError(f"{place}: {value!r} is no text")
-    return Example(text, second, str(label).strip())
+    return Example(text, second, label)
 
 
-def _tsv_rows(path: str, has_header: bool) -> Iterator[tuple[int, dict[str, str]]]:
+def _label(value: Any, place: str, config: LabelledData) -> str:
+    """The name of a class, or a number. As the name of a class, 1.0 is 1."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise UserError(f"{place} has no label in column {config.label_column!r}; remove the line")
+    is_float, label = isinstance(value, float | np.floating), str(value).strip()
+    if not isinstance(value, str | int | np.integer | np.bool_) and not (
+        is_float and math.isfinite(value)
+    ):
+        raise UserError(f"{place}: the label is {label:.40}; give text or a finite number")
+    if len(label.splitlines()) > 1:
+        raise UserError(f"{place}: the label {label!r:.40} has a line break; write it in one line")
+    is_whole = is_float and value % 1 == 0 and abs(value) < 2**53
+    return str(int(value)) if is_whole and not config.regression else label
+
+
+def _of_one_kind(
+    rows: Iterator[tuple[str, dict[str, Any]]], column: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The same; UserError where true or false stands among other labels: it may mean 1."""
+    first: tuple[str, Any] | None = None
+    for where, row in rows:
+        if column in row and row[column] is not None:
+            first = first or (where, row[column])
+            if isinstance(first[1], bool) != isinstance(row[column], bool):
+                raise UserError(
+                    f"{where}: the label is {row[column]!r:.40}, and {first[1]!r:.40} in "
+                    f"{first[0]}; use true and false for all labels or for none"
+                )
+        yield where, row
+
+
+def _tsv_rows(path: str, has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows of a file with tabs between columns, and no quoting. Without a header, columns are
-    called 0, 1, ..."""
+    called 0, 1, ... Blank lines are left out."""
     names: list[str] | None = None
     for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip(" "):
+            continue
         values = line.split("\t")
         if names is None:
             names = values if has_header else [str(i) for i in range(len(values))]
@@ -148,20 +184,7 @@ def _tsv_rows(path: str, has_header: bool) -> Iterator[tuple[int, dict[str, str]
                 f"{path}, line {number} has {len(values)} columns, and line 1 has {len(names)}; "
                 "put one tab between columns and none into text"
             )
-        yield number, dict(zip(names, values, strict=True))
-
-
-def _json_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number} is not JSON ({error}); correct it") from error
-        if not isinstance(row, dict):
-            raise UserError(f'{path}, line {number}: expected an object such as {{"text": "x"}}')
-        yield number, row
+        yield f"{path}, line {number}", dict(zip(names, values, strict=True))
 
 
 def _of_dataset(config: LabelledData, split: str) -> list[Example]:

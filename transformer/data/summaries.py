@@ -14,7 +14,7 @@ from transformer.data.sources import (
     TextPairs,
     check_both_sides,
 )
-from transformer.data.text_files import count_and_hash, read_lines
+from transformer.data.text_files import count_and_hash, json_rows
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.paths import local
 
@@ -156,13 +156,10 @@ class JsonPairs(PairSource):
             yield chunk
 
     def _pairs(self) -> Iterator[Pair]:
-        for number, line in enumerate(read_lines(self._path), start=1):
-            if line.strip():
-                record = _record(line, f"{self._path}, line {number}")
-                yield tuple(self._text(record, name, number) for name in self._fields)
+        for where, record in json_rows(self._path, '{"document": "...", ...}'):
+            yield tuple(self._text(record, name, where) for name in self._fields)
 
-    def _text(self, record: dict[str, Any], name: str, number: int) -> str:
-        place = f"{self._path}, line {number}"
+    def _text(self, record: dict[str, Any], name: str, place: str) -> str:
         if name not in record:
             raise UserError(
                 f"{place} has no field {name!r}; it has: {', '.join(record) or 'none'}; see "
@@ -174,13 +171,3 @@ class JsonPairs(PairSource):
 
     def describe(self) -> str:
         return f"{self._len} documents of {self._path}"
-
-
-def _record(line: str, place: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is not JSON ({error}); correct it") from error
-    if not isinstance(record, dict):
-        raise UserError(f'{place}: expected an object such as {{"document": "...", ...}}')
-    return record

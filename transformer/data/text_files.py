@@ -11,12 +11,14 @@ import contextlib
 import gzip
 import hashlib
 import itertools
+import json
 import os
 import select
 import stat
 import zlib
 from collections.abc import Iterator
-from typing import IO
+from pathlib import PurePath
+from typing import IO, Any
 
 from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
@@ -27,10 +29,20 @@ _CHUNK = 1 << 16  # bytes: what a pipe holds
 _PATIENCE = 0.01  # seconds: whoever writes line after line is not slower
 
 
+def is_gzip(path: str | os.PathLike) -> bool:
+    """Whether the name of a file says that it is compressed: .gz or .GZ."""
+    return os.fspath(path).lower().endswith(".gz")
+
+
+def ending(path: str | os.PathLike) -> str:
+    """The ending of a file's name in small letters, without .gz: .jsonl of X.JSONL.gz."""
+    return PurePath(os.fspath(path).lower().removesuffix(".gz")).suffix
+
+
 def open_text(path: str | os.PathLike) -> IO[bytes]:
     """Opens a text file, or one ending in '.gz', for its bytes."""
     with _read_errors(path):
-        return gzip.open(path) if os.fspath(path).endswith(".gz") else open(path, "rb")
+        return gzip.open(path) if is_gzip(path) else open(path, "rb")
 
 
 def blocks_of_lines(file: IO[bytes], name: str | os.PathLike, size: int) -> Iterator[list[str]]:
@@ -121,6 +133,31 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
     with open_text(path) as file:
         for lines in blocks_of_lines(file, path, _BLOCK):
             yield from lines
+
+
+def json_rows(path: str | os.PathLike, example: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The place and the object of each line of a JSON-lines file; blank lines are left out.
+
+    example: of a line, for the UserError about one that is no object. NaN and Infinity are not
+      JSON, and half of a surrogate pair is not text.
+    """
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            row = json.loads(line, parse_constant=refuse)
+            if "\\u" in line:
+                json.dumps(row, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place} is not JSON ({error}); correct it") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{place}: expected an object such as {example}")
+        yield place, row
 
 
 def count_and_hash(path: str) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentenc
 from transformer.data.sources import PairSource
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
-from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.errors import COUNT, UserError, check_choice, check_range, setting
 from transformer.system.files import write_atomically
 from transformer.system.paths import cannot_read, local
 from transformer.system.terminal import signs_of_life
@@ -47,7 +47,8 @@ class TokenizerConfig:
                     "tokenizer.target_model_type is given and tokenizer.joint is True; leave the "
                     "former out, or set tokenizer.joint to False"
                 )
-        check_range(self, "tokenizer", "sample_size num_samples", 1)
+        check_range(self, "tokenizer", "sample_size", 1, COUNT)
+        check_range(self, "tokenizer", "num_samples", 1, 1001)  # in an epoch
         check_range(self, "tokenizer", "sampling_alpha", 0, 1)
         for field in ("model_type", "target_model_type"):
             no_merges = getattr(self, field) in ("unigram", "word")

@@ -102,7 +102,7 @@ def _files(config: TreebankConfig, split: str) -> list[Path]:
         field,
         separator=" ",
         folder=str(folder),
-        endings=("", ".gz"),
+        endings=("", ".gz", ".GZ"),
         order=Path,
     )
     return [Path(path) for path in found]

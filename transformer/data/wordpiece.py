@@ -118,7 +118,7 @@ class WordPiece:
         """
         try:
             text = path.read_text(encoding="utf-8")
-            if path.suffix == ".json":
+            if path.suffix.lower() == ".json":
                 return cls(*_from_json(json.loads(text), path), path)
             pieces = text.removesuffix("\n").split("\n")
             lowercase = None

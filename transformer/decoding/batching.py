@@ -7,7 +7,8 @@ import jax
 
 from transformer.models.arrangement import Arrangement
 from transformer.system.cores import available_cores
-from transformer.system.hardware import memory_limit
+from transformer.system.errors import UserError
+from transformer.system.hardware import memory_limit, memory_of_host, units
 
 SHORTEST_WIDTH = 16
 # A CPU of several cores searches two batches at the same time. In a small model, cores that share
@@ -18,6 +19,7 @@ CPU_TOKENS = 2048
 # And hypotheses, each of which has a cache: a wide beam has fewer sentences beside it.
 CPU_HYPOTHESES = 1024
 MOST_ROWS = 4096
+FEW_TOKENS = 2**16  # of all hypotheses of a sentence, for which there always is memory
 FEW_ROWS = range(2, 33)  # hypotheses for which Arrangement.FEW_ROWS is faster
 
 
@@ -47,6 +49,19 @@ def most_rows(
     else:
         fit = min(memory // 4 // bytes_of_row(width), MOST_ROWS)
     return 1 << (max(1, fit).bit_length() - 1)
+
+
+def check_memory(beam_size: int, longest: int, bytes_of_row: Callable[[], int]) -> None:
+    """Raises UserError for a search of one sentence that this machine has no memory for."""
+    if beam_size * longest <= FEW_TOKENS:  # to count bytes takes its time
+        return
+    needed, host = bytes_of_row(), memory_of_host()
+    if needed > host:
+        raise UserError(
+            f"a search of {beam_size:,} hypotheses of at most {longest:,} tokens needs at least "
+            f"{units(needed)} of memory, and there is {units(host)}; ask for fewer, or lower "
+            "decoding.max_extra_length, decoding.max_length_ratio or decoding.max_length"
+        )
 
 
 def batches_at_once(

@@ -7,6 +7,8 @@ import numpy as np
 from transformer.decoding.search import LENGTH_PENALTIES
 from transformer.system.errors import UserError, check_choice, check_range
 
+MOST_OUTPUTS = 10_000  # of one source, in one search; other seeds give other samples
+
 
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig:
@@ -34,9 +36,8 @@ class DecodingConfig:
     def __post_init__(self):
         check_range(self, "decoding", "beam_size beam_groups", 1, 1025)
         check_range(self, "decoding", "length_penalty coverage_penalty diversity temperature", 0)
-        # Lengths are int32.
         check_range(self, "decoding", "max_length_ratio min_length_ratio", 0, 1025)
-        check_range(self, "decoding", "max_extra_length max_length min_length", 0, 2**30)
+        check_range(self, "decoding", "max_extra_length max_length min_length", 0)
         check_range(self, "decoding", "no_repeat_ngram top_k", 0)
         check_range(self, "decoding", "seed", 0, 2**32 - 1)
         check_choice(self, "decoding", "length_penalty_form", LENGTH_PENALTIES)

@@ -16,11 +16,12 @@ from transformer.decoding.batching import (
     arrangement_of,
     batches,
     batches_at_once,
+    check_memory,
     is_of_cpus,
     most_rows,
 )
 from transformer.decoding.brackets import Grammar
-from transformer.decoding.config import DecodingConfig
+from transformer.decoding.config import MOST_OUTPUTS, DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
 from transformer.decoding.programs import Arranged, Programs, Variables
@@ -259,6 +260,11 @@ class Translator:
                 f"{nbest} translations of each sentence are asked for, and decoding.beam_size is "
                 f"{c.beam_size}; ask for at least 1 and at most that many, or raise it"
             )
+        if nbest > MOST_OUTPUTS:
+            raise UserError(
+                f"{nbest:,} samples of each sentence are asked for; ask for at most "
+                f"{MOST_OUTPUTS:,}, and give another decoding.seed for more"
+            )
         if any(constraints or ()) and (c.temperature or c.beam_groups > 1):
             name = "temperature" if c.temperature else "beam_groups"
             raise UserError(
@@ -384,6 +390,8 @@ class Translator:
             sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)]
             return sum(sizes) + 16 * logits_MV.size
 
+        width = max((len(sentence.source) for sentence in sentences), default=0)
+        check_memory(beam_size, self.config.longest(width), lambda: bytes_of_row(width))
         device = self.mesh.local_devices[0]  # as large as those of other processes
         at_once = batches_at_once(self.mesh)
         return batches(

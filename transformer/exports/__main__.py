@@ -53,7 +53,7 @@ def main() -> None:
         if flag.value and FORMAT.value != owner:
             raise UserError(f"--{flag.name} is for --format={owner} alone; leave it out")
     widths = WIDTHS.value or []
-    if not all(width.isdecimal() and int(width) > 1 for width in widths):
+    if not all(x.isdecimal() and len(x) <= 6 and int(x) > 1 for x in widths):
         raise UserError(f"--widths is {','.join(widths)}; give numbers above 1, such as 16,32,64")
     output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
     check_is_new(output)

@@ -262,4 +262,5 @@ FAMILY = Family(
     flops=training_flops,
     packs=True,
     heads=HEAD_PARAMETERS,
+    class_axes=((r"classifier/kernel", 1), (r"classifier/bias", 0)),
 )

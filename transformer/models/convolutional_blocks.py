@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer.models.blocks import MOST_LAYERS
 from transformer.models.numerics import dropout, multiply
 from transformer.models.separable import shifted
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -61,12 +62,15 @@ class ConvolutionalConfig:
 
 def _blocks(field: str, text: str) -> list[Block]:
     """Those of "512x3x9 768x3x4": nine of 512 channels and width 3, then four of 768."""
-    if not re.fullmatch(r"([1-9]\d*x[1-9]\d*x[1-9]\d*)( [1-9]\d*x[1-9]\d*x[1-9]\d*)*", text):
+    size = r"[1-9]\d{0,5}"
+    if not re.fullmatch(rf"({size}x{size}x{size}( |$))+(?<! )", text):
         raise UserError(
             f"model.{field} is {text!r}; it must be groups such as '512x3x9 768x3x4': channels, "
-            "width of the convolution, and how many such blocks"
+            "width of the convolution, and how many such blocks; each below 1,000,000"
         )
-    groups = [map(int, group.split("x")) for group in text.split()]
+    groups = [tuple(map(int, group.split("x"))) for group in text.split()]
+    if (number := sum(count for _, _, count in groups)) > MOST_LAYERS:
+        raise UserError(f"model.{field} has {number:,} blocks; give at most {MOST_LAYERS:,}")
     return [Block(channels, width) for channels, width, count in groups for _ in range(count)]
 
 

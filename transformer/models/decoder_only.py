@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS, PAD
 from transformer.models.blocks import (
+    MOST_LAYERS,
     LayerConfig,
     add_and_norm,
     feed_forward_network,
@@ -66,6 +67,10 @@ class DecoderOnlyConfig(LayerConfig):
             raise UserError(
                 f"model.layers is {self.layers!r}; give a letter for each layer: F (full), L "
                 "(local) or M (memory-compressed), as in LMLML"
+            )
+        if len(self.layers) > MOST_LAYERS:
+            raise UserError(
+                f"model.layers has {len(self.layers):,} letters; give at most {MOST_LAYERS:,}"
             )
         check_choice(self, "model", "share_embeddings", ("all", "none"))
         check_choice(self, "model", "loss_over", ("all", "target"))

@@ -58,6 +58,9 @@ class Family(NamedTuple):
     # Parameters, by their first name, that a run with another head than that of
     # training.init_from does not take from there.
     heads: tuple[str, ...] = ()
+    # Arrays with an entry for each class of the task: a pattern of the whole path, and the axis. A
+    # run with other classes than that of training.init_from takes entries by the classes' names.
+    class_axes: tuple[tuple[str, int], ...] = ()
 
 
 def find_family(name: str) -> Family:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.models.alignment import SCORES
+from transformer.models.blocks import MOST_LAYERS
 from transformer.models.recurrence import CELLS, INITIALIZATIONS
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
@@ -64,9 +65,10 @@ class RNNConfig:
     dtype: str
 
     def __post_init__(self):
-        sizes = "embedding_size hidden_size num_layers attention_size readout_size"
+        sizes = "embedding_size hidden_size attention_size readout_size"
         dropouts = "embedding_dropout layer_dropout memory_dropout output_dropout"
         check_range(self, "model", sizes, 1)
+        check_range(self, "model", "num_layers", 1, MOST_LAYERS + 1)
         check_range(self, "model", "attention_window", 0)
         check_range(self, "model", "gate_biases", 0, 3)
         check_range(self, "model", dropouts, 0, 1)

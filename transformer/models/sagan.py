@@ -293,4 +293,9 @@ FAMILY = Family(
     ),
     flops=training_flops,
     packs=False,
+    # Spectral normalisation makes v_X of the kernel at each update, so its entries soon fit.
+    class_axes=(
+        (r".*/norm\d/(scale|shift)_NC", 0),
+        (r"discriminator/classes/(kernel|v_X)", 0),
+    ),
 )

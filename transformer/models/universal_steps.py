@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.blocks import (
+    MOST_LAYERS,
     DecoderLayer,
     EncoderLayer,
     LayerConfig,
@@ -49,9 +50,8 @@ class UniversalConfig(LayerConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_range(
-            self, "model", "encoder_steps decoder_steps random_stride words_per_position", 1
-        )
+        check_range(self, "model", "encoder_steps decoder_steps", 1, MOST_LAYERS + 1)
+        check_range(self, "model", "random_stride words_per_position", 1)
         check_choice(self, "model", "transition", ("feed_forward", "separable_convolution"))
         check_choice(self, "model", "step_signal", ("sinusoidal", "learned", "none"))
         check_choice(self, "model", "count_from", ("start", "both_ends", "separator"))
@@ -70,7 +70,7 @@ class UniversalConfig(LayerConfig):
                 "model.count_from is 'separator', which needs model.words_per_position=1; it is "
                 f"{self.words_per_position}"
             )
-        check_range(self, "model", "first_position random_start ponder_weight", 0)
+        check_range(self, "model", "separator first_position random_start ponder_weight", 0)
         check_choice(self, "model", "halting", ("none", "paper", "tensor2tensor"))
         check_choice(self, "model", "halting_output", OUTPUTS)
         check_range(self, "model", "halting_threshold", 0, 1)

@@ -28,8 +28,8 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "A config of the task images (default: configs/sagan_cifar10.py)."
 )
 OUTPUT = DEFINE_path("output", "features.npz", "The file to write.")
-EPOCHS = flags.DEFINE_integer("epochs", 5, "How often each image is seen.", lower_bound=1)
-SEED = flags.DEFINE_integer("seed", 0, "Of initial values and order.", lower_bound=0)
+EPOCHS = flags.DEFINE_integer("epochs", 5, "How often each image is seen.", 1, 10_000)
+SEED = flags.DEFINE_integer("seed", 0, "Of initial values and order.", 0, 2**32 - 1)
 
 
 def main() -> None:

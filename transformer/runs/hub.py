@@ -29,6 +29,7 @@ class HubTask(NamedTuple):
 
     model: FunctionalModel
     tokenizer: WordPiece
+    classes: list[str] | None
 
 
 def is_hub_folder(folder: Path) -> bool:
@@ -76,9 +77,17 @@ def read(folder: Path, base: Experiment) -> TrainedModel:
             base.tokenizer, vocab_size=tokenizer.vocab_size, lowercase=tokenizer.lowercase
         ),
     )
-    task = HubTask(model, tokenizer)
+    task = HubTask(model, tokenizer, _classes(theirs, classes))
     params = jax.tree.map(jnp.asarray, params)
     return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
+
+
+def _classes(theirs: Mapping[str, Any], number: int) -> list[str] | None:
+    """The names of the classes; as the hub has them where config.json names none."""
+    names = theirs.get("id2label")
+    names = names if isinstance(names, dict) else {}
+    found = [str(names.get(str(i), f"LABEL_{i}")) for i in range(number)]
+    return found if number > 1 else None
 
 
 def _weights(folder: Path) -> dict[str, np.ndarray]:

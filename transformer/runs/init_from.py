@@ -7,12 +7,15 @@ whatever has become of the other one.
 import contextlib
 import dataclasses
 import json
+import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from transformer.models.family import find_family
 from transformer.models.functional import Params
@@ -26,8 +29,11 @@ from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.paths import local
+from transformer.system.sharding import name_of
 from transformer.tasks.task import TrainedTask
-from transformer.training.step import initial_params
+from transformer.training.step import initial_extra, initial_params
+
+NAMED = 10  # classes in a line of the log
 
 
 def with_its_model(config: Experiment, workdir: Path, given: Collection[str]) -> Experiment:
@@ -90,29 +96,84 @@ def load(config: Experiment) -> TrainedModel:
 
 
 def with_heads(model: TrainedModel, task: TrainedTask, config: Experiment) -> TrainedModel:
-    """The parameters of `load` for the model of `task`, whose heads they need not have.
+    """The arrays of `load` for the model of `task`, whose heads and classes they need not have.
 
-    Heads that they lack, or have in another size, begin as in a run without training.init_from.
+    Entries of classes go by the names of the classes. Those of new classes, and heads that the
+    model lacks or has in another size, begin as in a run without training.init_from. Says which.
     """
-    given, shapes = model.params, task.model.abstract_params()
-    if _shapes(given) == _shapes(shapes):
-        return model
     family = find_family(config.model.family)
-    fresh = initial_params(task.model, config.training.seed)
-    params = {}
-    for name in shapes:
-        fits = name in given and _shapes(given[name]) == _shapes(shapes[name])
-        if not fits and name not in family.heads:
-            raise UserError(
-                f"training.init_from: {name} of {model.workdir} has another shape than in the run "
-                "to begin; give a model of the same sizes and with the same vocabulary"
-            )
-        params[name] = given[name] if fits else fresh[name]
-    return dataclasses.replace(model, params=params)
+    axes, seed = family.class_axes, config.training.seed
+
+    def sizes(arrays: Any) -> dict[Any, tuple[int, ...]]:
+        """By path the shapes, but for the axes of classes."""
+        return {
+            path: tuple(np.delete(x.shape, _class_axes(path, axes)))
+            for path, x in jax.tree_util.tree_leaves_with_path(arrays)
+        }
+
+    def part(path: jax.tree_util.KeyPath) -> str:
+        return name_of(path).partition("/")[0]
+
+    # 1. Parts of the model that begin with fresh values.
+    given = model.params, model.extra
+    old, new = sizes(given), sizes((task.model.abstract_params(), task.model.abstract_extra()))
+    fresh_parts = {part(path) for path, _ in old.items() ^ new.items()} & set(map(part, new))
+    if unfit := sorted(fresh_parts - set(family.heads)):
+        raise UserError(
+            f"training.init_from: {unfit[0]} of {model.workdir} has another shape than in the run "
+            "to begin; give a model of the same sizes and with the same vocabulary"
+        )
+    if fresh_parts:
+        print(f"initial  with fresh values: {', '.join(sorted(fresh_parts))}")
+
+    # 2. Classes, unless what has them is fresh.
+    has_classes = [
+        path for path in new if _class_axes(path, axes) and part(path) not in fresh_parts
+    ]
+    is_same = not has_classes or model.task.classes == task.classes
+    if has_classes and (model.task.classes or task.classes):
+        print(f"initial  classes {_said(model.task.classes or [], task.classes or [])}")
+    if is_same and old == new:
+        return model
+
+    # 3. The arrays.
+    found = dict(jax.tree_util.tree_leaves_with_path(given))
+    numbers = {name: number for number, name in enumerate(model.task.classes or [])}
+    pairs = [(i, numbers[name]) for i, name in enumerate(task.classes or []) if name in numbers]
+
+    def leaf(path: jax.tree_util.KeyPath, fresh: jax.Array) -> Any:
+        if part(path) in fresh_parts:
+            return fresh
+        if is_same or path not in has_classes:
+            return found[path]
+        (axis,) = _class_axes(path, axes)
+        made, to = np.array(fresh), [slice(None)] * axis
+        for new_number, old_number in pairs:
+            made[*to, new_number] = np.asarray(found[path])[*to, old_number]
+        return jnp.asarray(made)
+
+    fresh = initial_params(task.model, seed), initial_extra(task.model, seed)
+    params, extra = jax.tree_util.tree_map_with_path(leaf, fresh)
+    return dataclasses.replace(model, params=params, extra=extra)
 
 
-def _shapes(params: Params) -> Any:
-    return jax.tree.map(lambda x: tuple(x.shape), params)
+def _class_axes(path: jax.tree_util.KeyPath, axes: Sequence[tuple[str, int]]) -> list[int]:
+    return [axis for pattern, axis in axes if re.fullmatch(pattern, name_of(path))]
+
+
+def _said(old: Sequence[str], new: Sequence[str]) -> str:
+    """What becomes of the classes of a model in a run with others."""
+    before, after = dict.fromkeys(old), dict.fromkeys(new)
+    kinds = {
+        "taken over": [name for name in after if name in before],
+        "with fresh values": [name for name in after if name not in before],
+        "left out": [name for name in before if name not in after],
+    }
+    return "; ".join(
+        f"{kind}: {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}"
+        for kind, names in kinds.items()
+        if names
+    )
 
 
 def keep(workdir: Path, model: TrainedModel) -> None:

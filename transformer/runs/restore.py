@@ -268,7 +268,7 @@ def _chosen(
     last_step = steps[-1]
     patience = checkpoints.patience(last_step)
     if checkpoint.isdecimal():
-        if int(checkpoint) not in steps:
+        if checkpoint.lstrip("0") not in map(str, steps):
             raise UserError(
                 f"{workdir} has no checkpoint of step {checkpoint}; it has: "
                 f"{', '.join(map(str, steps))} (training.keep_last says how many are kept)"

@@ -100,6 +100,7 @@ def train(
         mesh = make_mesh(config.mesh)
         origin = _origin(config, workdir)
         kind = find_task(config.task.name)
+        _check_batch(config)
         task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
         _check_same_data(task)
         _check_memory(config, task.task.model, mesh)
@@ -202,14 +203,15 @@ def _begin(
     workdir: Path, config: Experiment, task: TrainingTask, origin: TrainedModel | None
 ) -> None:
     """Writes what a run has before its first checkpoint."""
+    begun_with = origin and init_from.with_heads(origin, task.task, config)
     if distributed.is_first():
         seal(workdir, {"config.json": config.to_json()})
         experiment.save(workdir, config)
         task.task.save(workdir)
         seal(workdir)
         write_json(workdir / FACTS, task.facts()._asdict())
-    if origin:
-        init_from.keep(workdir, init_from.with_heads(origin, task.task, config))
+    if begun_with:
+        init_from.keep(workdir, begun_with)
 
 
 class Programs(NamedTuple):
@@ -283,14 +285,19 @@ def _check_same_data(task: TrainingTask) -> None:
 
 def _check_memory(config: Experiment, model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
     """Raises UserError for what cannot fit, whatever the optimizer."""
-    limit, host = memory_limit(mesh.local_devices[0]), memory_of_host()
-    everywhere = limit * mesh.size if limit else host * jax.process_count()
+    limit = memory_limit(mesh.local_devices[0])
+    everywhere = limit * mesh.size if limit else memory_of_host() * jax.process_count()
     number = num_params(model.abstract_params())
     if 8 * number > everywhere:  # each and its gradient, in float32
         raise UserError(
             f"the model has {number:,} parameters, which need at least {units(8 * number)} of "
             f"memory to be trained, and there is {units(everywhere)}; make it smaller"
         )
+
+
+def _check_batch(config: Experiment) -> None:
+    """Raises UserError for a batch that cannot fit, whatever the model."""
+    host = memory_of_host()
     lengths = [(f"data.{name}", x) for name, x in vars(config.data).items() if "length" in name]
     for field, tokens in [
         ("training.tokens_per_update", config.training.tokens_per_update),

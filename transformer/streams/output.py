@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from transformer.data.text_files import is_gzip
 from transformer.system.errors import UserError
 from transformer.system.files import leftovers_of, remove_leftovers, write_atomically
 from transformer.system.terminal import is_terminal, printable, say
@@ -65,7 +66,7 @@ class Output:
     def _write(self, text: str) -> bytes:
         """Returns what has been written."""
         data = text.encode(errors="replace")
-        if self.name.endswith(".gz"):
+        if is_gzip(self.name):
             data = gzip.compress(data, mtime=0)  # a file may have several of these
         rest = memoryview(data)
         try:

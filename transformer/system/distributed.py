@@ -24,8 +24,12 @@ from transformer.system.terminal import say
 COORDINATOR = flags.DEFINE_string(
     "coordinator", None, "host:port of process 0, for a job of several processes."
 )
-NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "How many processes the job has.")
-PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which of them this one is, from 0.")
+NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "How many processes the job has.", upper_bound=100_000
+)
+PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "Which of them this one is, from 0.", upper_bound=100_000
+)
 
 SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that it waits for the others
 SECONDS_FOR_PROCESS_0, SECONDS_FOR_ITS_NAME = 300.0, 30.0  # to begin to listen, to be known

@@ -5,6 +5,10 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+# Whole numbers are below this, unless a check says otherwise: they size arrays or loops, and a
+# larger one is a slip. What is only counted or compared may be any number of 32 bits.
+SIZE, COUNT = 1_000_000, 2**31
+
 
 class UserError(Exception):
     """The user's input is wrong.
@@ -46,10 +50,16 @@ def place() -> Any:
     return setting(may_change=True, recorded=False, place=True)
 
 
-def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):
-    """Raises UserError unless low <= config.field < below for each of the named fields."""
+def check_range(config: Any, section: str, fields: str, low: float, below: float | None = None):
+    """Raises UserError unless low <= config.field < below for each of the named fields.
+
+    below: without one, SIZE for whole numbers, and any finite number for others.
+    """
+    types = {field.name: field.type for field in dataclasses.fields(config)}
+    given = below
     for field in fields.split():
-        value = getattr(config, field)
+        value, is_whole = getattr(config, field), types[field] in (int, int | None)
+        below = given if given is not None else SIZE if is_whole else math.inf
         if not low <= value < below:
             allowed = f"at least {low} and below {below}"
             if below == math.inf:

@@ -1,5 +1,6 @@
 """A trained generator of images: samples of it, and their scores."""
 
+import collections
 import dataclasses
 import difflib
 import functools
@@ -13,13 +14,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.data.images import ImageData, ImageSet, Shape, labels_as, read_images
+from transformer.data.images import (
+    ImageData,
+    ImageSet,
+    Shape,
+    check_memory,
+    labels_as,
+    read_images,
+)
 from transformer.data.pictures import grid, picture
 from transformer.evaluation.feature_classifier import FeatureClassifier
 from transformer.evaluation.image_scores import image_scores
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
-from transformer.system.errors import UserError, check_choice, check_range, place, setting
+from transformer.system.errors import COUNT, UserError, check_choice, check_range, place, setting
 from transformer.system.files import write_json
 from transformer.system.paths import local
 from transformer.system.sharding import distribute, row_shards, split_rows
@@ -34,7 +42,7 @@ STANDING = 8  # batches that standing statistics are of
 STANDING_SEED = 2**30  # of the first of their images
 GRID_ROWS, GRID_COLUMNS = 10, 8  # of the grids of samples: classes, and seeds of each
 MOST_SEEDS = STANDING_SEED
-MOST_AT_ONCE = 1_000_000  # seeds; their images are kept in memory
+MOST_AT_ONCE = 1_000_000  # images, which are kept in memory
 # Of noise that is not truncated: JAX's generator has no larger numbers, but at its lower end, which
 # one draw in four million hits, the lowest float there is.
 FARTHEST = 6.0
@@ -52,8 +60,8 @@ class ImagesConfig(AdversarialConfig):
     def __post_init__(self):
         super().__post_init__()
         check_choice(self, "task", "statistics", ("standing", "running"))
-        check_range(self, "task", "samples_every", 0)
-        check_range(self, "task", "num_scored", 10)
+        check_range(self, "task", "samples_every", 0, COUNT)
+        check_range(self, "task", "num_scored", 10, COUNT)
 
 
 class Ready(NamedTuple):
@@ -271,16 +279,38 @@ def class_numbers(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
             near = difflib.get_close_matches(name, classes, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(classes[:10])}"
             raise UserError(f"there is no class {name!r}; {hint}")
-    return np.array([classes.index(name) for name in names or classes])
+    numbers = {name: number for number, name in enumerate(classes)}
+    return np.array([numbers[name] for name in names or classes])
 
 
 def folders_of(classes: Sequence[str]) -> list[str]:
-    """A name of a folder for each class; names of classes may be a stranger's, such as .."""
+    """A folder's name for each class; names of classes may be a stranger's, such as .. or "".
+
+    They differ from each other, also where small and capital letters are one (macOS, Windows).
+    """
     names = [re.sub("[/\0]", "_", name) for name in classes]
-    return [
-        f"{name}_{number}" if name in ("", ".", "..") or names.count(name) > 1 else name
-        for number, name in enumerate(names)
-    ]
+    counts = collections.Counter(name.casefold() for name in names)
+    used, found = set(counts), []
+    for number, name in enumerate(names):
+        if name in ("", ".", "..") or counts[name.casefold()] > 1:
+            name = f"{name}_{number}"
+            while name.casefold() in used:
+                name += "_"
+            used.add(name.casefold())
+        found.append(name)
+    return found
+
+
+def check_number(classes: int, seeds: int, steps: int | None, shape: Shape) -> None:
+    """Raises UserError for more images than can be made at once. steps: see `between`."""
+    columns = seeds if steps is None else (seeds - 1) * steps
+    number, asked = classes * columns, "--classes x --seeds"
+    asked += "" if steps is None else " x --interpolate"
+    if number > MOST_AT_ONCE:
+        raise UserError(
+            f"{asked} are {number:,} images; give fewer: at most {MOST_AT_ONCE:,} at once"
+        )
+    check_memory(4 * number, shape, asked)  # the images, a page of them and its colours
 
 
 def seed_numbers(text: str) -> np.ndarray:

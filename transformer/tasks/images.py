@@ -12,7 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.batches import Layout, TrainingBatches
-from transformer.data.images import ImageData, ImageSet, content_sha256, labels_as, read_images
+from transformer.data.images import (
+    ImageData,
+    ImageSet,
+    check_memory,
+    content_sha256,
+    labels_as,
+    read_images,
+)
 from transformer.data.images import Shape as ImageShape
 from transformer.data.pictures import picture
 from transformer.evaluation.image_scores import fid, kid, precision_recall
@@ -224,18 +231,14 @@ def check_config(config: Any, shards: int) -> None:
 
 def prepare(config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Any) -> ImageTraining:
     """See Task."""
-    del workdir
+    del workdir, begun_with
     check_config(config, row_shards(mesh))
     shape = ImageShape(config.model.image_size, config.model.channels)
+    check_memory(config.training.tokens_per_update, shape, "training.tokens_per_update")
     with distributed.first_alone():
         training = read_images(config.data, "train", shape)
         validation = read_images(config.data, "validation", shape)
     validation = labels_as(validation, training.classes, "the validation split")
-    if begun_with is not None and begun_with.classes != training.classes:
-        raise UserError(
-            f"training.init_from has the classes {', '.join(begun_with.classes[:5])}, and the "
-            f"images {', '.join(training.classes[:5])}; give images of the same classes"
-        )
     model = build_model(config.model, sizes_of(training.classes))
     task = ImageGenerator(config, training.classes, model, mesh)
     if config.training.full_validation_every:

@@ -53,6 +53,7 @@ class Seq2Seq:
     # What translate.py does with a line longer than the longest source of training.
     long_lines = "split"
     reads_blank = False  # see Translator
+    classes = None
 
     def __init__(
         self,

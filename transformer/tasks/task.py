@@ -86,6 +86,7 @@ class TrainedTask(Protocol):
 
     model: FunctionalModel
     data: Any  # the data section of its config
+    classes: list[str] | None  # the names of those that Family.class_axes speaks of
 
     def save(self, workdir: Path) -> None:
         """Writes what a work directory needs beside config and parameters, such as tokenizers."""

@@ -13,7 +13,7 @@ import optax
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.sagan import discriminator_loss, generator_loss
 from transformer.system.compilation import convolution_options
-from transformer.system.errors import check_range
+from transformer.system.errors import COUNT, check_range
 from transformer.system.sharding import gather_fsdp, replicated, split_rows, state_sharding
 from transformer.training.step import StepMetrics, TrainState, abstract_state, global_norm
 
@@ -32,7 +32,8 @@ class AdversarialConfig:
 
     def __post_init__(self):
         check_range(self, "task", "discriminator_steps", 1)
-        check_range(self, "task", "discriminator_learning_rate average_from", 0)
+        check_range(self, "task", "discriminator_learning_rate", 0)
+        check_range(self, "task", "average_from", 0, COUNT)
         check_range(self, "task", "average_decay", 0, 1)
 
 

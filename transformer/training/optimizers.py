@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.system.errors import UserError, check_choice, check_range
+from transformer.system.errors import COUNT, UserError, check_choice, check_range
 
 # By optimizer: the fields that it does not use, and which must then keep these values.
 OPTIMIZERS = {
@@ -50,7 +50,7 @@ class OptimizerConfig:
         check_range(self, "optimizer", "beta1 beta2 epsilon", 0, 1)
         check_range(self, "optimizer", "weight_decay max_grad_norm", 0)
         rises = self.schedule in ("noam", "inverse_sqrt")
-        check_range(self, "optimizer", "warmup_steps", 1 if rises else 0)
+        check_range(self, "optimizer", "warmup_steps", 1 if rises else 0, COUNT)
         for field, value in OPTIMIZERS[self.name].items():
             if getattr(self, field) != value:
                 others = [name for name, unused in OPTIMIZERS.items() if field not in unused]
@@ -70,7 +70,7 @@ class OptimizerConfig:
                         f"optimizer.schedule is {self.schedule}, which needs optimizer.{field}; "
                         "give a value"
                     )
-                check_range(self, "optimizer", field, 0)
+                check_range(self, "optimizer", field, 0, COUNT)
             elif getattr(self, field) is not None:
                 others = [name for name, needs in SCHEDULES.items() if field in needs]
                 raise UserError(

@@ -10,7 +10,7 @@ import optax
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.loss import Loss
 from transformer.models.numerics import DropoutRngs
-from transformer.system.errors import UserError, check_range, setting
+from transformer.system.errors import COUNT, UserError, check_range, setting
 from transformer.system.sharding import (
     gather_fsdp,
     replicated,
@@ -19,6 +19,8 @@ from transformer.system.sharding import (
     state_sharding,
     summed_over_rows,
 )
+
+MOST_TOKENS = 100_000_000  # of an update: a batch is five arrays of 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +45,13 @@ class TrainingConfig:
     wandb: str | None = setting(may_change=True, recorded=False, default=None)
 
     def __post_init__(self):
-        positive = "steps tokens_per_update log_every checkpoint_every keep_last rollback_after"
-        check_range(self, "training", positive, 1)
-        check_range(self, "training", "max_tokens_per_device full_validation_every patience", 0)
-        check_range(self, "training", "max_loss_rise max_rollbacks", 0)
+        positive = "steps log_every checkpoint_every keep_last rollback_after"
+        check_range(self, "training", positive, 1, COUNT)
+        counted = "full_validation_every patience max_rollbacks"
+        check_range(self, "training", counted, 0, COUNT)
+        check_range(self, "training", "tokens_per_update", 1, MOST_TOKENS)
+        check_range(self, "training", "max_tokens_per_device", 0, MOST_TOKENS)
+        check_range(self, "training", "max_loss_rise", 0)
         check_range(self, "training", "seed", 0, 2**32)  # what all random generators take
         check_range(self, "training", "label_smoothing", 0, 1)
         if self.full_validation_every % self.checkpoint_every:
@@ -80,13 +85,18 @@ def init_state(
     model: FunctionalModel, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
     """The state before the first update."""
-    params, extra = initial_params(model, seed), model.init_extra(_init_key(seed))
+    params, extra = initial_params(model, seed), initial_extra(model, seed)
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)
 
 
 def initial_params(model: FunctionalModel, seed: int) -> Params:
     """The parameters before the first update."""
     return model.init(_init_key(seed))
+
+
+def initial_extra(model: FunctionalModel, seed: int) -> dict[str, Any]:
+    """The extra state before the first update."""
+    return model.init_extra(_init_key(seed))
 
 
 def _init_key(seed: int) -> jax.Array:
