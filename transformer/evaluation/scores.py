@@ -101,7 +101,7 @@ def check_language(
     references: Sequence[str] = (),
     *,
     target_language: str,
-    is_tokenized: bool,
+    is_tokenized: bool = False,
     bleu_tokenizer: str | None = None,
 ) -> None:
     """Raises UserError for a language whose words BLEU cannot count, or not as installed.
@@ -193,7 +193,7 @@ def _ter_metric(target_language: str, is_tokenized: bool) -> TER:
 
 
 def bleu_metric(
-    target_language: str, is_tokenized: bool, bleu_tokenizer: str | None = None
+    target_language: str, is_tokenized: bool = False, bleu_tokenizer: str | None = None
 ) -> BLEU:
     """sacreBLEU's metric behind `bleu`; raises UserError as check_language does."""
     if bleu_tokenizer not in (None, *BLEU.TOKENIZERS):
