@@ -162,8 +162,8 @@ def test_wrong_input(score):
     ],
 )
 def test_ter_counts_what_can_be_told_apart(language, hypothesis, reference, expected):
-    metric = scores._ter_metric(scores._primary_subtag(language), is_tokenized=False)
+    metric = scores._ter_metric(language, is_tokenized=False)
     assert metric.corpus_score([hypothesis], [[reference]]).score == pytest.approx(expected)
     # Of text that is tokenised already, the tokens.
-    metric = scores._ter_metric(scores._primary_subtag(language), is_tokenized=True)
+    metric = scores._ter_metric(language, is_tokenized=True)
     assert metric.corpus_score(["我 喜欢 你"], [["我 喜欢 他"]]).score == pytest.approx(100 / 3)

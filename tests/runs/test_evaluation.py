@@ -15,7 +15,7 @@ ODD = ["two  spaces ", "\ttab", "line\u2028separator\u0085", '"quotes" ‘’', 
 
 def test_files_are_verbatim(tmp_path):
     outputs = Outputs({"sources": ODD, "hypotheses": ["h"] * 7}, {}, "")
-    directory = write_outputs(tmp_path, "a/b", outputs, {"bleu": {"score": 1.5}})
+    directory = write_outputs(tmp_path / "eval", "a/b", outputs, {"bleu": {"score": 1.5}})
     assert directory == tmp_path / "eval" / "a_b"
     text = (directory / "sources.txt").read_bytes().decode()
     assert text.split("\n")[:-1] == ODD

@@ -93,8 +93,11 @@ def corpus_scores(
 
 def kind_of_text(data: Any) -> dict[str, Any]:
     """Of a data section, what scores depend on."""
-    names = "target_language", "is_tokenized", "bleu_tokenizer"
-    return {name: getattr(data, name) for name in names}
+    return {
+        "target_language": data.target_language,
+        "is_tokenized": data.is_tokenized,
+        "bleu_tokenizer": data.bleu_tokenizer,
+    }
 
 
 def check_language(
