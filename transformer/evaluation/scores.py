@@ -116,8 +116,9 @@ def check_language(
     if distributed.is_first() and not is_chosen and look_without_spaces(references):
         logging.warning(
             "the references look like text without spaces between words, but the target language "
-            "is %s, so BLEU (%s) and TER count what stands between spaces; set the target language "
-            "to a code such as zh or th, or %s char",
+            "is %s, so BLEU (%s) and TER count what stands between spaces; set "
+            "data.target_language (--languages without a run) to its code, such as zh or th, or %s "
+            "char",
             *(target_language, metric.tokenizer_signature, SET_TOKENIZER),
         )
 
@@ -220,11 +221,13 @@ def bleu_metric(
     except (Exception, SystemExit) as error:  # no MeCab, no network, another dictionary
         name = tokenizer or f"{language}-mecab"
         language, is_mecab, _ = name.partition("-mecab")
-        remedy = f'pip install "sacrebleu[{language}]"'
-        if not is_mecab:
-            remedy = f"copy {SACREBLEU_DIR}/models from a machine with a network"
+        reason = f"({' '.join(str(error).split()) or type(error).__name__})"
+        remedy = (
+            f'needs packages: pip install "sacrebleu[{language}]"'
+            if is_mecab
+            else f"cannot be used {reason}; run this once on a machine with a network, and copy "
+            f"{SACREBLEU_DIR} from there"
+        )
         raise UserError(
-            f"sacreBLEU's tokenizer {name} cannot be used here "
-            f"({' '.join(str(error).split()) or type(error).__name__}); {remedy}, or "
-            f"{SET_TOKENIZER} another"
+            f"sacreBLEU's tokenizer {name} {remedy}; or {SET_TOKENIZER} another"
         ) from error
