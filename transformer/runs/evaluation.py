@@ -167,7 +167,9 @@ def _folder(place: Path, name: str, inputs: Mapping[str, Input]) -> Path:
     directory = place / name.replace("/", "_")
     own = {role: one.path or one.sha256 for role, one in inputs.items()}
     if _inputs_in(directory) not in (None, own):
-        directory = directory.with_name(f"{directory.name}-{_digest(json.dumps(own))}")
+        directory = directory.with_name(
+            f"{directory.name}-{_digest(json.dumps(own, sort_keys=True))}"
+        )
     _refuse_link(directory)
     return directory
 
