@@ -179,7 +179,7 @@ def _inputs_in(directory: Path) -> dict[str, str] | None:
     try:
         inputs = json.loads((directory / "scores.json").read_text()).get("inputs", {})
         return {role: one["path"] or one["sha256"] for role, one in inputs.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
