@@ -220,11 +220,11 @@ def one_a_line(lines: Sequence[str]) -> str:
 
 
 def check_task(workdir: Path, config: experiment.Experiment) -> None:
-    """Raises UserError for a run that knows no test sets but its splits."""
+    """Raises UserError for a run that knows no test sets but its splits, and no BLEU."""
     if config.task.name != "seq2seq":
         raise UserError(
-            f"{workdir} is a run of the task {config.task.name}, and test sets by file or name are "
-            "for seq2seq; give --split alone"
+            f"{workdir} is a run of the task {config.task.name}, and test sets by file or name "
+            "and tokenizers of BLEU are for seq2seq; give --split alone"
         )
 
 

@@ -74,7 +74,7 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Pa
     """
     _check_flags(workdir)
     workdir = workdir and os.path.expanduser(workdir)
-    config = experiment.load(Path(workdir)) if workdir and _names_a_test_set() else None
+    config = experiment.load(Path(workdir)) if workdir and _is_for_seq2seq() else None
     if config:
         check_task(Path(workdir), config)
     test = None
@@ -103,8 +103,9 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Pa
             evaluate(model, split)
 
 
-def _names_a_test_set() -> bool:
-    return any(flag.value is not None for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES))
+def _is_for_seq2seq() -> bool:
+    only = SOURCE, REFERENCE, TESTSET, HYPOTHESES, BLEU_TOKENIZER
+    return any(flag.value is not None for flag in only)
 
 
 def _check_flags(workdir: str | None) -> None:
