@@ -271,9 +271,8 @@ def test_test_sets_of_ones_own(learned):
     shutil.copy(hypotheses[0], directory / "second.de")
     both = evaluate(learned, own[0], "--reference=test.de,second.de")
     # Where the second file has a blank line, it has no reference.
-    found, first = (
-        path.read_text().split("\n")[:-1] for path in (hypotheses[0], directory / "test.de")
-    )
+    paths = hypotheses[0], directory / "test.de"
+    found, first = (path.read_bytes().decode().split("\n")[:-1] for path in paths)
     given = [first, [line if line.strip() else None for line in found]]
     assert both["bleu"]["score"] == pytest.approx(sacrebleu.corpus_bleu(found, given).score)
     assert both["bleu"]["score"] > 90 > expected["bleu"]["score"]

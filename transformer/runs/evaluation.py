@@ -197,8 +197,9 @@ def _refuse_link(folder: Path) -> None:
 
 def check_place(place: Path, name: str, inputs: Mapping[str, Input]) -> None:
     """Raises UserError if outputs cannot be written."""
+    folder = _folder(place, name, inputs)
     try:
-        check_can_write(_folder(place, name, inputs) / "scores.json")
+        check_can_write(folder / "scores.json")
     except UserError as error:
         raise UserError(f"{error} with --output_dir") from error
 
