@@ -5,13 +5,15 @@
     python evaluate.py --workdir=runs/base --testset=wmt14/full
     python evaluate.py --workdir=runs/demo --hypotheses=others.de
     python evaluate.py --workdir=runs/base --checkpoint=average --average_last=5
+    python evaluate.py --workdir=/models/base --output_dir=scores
     python evaluate.py --workdir=runs/base --explain=big
     python evaluate.py --workdir=runs/base --checkpoint=average --export=models/base
 
-Writes sources.txt, references.txt, hypotheses.txt and scores.json to WORKDIR/eval/<split>/. What is
-not as by default is in the folder's name: test-step-500, test-average-5-at-1000, test-beam_size=1.
-WORKDIR/eval/latest leads to the last one. In several processes (docs/jobs.md) the devices of all
-share the work. --record and --verify are for the ledger of results: docs/results.md.
+Writes sources.txt, references.txt, hypotheses.txt and scores.json to WORKDIR/eval/<split>/, or to
+OUTPUT_DIR/<split>/. What is not as by default is in the folder's name: test-step-500,
+test-average-5-at-1000, test-beam_size=1. WORKDIR/eval/latest leads to the last one. In several
+processes (docs/jobs.md) the devices of all share the work. --record and --verify are for the
+ledger of results: docs/results.md.
 """
 
 if __name__ == "__main__":
@@ -20,8 +22,10 @@ if __name__ == "__main__":
     be_quiet_when_interrupted()
     use_huge_pages()  # before JAX is imported
 
+import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -32,7 +36,7 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
-restore_model = restore.define_flags()
+restore_model = restore.define_flags({"data.bleu_tokenizer": scoring.BLEU_TOKENIZER})
 for module in (scoring, distributed):
     flags.adopt_module_key_flags(module)  # for --help
 RECORD = DEFINE_path(
@@ -67,11 +71,21 @@ def main() -> None:
     refuse_flags("explain", EXPLAIN, "is for one run", "ensemble", *scoring.OWN)
     refuse_flags("export", EXPORT, "is for one run", "ensemble")
     refuse_flags(
-        "export", EXPORT, "evaluates nothing", "split", *scoring.OWN, *restore.DECODING_FLAGS
+        *("export", EXPORT, "evaluates nothing", "split", "output_dir", *scoring.OWN),
+        *restore.DECODING_FLAGS,
     )
     of_result = "checkpoint", "average_last", *restore.DECODING_FLAGS
     refuse_flags("verify", VERIFY, "takes that from the result", "split", *scoring.OWN, *of_result)
+    refuse_flags("record", RECORD, "takes that from the run's config", "bleu_tokenizer")
     refuse_flags("record", RECORD, "is of the splits of a run", *scoring.OWN)
+    refuse_flags("hypotheses", scoring.HYPOTHESES, "translates nothing", "ensemble", *of_result)
+    refuse_flags("explain", EXPLAIN, "writes nothing", "output_dir")
+    if not values.workdir:
+        refuse_flags("verify", VERIFY, "without --workdir writes nothing", "output_dir")
+    output_dir = values.output_dir and Path(values.output_dir).expanduser()
+
+    def restore_here(**instead: Any) -> restore.TrainedModel:
+        return dataclasses.replace(restore_model(**instead), output_dir=output_dir)
 
     if EXPLAIN.value is not None:
         recipes.explain_run(EXPLAIN.value, splits, restore_model)
@@ -81,16 +95,16 @@ def main() -> None:
     elif VERIFY.value is not None:
         if values.ensemble and not values.workdir:
             raise UserError("--ensemble is given without --workdir; give both, or neither")
-        restoring = restore_model if values.workdir else None
+        restoring = restore_here if values.workdir else None
         if not ledger.verify(
             Path(VERIFY.value).expanduser(), restoring, values.data_dir, values.raw_dir
         ):
             distributed.end(1, "")
     elif RECORD.value is not None:
         path = Path(RECORD.value).expanduser()
-        ledger.record(path, splits, restore_model, values.checkpoint, values.average_last)
+        ledger.record(path, splits, restore_here, values.checkpoint, values.average_last)
     else:
-        scoring.run(values.workdir, restore_model)
+        scoring.run(values.workdir, restore_here, output_dir)
 
 
 def refuse_flags(name: str, flag: flags.FlagHolder, reason: str, *others: str) -> None:

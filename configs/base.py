@@ -27,7 +27,8 @@ def get_config() -> ConfigDict:
     config.data = ConfigDict()
     # A TFDS builder with its config, downloaded and prepared when first used.
     config.data.dataset = "wmt14_translate/de-en"
-    # Text features of the data set; the target language also tells BLEU how to split words.
+    # Text features of the data set; the target language also tells BLEU how to split words, by
+    # its code (de, deu, pt-BR, zh_Hans, ...).
     config.data.source_language = "en"
     config.data.target_language = "de"
     # Where TFDS keeps data sets and we keep the tokenised text.
@@ -51,6 +52,9 @@ def get_config() -> ConfigDict:
     config.data.extra_target = placeholder(str)
     # The text is already split into tokens, with spaces between them; BLEU counts these.
     config.data.is_tokenized = False
+    # One of sacreBLEU's tokenizers for BLEU, such as char or flores200, instead of the one for the
+    # target language. evaluate.py has a flag of that name.
+    config.data.bleu_tokenizer = placeholder(str)
     # The longest source and target of a training pair, in tokens. Longer pairs are dropped, and
     # counted. Sentences to translate are never dropped or cut.
     config.data.max_source_length = 256

@@ -270,10 +270,26 @@ def test_test_sets_of_ones_own(learned):
 
     shutil.copy(hypotheses[0], directory / "second.de")
     both = evaluate(learned, own[0], "--reference=test.de,second.de")
-    assert both["bleu"]["score"] == pytest.approx(100)
-    assert both["bleu"]["signature"].startswith("nrefs:2|")
-    names = {path.name for path in (learned / "eval/test.en").iterdir()}
+    # Where the second file has a blank line, it has no reference.
+    paths = hypotheses[0], directory / "test.de"
+    found, first = (path.read_bytes().decode().split("\n")[:-1] for path in paths)
+    given = [first, [line if line.strip() else None for line in found]]
+    assert both["bleu"]["score"] == pytest.approx(sacrebleu.corpus_bleu(found, given).score)
+    assert both["bleu"]["score"] > 90 > expected["bleu"]["score"]
+    assert both["bleu"]["signature"].startswith("nrefs:var|")
+    folder = (learned / "eval/latest").readlink().name  # not that of the one reference
+    assert re.fullmatch("test.en-[0-9a-f]{8}", folder)
+    names = {path.name for path in (learned / "eval" / folder).iterdir()}
     assert names >= {"references.txt", "references.2.txt"}
+    assert list(both["inputs"]) == ["source", "reference", "reference.2"]
+    assert both["inputs"]["source"]["path"] == str(directory / "test.en")
+    # Elsewhere, the same evaluation has its usual name.
+    before = sorted((learned / "eval").iterdir())
+    evaluate(learned, *own, "--output_dir=other", "--bleu_tokenizer=char")
+    assert sorted((learned / "eval").iterdir()) == before
+    scores = json.loads((directory / "other/latest/scores.json").read_text())
+    assert (directory / "other/latest").readlink().name == "test.en-bleu_tokenizer=char"
+    assert "|tok:char|" in scores["bleu"]["signature"]
 
     folder = Path(environment()["SACREBLEU"]) / "wmt14/full"
     folder.mkdir(parents=True)
@@ -287,6 +303,25 @@ def test_test_sets_of_ones_own(learned):
     said = succeeded(run("evaluate.py", *alone, cwd=directory)).out.decode()
     assert f"bleu {expected['bleu']['score']:42.2f}  nrefs:1|" in said
     assert "report" not in said
+
+
+def test_translations_by_others_without_a_run(tmp_path):
+    (tmp_path / "ref").write_text("我很讨厌猫\n")
+    for system, text in (("a", "我很喜欢猫"), ("b", "我很讨厌猫")):
+        (tmp_path / system).mkdir()
+        (tmp_path / system / "out").write_text(f"{text}\n")
+    command = ["evaluate.py", "--reference=ref", "--output_dir=scores", "--hypotheses"]
+    for system, languages in (("a", "en-zho_Hans"), ("b", "pt-BR-zh-CN")):
+        succeeded(run(*command, f"{system}/out", f"--languages={languages}", cwd=tmp_path))
+    first, second = sorted((tmp_path / "scores").glob("ref-of-out*/scores.json"))
+    first, second = (json.loads(path.read_text()) for path in (first, second))
+    assert first["inputs"]["hypotheses"]["path"] == str(tmp_path / "a/out")
+    assert "|tok:zh|" in first["bleu"]["signature"]
+    assert [first["ter"]["score"], second["ter"]["score"]] == [pytest.approx(40), 0]
+    unknown = run(*command, "a/out", "--languages=en-cn", cwd=tmp_path)
+    assert "warning: the references look like text without spaces" in succeeded(unknown).err
+    refused = run(*command, "a/out", "--languages=en-th", cwd=tmp_path)
+    assert_refused(refused, "the target language th has no spaces between words")
 
 
 def test_a_long_line_of_a_test_set(learned):
@@ -319,10 +354,16 @@ def test_a_long_line_of_a_test_set(learned):
         (["--source=x", "--reference=test.de"], "cannot read x: No such file"),
         (["--hypotheses=train.de"], "train.de has 499 lines and test has 38; line n of both"),
         (["--testset=wmt14/ful"], "no test set 'wmt14/ful'; did you mean: wmt14/full"),
+        (["--testset=x"], "no test set 'x'; `sacrebleu --list` lists those that there are"),
         (["--testset=mtedx/test"], "test set mtedx/test has no en-de; it has: el-en, es-en"),
         (["--testset=wmt14", "--split=test"], "--split and another test set are given; leave one"),
         (["--testset=wmt14", "--record=x"], "--testset is given, and --record is of the splits"),
         (["--checkpoint=newest"], "--checkpoint=newest: it must be last, best, average, or a step"),
+        (["--record=x.json", "--bleu_tokenizer=char"], "--record takes that from the run's config"),
+        (["--explain=base", "--output_dir=x"], "--output_dir is given, and --explain writes nothi"),
+        (["--output_dir=test.en/x"], "cannot write test.en/x/test/scores.json: Not a directory; m"),
+        (["--hypotheses=test.de", "--beam_size=1"], "--hypotheses translates nothing; leave --be"),
+        (["--hypotheses=test.de", "--test_file=x"], "the task seq2seq has no data.test_file; le"),
         (["--languages=en-de"], "--languages is for --hypotheses without --workdir; leave it out"),
     ],
 )

@@ -79,5 +79,6 @@ def test_translations_of_pieces_are_joined():
     (chinese,) = join([[a], [b]], ["a a.", "b."], "a a.b.", "zh")
     assert chinese.text == "A a.B."
     assert chinese.alignment == [(0, 1), (1, 0), (1, 1)]  # "a.b." and "a.B." are words
+    assert join([[a], [b]], ["a a.", "b."], "a a.b.", "zho_Hans") == [chinese]
     none = a._replace(alignment=None)
     assert join([[none], [none]], ["a", "b"], "a b", "en")[0].alignment is None

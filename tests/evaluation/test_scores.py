@@ -4,7 +4,7 @@ import pytest
 import sacrebleu
 
 from transformer.evaluation import scores
-from transformer.evaluation.scores import bleu, corpus_scores, split_compounds
+from transformer.evaluation.scores import bleu, check_language, corpus_scores, split_compounds
 from transformer.system.errors import UserError
 
 # Few and German: quotes, an abbreviation, compounds, a span of years, a number at the end.
@@ -144,6 +144,109 @@ def test_japanese_says_what_to_install(monkeypatch):
         use(target_language="ja-JP", is_tokenized=True)  # tokens are counted as they are
 
 
+# Two of five characters differ, so that no score is 0 or 100 if characters are counted.
+CHINESE = ["我很喜欢猫", "他在家里看书"], ["我很讨厌猫", "他在家里读书"]
+
+
+@pytest.mark.parametrize("code", ["zh", "zh-CN", "zh_Hant", "zho_Hans", "ZHO", "chi", "cmn", "yue"])
+def test_every_code_of_chinese_is_chinese(code):
+    expected = corpus_scores(*CHINESE, target_language="zh")
+    assert corpus_scores(*CHINESE, target_language=code) == expected
+    assert bleu(*CHINESE, target_language=code) == expected["bleu"]["score"] > 10
+
+
+def test_every_code_of_german_is_german():
+    """Moses keeps the dots of a language's own abbreviations."""
+    texts = ["Es gibt u.a. ca. 3 Katzen."], ["Es gibt u.a. ca. 4 Katzen."]
+    expected = corpus_scores(*texts, target_language="de")
+    assert expected != corpus_scores(*texts, target_language="xx")
+    for code in ("deu", "ger", "de_AT", "deu-Latn"):
+        assert corpus_scores(*texts, target_language=code) == expected
+
+
+@pytest.mark.parametrize("code", ["th", "tha", "lo", "lao", "km", "khm", "mya", "bur", "bo", "dzo"])
+def test_a_language_without_spaces_wants_a_tokenizer(code):
+    texts = ["ผมชอบแมวดำ"], ["ผมชอบแมวขาว"]
+    for use in (check_language, lambda **kind: bleu(*texts, **kind)):
+        with pytest.raises(UserError, match=rf"{code} has no spaces.*bleu_tokenizer.* to char or"):
+            use(target_language=code)
+        use(target_language=code, is_tokenized=True)
+    found = corpus_scores(*texts, target_language=code, bleu_tokenizer="char")
+    assert set(found) == {"bleu", "chrf"}  # the others cannot tell words apart
+    assert "|tok:char|" in found["bleu"]["signature"]
+    # Of ten characters eight are in the reference, which has eleven; 7 of 9 pairs, 6 of 8, 5 of 7.
+    expected = 100 * math.exp(1 - 11 / 10) * (8 / 10 * 7 / 9 * 6 / 8 * 5 / 7) ** (1 / 4)
+    assert found["bleu"]["score"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("references", "kind", "is_warned_of"),
+    [
+        (CHINESE[1], {"target_language": "target"}, True),
+        (["ผมชอบแมว", "ဗမာ", "ខ្មែរ", "ລາວ"], {"target_language": "en"}, True),
+        (CHINESE[1], {"target_language": "zh"}, False),
+        (CHINESE[1], {"target_language": "cn", "is_tokenized": True}, False),
+        (CHINESE[1], {"target_language": "cn", "bleu_tokenizer": "13a"}, False),
+        (["나는 책을 산다", "이것은 (책) 이다"], {"target_language": "xx"}, False),
+        ([*REFERENCES, "我"], {"target_language": "xx"}, False),
+        ([], {"target_language": "xx"}, False),
+    ],
+)
+def test_text_without_spaces_is_seen(references, kind, is_warned_of, caplog):
+    with caplog.at_level("WARNING", logger="absl"):
+        check_language(references, **kind)
+    said = "data.target_language (--languages without a run) to its code, such as zh or th"
+    assert (said in caplog.text) == is_warned_of
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (
+            "13b",
+            r"data.bleu_tokenizer is '13b'; it must be one of sacreBLEU's: none, zh, 13a, intl",
+        ),
+        (
+            "ko-mecab",
+            r'tokenizer ko-mecab needs packages: pip install "sacrebleu\[ko\]"; or set data.b',
+        ),
+        (
+            "flores200",
+            r"flores200 cannot be used \(no network\); run this once on a machine with a n",
+        ),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used(tokenizer, message, monkeypatch):
+    def fail(*_):
+        raise OSError("no\nnetwork")
+
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", "nowhere")
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", fail)
+    with pytest.raises(UserError, match=message):
+        check_language(target_language="de", bleu_tokenizer=tokenizer)
+
+
+def test_a_blank_reference_beside_another_is_none():
+    """As in sacreBLEU, in each score; whichever file has it."""
+    first, second = ["the cat sat on a mat", "a dog", ""], ["the cat lay on the mat", " ", ""]
+    hypotheses = ["the cat sat on the mat", "a", ""]
+    found = corpus_scores(hypotheses, first, second, target_language="en")
+    given = [first, ["the cat lay on the mat", None, ""]]
+    expected = {
+        "bleu": sacrebleu.corpus_bleu(hypotheses, given).score,
+        "chrf": sacrebleu.corpus_chrf(hypotheses, given).score,
+        "ter": sacrebleu.corpus_ter(hypotheses, given).score,
+        PAPER: sacrebleu.corpus_bleu(hypotheses, given, "none", tokenize="none", force=True).score,
+    }
+    assert {name: found[name]["score"] for name in expected} == expected
+    assert found["bleu"]["signature"].startswith("nrefs:var|")
+    # An empty reference would be nearer to the length of "a", and spare the brevity penalty.
+    assert found["ter"]["score"] == pytest.approx(100 * 2 / 8)
+    swapped = corpus_scores(hypotheses, second, first, target_language="en")
+    assert {n: s["score"] for n, s in swapped.items()} == {n: s["score"] for n, s in found.items()}
+
+
 @pytest.mark.parametrize("score", [bleu, corpus_scores])
 def test_wrong_input(score):
     with pytest.raises(ValueError, match="2 hypotheses for 3 references"):
@@ -162,8 +265,8 @@ def test_wrong_input(score):
     ],
 )
 def test_ter_counts_what_can_be_told_apart(language, hypothesis, reference, expected):
-    metric = scores._ter_metric(scores._primary_subtag(language), is_tokenized=False)
+    metric = scores._ter_metric(language, is_tokenized=False)
     assert metric.corpus_score([hypothesis], [[reference]]).score == pytest.approx(expected)
     # Of text that is tokenised already, the tokens.
-    metric = scores._ter_metric(scores._primary_subtag(language), is_tokenized=True)
+    metric = scores._ter_metric(language, is_tokenized=True)
     assert metric.corpus_score(["我 喜欢 你"], [["我 喜欢 他"]]).score == pytest.approx(100 / 3)

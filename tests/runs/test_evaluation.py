@@ -1,13 +1,18 @@
 import dataclasses
+import hashlib
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from configs import dialogsum_dmca
+from transformer.data.test_sets import Input
+from transformer.runs import evaluation
 from transformer.runs.evaluation import evaluate, write_outputs
 from transformer.runs.experiment import Experiment
 from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
 from transformer.tasks.task import Outputs
 
 ODD = ["two  spaces ", "\ttab", "line\u2028separator\u0085", '"quotes" ‘’', "", "a\rb", "ä"]
@@ -15,7 +20,7 @@ ODD = ["two  spaces ", "\ttab", "line\u2028separator\u0085", '"quotes" ‘’', 
 
 def test_files_are_verbatim(tmp_path):
     outputs = Outputs({"sources": ODD, "hypotheses": ["h"] * 7}, {}, "")
-    directory = write_outputs(tmp_path, "a/b", outputs, {"bleu": {"score": 1.5}})
+    directory = write_outputs(tmp_path / "eval", "a/b", outputs, {"bleu": {"score": 1.5}})
     assert directory == tmp_path / "eval" / "a_b"
     text = (directory / "sources.txt").read_bytes().decode()
     assert text.split("\n")[:-1] == ODD
@@ -27,17 +32,63 @@ def test_files_are_verbatim(tmp_path):
     ]
 
 
-def scores_of(workdir, config, split, **places):
-    """The folder and the scores.json of an evaluation with other places of data."""
+def write(place, name="test.en-of-out.de", **paths):
+    """The folder of scores of files with these paths."""
+    inputs = {role: Input(path, "0" * 64) for role, path in paths.items()}
+    return write_outputs(place, name, Outputs({"hypotheses": ["h"]}, {}, ""), {}, inputs).name
+
+
+def test_files_of_one_name_have_folders_of_their_own(tmp_path):
+    name = "test.en-of-out.de"
+    inputs = [{"hypotheses": f"/{x}/out.de", "reference": f"/{y}.de"} for x in "ab" for y in "cd"]
+    folders = [write(tmp_path, **paths) for paths in inputs]
+    assert folders[0] == name
+    assert len(set(folders)) == 4
+    assert all(re.fullmatch(rf"{name}-[0-9a-f]{{8}}", folder) for folder in folders[1:])
+    assert [write(tmp_path, **paths) for paths in inputs] == folders  # again
+    assert (tmp_path / "latest").readlink().name == folders[-1]
+    scores = json.loads((tmp_path / name / "scores.json").read_text())
+    assert scores["inputs"]["hypotheses"] == {"path": "/a/out.de", "sha256": "0" * 64}
+
+
+def test_what_the_scores_of_earlier_commits_are_of_is_not_known(tmp_path):
+    (tmp_path / "test.en").mkdir()
+    (tmp_path / "test.en/scores.json").write_text("{}")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/scores.json").write_text("[")  # damaged: to be written again
+    assert write(tmp_path, "test.en") == "test.en"  # a split of that name
+    assert write(tmp_path, "test.en", source="/test.en") == "test.en-3ade9a70"
+    assert write(tmp_path, "other", source="/other") == "other"
+
+
+def test_pipes_are_known_by_what_came_out_of_them(tmp_path):
+    (tmp_path / "in").write_text("a\nb\n")
+    whole = hashlib.sha256(b"a\nb\n").hexdigest()
+    assert Input.of(str(tmp_path / "in"), ["a", "b"]) == (str(tmp_path / "in"), whole)
+    pipes = [Input.of("/dev/null", lines) for lines in (["a", "b"], ["c"])]
+    assert pipes[0] == (None, whole)
+    outputs = Outputs({"hypotheses": ["h"]}, {}, "")
+    folders = [write_outputs(tmp_path, "null", outputs, {}, {"source": x}).name for x in pipes]
+    assert folders[0] == "null" != folders[1]
+
+
+def model_of(workdir, config, output_dir=None, **places):
     task = SimpleNamespace(
         data=dataclasses.replace(config.data, **places),
         translator=SimpleNamespace(config=config.decoding),
         evaluate=lambda *_: Outputs({"hypotheses": ["h"]}, {}, ""),
         provenance=dict,
     )
-    evaluate(TrainedModel(workdir, config, task, [3], "best", 3, False, {}, {}), split)
-    folder = (workdir / "eval/latest").readlink()
-    return str(folder), json.loads((workdir / "eval" / folder / "scores.json").read_text())
+    whole = workdir, config, task, [3], "best", 3, False, {}, {}
+    return TrainedModel(*whole, output_dir=output_dir)
+
+
+def scores_of(workdir, config, split, output_dir=None, **places):
+    """The folder and the scores.json of an evaluation with other places of data."""
+    evaluate(model_of(workdir, config, output_dir, **places), split)
+    place = output_dir or workdir / "eval"
+    folder = (place / "latest").readlink()
+    return str(folder), json.loads((place / folder / "scores.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -59,6 +110,45 @@ def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, pla
         (tmp_path / name).touch()
     found, scores = scores_of(tmp_path, config, split, **places)
     assert (found, scores["data"]) == (folder, places)
+
+
+def test_other_data_of_one_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, raw_dir="genia"))
+    for folder in ("genia", "a", "b"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "a/test.jsonl").write_text("{}\n")
+    places = [{"raw_dir": "a/raw"}, {"raw_dir": "b/raw"}, {"raw_dir": "a/raw"}, {}]
+    folders = [scores_of(tmp_path, config, "test", **place)[0] for place in places]
+    assert folders[0] == folders[2] == "test-raw_dir=raw"
+    assert folders[1].startswith("test-raw_dir=raw-")
+    assert folders[3] == "test"
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, test_file="genia"))
+    _, scores = scores_of(tmp_path, config, "test", test_file="a/test.jsonl")
+    expected = {
+        "path": str(tmp_path / "a/test.jsonl"),
+        "sha256": hashlib.sha256(b"{}\n").hexdigest(),
+    }
+    assert scores["inputs"] == {"test_file": expected}
+
+
+def test_another_place_for_outputs(tmp_path):
+    """It may be that of several runs; a work directory is not written to then."""
+    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    places = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]
+    for place in places:
+        place.mkdir(exist_ok=True)
+        (place / "eval").write_text("no folder")
+        with pytest.raises(
+            UserError, match=r"eval/test/.*: Not a directory; .* with --output_dir$"
+        ):
+            evaluation._check_place(model_of(place, config), "test")
+    found = [scores_of(place, config, "test", tmp_path / "out") for place in places]
+    assert found[0] == found[2]
+    assert [found[0][0], found[1][0].partition("-")[0]] == ["test", "test"]
+    assert found[0][0] != found[1][0]
+    assert found[0][1]["inputs"] == {"workdir": {"path": str(tmp_path / "a"), "sha256": None}}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Lines through a model that reverses them, and knows a few things that it cannot do."""
 
 import gzip
+import hashlib
 import io
 import json
 import tracemalloc
@@ -129,15 +130,36 @@ def test_blocks_grow_and_hold_few_characters(monkeypatch):
     model = Reverse()
     run(["a"] * 27, model)
     assert list(map(len, model.calls)) == [2, 4, 7, 7, 7]
-    monkeypatch.setattr(engine, "_SECONDS", 0.0)  # each takes too long
     model = Reverse()
-    run(["a"] * 6, model)
-    assert list(map(len, model.calls)) == [2, 1, 1, 1, 1]
+    run([*["a"] * 3, None, *["a"] * 12], model)  # the next line has to be waited for
+    assert list(map(len, model.calls)) == [2, 1, 3, 7, 2]
+    monkeypatch.undo()
+    model = Reverse()
+    run(["a"] * 1500, model)
+    assert list(map(len, model.calls)) == [128, 256, 512, 512, 92]
+    monkeypatch.setattr(engine.jax, "default_backend", lambda: "gpu")
+    model = Reverse()
+    run(["a"] * 6000, model)
+    assert list(map(len, model.calls)) == [128, 256, 512, 1024, 2000, 2000, 80]
     monkeypatch.undo()
     monkeypatch.setattr(engine, "_CHARACTERS_AT_ONCE", 50)
     model = Reverse()
     run(["a" * 30] * 5, model)
     assert list(map(len, model.calls)) == [2, 2, 1]
+
+
+@pytest.mark.parametrize("done", [2, 6, 13])
+def test_the_blocks_after_a_kill_are_those_without(done, monkeypatch):
+    """And so are the scores, whose last digits depend on what is translated together."""
+    monkeypatch.setattr(engine, "LINES_AT_ONCE", 7)
+    monkeypatch.setattr(engine, "_LINES_AT_FIRST", 2)
+    lines = list("abcdefghijklmnopqrstu")
+    whole, model, output = Reverse(), Reverse(), Memory()
+    run(lines, whole)
+    text = "".join(f"{line}\n" for line in lines[:done])
+    output.done = Done(done, hashlib.sha256(text.encode()).hexdigest())
+    Engine(model, Options(), output, "in").run(lines)
+    assert model.calls == whole.calls[-len(model.calls) :]
 
 
 def test_memory_does_not_grow_with_the_number_of_lines():

@@ -39,6 +39,30 @@ def test_saved_hypotheses_are_scored_as_they_are(data):
     assert list(of_tokens) == ["bleu", "chrf", "ter"]
 
 
+def test_bleu_has_the_tokenizer_that_the_config_names(data):
+    hypotheses = ["Eine Katze.", "a b c d:e. f:h.", ""]
+    references = ["Eine Katze.", "a b c d:e. f:g.", ""]
+    char = dataclasses.replace(data, bleu_tokenizer="char")
+    found = seq2seq.rescore(char, "test", hypotheses)["bleu"]
+    assert "|tok:char|" in found["signature"]
+    arguments = None, "validation", [], references, hypotheses
+    in_training = seq2seq.Seq2Seq.validation_scores(SimpleNamespace(data=char), *arguments)
+    assert in_training == {"bleu": found["score"]}
+
+
+def test_what_cannot_be_scored_is_not_translated_first(data):
+    thai = dataclasses.replace(data, target_language="tha")
+    task = SimpleNamespace(data=thai, open_source=seq2seq.open_source)
+    task.check_data, task.translate = seq2seq.Seq2Seq.check_data, None
+    for check in (
+        lambda: seq2seq.Seq2Seq.check_data(thai),
+        lambda: seq2seq.Seq2Seq.evaluate(task, None, None, "test", None),
+    ):
+        with pytest.raises(UserError, match=r"tha has no spaces between words.*data\.bleu_tokeniz"):
+            check()
+    seq2seq.Seq2Seq.check_data(dataclasses.replace(thai, bleu_tokenizer="char"))
+
+
 def test_a_hash_of_a_split(data, tmp_path):
     before = seq2seq.content_sha256(data, "test")
     assert before == seq2seq.content_sha256(data, "test")

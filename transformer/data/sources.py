@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from transformer.data.text_files import count_and_hash, read_lines
-from transformer.system.errors import UserError, check_range, place
+from transformer.system.errors import UserError, check_range, place, setting
 from transformer.system.paths import cannot_read, local
 
 SPLITS = ("train", "validation", "test")
@@ -41,6 +41,7 @@ class DataConfig:
     extra_source: str | None = place()
     extra_target: str | None = place()
     is_tokenized: bool
+    bleu_tokenizer: str | None = setting(may_change=True, default=None)
     max_source_length: int
     max_target_length: int
     packing: bool

@@ -1,14 +1,36 @@
 """Test sets that no config names: files of one's own, and sacreBLEU's by their names."""
 
 import difflib
+<<<<<<< HEAD
 from collections.abc import Sequence
+=======
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+>>>>>>> w-scores
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer.data import languages
 from transformer.data.sources import SPLITS
 from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError
 from transformer.system.paths import local
+
+
+class Input(NamedTuple):
+    """A file or folder that scores are of."""
+
+    path: str | None  # absolute; None for a pipe
+    sha256: str | None = None  # of the text of a file, unpacked
+
+    @classmethod
+    def of(cls, path: str, lines: Sequence[str]) -> "Input":
+        """A text file, whose lines these are."""
+        absolute = os.path.abspath(os.path.expanduser(path))
+        text = "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
+        is_file = os.path.isfile(absolute)
+        return cls(absolute if is_file else None, hashlib.sha256(text).hexdigest())
 
 
 class TestSet(NamedTuple):
@@ -19,6 +41,7 @@ class TestSet(NamedTuple):
     name: str  # as a folder may be called
     sources: list[str]  # none, if only translations are scored
     references: list[list[str]]  # each of them a whole translation
+    inputs: Mapping[str, Input] = {}  # the files, if they are of one's own
 
 
 def read_files(source: str | None, references: Sequence[str]) -> TestSet:
@@ -27,8 +50,13 @@ def read_files(source: str | None, references: Sequence[str]) -> TestSet:
     given = {path: lines_of(path) for path in filter(None, [source, *references])}
     check_lines({path: len(lines) for path, lines in given.items()})
     name = Path(named).name
-    name = f"{name}.txt" if name in SPLITS else name  # the folder of a split is another's
-    return TestSet(name, given[source] if source else [], [given[x] for x in references])
+    # The folders of splits and the link to the last one are others'.
+    name = f"{name}.txt" if name in (*SPLITS, "latest") else name
+    inputs = {"source": Input.of(source, given[source])} if source else {}
+    for number, path in enumerate(references, start=1):
+        role = "reference" if number == 1 else f"reference.{number}"
+        inputs[role] = Input.of(path, given[path])
+    return TestSet(name, given[source] if source else [], [given[x] for x in references], inputs)
 
 
 def sacrebleu_test_set(name: str, source_language: str, target_language: str) -> TestSet:
@@ -42,17 +70,20 @@ def sacrebleu_test_set(name: str, source_language: str, target_language: str) ->
 
     local(utils.SACREBLEU_DIR, "SACREBLEU")
     if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, n=3)
-        names = ", ".join(near) if near else "sacrebleu --list lists them"
-        raise UserError(f"sacreBLEU has no test set {name!r}; did you mean: {names}")
-    languages = f"{source_language}-{target_language}"
-    if languages not in (pairs := utils.get_langpairs_for_testset(name)):
+        near = ", ".join(difflib.get_close_matches(name, DATASETS, n=3))
+        hint = f"did you mean: {near}" if near else "`sacrebleu --list` lists those that there are"
+        raise UserError(f"sacreBLEU has no test set {name!r}; {hint}")
+    given = source_language, target_language
+    known = ["-".join(given), "-".join(map(languages.language, given))]
+    pairs = utils.get_langpairs_for_testset(name)
+    pair = next((pair for pair in known if pair in pairs), None)
+    if pair is None:
         raise UserError(
-            f"sacreBLEU's test set {name} has no {languages}; it has: {', '.join(sorted(pairs))}"
+            f"sacreBLEU's test set {name} has no {known[0]}; it has: {', '.join(sorted(pairs))}"
         )
     try:
-        source = utils.get_source_file(name, languages)
-        references = utils.get_reference_files(name, languages)
+        source = utils.get_source_file(name, pair)
+        references = utils.get_reference_files(name, pair)
     except (OSError, SystemExit) as error:  # it exits if what it has downloaded is damaged
         raise UserError(
             f"sacreBLEU could not download {name} ({error}); run this once on a machine with a "

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from transformer.data.languages import joint
 from transformer.data.vocabulary import Tokenizer
 from transformer.data.words import BLANKS, NOT_BLANK, words_of
 from transformer.decoding.translation import Translation
@@ -25,8 +26,6 @@ _WORDS = re.compile(rf"[{BLANKS}]+")
 _LEVELS = (_SENTENCES, _CLAUSES, _WORDS)
 
 _LONGEST_WORD = 1 << 20  # characters
-# Languages that put no space between sentences.
-_WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}
 
 
 class Cutter:
@@ -101,11 +100,6 @@ def regrouped(found: Iterable[Any], pieces: Sequence[Sequence[str]]) -> list[lis
     """What was found of all pieces in a row, as a list for each line."""
     each = iter(found)
     return [[next(each) for _ in parts] for parts in pieces]
-
-
-def joint(language: str) -> str:
-    """What stands between two sentences of a language."""
-    return "" if language in _WITHOUT_SPACES else " "
 
 
 def join(

@@ -12,14 +12,20 @@ Two families that are not comparable, so each score says what it is:
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
+from absl import logging
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.utils import SACREBLEU_DIR
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
+from transformer.data.languages import has_spaces, look_without_spaces, written_as
+from transformer.system import distributed
 from transformer.system.errors import UserError
 
-# Not split into words at spaces, which is where Moses looks for tokens first.
-NO_SPACES = frozenset({"zh", "ja", "ko"})
+BY_CHARACTER = ("zh", "ja")  # for TER, which knows the characters of no others
+OWN_TOKENIZERS = ("zh", "ja", "ko")  # of sacreBLEU
+SET_TOKENIZER = "set data.bleu_tokenizer (--bleu_tokenizer of evaluate.py) to"
 
 TOKENIZED_DEFINITION = (
     "{case} BLEU without smoothing (as multi-bleu.perl) over Moses tokens (sacremoses "
@@ -34,39 +40,42 @@ def corpus_scores(
     *more_references: Sequence[str],
     target_language: str,
     is_tokenized: bool = False,
+    bleu_tokenizer: str | None = None,
 ) -> dict[str, dict]:
     """Scores a corpus of translations with every metric of this project.
 
     Both sides are raw, detokenised text, one sentence an item. No sentence is dropped: an
     empty hypothesis counts against the score. More references of each sentence can be given:
-    what is in one of them counts. With `is_tokenized` both are tokens between
+    what is in one of them counts. A blank one beside another is none, in every score; if all are
+    blank, the sentence has empty references. With `is_tokenized` both are tokens between
     spaces, which `bleu` then counts as they are, and the tokenised scores are left out.
 
     Returns `bleu`, `chrf` (chrF2) and `ter`, each `{"score", "signature"}` as sacreBLEU
     reports them, and `bleu_tokenized_compound_split` and
     `bleu_tokenized_compound_split_lowercase`, each `{"score", "definition"}`; these two
-    only for languages whose words Moses can tell apart (not zh, ja, ko). All scores are
-    on the scale of 0 to 100; TER is an error rate and may exceed it.
+    only for languages whose words Moses can tell apart (not zh, ja, ko, th, ...), and `ter` for
+    these and zh, ja and ko. All scores are on the scale of 0 to 100; TER is an error rate and may
+    exceed it.
 
-    `target_language` is a code such as `de` or `zh-CN`. It picks sacreBLEU's tokenizer for
-    BLEU: `13a`, cased; `zh` for Chinese; `ja-mecab` and `ko-mecab` need packages that this
-    project does not install.
+    `target_language` is a code such as `de` or `zh-CN`: see data/languages.py. It picks
+    sacreBLEU's tokenizer for BLEU: `13a`, cased; `zh` for Chinese; `ja-mecab` and `ko-mecab` need
+    packages that this project does not install. `bleu_tokenizer` names another.
 
     Raises ValueError when the sides differ in length (a defect of the caller) and
-    UserError when there is nothing to score.
+    UserError when there is nothing to score, and for what check_language refuses.
     """
     given = [_checked(hypotheses, side)[1] for side in (references, *more_references)]
-    hypotheses, language = list(hypotheses), _primary_subtag(target_language)
+    hypotheses, language = list(hypotheses), written_as(target_language)
     scores: dict[str, dict] = {}
-    for name, metric in (
-        ("bleu", bleu_metric(language, is_tokenized)),
-        ("chrf", CHRF()),
-        ("ter", _ter_metric(language, is_tokenized)),
-    ):
-        score = metric.corpus_score(hypotheses, given).score
+    metrics = {"bleu": bleu_metric(target_language, is_tokenized, bleu_tokenizer), "chrf": CHRF()}
+    if is_tokenized or has_spaces(target_language) or language in BY_CHARACTER:
+        metrics["ter"] = _ter_metric(target_language, is_tokenized)
+    for name, metric in metrics.items():
+        score = metric.corpus_score(hypotheses, _present(given)).score
         # The signature knows the number of references only after scoring.
         scores[name] = {"score": score, "signature": str(metric.get_signature())}
-    if language not in NO_SPACES and not is_tokenized:
+    has_words = has_spaces(target_language) and language not in OWN_TOKENIZERS
+    if has_words and not is_tokenized:
         hypotheses = tokenize_and_split_compounds(hypotheses, language)
         given = [tokenize_and_split_compounds(side, language) for side in given]
         for name, case, lowercase in (
@@ -76,15 +85,42 @@ def corpus_scores(
             # `force` silences sacreBLEU's warning about tokenised text: here it is meant.
             metric = BLEU(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
             scores[name] = {
-                "score": metric.corpus_score(hypotheses, given).score,
+                "score": metric.corpus_score(hypotheses, _present(given)).score,
                 "definition": TOKENIZED_DEFINITION.format(case=case, version=version("sacremoses")),
             }
     return scores
 
 
-def check_language(*, target_language: str, is_tokenized: bool) -> None:
-    """Raises UserError for a language whose tokenizer is not installed."""
-    bleu_metric(target_language, is_tokenized)
+def kind_of_text(data: Any) -> dict[str, Any]:
+    """Of a data section, what scores depend on."""
+    return {
+        "target_language": data.target_language,
+        "is_tokenized": data.is_tokenized,
+        "bleu_tokenizer": data.bleu_tokenizer,
+    }
+
+
+def check_language(
+    references: Sequence[str] = (),
+    *,
+    target_language: str,
+    is_tokenized: bool = False,
+    bleu_tokenizer: str | None = None,
+) -> None:
+    """Raises UserError for a language whose words BLEU cannot count, or not as installed.
+
+    Warns of references without spaces between words that would be counted as if they had some.
+    """
+    metric = bleu_metric(target_language, is_tokenized, bleu_tokenizer)
+    is_chosen = is_tokenized or bleu_tokenizer or written_as(target_language) in OWN_TOKENIZERS
+    if distributed.is_first() and not is_chosen and look_without_spaces(references):
+        logging.warning(
+            "the references look like text without spaces between words, but the target language "
+            "is %s, so BLEU (%s) and TER count what stands between spaces; set "
+            "data.target_language (--languages without a run) to its code, such as zh or th, or %s "
+            "char",
+            *(target_language, metric.tokenizer_signature, SET_TOKENIZER),
+        )
 
 
 def bleu(
@@ -93,10 +129,11 @@ def bleu(
     *,
     target_language: str,
     is_tokenized: bool = False,
+    bleu_tokenizer: str | None = None,
 ) -> float:
     """The `bleu` score of `corpus_scores` alone, for validation during training."""
     hypotheses, references = _checked(hypotheses, references)
-    metric = bleu_metric(target_language, is_tokenized)
+    metric = bleu_metric(target_language, is_tokenized, bleu_tokenizer)
     return metric.corpus_score(hypotheses, [references]).score
 
 
@@ -144,25 +181,53 @@ def _checked(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[list
     return list(hypotheses), list(references)
 
 
-def _primary_subtag(language: str) -> str:
-    return re.split("[-_]", language.lower())[0]
+def _present(sides: Sequence[list[str]]) -> list[list[str | None]]:
+    """References without those of a sentence that are blank and not the only ones."""
+    sentences = [
+        [one if one.strip() or not any(map(str.strip, ones)) else None for one in ones]
+        for ones in zip(*sides, strict=True)
+    ]
+    return list(map(list, zip(*sentences, strict=True)))
 
 
-def _ter_metric(language: str, is_tokenized: bool) -> TER:
+def _ter_metric(target_language: str, is_tokenized: bool) -> TER:
     """TER of words; of characters for Chinese and Japanese, where a sentence has no spaces."""
-    by_character = language in ("zh", "ja") and not is_tokenized
+    by_character = written_as(target_language) in BY_CHARACTER and not is_tokenized
     return TER(asian_support=by_character, normalized=by_character)
 
 
-def bleu_metric(target_language: str, is_tokenized: bool) -> BLEU:
-    """sacreBLEU's metric behind `bleu`; UserError if it needs what is not installed."""
-    language = _primary_subtag(target_language)
-    if is_tokenized:
-        return BLEU(tokenize="none", force=True)
-    try:
-        return BLEU(trg_lang=language)
-    except RuntimeError as error:  # MeCab is not installed
+def bleu_metric(
+    target_language: str, is_tokenized: bool = False, bleu_tokenizer: str | None = None
+) -> BLEU:
+    """sacreBLEU's metric behind `bleu`; raises UserError as check_language does."""
+    if bleu_tokenizer not in (None, *BLEU.TOKENIZERS):
         raise UserError(
-            f"BLEU of {language} needs sacreBLEU's MeCab tokenizer: "
-            f'pip install "sacrebleu[{language}]"'
+            f"data.bleu_tokenizer is {bleu_tokenizer!r}; it must be one of sacreBLEU's: "
+            f"{', '.join(BLEU.TOKENIZERS)}"
+        )
+    language, tokenizer = written_as(target_language), bleu_tokenizer
+    if tokenizer is None and is_tokenized:
+        tokenizer = "none"
+    elif tokenizer is None and not has_spaces(target_language) and language not in OWN_TOKENIZERS:
+        raise UserError(
+            f"text of the target language {target_language} has no spaces between words, and "
+            f"sacreBLEU has no tokenizer of that language; {SET_TOKENIZER} char or flores200, or "
+            "to 13a if your text does have these spaces"
+        )
+    try:
+        if tokenizer is None:
+            return BLEU(trg_lang=language)
+        return BLEU(tokenize=tokenizer, force=tokenizer == "none")
+    except (Exception, SystemExit) as error:  # no MeCab, no network, another dictionary
+        name = tokenizer or f"{language}-mecab"
+        language, is_mecab, _ = name.partition("-mecab")
+        reason = f"({' '.join(str(error).split()) or type(error).__name__})"
+        remedy = (
+            f'needs packages: pip install "sacrebleu[{language}]"'
+            if is_mecab
+            else f"cannot be used {reason}; run this once on a machine with a network, and copy "
+            f"{SACREBLEU_DIR} from there"
+        )
+        raise UserError(
+            f"sacreBLEU's tokenizer {name} {remedy}; or {SET_TOKENIZER} another"
         ) from error

@@ -80,7 +80,7 @@ def _ratio(texts: Texts, members: Sequence[int]) -> float:
 def _bootstrap(runs: Sequence[Any], texts: Sequence[Texts]) -> str:
     """sacreBLEU's paired bootstrap test of every run against the first."""
     data = runs[0].config.data
-    metric = scores.bleu_metric(data.target_language, data.is_tokenized)
+    metric = scores.bleu_metric(**scores.kind_of_text(data))
     named = [(run.name, own.hypotheses) for run, own in zip(runs, texts, strict=True)]
     named = [(f"{i}: {name}", lines) for i, (name, lines) in enumerate(named)]
     _, found = PairedTest(

@@ -57,7 +57,7 @@ def groups(sources: Sequence[str], bounds: Sequence[int]) -> dict[str, list[int]
 
 def bleu_by_length(data: DataConfig, texts: Texts, bounds: Sequence[int]) -> dict[str, float]:
     """BLEU of each group, of the kind that evaluate.py reports for a run with this data section."""
-    kind = {"target_language": data.target_language, "is_tokenized": data.is_tokenized}
+    kind = scores.kind_of_text(data)
     return {
         name: scores.bleu(*([side[i] for i in members] for side in reversed(texts[1:])), **kind)
         for name, members in groups(texts.sources, bounds).items()

@@ -6,11 +6,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.data.test_sets import TestSet
+from transformer.data.test_sets import Input, TestSet
+from transformer.data.text_files import count_and_hash
+from transformer.evaluation.scores import kind_of_text
 from transformer.runs import experiment
 from transformer.runs.own_paths import absolute
 from transformer.runs.progress import Progress
@@ -27,6 +29,7 @@ from transformer.tasks import seq2seq
 from transformer.tasks.task import Outputs, find_task
 
 LATEST = "latest"  # below WORKDIR/eval: a link to the folder that was written last
+DIGITS = 8  # of hashes in names of folders
 
 
 def check_can_evaluate(model: TrainedModel, splits: Sequence[str]) -> None:
@@ -55,15 +58,16 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
 def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
     """As `evaluate`, for a test set that the config does not name."""
     check_task(model.workdir, model.config)
-    _check_place(model, test.name)
+    data = model.task.data
+    model.task.check_data(data, test.references[0])
+    _check_place(model, test.name, test.inputs)
     with _told(model, test.name) as progress:
         start = time.monotonic()
         hypotheses = model.task.translate(
             model.params, model.extra, test.sources, lambda done: progress(done, len(test.sources))
         )
-    data = model.task.data
-    outputs = seq2seq.score_test_set(data.target_language, data.is_tokenized, test, hypotheses)
-    _write(model, test.name, outputs, time.monotonic() - start)
+    outputs = seq2seq.score_test_set(kind_of_text(data), test, hypotheses)
+    _write(model, test.name, outputs, time.monotonic() - start, test.inputs)
     return outputs
 
 
@@ -81,23 +85,43 @@ def name_of(model: TrainedModel, of: str) -> str:
             value = getattr(asked, field.name)
             if value != getattr(usual, field.name):
                 parts.append(f"{field.name}={value}")
-    for field, given in _other_data(model, of).items():
-        configured = getattr(model.config.data, field)
-        # What is given where the config's is not there takes its place: data move.
-        if configured and os.path.exists(absolute(configured)):
-            parts.append(f"{field}={os.path.basename(absolute(given))}")
+    parts += parts_of_data(model.config.data, model.task.data, of)
     if model.others:
         others = "\n".join(str(other.workdir.resolve()) for other in model.others)
-        parts.append(f"ensemble-{hashlib.sha256(others.encode()).hexdigest()[:8]}")
+        parts.append(f"ensemble-{_digest(others)}")
     return "-".join(parts)
 
 
-def _other_data(model: TrainedModel, of: str) -> dict[str, str]:
+def parts_of_data(usual: Any, asked: Any, of: str) -> list[str]:
+    """Parts of a folder's name: the data and their scores, where they are not those of the run."""
+    places = _places_beside(usual, asked, of).items()
+    named = [f"{field}={os.path.basename(place)}" for field, place in places]
+    tokenizers = [getattr(data, "bleu_tokenizer", None) for data in (usual, asked)]
+    return named + [f"bleu_tokenizer={tokenizers[1]}"] * (tokenizers[0] != tokenizers[1])
+
+
+def inputs_of_data(usual: Any, asked: Any, of: str) -> dict[str, Input]:
+    """The data that are given beside those of the run's config, by field."""
+    return {
+        field: Input(place, count_and_hash(place)[1] if os.path.isfile(place) else None)
+        for field, place in _places_beside(usual, asked, of).items()
+    }
+
+
+def _places_beside(usual: Any, asked: Any, of: str) -> dict[str, str]:
+    """What is given where the config's is not there takes its place, for data move."""
+    return {
+        field: absolute(given)
+        for field, given in _other_data(usual, asked, of).items()
+        if (configured := getattr(usual, field)) and os.path.exists(absolute(configured))
+    }
+
+
+def _other_data(usual: Any, asked: Any, of: str) -> dict[str, str]:
     """The places of data that are not those of the run's config, by field.
 
     data.data_dir is left out: it keeps what can be made or downloaded again.
     """
-    usual, asked = model.config.data, model.task.data
     fields = ("raw_dir", "test_file") if of == "test" else ("raw_dir",)
     pairs = {field: (getattr(usual, field, None), getattr(asked, field, None)) for field in fields}
     return {
@@ -107,10 +131,22 @@ def _other_data(model: TrainedModel, of: str) -> dict[str, str]:
     }
 
 
-def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, Any]) -> Path:
-    """WORKDIR/eval/<name>/: the texts, one example a line, and scores.json last."""
-    directory = _folder(workdir, name)
-    remove_leftovers(directory.parent.rglob("*.tmp"))
+def write_outputs(
+    place: Path,
+    name: str,
+    outputs: Outputs,
+    scores: dict[str, Any],
+    inputs: Mapping[str, Input] = {},
+) -> Path:
+    """PLACE/<name>/: the texts, one example a line, and scores.json last.
+
+    place: WORKDIR/eval, or --output_dir. inputs: what the scores are of, beside the run's own
+    data; if the folder has scores of others, its name gets a hash of these.
+    """
+    directory = _folder(place, name, inputs)
+    remove_leftovers(place.rglob("*.tmp"))
+    if inputs:
+        scores = {**scores, "inputs": {role: one._asdict() for role, one in inputs.items()}}
     for text, lines in outputs.texts.items():
         write_atomically(directory / f"{text}.txt", one_a_line(lines))
     for file, content in outputs.files.items():
@@ -124,22 +160,66 @@ def write_outputs(workdir: Path, name: str, outputs: Outputs, scores: dict[str, 
     return directory
 
 
-def _folder(workdir: Path, name: str) -> Path:
-    """Where outputs go; raises UserError for a link, which may be a stranger's."""
-    directory = workdir / "eval" / name.replace("/", "_")
-    for folder in (directory.parent, directory):
-        if folder.is_symlink():
-            raise UserError(
-                f"{folder} is a link, which outputs do not follow; remove it, or move what it "
-                "leads to there"
-            )
+def place_of(workdir: Path | None, output_dir: Path | None) -> Path | None:
+    """The folder of all outputs; raises UserError for a link of a stranger's work directory."""
+    if output_dir or not workdir:
+        return output_dir
+    _refuse_link(place := workdir / "eval")
+    return place
+
+
+def _folder(place: Path, name: str, inputs: Mapping[str, Input]) -> Path:
+    """Where outputs go. Other inputs whose files have the same names have a folder of their own."""
+    directory = place / name.replace("/", "_")
+    own = {role: one.path or one.sha256 for role, one in inputs.items()}
+    if _inputs_in(directory) not in (None, own):
+        directory = directory.with_name(
+            f"{directory.name}-{_digest(json.dumps(own, sort_keys=True))}"
+        )
+    _refuse_link(directory)
     return directory
 
 
-def _check_place(model: TrainedModel, of: str) -> None:
+def _inputs_in(directory: Path) -> dict[str, str] | None:
+    """What the scores in a folder are of; None if there are none that can be read."""
+    try:
+        inputs = json.loads((directory / "scores.json").read_text()).get("inputs", {})
+        return {role: one["path"] or one["sha256"] for role, one in inputs.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
+
+
+def _refuse_link(folder: Path) -> None:
+    if folder.is_symlink():
+        raise UserError(
+            f"{folder} is a link, which outputs do not follow; remove it, or move what it leads "
+            "to there, or give another place with --output_dir"
+        )
+
+
+def check_place(place: Path, name: str, inputs: Mapping[str, Input]) -> None:
     """Raises UserError if outputs cannot be written."""
+    folder = _folder(place, name, inputs)
+    try:
+        check_can_write(folder / "scores.json")
+    except UserError as error:
+        raise UserError(f"{error} with --output_dir") from error
+
+
+def _check_place(model: TrainedModel, of: str, inputs: Mapping[str, Input] = {}) -> None:
     if distributed.is_first():
-        check_can_write(_folder(model.workdir, name_of(model, of)) / "scores.json")
+        place = place_of(model.workdir, model.output_dir)
+        check_place(place, name_of(model, of), _inputs(model, of, inputs))
+
+
+def _inputs(model: TrainedModel, of: str, given: Mapping[str, Input]) -> dict[str, Input]:
+    """All that tells scores of a model from those of the same name: see write_outputs."""
+    runs = {"workdir": Input(absolute(str(model.workdir)))} if model.output_dir else {}
+    return {**given, **inputs_of_data(model.config.data, model.task.data, of), **runs}
 
 
 def one_a_line(lines: Sequence[str]) -> str:
@@ -147,11 +227,11 @@ def one_a_line(lines: Sequence[str]) -> str:
 
 
 def check_task(workdir: Path, config: experiment.Experiment) -> None:
-    """Raises UserError for a run that knows no test sets but its splits."""
+    """Raises UserError for a run that knows no test sets but its splits, and no BLEU."""
     if config.task.name != "seq2seq":
         raise UserError(
-            f"{workdir} is a run of the task {config.task.name}, and test sets by file or name are "
-            "for seq2seq; give --split alone"
+            f"{workdir} is a run of the task {config.task.name}, and test sets by file or name "
+            "and tokenizers of BLEU are for seq2seq; give --split alone"
         )
 
 
@@ -173,20 +253,27 @@ def _told(model: TrainedModel, of: str) -> Iterator[Callable[[int, int], None]]:
         yield progress
 
 
-def _write(model: TrainedModel, of: str, outputs: Outputs, seconds: float) -> None:
+def _write(
+    model: TrainedModel,
+    of: str,
+    outputs: Outputs,
+    seconds: float,
+    inputs: Mapping[str, Input] = {},
+) -> None:
     if not distributed.is_first():
         return
-    count = len(outputs.texts["hypotheses"])
+    count, data = len(outputs.texts["hypotheses"]), (model.config.data, model.task.data)
     scores = {
         **outputs.scores,
         "split": of,
         "examples": count,
         "seconds": round(seconds, 1),
         **model.provenance(),
-        **({"data": data} if (data := _other_data(model, of)) else {}),
+        **({"data": other} if (other := _other_data(*data, of)) else {}),
     }
     try:
-        folder = write_outputs(model.workdir, name_of(model, of), outputs, scores)
+        place, name = place_of(model.workdir, model.output_dir), name_of(model, of)
+        folder = write_outputs(place, name, outputs, scores, _inputs(model, of, inputs))
     finally:  # the disk may be full by now
         print(outputs.examples)
         print(table(outputs))

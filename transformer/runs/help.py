@@ -18,7 +18,7 @@ HELP = ("help", "h", "helpshort", "helpfull")
 # Flags of several scripts that come last, below headings.
 LATER = {
     "Instead of what the run's config says": (
-        *("data_dir", "raw_dir", "test_file"),
+        *("data_dir", "raw_dir", "test_file", "bleu_tokenizer"),
         *restore.DECODING_FLAGS,
     ),
     "A job of several processes (docs/jobs.md)": ("coordinator", "num_processes", "process_id"),

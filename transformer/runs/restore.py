@@ -35,6 +35,7 @@ class TrainedModel:
     stopped_early: bool  # by training.patience
     params: Params | list[Params]  # of an ensemble: those of each model
     extra: dict[str, Any] | list[dict[str, Any]]  # likewise
+    output_dir: Path | None = None  # where outputs go, if not to WORKDIR/eval
     others: Sequence[Self] = ()  # of an ensemble: the other models, without parameters
     # That its config names and its user does not know, by field: see own_paths.py.
     unknown_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -61,9 +62,10 @@ class TrainedModel:
         }
 
 
-def define_flags() -> Callable[..., TrainedModel]:
+def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., TrainedModel]:
     """Defines the flags that choose a trained model, its data and its search.
 
+    more: flags of the script for more fields of the config, by field.
     Returns the function that restores it. Keyword arguments of that function override the flags
     of the same name.
     """
@@ -93,6 +95,7 @@ def define_flags() -> Callable[..., TrainedModel]:
         "task.features": DEFINE_path(
             "features", None, "The classifier that scores of images are over."
         ),
+        **more,
     }
 
     trust_paths = flags.DEFINE_bool(

@@ -5,21 +5,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from absl import flags
+from sacrebleu.metrics import BLEU
 
+from transformer.data.languages import pair
 from transformer.data.sources import open_source
 from transformer.data.test_sets import (
+    Input,
     TestSet,
     check_lines,
     lines_of,
     read_files,
     sacrebleu_test_set,
 )
+from transformer.evaluation.scores import check_language, kind_of_text
 from transformer.runs import experiment, own_paths
 from transformer.runs.evaluation import (
     check_can_evaluate,
+    check_place,
     check_task,
     evaluate,
     evaluate_test_set,
+    inputs_of_data,
+    parts_of_data,
+    place_of,
     table,
     write_outputs,
 )
@@ -47,24 +55,34 @@ HYPOTHESES = DEFINE_path(
 LANGUAGES = flags.DEFINE_string(
     "languages", None, "Of --hypotheses without --workdir, such as en-de."
 )
-OWN = tuple(flag.name for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES, LANGUAGES))
+BLEU_TOKENIZER = flags.DEFINE_enum(
+    "bleu_tokenizer", None, [*BLEU.TOKENIZERS], "One of sacreBLEU's tokenizers, for BLEU."
+)
+OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", None, "Where to write instead of WORKDIR/eval: a folder, made if need be."
+)
+DATA_FLAGS = ("data_dir", "raw_dir", "test_file", BLEU_TOKENIZER.name)  # of the data section
+OWN = tuple(
+    flag.name for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES, LANGUAGES, BLEU_TOKENIZER)
+)
 
 
-def run(workdir: str | None, restore: Callable[[], TrainedModel]) -> None:
+def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Path | None) -> None:
     """Scores what the flags ask for.
 
     restore: gives the model of the work directory; not called if translations are given.
+    output_dir: where their scores go, if not to the work directory.
     """
     _check_flags(workdir)
     workdir = workdir and os.path.expanduser(workdir)
-    config = experiment.load(Path(workdir)) if workdir and _names_a_test_set() else None
+    config = experiment.load(Path(workdir)) if workdir and _is_for_seq2seq() else None
     if config:
         check_task(Path(workdir), config)
     test = None
     if REFERENCE.value:
         test = read_files(SOURCE.value, REFERENCE.value)
     elif TESTSET.value:
-        languages = (LANGUAGES.value or "").partition("-")[::2]
+        languages = pair(LANGUAGES.value or "")
         if config:
             languages = config.data.source_language, config.data.target_language
             if config.data.is_tokenized:
@@ -75,7 +93,7 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel]) -> None:
         with distributed.first_alone():
             test = sacrebleu_test_set(TESTSET.value, *languages)
     if HYPOTHESES.value:
-        _score(workdir, config, test)
+        _score(workdir and Path(workdir), config, test, output_dir)
         return
     model = restore()
     if test:
@@ -86,8 +104,9 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel]) -> None:
             evaluate(model, split)
 
 
-def _names_a_test_set() -> bool:
-    return any(flag.value is not None for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES))
+def _is_for_seq2seq() -> bool:
+    only = SOURCE, REFERENCE, TESTSET, HYPOTHESES, BLEU_TOKENIZER
+    return any(flag.value is not None for flag in only)
 
 
 def _check_flags(workdir: str | None) -> None:
@@ -109,32 +128,53 @@ def _check_flags(workdir: str | None) -> None:
     if HYPOTHESES.value and not workdir:
         if not (TESTSET.value or REFERENCE.value):
             raise UserError("--hypotheses needs --reference, --testset or --workdir; give one")
-        if not all((LANGUAGES.value or "").partition("-")):
+        if not all(pair(LANGUAGES.value or "")):
             raise UserError("--hypotheses without --workdir needs --languages, such as en-de")
     if HYPOTHESES.value and len(SPLIT.value) > 1:
         raise UserError("--hypotheses are of one --split; give one")
 
 
-def _score(workdir: str | None, config: experiment.Experiment | None, test: TestSet | None) -> None:
-    """Scores the translations of --hypotheses; with a work directory also writes what it found."""
+def _score(
+    workdir: Path | None,
+    config: experiment.Experiment | None,
+    test: TestSet | None,
+    output_dir: Path | None,
+) -> None:
+    """Scores the translations of --hypotheses, and writes what it found if there is a place."""
     hypotheses = lines_of(HYPOTHESES.value)
-    if test is None:
-        if not flags.FLAGS.trust_paths:
-            own_paths.check(Path(workdir), own_paths.unknown(config, given=()))
-        pairs = open_source(config.data, SPLIT.value[0]).pairs()
-        sources, references = map(list, zip(*pairs, strict=True))
-        test = TestSet(SPLIT.value[0], sources, [references])
+    inputs = {"hypotheses": Input.of(HYPOTHESES.value, hypotheses)}
+    parts = [f"of-{Path(HYPOTHESES.value).name}"]
+    if config:
+        given = {f"data.{name}": flags.FLAGS[name].value for name in DATA_FLAGS}
+        given = {field: value for field, value in given.items() if value is not None}
+        data = experiment.with_fields(config, given).data
+        of = test.name if test else SPLIT.value[0]
+        parts += parts_of_data(config.data, data, of)
+        inputs |= inputs_of_data(config.data, data, of)
+        kind = kind_of_text(data)
+        if test is None:
+            if not flags.FLAGS.trust_paths:
+                own_paths.check(workdir, own_paths.unknown(config, given))
+            sources, references = map(list, zip(*open_source(data, of).pairs(), strict=True))
+            test = TestSet(of, sources, [references])
+        if output_dir:
+            inputs["workdir"] = Input(own_paths.absolute(str(workdir)))
+    else:
+        kind = {"target_language": pair(LANGUAGES.value)[1], "bleu_tokenizer": BLEU_TOKENIZER.value}
+        parts += [f"bleu_tokenizer={BLEU_TOKENIZER.value}"] * BLEU_TOKENIZER.present
     check_lines({HYPOTHESES.value: len(hypotheses), test.name: len(test.references[0])})
-    language = config.data.target_language if config else LANGUAGES.value.partition("-")[2]
-    is_tokenized = config.data.is_tokenized if config else False
-    outputs = seq2seq.score_test_set(language, is_tokenized, test, hypotheses)
+    inputs |= test.inputs
+    place, name = place_of(workdir, output_dir), "-".join([test.name, *parts])
     if not distributed.is_first():
         return
+    if place:
+        check_place(place, name, inputs)
+    check_language(test.references[0], **kind)
+    outputs = seq2seq.score_test_set(kind, test, hypotheses)
     print(table(outputs))
-    place = ""
-    if workdir:
+    written = ""
+    if place:
         scores = {**outputs.scores, "split": test.name, "hypotheses": HYPOTHESES.value}
         scores["examples"] = len(hypotheses)
-        name = f"{test.name}-of-{Path(HYPOTHESES.value).name}"
-        place = f"; scores in {write_outputs(Path(workdir), name, outputs, scores)}"
-    print(f"{len(hypotheses)} examples{place}")
+        written = f"; scores in {write_outputs(place, name, outputs, scores, inputs)}"
+    print(f"{len(hypotheses)} examples{written}")

@@ -44,8 +44,8 @@ class Parsing(seq2seq.Seq2Seq):
         return TreePairs(data, "train")
 
     @staticmethod
-    def check_data(data: TreebankConfig) -> None:
-        del data  # TreePairs does
+    def check_data(data: TreebankConfig, references: Sequence[str] = ()) -> None:
+        del data, references  # TreePairs does
 
     @staticmethod
     def grammar(tokenizers: Tokenizers, decoding: DecodingConfig) -> Grammar | None:

@@ -23,7 +23,8 @@ class QuestionAnswering(seq2seq.Seq2Seq):
     long_lines = "whole"
 
     @staticmethod
-    def check_data(data: DataConfig) -> None:
+    def check_data(data: DataConfig, references: Sequence[str] = ()) -> None:
+        del references
         if data.uses_text_files or not str(data.dataset).startswith("babi/"):
             raise UserError(
                 "task.name is 'question_answering', whose scores are by the tasks of bAbI; set "

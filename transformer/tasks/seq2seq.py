@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax
 from absl import logging
 
 from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
+from transformer.data.languages import joint
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
 from transformer.data.test_sets import TestSet
@@ -19,7 +20,7 @@ from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokeniz
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.long_lines import Cutter, joint, regrouped
+from transformer.decoding.long_lines import Cutter, regrouped
 from transformer.decoding.programs import Variables
 from transformer.decoding.translation import Translation, Translator
 from transformer.evaluation import scores
@@ -39,6 +40,7 @@ from transformer.tasks.pair_training import (
 from transformer.tasks.task import Metric, Outputs, Task, examples, tokens_at_once
 
 WHOLE_UP_TO = 4  # see Seq2Seq.pieces
+CHECKED = 1000  # references that tell whether text has spaces
 
 
 class Seq2Seq:
@@ -164,6 +166,7 @@ class Seq2Seq:
         with distributed.first_alone():
             source = self.open_source(self.data, split)
         sources, references = map(list, zip(*source.pairs(), strict=True))
+        self.check_data(self.data, references)
         hypotheses = self.translate(
             params, extra, sources, lambda done: progress(done, len(sources))
         )
@@ -177,9 +180,9 @@ class Seq2Seq:
         del data
 
     @staticmethod
-    def check_data(data: DataConfig) -> None:
-        """Raises UserError for data that could not be scored."""
-        scores.check_language(**_kind_of_text(data))
+    def check_data(data: DataConfig, references: Sequence[str] = ()) -> None:
+        """Raises UserError for data that could not be scored; may warn of these references."""
+        scores.check_language(references, **scores.kind_of_text(data))
 
     @staticmethod
     def check_pairs(data: Any, *splits: TokenizedPairs) -> None:
@@ -201,7 +204,7 @@ class Seq2Seq:
         """As Outputs has them. All processes call it; what process 0 returns counts."""
         if not distributed.is_first():
             return {}
-        return scores.corpus_scores(hypotheses, references, **_kind_of_text(self.data))
+        return scores.corpus_scores(hypotheses, references, **scores.kind_of_text(self.data))
 
     def validation_scores(
         self,
@@ -212,7 +215,7 @@ class Seq2Seq:
         hypotheses: Sequence[str],
     ) -> dict[str, float]:
         """The task's metrics, but for nll; the arguments are those of `scores`."""
-        return {"bleu": scores.bleu(hypotheses, references, **_kind_of_text(self.data))}
+        return {"bleu": scores.bleu(hypotheses, references, **scores.kind_of_text(self.data))}
 
 
 def prepare(
@@ -236,6 +239,7 @@ def prepare(
         kind.check_data(data)
         source = kind.training_source(data)
         validation_source = kind.open_source(data, "validation")
+        kind.check_data(data, [target for _, target in validation_source.sample(CHECKED)])
         print(f"data     {source.describe()}; tokenising them if new", flush=True)
         tokenizers = (
             begun_with.tokenizers
@@ -311,28 +315,24 @@ def content_sha256(data: Any, split: str, kind: type[Seq2Seq] = Seq2Seq) -> str:
 def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
     """See Task."""
     references = [reference for _, reference in open_source(data, split).pairs()]
-    return scores.corpus_scores(hypotheses, references, **_kind_of_text(data))
+    return scores.corpus_scores(hypotheses, references, **scores.kind_of_text(data))
 
 
-def score_test_set(
-    target_language: str, is_tokenized: bool, test: TestSet, hypotheses: list[str]
-) -> Outputs:
-    """Translations of a test set, whoever made them; those of process 0 are scored."""
+def score_test_set(kind: Mapping[str, Any], test: TestSet, hypotheses: list[str]) -> Outputs:
+    """Translations of a test set, whoever made them; those of process 0 are scored.
+
+    kind: the arguments by name of `scores.corpus_scores`.
+    """
     texts = {"sources": test.sources} if test.sources else {}
     for number, references in enumerate(test.references, start=1):
         texts["references" if number == 1 else f"references.{number}"] = references
     texts["hypotheses"] = hypotheses
     found = {}
     if distributed.is_first():
-        kind = {"target_language": target_language, "is_tokenized": is_tokenized}
         found = scores.corpus_scores(hypotheses, *test.references, **kind)
     shown = {"source": test.sources} if test.sources else {}
     shown |= {"reference": test.references[0], "translation": hypotheses}
     return Outputs(texts, found, examples(shown))
-
-
-def _kind_of_text(data: DataConfig) -> dict[str, Any]:
-    return {"target_language": data.target_language, "is_tokenized": data.is_tokenized}
 
 
 TASK = Task(

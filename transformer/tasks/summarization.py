@@ -55,8 +55,8 @@ class Summarization(seq2seq.Seq2Seq):
         return data.max_source_length if data.long_documents == "cut" else None
 
     @staticmethod
-    def check_data(data: SummaryData) -> None:
-        del data
+    def check_data(data: SummaryData, references: Sequence[str] = ()) -> None:
+        del data, references
         check_package()
 
     @staticmethod

@@ -28,8 +28,8 @@ class Transduction(seq2seq.Seq2Seq):
     long_lines = "whole"
 
     @staticmethod
-    def check_data(data: DataConfig) -> None:
-        del data  # any text will do
+    def check_data(data: DataConfig, references: Sequence[str] = ()) -> None:
+        del data, references  # any text will do
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         pairs = self.translator.token_pairs(*zip(*source.pairs(), strict=True))
