@@ -1,13 +1,9 @@
 """Test sets that no config names: files of one's own, and sacreBLEU's by their names."""
 
 import difflib
-<<<<<<< HEAD
-from collections.abc import Sequence
-=======
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
->>>>>>> w-scores
 from pathlib import Path
 from typing import NamedTuple
 

@@ -58,7 +58,7 @@ LANGUAGES = flags.DEFINE_string(
 BLEU_TOKENIZER = flags.DEFINE_enum(
     "bleu_tokenizer", None, [*BLEU.TOKENIZERS], "One of sacreBLEU's tokenizers, for BLEU."
 )
-OUTPUT_DIR = flags.DEFINE_string(
+OUTPUT_DIR = DEFINE_path(
     "output_dir", None, "Where to write instead of WORKDIR/eval: a folder, made if need be."
 )
 DATA_FLAGS = ("data_dir", "raw_dir", "test_file", BLEU_TOKENIZER.name)  # of the data section
