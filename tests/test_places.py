@@ -37,7 +37,7 @@ NO_PLACES = {
 # Likewise of fields, section by section.
 NO_PLACE_FIELDS = {
     "task": "name statistics",
-    "data": "corrupt_files dataset document_field label_column line_break long_documents masking "
+    "data": "bleu_tokenizer corrupt_files dataset document_field label_column line_break long_documents masking "
     "other_sizes second_column source_language summary_field tags target_language test_split "
     "test_summary_fields text_column train_split validation_split "
     "train_trees validation_trees test_trees",  # patterns below data.raw_dir
@@ -47,7 +47,7 @@ NO_PLACE_FIELDS = {
     "kernels layers local_attention loss_over norm normalization positions readout "
     "share_embeddings step_signal transition",
     "optimizer": "name schedule",
-    "training": "best_metric wandb",
+    "training": "best_metric freeze wandb",
     "decoding": "length_penalty_form",
 }
 
