@@ -95,6 +95,7 @@ def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
     names = {path.name for path in (tmp_path / "exported").iterdir()}
     assert names == {
         "config.json", "model.bin", "source_vocabulary.json", "target_vocabulary.json",
+        "translate_batch.json",
         "tokenizer.source.model", "tokenizer.target.model",
     }  # fmt: skip
 
@@ -102,9 +103,10 @@ def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"activation": "elu"}, "model.activation is 'elu', which CTranslate2 does not have"),
+        ({"activation": "elu"}, "model.activation is 'elu', and CTranslate2 has only 'relu', 'g"),
         ({"words_per_position": 3}, "model.words_per_position is 3"),
-        ({"d_v": 5}, "model.d_v 5; CTranslate2 has only heads of d_model / num_heads = 7"),
+        ({"d_v": 5}, "d_v 5, and CTranslate2 has only heads of d_model / num_heads = 7"),
+        ({"num_heads": 3, "d_k": 4, "d_v": 4}, "only heads of d_model / num_heads = 4.66667"),
     ],
 )
 def test_what_it_cannot_run(random_params, tmp_path, changes, message):
