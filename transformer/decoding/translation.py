@@ -224,7 +224,7 @@ class Translator:
     ) -> list[Translation]:
         """The given targets as translations of the sources, with their probabilities.
 
-        score is that of a search, without what a coverage penalty adds.
+        score is that of a search, without what a coverage or repetition penalty changes.
         """
         variables = self.programs.gather(variables)
         both = self.token_pairs(sources, targets)

@@ -19,7 +19,14 @@ from transformer.decoding.choices import (
     phrase_tables,
 )
 from transformer.decoding.config import DecodingConfig
-from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix, Rule
+from transformer.decoding.rules import (
+    Coverage,
+    MinLength,
+    NoRepeat,
+    Prefix,
+    RepetitionPenalty,
+    Rule,
+)
 
 
 class Wishes(NamedTuple):
@@ -54,6 +61,8 @@ def parts_of_search(
         rules.append(Brackets(grammar, wishes.words_B, wishes.max_length_B))
     if config.no_repeat_ngram:
         rules.append(NoRepeat(config.no_repeat_ngram))
+    if config.repetition_penalty != 1:
+        rules.append(RepetitionPenalty(config.repetition_penalty))
     if config.coverage_penalty:
         rules.append(Coverage(config.coverage_penalty, src_BS != PAD))
     if wishes.phrase_BPC is not None:

@@ -78,6 +78,7 @@ def search(config: DecodingConfig) -> dict[str, Any]:
         "beam_size": config.beam_size,
         "length_penalty": alpha,
         "no_repeat_ngram_size": config.no_repeat_ngram,
+        "repetition_penalty": config.repetition_penalty,
         # EOS is not counted there. 1, the default, takes the probability of EOS from step 1.
         "min_decoding_length": max(config.min_length - 1, 0),
     }

@@ -253,16 +253,16 @@ def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
 def without_a_rule(params: Any, rules: ShardingRules) -> list[str]:
     """The parameters that no rule matches, such as encoder_layers/0/adapter/kernel."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    return [_name(path) for path in paths if not _matches(path, rules)]
+    return [name_of(path) for path in paths if not _matches(path, rules)]
 
 
-def _name(path: jax.tree_util.KeyPath) -> str:
+def name_of(path: jax.tree_util.KeyPath) -> str:
     """Of a parameter: the keys of dicts."""
     return "/".join(str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
 
 
 def _matches(path: jax.tree_util.KeyPath, rules: ShardingRules) -> list[tuple[str, P]]:
-    return [row for row in rules if re.fullmatch(row[0], _name(path))]
+    return [row for row in rules if re.fullmatch(row[0], name_of(path))]
 
 
 def partition_spec(path: jax.tree_util.KeyPath, rules: ShardingRules, *, strict: bool = True) -> P:
@@ -271,7 +271,7 @@ def partition_spec(path: jax.tree_util.KeyPath, rules: ShardingRules, *, strict:
     A leaf without such keys, as a counter of the optimizer, is copied; without `strict` so is one
     that no rule matches.
     """
-    name, matches = _name(path), _matches(path, rules)
+    name, matches = name_of(path), _matches(path, rules)
     if not name:
         return P()
     if not matches and (not strict or jax.tree_util.GetAttrKey("extra") in path):
