@@ -68,6 +68,25 @@ def test_the_search_finds_the_same(random_params, tmp_path):
         np.testing.assert_allclose(found.scores[0], score, atol=1e-4)
 
 
+def test_the_arguments_of_its_search(random_params, tmp_path):
+    """A greedy search, with a penalty that changes it, and a minimum."""
+    asked = {"repetition_penalty": 3.0, "max_length": 9, "min_length": 4, "max_extra_length": 30}
+    model = trained_model(random_params, beam_size=1, search=asked, output_bias=True)
+    model.params["output_bias_V"] = model.params["output_bias_V"].at[: BOS + 1].set(-99.0)
+    translator = translator_of(model, tmp_path / "exported")
+    source, target = model.task.tokenizers
+    arguments = json.loads((tmp_path / "exported" / "translate_batch.json").read_text())
+    results = translator.translate_batch(pieces_of(source, LINES), **arguments)
+    ours = model.task.search(model.params, {}, LINES)
+    for (expected,), found in zip(ours, results, strict=True):
+        pieces = [target.pieces[i] for i in expected.tokens[:-1]]
+        assert found.hypotheses[0][: len(pieces)] == pieces
+        assert 4 <= len(expected.tokens) <= 9
+    free = arguments | {"repetition_penalty": 1.0}
+    others = translator.translate_batch(pieces_of(source, LINES), **free)
+    assert [x.hypotheses for x in others] != [x.hypotheses for x in results]
+
+
 @pytest.mark.parametrize("quantization", ["float16", "int8"])
 def test_quantised_models_are_smaller_and_run(random_params, tmp_path, quantization):
     model = trained(trained_model(random_params, d_model=64, d_ff=96))
