@@ -29,6 +29,13 @@ restore_model = restore.define_flags()
 PROMPT = flags.DEFINE_string("prompt", None, "How the text begins; empty: as the model likes.")
 INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz, a prompt a line.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", 1, MOST_OUTPUTS)
+SEED_BY = flags.DEFINE_enum(
+    "seed_by",
+    "text",
+    ("text", "line"),
+    "What the samples of a prompt depend on, beside --seed: its text, so that equal ones have "
+    "equal samples; or its text and its number.",
+)
 
 
 def main() -> None:
@@ -45,7 +52,10 @@ def main() -> None:
             f"{model.workdir} is a run of the task {model.config.task.name}; give the --workdir of "
             "a language model"
         )
-    asked = model.task.search(model.params, model.extra, prompts, nbest=SAMPLES.value)
+    numbers = range(1, len(prompts) + 1) if SEED_BY.value == "line" else None
+    asked = model.task.search(
+        model.params, model.extra, prompts, nbest=SAMPLES.value, numbers=numbers
+    )
     for found in asked:
         for text in found:
             print(text.text)

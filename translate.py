@@ -75,14 +75,24 @@ MAX_TOKENS = flags.DEFINE_integer(
 SKIP_BAD_LINES = flags.DEFINE_bool(
     "skip_bad_lines", False, "Answer a line that cannot be used with an empty one, and go on."
 )
+SEED_BY = flags.DEFINE_enum(
+    "seed_by",
+    "text",
+    ("text", "line"),
+    "What the samples of a line depend on, beside --seed: its text, so that equal ones have equal "
+    "samples; or its text and its number.",
+)
 LINES_WITHOUT_PROGRESS = 2000
 
 
 def main() -> None:
     if distributed.job() is not None:
         raise UserError("translate.py works in one process; start it once, without srun or mpirun")
-    if SCORE.value and (PREFIXES.value or CONSTRAINTS.value or NBEST.value > 1):
-        raise UserError("--score is given; leave --nbest, --prefixes and --constraints out")
+    samples = NBEST.value > 1 or SEED_BY.value == "line"
+    if SCORE.value and (PREFIXES.value or CONSTRAINTS.value or samples):
+        raise UserError(
+            "--score is given; leave --nbest, --prefixes, --constraints and --seed_by out"
+        )
     if INPUT.value is None and sys.stdin is None:  # closed by the shell
         raise UserError("standard input is closed; give the text there, or --input")
     is_prompt = INPUT.value is None and is_terminal(sys.stdin.fileno)
@@ -101,6 +111,7 @@ def main() -> None:
             constraints=CONSTRAINTS.value,
             long_lines=model.long_lines,
             skip_bad_lines=SKIP_BAD_LINES.value or is_prompt,
+            seed_by=SEED_BY.value,
         )
         engine = Engine(model, options, output, name)
         output.begin(lambda: identity(model, options))

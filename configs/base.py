@@ -181,6 +181,9 @@ def get_config() -> ConfigDict:
     config.training.rollback_after = 5
     config.training.max_loss_rise = 2.0
     config.training.max_rollbacks = 3
+    # Parameters that stay as they are: patterns of their names, or of beginnings of these, between
+    # commas, such as encoder_*,source_embedding (docs/fine-tuning.md).
+    config.training.freeze = placeholder(str)
     # A project of Weights & Biases to log to, besides metrics.jsonl (docs/tracking.md).
     config.training.wandb = placeholder(str)
 
@@ -199,6 +202,9 @@ def get_config() -> ConfigDict:
     config.decoding.min_length_ratio = 0.0  # the fewest tokens for each source token
     # No output has so many tokens in a row a second time; 0: it may.
     config.decoding.no_repeat_ngram = 0
+    # What the logits of tokens that the output has already are divided by, or multiplied with where
+    # they are below 0 (Keskar et al. 2019: 1.2); 1: they stay.
+    config.decoding.repetition_penalty = 1.0
     config.decoding.beam_groups = 1  # groups that share the beam (Vijayakumar et al. 2016)
     # By how many nats a token is worth less to a group for each hypothesis of earlier groups that
     # took it at the same time.

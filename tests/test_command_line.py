@@ -502,7 +502,7 @@ def test_an_export(learned):
         (
             "transformer/exports/__main__.py",
             ["--workdir=run", "--format=huggingface", "--output=out/x", "--int8"],
-            "decoding.int8 is for searches here",
+            "decoding.int8 is True, which Hugging Face",
         ),
     ):
         assert_refused(run(script, *arguments, cwd=directory), message)

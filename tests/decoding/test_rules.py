@@ -1,5 +1,6 @@
 """Searches with rules, beside the best of all outputs that obey them."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,7 +19,15 @@ from random_tables import (
     search,
 )
 
-from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix
+from transformer.decoding.choices import Sample
+from transformer.decoding.rules import (
+    Coverage,
+    MinLength,
+    Moment,
+    NoRepeat,
+    Prefix,
+    RepetitionPenalty,
+)
 
 B, L, ALPHA = 7, 4, 0.6
 TABLES = random_tables(B, seed=5)
@@ -163,3 +172,80 @@ def test_contradicting_rules_leave_nothing():
 def impossible(_):
     prefix_BP = jnp.tile(jnp.array([[3, 3, PAD]]), (B, 1))
     return {"rules": [Prefix(prefix_BP), NoRepeat(1)]}
+
+
+def penalised(logits, tokens, penalty):
+    """As the code of Keskar et al. 2019, with logits below 0 multiplied: token by token."""
+    logits = np.array(logits, np.float64)
+    for token in set(tokens):
+        logits[token] = logits[token] * penalty if logits[token] < 0 else logits[token] / penalty
+    return logits
+
+
+def test_a_repetition_penalty_by_hand():
+    """Two hypotheses: BOS 3 5 3 and BOS 4 4 EOS; PAD follows."""
+    tokens_BML = jnp.array([[[BOS, 3, 5, 3, PAD], [BOS, 4, 4, PAD, PAD]]])
+    logits_NV = jnp.array([[9.0, 8, -1, 6, 5, -4, 0], [9.0, -8, 3, 6, -5, -4, 0]])
+    moment = Moment(jnp.int32(3), tokens_BML, None, 7)
+    found = RepetitionPenalty(2.0).weighed(logits_NV, moment)
+    expected = [[9, 8, -1, 3, 5, -8, 0], [9, -8, 3, 6, -10, -4, 0]]
+    np.testing.assert_array_equal(found, expected)
+    for row, tokens in enumerate(([3, 5, 3], [4, 4])):
+        np.testing.assert_array_equal(penalised(logits_NV[row], tokens, 2.0), expected[row])
+
+
+PENALTY = 1.7
+
+
+def penalised_outputs(table_XV, max_length):
+    """`all_outputs` after the penalty."""
+    outputs, prefixes = {}, {(): 0.0}
+    for length in range(1, max_length + 1):
+        longer = {}
+        for prefix, log_prob in prefixes.items():
+            state = 0
+            for step, token in enumerate([BOS, *prefix]):
+                state = next_state(state, token, step)
+            logits = penalised(table_XV[state], prefix, PENALTY)
+            following = log_prob + logits - np.log(np.exp(logits).sum())
+            outputs[*prefix, EOS] = following[EOS]
+            if length < max_length:
+                longer |= {(*prefix, token): following[token] for token in range(EOS + 1, 7)}
+        prefixes = longer
+    return outputs
+
+
+def test_the_best_after_a_repetition_penalty():
+    parts = PENALISED[PENALTY]
+    found = search(TABLES, jnp.full(B, L), ALPHA, beam_size=64, longest=L, nbest=64, parts=parts)
+    for b in range(B):
+        scores = {
+            output: log_prob / penalty(len(output), ALPHA)
+            for output, log_prob in penalised_outputs(TABLES[b], L).items()
+        }
+        best = sorted(scores, key=scores.get, reverse=True)[:64]
+        assert list(filter(None, outputs_of(found, b))) == best
+        np.testing.assert_allclose(found.scores_BM[b], [scores[x] for x in best], rtol=1e-4)
+
+
+def test_samples_after_a_repetition_penalty():
+    """A large one makes samples that repeat nothing where something else is left."""
+    keys_B = jax.vmap(jax.random.key)(jnp.arange(3, dtype=jnp.uint32))
+    logits = jnp.asarray(random_tables(3)).at[:, :, EOS].set(-30.0) - 9
+    asked = {"beam_size": 5, "longest": 4, "nbest": 5, "arrays": keys_B}
+    free, found = (
+        search(logits, jnp.full(3, 4), 0.0, parts=PENALISED[x], **asked) for x in ("free", "large")
+    )
+    assert any(repeats(x[:-1], 1) for b in range(3) for x in outputs_of(free, b))
+    assert not any(repeats(x[:-1], 1) for b in range(3) for x in outputs_of(found, b))
+
+
+# By name or number, so that each is compiled once.
+PENALISED = {
+    PENALTY: lambda _: {"rules": [RepetitionPenalty(PENALTY)]},
+    "free": lambda keys_B: {"choice": Sample(1.0, 0, 1.0, keys_B)},
+    "large": lambda keys_B: {
+        "choice": Sample(1.0, 0, 1.0, keys_B),
+        "rules": [RepetitionPenalty(1000.0)],
+    },
+}

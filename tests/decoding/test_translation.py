@@ -239,6 +239,8 @@ def test_lengths(changes, longest, shortest):
         ({"temperature": 1e-40}, "temperature is 1e-40; it must be at least 0.001"),
         ({"top_k": 5}, "top_k is for samples; set decoding.temperature"),
         ({"seed": 5}, "seed is for samples"),
+        ({"repetition_penalty": 0.5}, "repetition_penalty is 0.5; it must be at least 1"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty is nan"),
         ({"diversity": 0.5}, "diversity is between groups"),
         ({"temperature": 1.0, "beam_groups": 3}, "leave one of them out"),
     ],
@@ -327,6 +329,14 @@ def test_samples(translator_of):
     alone = translator.search(variables, SENTENCES[3:4], nbest=5)
     assert [x.tokens for x in alone[0]] == [x.tokens for x in found[3]]
     assert [x.tokens for x in found[0]] == [x.tokens for x in found[4]]  # the same sentence
+    # By their numbers: equal sentences differ, and are what they are without the others.
+    assert SENTENCES[0] == SENTENCES[4]
+    numbers = range(11, 11 + len(SENTENCES))
+    numbered = translator.search(variables, SENTENCES, nbest=5, numbers=numbers)
+    assert [x.tokens for x in numbered[0]] != [x.tokens for x in numbered[4]]
+    assert [x.tokens for x in numbered[0]] != [x.tokens for x in found[0]]
+    alone = translator.search(variables, SENTENCES[4:5], nbest=5, numbers=[15])
+    assert [x.tokens for x in alone[0]] == [x.tokens for x in numbered[4]]
     other, variables = translator_of(temperature=1.0, seed=1)
     again = other.search(variables, SENTENCES, nbest=5)
     assert [x[0].tokens for x in again if x] != [x[0].tokens for x in found if x]
@@ -348,6 +358,7 @@ def test_samples(translator_of):
             {"nbest": 10_000},
             r"a search of 10,000 hypotheses of at most 1,000,\d+ tokens needs at least .* GiB of",
         ),
+        ({}, {"numbers": range(9)}, "--seed_by=line is for samples; set decoding.temperature"),
         ({"temperature": 1.0}, {"constraints": [["a"]]}, "constraints are for beam search"),
         ({"beam_groups": 3}, {"constraints": [["a"]]}, "decoding.beam_groups is 3"),
         ({}, {"prefixes": ["b" * 40]}, "the prefix of sentence 1 of 1 has"),

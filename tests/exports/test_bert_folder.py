@@ -216,7 +216,7 @@ def test_what_cannot_be_imported(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"norm": "pre"}, "model.norm is 'pre', and BERT models of Hugging Face have 'post' alone"),
+        ({"norm": "pre"}, "model.norm is 'pre', and Hugging Face's BERT has only 'post'"),
         ({"d_k": 5}, "model.d_k is 5"),
         ({"attention_bias": False}, "model.attention_bias is False"),
     ],

@@ -68,6 +68,25 @@ def test_the_search_finds_the_same(random_params, tmp_path):
         np.testing.assert_allclose(found.scores[0], score, atol=1e-4)
 
 
+def test_the_arguments_of_its_search(random_params, tmp_path):
+    """A greedy search, with a penalty that changes it, and a minimum."""
+    asked = {"repetition_penalty": 3.0, "max_length": 9, "min_length": 4, "max_extra_length": 30}
+    model = trained_model(random_params, beam_size=1, search=asked, output_bias=True)
+    model.params["output_bias_V"] = model.params["output_bias_V"].at[: BOS + 1].set(-99.0)
+    translator = translator_of(model, tmp_path / "exported")
+    source, target = model.task.tokenizers
+    arguments = json.loads((tmp_path / "exported" / "translate_batch.json").read_text())
+    results = translator.translate_batch(pieces_of(source, LINES), **arguments)
+    ours = model.task.search(model.params, {}, LINES)
+    for (expected,), found in zip(ours, results, strict=True):
+        pieces = [target.pieces[i] for i in expected.tokens[:-1]]
+        assert found.hypotheses[0][: len(pieces)] == pieces
+        assert 4 <= len(expected.tokens) <= 9
+    free = arguments | {"repetition_penalty": 1.0}
+    others = translator.translate_batch(pieces_of(source, LINES), **free)
+    assert [x.hypotheses for x in others] != [x.hypotheses for x in results]
+
+
 @pytest.mark.parametrize("quantization", ["float16", "int8"])
 def test_quantised_models_are_smaller_and_run(random_params, tmp_path, quantization):
     model = trained(trained_model(random_params, d_model=64, d_ff=96))
@@ -95,6 +114,7 @@ def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
     names = {path.name for path in (tmp_path / "exported").iterdir()}
     assert names == {
         "config.json", "model.bin", "source_vocabulary.json", "target_vocabulary.json",
+        "translate_batch.json",
         "tokenizer.source.model", "tokenizer.target.model",
     }  # fmt: skip
 
@@ -102,9 +122,10 @@ def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"activation": "elu"}, "model.activation is 'elu', which CTranslate2 does not have"),
+        ({"activation": "elu"}, "model.activation is 'elu', and CTranslate2 has only 'relu', 'g"),
         ({"words_per_position": 3}, "model.words_per_position is 3"),
-        ({"d_v": 5}, "model.d_v 5; CTranslate2 has only heads of d_model / num_heads = 7"),
+        ({"d_v": 5}, "d_v 5, and CTranslate2 has only heads of d_model / num_heads = 7"),
+        ({"num_heads": 3, "d_k": 4, "d_v": 4}, "only heads of d_model / num_heads = 4.66667"),
     ],
 )
 def test_what_it_cannot_run(random_params, tmp_path, changes, message):

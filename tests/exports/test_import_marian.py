@@ -17,6 +17,7 @@ from transformer.exports.import_marian import _model_config, read
 from transformer.exports.workdir import export
 from transformer.runs import init_from
 from transformer.runs.experiment import Experiment
+from transformer.runs.hub_files import HubConfig
 from transformer.runs.restore import restore
 from transformer.system.errors import UserError
 
@@ -163,7 +164,8 @@ def test_the_config_has_the_sizes_of_opus(tmp_path):
         "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "encoder_attention_heads": 8,
         "decoder_attention_heads": 8, "activation_function": "swish", "scale_embedding": True,
     }  # fmt: skip
-    assert _model_config(opus, PAPER.model, tmp_path) == config.model
+    opus = HubConfig(opus, tmp_path, "")
+    assert _model_config(opus, PAPER.model) == config.model
 
 
 def spoil(folder, path, **changes):

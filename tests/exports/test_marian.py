@@ -68,12 +68,12 @@ def test_generate_finds_our_translations(random_params, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"norm": "pre"}, "model.norm is 'pre', and Marian models of Hugging Face have 'post'"),
+        ({"norm": "pre"}, "model.norm is 'pre', and Hugging Face's Marian has only 'post'; use"),
         ({"normalization": "rms_norm"}, "model.normalization is 'rms_norm'"),
         ({"positions": "learned"}, "model.positions is 'learned'"),
         ({"activation": "elu"}, "model.activation is 'elu'"),
         ({"words_per_position": 3}, "model.words_per_position is 3"),
-        ({"d_k": 3}, "model.d_k is 3, .* have 0 or 7 alone; use --format=ctranslate2"),
+        ({"d_k": 3}, "model.d_k is 3 .* only heads of d_model / num_heads = 7; use --format=c"),
     ],
 )
 def test_what_it_cannot_be(random_params, changes, message):

@@ -21,7 +21,7 @@ from transformer.exports.workdir import export
 from transformer.models.family import build_model
 from transformer.runs import experiment, init_from, provenance
 from transformer.runs.checkpoints import Checkpoints
-from transformer.runs.integrity import digest
+from transformer.runs.integrity import digest, signed
 from transformer.runs.restore import as_one, restore
 from transformer.system.errors import UserError
 from transformer.training.optimizers import make_optimizer
@@ -186,6 +186,19 @@ def test_damage(workdir, tmp_path):
     path.write_text(json.dumps(content | {"last_step": 9}))
     with pytest.raises(UserError, match=r"exported.json is damaged; export the model again"):
         restore(tmp_path / "small", None, None)
+    for name, value, message in (
+        ("steps", [], "steps is .*; expected a list, each a whole number"),
+        ("steps", 7, "steps is 7; expected a list"),
+        ("steps", ["7"], "steps is .*; expected a list"),
+        ("checkpoint", ["best"], "checkpoint is .*; expected a text"),
+        ("checkpoint", "worst", "has the checkpoint 'worst'; export the model again"),
+        ("last_step", None, "last_step is None; expected a whole number"),
+        ("stopped_early", 0, "stopped_early is 0; expected true or false"),
+    ):
+        del (changed := content | {name: value})["sha256"]
+        path.write_text(json.dumps(signed(changed)))
+        with pytest.raises(UserError, match=rf"exported\.json:? {message}"):
+            restore(tmp_path / "small", None, None)
     path.write_text(json.dumps(content))
     (tmp_path / "small" / "checkpoints" / "7" / "record" / "record.json").unlink()
     with pytest.raises(UserError, match=r"checkpoints/7 is damaged"):

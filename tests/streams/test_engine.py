@@ -29,7 +29,9 @@ class Reverse:
 
     is_long_target = is_long
 
-    def search(self, texts, nbest, prefixes, constraints, alignments):
+    def search(self, texts, nbest, prefixes, constraints, alignments, numbers):
+        if numbers is not None:
+            prefixes = [f"{number}:" for number in numbers]
         if nbest > 4:
             raise UserError("the beam is 4; ask for fewer")
         if any(texts):
@@ -246,6 +248,12 @@ def test_nbest():
     assert [x["text"] for x in first["translations"]] == ["ba", "ba!"]
     assert first["translations"][1]["log_prob"] == -1
     assert second == {"line": 2, "source": "", "translations": []}
+
+
+def test_numbers_of_lines_for_samples():
+    """Blank lines and blocks count; the same lines are the same in a pipe and in a file."""
+    assert "".join(run(b"ab\n\nab\n", seed_by="line")) == "1:ba\n\n3:ba\n"
+    assert "".join(run(b"ab\n\nab\n")) == "ba\n\nba\n"
 
 
 def test_what_no_line_can_have_is_blamed_on_none():

@@ -86,6 +86,14 @@ def test_it_trains_and_samples(tmp_path):
     assert len(lines) == 3
     assert all(line.startswith("one two") for line in lines)
     assert len(set(lines)) == 3
+    (tmp_path / "prompts").write_text("one\none\n")
+    flags = "--input=prompts", "--temperature=2"
+    same, others = (
+        succeeded(generate(*flags, f"--seed_by={by}")).out.decode().splitlines()
+        for by in ("text", "line")
+    )
+    assert same[0] == same[1]
+    assert others[0] != others[1]
     assert succeeded(generate("--prompt=", "--temperature=0", "--top_k=0")).out
     assert_refused(generate(), "give --prompt or --input")
     assert_refused(generate(f"--prompt={'one ' * 30}"), "the prefix of sentence 1 of 1 has")

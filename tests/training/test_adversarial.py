@@ -20,6 +20,7 @@ from transformer.training.adversarial import (
     make_adversarial_step,
     to_bytes,
 )
+from transformer.training.freezing import is_frozen, with_frozen
 from transformer.training.optimizers import by_part
 from transformer.training.step import TrainState
 
@@ -53,7 +54,7 @@ def update(random_params):
     images = np.random.default_rng(0).integers(0, 256, (1, 5, 32, 32, 1), np.uint8)
     batch = ImageBatch(images, np.array([[0, 1, 1, 0, 1]], np.int32))
 
-    def run(step_number=0, given=None):
+    def run(step_number=0, given=None, step=step):
         start = jax.tree.map(jnp.array, given or state)._replace(step=jnp.int32(step_number))
         return step(start, batch)
 
@@ -84,6 +85,26 @@ def test_both_networks_their_optimizers_and_vectors_move(update):
     assert terms["generator_loss"] != 0
     norm = np.hypot(terms["generator_grad_norm"], terms["discriminator_grad_norm"])
     assert metrics.grad_norm == pytest.approx(norm)
+
+
+@pytest.mark.slow
+def test_what_is_frozen_stays(update):
+    state, run = update
+    freeze = "discriminator/blocks/0,generator/first,*/attention"
+    mesh, optimizer = data_mesh(jax.devices()[:1]), with_frozen(RATES, freeze)
+    model = build_model(MODEL, Sizes(2, 2, False, 1, 1))
+    step = make_adversarial_step(model, optimizer, TASK, (3, 2), False, 7, mesh, freeze)
+    found, metrics = run(step=step)
+    norms = {}
+    for name, changed in moved(state.params, found.params).items():
+        names = name[2:-2].replace("']['", "/").replace("'][", "/").replace("]['", "/")
+        assert not (changed and is_frozen(freeze, names)), names
+        norms[names] = changed
+    assert not norms["discriminator/blocks/0/conv1/kernel"]
+    assert norms["discriminator/blocks/1/conv1/kernel"]
+    assert not norms["generator/first/kernel"]
+    _, whole = run()
+    assert 0 < metrics.grad_norm < whole.grad_norm
 
 
 def test_two_time_scales(update):

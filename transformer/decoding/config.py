@@ -24,6 +24,7 @@ class DecodingConfig:
     min_length: int = 0
     min_length_ratio: float = 0.0
     no_repeat_ngram: int = 0
+    repetition_penalty: float = 1.0
     beam_groups: int = 1
     diversity: float = 0.0
     temperature: float = 0.0
@@ -39,6 +40,7 @@ class DecodingConfig:
         check_range(self, "decoding", "max_length_ratio min_length_ratio", 0, 1025)
         check_range(self, "decoding", "max_extra_length max_length min_length", 0)
         check_range(self, "decoding", "no_repeat_ngram top_k", 0)
+        check_range(self, "decoding", "repetition_penalty", 1, 1025)
         check_range(self, "decoding", "seed", 0, 2**32 - 1)
         check_choice(self, "decoding", "length_penalty_form", LENGTH_PENALTIES)
         if self.longest(1) < 1:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.vocabulary import EOS, PAD
+from transformer.data.vocabulary import BOS, EOS, PAD
 
 
 class Moment(NamedTuple):
@@ -35,6 +35,11 @@ class Rule:
         """The state after a look at this moment."""
         del moment
         return state
+
+    def weighed(self, logits_NV: jax.Array, moment: Moment) -> jax.Array:
+        """The logits that the search goes by."""
+        del moment
+        return logits_NV
 
     def allowed(self, state: Any, moment: Moment) -> jax.Array | None:
         """Which tokens may come next, [B, M, V] or with 1 in place of M; None: all."""
@@ -95,6 +100,26 @@ class NoRepeat(Rule):
         rows_B11, rows_1M1 = jnp.arange(B)[:, None, None], jnp.arange(M)[None, :, None]
         allowed_BMV = jnp.ones((B, M, moment.vocab_size), bool)
         return allowed_BMV.at[rows_B11, rows_1M1, banned_BMP].set(False)
+
+
+@dataclasses.dataclass(frozen=True)
+class RepetitionPenalty(Rule):
+    """Tokens that the output has already are less probable (Keskar et al. 2019, arXiv 1909.05858).
+
+    Their logits are divided by the penalty, as in Section 4.1 of the paper; those below 0 are
+    multiplied with it, or else they would grow. So do CTranslate2 and Hugging Face's sampling.
+    """
+
+    penalty: float
+
+    def weighed(self, logits_NV, moment):
+        tokens_NL = moment.tokens_BML.reshape(len(logits_NV), -1)
+        old_NL = jnp.take_along_axis(logits_NV, tokens_NL, axis=1)
+        new_NL = jnp.where(old_NL < 0, old_NL * self.penalty, old_NL / self.penalty)
+        # Nobody chooses BOS or PAD, so their share of the probability stays.
+        new_NL = jnp.where((tokens_NL == BOS) | (tokens_NL == PAD), old_NL, new_NL)
+        # A token that is there twice is written twice, with one value.
+        return logits_NV.at[jnp.arange(len(logits_NV))[:, None], tokens_NL].set(new_NL)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -107,13 +107,17 @@ def beam_search(
         )
 
     def extend(asked: _Asked, state: _State) -> _State:
-        # 1. The probability of every continuation of every live hypothesis.
+        # 1. The probability of every continuation of every live hypothesis, as rules weigh it.
         rules, batch_size = asked.rules, asked.max_length_B.shape[0]
         newest_BM = jax.lax.dynamic_index_in_dim(
             state.live_tokens_BML, state.step, axis=2, keepdims=False
         )
         logits_NV, cache = step_fn(newest_BM.reshape(-1), state.cache)
         V = logits_NV.shape[-1]
+        moment = Moment(state.step, state.live_tokens_BML, cache.get("attention"), V)
+        wishes = [rule.see(own, moment) for rule, own in zip(rules, state.wishes, strict=True)]
+        for rule in rules:
+            logits_NV = rule.weighed(logits_NV, moment)
         log_probs_BMV = log_softmax(logits_NV).astype(jnp.float32).reshape(batch_size, M, V)
 
         # 2. What may not be: EOS is all that may be at the end, PAD and BOS never, ...
@@ -121,8 +125,6 @@ def beam_search(
         allowed_BMV = (jnp.arange(V) == EOS)[None] | ~is_last_B[:, None]
         allowed_BMV &= ((jnp.arange(V) != PAD) & (jnp.arange(V) != BOS))[None]
         allowed_BMV = allowed_BMV[:, None]
-        moment = Moment(state.step, state.live_tokens_BML, cache.get("attention"), V)
-        wishes = [rule.see(own, moment) for rule, own in zip(rules, state.wishes, strict=True)]
         for rule, own in zip(rules, wishes, strict=True):
             if (mask_BMV := rule.allowed(own, moment)) is not None:
                 allowed_BMV &= mask_BMV

@@ -168,6 +168,7 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         constraints: Sequence[Sequence[str]] | None = None,
         alignments: bool = False,
+        numbers: Sequence[int] | None = None,
         progress: Callable[[int], None] = lambda done: None,
         source_cut: int | None = None,
     ) -> list[list[Translation]]:
@@ -176,12 +177,13 @@ class Translator:
         prefixes: how the translation of each sentence begins; "" if it may as it likes.
         constraints: for each sentence the phrases that its translation contains.
         alignments: whether to find out which words translate each other.
+        numbers: of each sentence; equal ones with other numbers have other samples.
         progress: is called with the number of sentences done so far.
         source_cut: longer sources are cut to so many tokens, EOS included.
         Raises UserError if a sentence has no translation as it is asked for.
         """
-        self._check(nbest, constraints)
-        encoded = self._encode(sentences, prefixes, constraints, source_cut)
+        self._check(nbest, constraints, numbers)
+        encoded = self._encode(sentences, prefixes, constraints, source_cut, numbers)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
         sizes = sizes_of_wishes(encoded)
@@ -226,7 +228,7 @@ class Translator:
     ) -> list[Translation]:
         """The given targets as translations of the sources, with their probabilities.
 
-        score is that of a search, without what a coverage penalty adds.
+        score is that of a search, without what a coverage or repetition penalty changes.
         """
         variables = self.programs.gather(variables)
         both = self.token_pairs(sources, targets)
@@ -253,8 +255,10 @@ class Translator:
             sides.append([with_eos(tokens, cut) for tokens in encoded])
         return tuple(sides)
 
-    def _check(self, nbest: int, constraints: Sequence[Sequence[str]] | None) -> None:
+    def _check(self, nbest: int, constraints: Sequence | None, numbers: Sequence | None) -> None:
         c = self.config
+        if numbers is not None and not c.temperature:
+            raise UserError("--seed_by=line is for samples; set decoding.temperature, too")
         if nbest < 1 or (nbest > c.beam_size and not c.temperature):
             raise UserError(
                 f"{nbest} translations of each sentence are asked for, and decoding.beam_size is "
@@ -298,6 +302,7 @@ class Translator:
         prefixes: Sequence[str] | None,
         constraints: Sequence[Sequence[str]] | None,
         source_cut: int | None,
+        numbers: Sequence[int] | None = None,
     ) -> list[Sentence]:
         target = self.tokenizers.target
         encoded = self.tokenizers.source.encode_batch(sentences, num_threads=-1)
@@ -313,8 +318,10 @@ class Translator:
             for texts in constraints or [()] * len(sources)
         ]
         return [
-            Sentence(source, begin, wanted, len(words_of(text)))
-            for source, begin, wanted, text in zip(sources, begins, phrases, sentences, strict=True)
+            Sentence(source, begin, wanted, len(words_of(text)), number)
+            for source, begin, wanted, text, number in zip(
+                sources, begins, phrases, sentences, numbers or [None] * len(sources), strict=True
+            )
         ]
 
     def _translations(self, found: Hypotheses, row: int) -> list[Translation]:

@@ -19,7 +19,14 @@ from transformer.decoding.choices import (
     phrase_tables,
 )
 from transformer.decoding.config import DecodingConfig
-from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix, Rule
+from transformer.decoding.rules import (
+    Coverage,
+    MinLength,
+    NoRepeat,
+    Prefix,
+    RepetitionPenalty,
+    Rule,
+)
 
 
 class Wishes(NamedTuple):
@@ -39,6 +46,7 @@ class Sentence(NamedTuple):
     prefix: list[int]
     phrases: list[tuple[int, ...]]
     words: int  # of the source
+    number: int | None = None  # that joins the key of its samples
 
 
 def parts_of_search(
@@ -54,6 +62,8 @@ def parts_of_search(
         rules.append(Brackets(grammar, wishes.words_B, wishes.max_length_B))
     if config.no_repeat_ngram:
         rules.append(NoRepeat(config.no_repeat_ngram))
+    if config.repetition_penalty != 1:
+        rules.append(RepetitionPenalty(config.repetition_penalty))
     if config.coverage_penalty:
         rules.append(Coverage(config.coverage_penalty, src_BS != PAD))
     if wishes.phrase_BPC is not None:
@@ -91,7 +101,7 @@ def arrays_of(
         words_B=np.zeros(B, np.int32) if config.brackets else None,
     )
     for row, i in enumerate(members):
-        source, prefix, phrases, words = sentences[i]
+        source, prefix, phrases, words, number = sentences[i]
         src_BS[row, : len(source)] = source
         # Section 6.1: input length + 50, the input counted without its EOS.
         wishes.max_length_B[row] = config.longest(len(source) - 1)
@@ -104,7 +114,8 @@ def arrays_of(
         if config.brackets:
             wishes.words_B[row] = words
         if config.temperature:  # of this row alone, so that its neighbours do not matter
-            asked = np.concatenate([source, np.asarray(prefix, np.int32)])
+            own = [] if number is None else [number % 2**31]
+            asked = np.concatenate([source, np.asarray([*prefix, *own], np.int32)])
             wishes.seed_B[row] = zlib.crc32(asked.astype("<i4").tobytes())
     return src_BS, wishes
 

@@ -79,11 +79,6 @@ def _check(model: TrainedModel) -> None:
     family, task = model.config.model.family, model.config.task.name
     if FORMAT.value == "bert":
         return  # which says so itself
-    if model.config.decoding and model.task.translator.config.int8:
-        raise UserError(
-            "decoding.int8 is for searches here; leave --int8 out, or give --noint8. For "
-            "CTranslate2 there is --quantization=int8"
-        )
     if task not in ("seq2seq", "summarization"):
         raise UserError(
             f"task.name is {task!r}, and --format={FORMAT.value} is for models of seq2seq and "

@@ -4,6 +4,7 @@ vocab.txt and tokenizer.json."""
 from pathlib import Path
 from typing import Any
 
+from transformer.exports.reading import NOT_AT_INFERENCE, Reading, expect, expect_heads
 from transformer.models import bert_weights
 from transformer.models.bert import INITIAL_STDDEV, BertConfig
 from transformer.runs.restore import TrainedModel
@@ -19,36 +20,36 @@ ARCHITECTURES = {
 }
 
 
+SYSTEM = "Hugging Face's BERT"
+IRRELEVANT = NOT_AT_INFERENCE
+
+
 def check(config: BertConfig) -> None:
     """Raises UserError for a model that Hugging Face's BERT cannot be."""
     if config.family != "bert":
         raise UserError(f"model.family is {config.family!r}; --format=bert is for 'bert'")
-    size = config.d_model // config.num_heads
     expected = {
         "norm": ("post",),
         "normalization": ("layer_norm",),
         "attention_bias": (True,),
         "activation": tuple(bert_weights.ACTIVATIONS),
-        "d_k": (0, size),
-        "d_v": (0, size),
+        "head": tuple(ARCHITECTURES),
     }
-    for field, values in expected.items():
-        if (found := getattr(config, field)) not in values:
-            raise UserError(
-                f"model.{field} is {found!r}, and BERT models of Hugging Face have "
-                f"{' or '.join(map(repr, values))} alone"
-            )
+    expect(config, SYSTEM, expected)
+    expect_heads(config, SYSTEM)
 
 
 def write(model: TrainedModel, folder: Path) -> None:
     """Writes the files. Raises UserError for a model that Hugging Face's BERT cannot be."""
-    config: BertConfig = model.config.model
+    reading = Reading(model)
+    config: BertConfig = reading.model
     check(config)
     safetensors = optional_module("safetensors.numpy", "requirements-bert.txt")
-    weights = bert_weights.to_theirs(model.params, config)
+    weights = bert_weights.to_theirs(reading.params, config)
     model.task.tokenizer.save(folder)
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     write_json(folder / "config.json", _config(model, config))
+    reading.check(SYSTEM, IRRELEVANT)
 
 
 def _config(model: TrainedModel, config: BertConfig) -> dict[str, Any]:

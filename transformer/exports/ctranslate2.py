@@ -10,36 +10,50 @@ from typing import Any
 import numpy as np
 
 from transformer.data.vocabulary import BOS, EOS, UNK
+from transformer.decoding.config import DecodingConfig
 from transformer.exports.folder import optional_module, unique_pieces
+from transformer.exports.reading import (
+    NOT_AT_INFERENCE,
+    OF_THE_CALL,
+    Reading,
+    expect,
+    expect_heads,
+)
+from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params
 from transformer.models.positions import sinusoidal_encoding
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
-from transformer.system.errors import UserError
+from transformer.system.files import write_json
 
 QUANTIZATIONS = ("float32", "float16", "int8")
 # Of the table of positions. CTranslate2 cuts sources at 1,024 tokens unless it is told otherwise.
 NUM_POSITIONS = 2048
+SYSTEM = "CTranslate2"
+SEARCH = "translate_batch.json"
+IRRELEVANT = {
+    **NOT_AT_INFERENCE,
+    **OF_THE_CALL,
+    "model.attention_bias": "the parameters say it",
+    "model.d_ff": "the parameters say it",
+    "model.max_positions": "of learned positions",
+}
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "swish": "SWISH"}
 
 
 def check(config: TransformerConfig) -> None:
     """Raises UserError for what CTranslate2 cannot compute."""
-    if config.activation not in _ACTIVATIONS:
-        raise UserError(
-            f"model.activation is {config.activation!r}, which CTranslate2 does not have; it has "
-            f"{', '.join(_ACTIVATIONS)}"
-        )
-    if config.words_per_position != 1:
-        raise UserError(
-            f"model.words_per_position is {config.words_per_position}; CTranslate2 has one"
-        )
-    size = config.d_model // config.num_heads
-    if config.d_model % config.num_heads or {config.key_size, config.value_size} != {size}:
-        raise UserError(
-            f"model.d_k is {config.key_size} and model.d_v {config.value_size}; CTranslate2 has "
-            f"only heads of d_model / num_heads = {config.d_model / config.num_heads:g}"
-        )
+    expected = {
+        "family": ("transformer",),
+        "norm": ("post", "pre"),
+        "normalization": ("layer_norm", "rms_norm"),
+        "positions": ("sinusoidal", "learned"),
+        "activation": tuple(_ACTIVATIONS),
+        "share_embeddings": SHARE_EMBEDDINGS,
+        "words_per_position": (1,),
+    }
+    expect(config, SYSTEM, expected)
+    expect_heads(config, SYSTEM)
 
 
 def write(model: TrainedModel, folder: Path, quantization: str) -> None:
@@ -49,8 +63,35 @@ def write(model: TrainedModel, folder: Path, quantization: str) -> None:
     """
     tokenizers = model.task.tokenizers
     source, target = (unique_pieces(tokenizer) for tokenizer in tokenizers)
-    write_model(model.params, model.config.model, source, target, folder, quantization)
+    reading = Reading(model)
+    write_model(reading.params, reading.model, source, target, folder, quantization)
+    write_json(folder / SEARCH, search(reading.decoding))
     tokenizers.save(folder)
+    reading.check(SYSTEM, IRRELEVANT)
+
+
+def search(config: DecodingConfig) -> dict[str, Any]:
+    """The arguments of translate_batch that are nearest to our search."""
+    # A length penalty of 0 or of power; gnmt is not there.
+    alpha = config.length_penalty if config.length_penalty_form == "power" else 0.0
+    found: dict[str, Any] = {
+        "beam_size": config.beam_size,
+        "length_penalty": alpha,
+        "no_repeat_ngram_size": config.no_repeat_ngram,
+        "repetition_penalty": config.repetition_penalty,
+        # EOS is not counted there. 1, the default, takes the probability of EOS from step 1.
+        "min_decoding_length": max(config.min_length - 1, 0),
+    }
+    if config.max_length:
+        found["max_decoding_length"] = config.max_length
+    if config.temperature:
+        found |= {
+            "beam_size": 1,
+            "sampling_temperature": config.temperature,
+            "sampling_topk": config.top_k,
+            "sampling_topp": config.top_p,
+        }
+    return found
 
 
 def write_model(
@@ -86,8 +127,9 @@ def write_model(
 
 def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
     target_VD = params["target_embedding"]["table_VD"]
-    source_VD = params.get("source_embedding", params["target_embedding"])["table_VD"]
-    output_VD = params.get("output_embedding", params["target_embedding"])["table_VD"]
+    source = "target_embedding" if config.share_embeddings == "all" else "source_embedding"
+    output = "output_embedding" if config.share_embeddings == "none" else "target_embedding"
+    source_VD, output_VD = params[source]["table_VD"], params[output]["table_VD"]
     spec.encoder.embeddings[0].weight = _array(source_VD)
     spec.decoder.embeddings.weight = _array(target_VD)
     spec.decoder.projection.weight = _array(output_VD)
@@ -95,7 +137,7 @@ def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
         spec.decoder.projection.bias = _array(params["output_bias_V"])
     for name, side in (("source", spec.encoder), ("target", spec.decoder)):
         side.scale_embeddings = config.scale_embeddings
-        side.position_encodings.encodings = _positions(params.get(f"{name}_positions"), config)
+        side.position_encodings.encodings = _positions(params, name, config)
     if config.norm == "pre":
         _norm(spec.encoder.layer_norm, params["encoder_norm"])
         _norm(spec.decoder.layer_norm, params["decoder_norm"])
@@ -111,12 +153,13 @@ def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
         _feed_forward(layer.ffn, ours)
 
 
-def _positions(table_PD: Any, config: TransformerConfig) -> np.ndarray:
+def _positions(params: Params, name: str, config: TransformerConfig) -> np.ndarray:
     """The encodings of NUM_POSITIONS positions: CTranslate2 has other sinusoids of its own."""
     positions = np.arange(NUM_POSITIONS)
-    if table_PD is None:
+    if config.positions == "sinusoidal":
         return _array(sinusoidal_encoding(positions, config.d_model))
-    return _array(table_PD)[np.minimum(positions, config.max_positions - 1)]
+    table_PD = _array(params[f"{name}_positions"])
+    return table_PD[np.minimum(positions, config.max_positions - 1)]
 
 
 def _attention(spec: Any, layer: Params, name: str, groups: list[str]) -> None:

@@ -8,9 +8,7 @@ search. docs/exporting.md has more.
 """
 
 import dataclasses
-import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +22,14 @@ from transformer.data.marian import MarianTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, PAD
 from transformer.exports import marian
-from transformer.exports.folder import check_is_new, optional_module
+from transformer.exports.folder import check_is_new
 from transformer.exports.workdir import export
 from transformer.models.family import build_model
 from transformer.models.functional import Params
 from transformer.models.transformer import TransformerConfig
 from transformer.runs import cli
 from transformer.runs.experiment import Experiment
+from transformer.runs.hub_files import ADVICE, HubConfig, HubWeights, check_ids
 from transformer.runs.provenance import ROOT
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
@@ -39,6 +38,18 @@ from transformer.system.paths import DEFINE_path, cannot_read
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq, sizes_of
 
+# Fields of config.json that need not be read, beside those of every model there.
+IRRELEVANT = {
+    "max_position_embeddings": "of a table that is computed",
+    "num_hidden_layers": "another name of encoder_layers",
+}
+# Tensors that are copies of others, or computed.
+COPIES = (
+    "lm_head.weight",
+    "model.shared.weight",
+    "model.*.embed_tokens.weight",
+    "model.*.embed_positions.weight",
+)
 # Where BOS is a copy of their padding, our padding gets this bias in place of its own: nearly
 # minus infinity to a softmax, and small enough not to show in a smoothed loss.
 NEVER = -100.0
@@ -64,94 +75,88 @@ def read(folder: Path, base: Experiment) -> TrainedModel:
 
     Raises UserError if the folder holds none, or one that ours cannot be.
     """
-    safetensors = optional_module("safetensors.numpy")
-    theirs = _read_json(folder / "config.json")
-    if not (folder / "model.safetensors").exists():
-        hint = ""
-        if (folder / "pytorch_model.bin").exists():
-            hint = (
-                "; pytorch_model.bin can run code when it is read, so it is not: convert it with "
-                "MarianMTModel.from_pretrained(folder).save_pretrained(folder), or take the "
-                "folder's revision with safetensors from the hub"
-            )
-        raise UserError(f"{folder} has no model.safetensors{hint}")
-    model_config = _model_config(theirs, base.model, folder)
+    if base.model.family != "transformer":
+        raise UserError(
+            f"model.family is {base.model.family!r}, and Marian models are of 'transformer'; give "
+            "a config such as configs/opus_mt.py"
+        )
+    theirs = HubConfig.read(folder / "config.json", ADVICE)
+    weights = HubWeights(folder, "MarianMTModel", "requirements-exports.txt")
+    model_config = _model_config(theirs, base.model)
     tokenizers, orders = _vocabularies(theirs, folder)
     tokenizer = dataclasses.replace(
         base.tokenizer, joint=tokenizers.joint, vocab_size=tokenizers.target.vocab_size
     )
     config = dataclasses.replace(base, model=model_config, tokenizer=tokenizer)
-    try:
-        weights = safetensors.load_file(folder / "model.safetensors")
-    except Exception as error:  # of safetensors, which has no public name
-        raise UserError(f"{folder}/model.safetensors cannot be read ({error})") from error
-
     model = build_model(model_config, sizes_of(config, tokenizers))
-    params = _params(model.abstract_params(), weights, model_config, orders, folder)
+    params = _params(model.abstract_params(), weights, model_config, orders)
+    theirs.check(IRRELEVANT)
+    weights.check(COPIES)
     task = Seq2Seq(config.data, tokenizers, model, config.decoding, data_mesh())
     return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
 
 
-def _model_config(
-    theirs: Mapping[str, Any], base: TransformerConfig, folder: Path
-) -> TransformerConfig:
-    path = folder / "config.json"
-    if theirs.get("model_type") != "marian":
-        raise UserError(f"{path} has model_type {theirs.get('model_type')!r}; expected 'marian'")
+def _model_config(theirs: HubConfig, base: TransformerConfig) -> TransformerConfig:
+    if (kind := theirs.take("model_type", str, None)) != "marian":
+        raise UserError(f"{theirs.path} has model_type {kind!r}; expected 'marian'")
     activations = {"silu": "swish"} | {value: key for key, value in marian.ACTIVATIONS.items()}
-    try:
-        for name in ("attention_heads", "ffn_dim"):
-            if theirs[f"encoder_{name}"] != theirs[f"decoder_{name}"]:
-                raise UserError(f"{path}: encoder_{name} and decoder_{name} differ; ours are one")
-        activation = theirs["activation_function"]
-        if activation not in activations:
+    sizes = {
+        name: [theirs.take(f"{side}_{name}", int) for side in ("encoder", "decoder")]
+        for name in ("attention_heads", "ffn_dim", "layers")
+    }
+    for name in ("attention_heads", "ffn_dim"):
+        if len(set(sizes[name])) > 1:
             raise UserError(
-                f"{path}: activation_function is {activation!r}; ours has {', '.join(activations)}"
+                f"{theirs.path}: encoder_{name} and decoder_{name} differ; ours are one"
             )
-        shared = theirs.get("share_encoder_decoder_embeddings", True)
-        tied = theirs.get("tie_word_embeddings", True)
-        if shared and not tied:
-            raise UserError(f"{path}: embeddings are shared, and the output layer is not tied")
-        return dataclasses.replace(
-            base,
-            num_encoder_layers=theirs["encoder_layers"],
-            num_decoder_layers=theirs["decoder_layers"],
-            d_model=theirs["d_model"],
-            d_ff=theirs["encoder_ffn_dim"],
-            num_heads=theirs["encoder_attention_heads"],
-            d_k=0,
-            d_v=0,
-            attention_bias=True,
-            activation=activations[activation],
-            norm="post",
-            normalization="layer_norm",
-            norm_epsilon=marian.EPSILON,
-            positions="sinusoidal",
-            share_embeddings="all" if shared else "decoder" if tied else "none",
-            scale_embeddings=theirs["scale_embedding"],
-            output_bias=True,
-        )
-    except KeyError as error:
-        raise UserError(f"{path} lacks {error}; take the file from the hub again") from error
-
-
-def _vocabularies(theirs: Mapping[str, Any], folder: Path) -> tuple[Tokenizers, list[np.ndarray]]:
-    """The tokenizers, and for each side their ids in the order of ours."""
-    start = theirs.get("decoder_start_token_id")
-    has_two = not theirs.get("share_encoder_decoder_embeddings", True)
-    if not isinstance(start, int) or not 0 <= start < theirs.get("vocab_size", 0):
+    if (activation := theirs.take("activation_function", str)) not in activations:
         raise UserError(
-            f"{folder}/config.json: decoder_start_token_id is {start!r}; expected an id"
+            f"{theirs.path}: activation_function is {activation!r}; ours has "
+            f"{', '.join(activations)}"
         )
+    if not theirs.take("static_position_embeddings", bool, True):
+        raise UserError(
+            f"{theirs.path}: static_position_embeddings is False; ours has sinusoids there"
+        )
+    shared = theirs.take("share_encoder_decoder_embeddings", bool, True)
+    tied = theirs.take("tie_word_embeddings", bool, True)
+    if shared and not tied:
+        raise UserError(f"{theirs.path}: embeddings are shared, and the output layer is not tied")
+    return dataclasses.replace(
+        base,
+        num_encoder_layers=sizes["layers"][0],
+        num_decoder_layers=sizes["layers"][1],
+        d_model=theirs.take("d_model", int),
+        d_ff=sizes["ffn_dim"][0],
+        num_heads=sizes["attention_heads"][0],
+        d_k=0,
+        d_v=0,
+        attention_bias=True,
+        activation=activations[activation],
+        norm="post",
+        normalization="layer_norm",
+        norm_epsilon=marian.EPSILON,
+        positions="sinusoidal",
+        share_embeddings="all" if shared else "decoder" if tied else "none",
+        scale_embeddings=theirs.take("scale_embedding", bool),
+        output_bias=True,
+    )
+
+
+def _vocabularies(theirs: HubConfig, folder: Path) -> tuple[Tokenizers, list[np.ndarray]]:
+    """The tokenizers, and for each side their ids in the order of ours."""
+    start, source_size = (theirs.take(x, int) for x in ("decoder_start_token_id", "vocab_size"))
+    has_two = not theirs.take("share_encoder_decoder_embeddings", bool, True)
+    if not 0 <= start < source_size:
+        raise UserError(f"{theirs.path}: decoder_start_token_id is {start}; expected an id")
     files = ["vocab.json", "target_vocab.json" if has_two else "vocab.json"]
     if has_two and not (folder / files[1]).exists():
         files[1] = "vocab.json"  # two tables of embeddings, one vocabulary
-    sizes = theirs.get("vocab_size"), theirs.get("decoder_vocab_size") or theirs.get("vocab_size")
+    sizes = source_size, theirs.take("decoder_vocab_size", int, None) or source_size
     tokenizers, orders = [], []
     for side, file, size in zip(("source", "target"), files, sizes, strict=True):
-        ids = _read_json(folder / file)
-        if sorted(ids.values()) != list(range(len(ids))) or len(ids) != size:
-            raise UserError(f"{folder / file} holds {len(ids)} pieces; expected ids below {size}")
+        ids = HubConfig.read(folder / file, ADVICE).left()
+        check_ids(folder / file, ids, size)
         for piece in ("<pad>", "</s>", "<unk>"):
             if piece not in ids:
                 raise UserError(f"{folder / file} has no piece {piece}")
@@ -177,34 +182,30 @@ def _vocabularies(theirs: Mapping[str, Any], folder: Path) -> tuple[Tokenizers, 
 
 def _params(
     abstract: Params,
-    weights: dict[str, np.ndarray],
+    weights: HubWeights,
     config: TransformerConfig,
     orders: list[np.ndarray],
-    folder: Path,
 ) -> Params:
     """Our parameters, float32, from their weights."""
     theirs = np.argsort(marian.our_channels(config.d_model))  # for each of our channels
     source_order, target_order = orders
-
-    def weight(name: str) -> np.ndarray:
-        if name not in weights:
-            raise UserError(f"{folder}/model.safetensors lacks {name}; take it from the hub again")
-        return weights[name].astype(np.float32)
-
     params: dict[str, Any] = {}
     padding_is_start = target_order[PAD] == target_order[BOS]
     for name, ours in marian.tables(config).items():
         order = source_order if ours == "source_embedding" else target_order
-        table_VD = weight(name)[:, theirs][order]
+        table_VD = weights.take(name, (len(order), config.d_model))[:, theirs][order]
         if padding_is_start:
             table_VD[PAD] = 0
         params[ours] = {"table_VD": table_VD}
-    bias_V = weight("final_logits_bias")[0][target_order]
+    bias_V = weights.take("final_logits_bias", (1, len(target_order)))[0][target_order]
     if padding_is_start:
         bias_V[PAD] = NEVER
     params["output_bias_V"] = bias_V
     for module in marian.modules(config):
-        kernel, bias = weight(f"{module.name}.weight"), weight(f"{module.name}.bias")
+        expected = marian.at(abstract, module.path)
+        shape = expected["kernel" if "kernel" in expected else "scale"].shape[::-1]
+        kernel = weights.take(f"{module.name}.weight", shape)
+        bias = weights.take(f"{module.name}.bias", shape[:1])
         bias = bias[theirs] if module.writes else bias
         if kernel.ndim == 1:
             ours = {"scale": kernel[theirs], "bias": bias}
@@ -215,22 +216,7 @@ def _params(
         for key in module.path[:-1]:
             place = place.setdefault(key, {})
         place[module.path[-1]] = ours
-    found, expected = (jax.tree.map(lambda x: x.shape, tree) for tree in (params, abstract))
-    if found != expected:
-        raise UserError(f"{folder}/model.safetensors does not fit its config.json")
     return jax.tree.map(jnp.asarray, params)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it holds no JSON object")
-        return content
-    except OSError as error:
-        raise cannot_read(path, error, advice="; give a folder as the hub has it") from error
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); take it from the hub again") from error
 
 
 if __name__ == "__main__":

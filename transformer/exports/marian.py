@@ -17,6 +17,14 @@ from transformer.data.sentencepiece import SentencePieceTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.exports.folder import optional_module, unique_pieces
+from transformer.exports.reading import (
+    NOT_AT_INFERENCE,
+    OF_THE_CALL,
+    Reading,
+    expect,
+    expect_heads,
+)
+from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
@@ -26,6 +34,14 @@ from transformer.system.errors import UserError
 ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_new"}
 EPSILON = 1e-5  # of normalisation, the only one there is
 MAX_POSITIONS = 1024  # of the table that they compute; longer sentences are an error there
+SYSTEM = "Hugging Face's Marian"
+IRRELEVANT = {
+    **NOT_AT_INFERENCE,
+    **OF_THE_CALL,
+    "model.attention_bias": "without biases there are zeros",
+    "model.max_positions": "of learned positions",
+    "model.norm_epsilon": f"there it is {EPSILON}, which changes little (docs/exporting.md)",
+}
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 
 
@@ -81,22 +97,18 @@ def tables(config: TransformerConfig) -> dict[str, str]:
 
 def check(config: TransformerConfig, tokenizers: Tokenizers) -> None:
     """Raises UserError for a model that Hugging Face's Marian cannot be."""
-    size = config.d_model // config.num_heads
     expected = {
+        "family": ("transformer",),
         "norm": ("post",),
         "normalization": ("layer_norm",),
         "positions": ("sinusoidal",),
         "activation": tuple(ACTIVATIONS),
-        "d_k": (0, size),
-        "d_v": (0, size),
+        "share_embeddings": SHARE_EMBEDDINGS,
         "words_per_position": (1,),
     }
-    for field, values in expected.items():
-        if (found := getattr(config, field)) not in values:
-            raise UserError(
-                f"model.{field} is {found!r}, and Marian models of Hugging Face have "
-                f"{' or '.join(map(repr, values))} alone; use --format=ctranslate2 or stablehlo"
-            )
+    hint = "; use --format=ctranslate2 or stablehlo"
+    expect(config, SYSTEM, expected, hint)
+    expect_heads(config, SYSTEM, hint)
     if not all(isinstance(x, SentencePieceTokenizer | MarianTokenizer) for x in tokenizers):
         raise UserError(
             "Marian models of Hugging Face need a SentencePiece vocabulary (tokenizer.model_type "
@@ -110,14 +122,15 @@ def write(model: TrainedModel, folder: Path) -> None:
     Raises UserError for a model that Hugging Face's Marian cannot be, and without safetensors.
     """
     safetensors = optional_module("safetensors.numpy")
-    config, tokenizers = model.config.model, model.task.tokenizers
+    reading = Reading(model)
+    config, tokenizers = reading.model, model.task.tokenizers
     check(config, tokenizers)
     _write_tokenizers(tokenizers, model.config.data, folder)
     safetensors.save_file(
-        weights(model.params, config), folder / "model.safetensors", {"format": "pt"}
+        weights(reading.params, config), folder / "model.safetensors", {"format": "pt"}
     )
     _write_json(folder / "config.json", config_of(config, tokenizers.vocab_sizes))
-    decoding = model.config.decoding
+    decoding = reading.decoding
     _write_json(
         folder / "generation_config.json",
         {
@@ -128,9 +141,11 @@ def write(model: TrainedModel, folder: Path) -> None:
             "forced_eos_token_id": EOS,
             "bad_words_ids": [[PAD], [BOS]],
             "num_beams": decoding.beam_size,
+            "no_repeat_ngram_size": decoding.no_repeat_ngram,
             "max_length": 512,
         },
     )
+    reading.check(SYSTEM, IRRELEVANT)
 
 
 def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[str, Any]:

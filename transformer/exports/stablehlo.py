@@ -8,6 +8,7 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,10 @@ from transformer.data.vocabulary import BOS, EOS, PAD
 from transformer.decoding.translation import Translator
 from transformer.decoding.wishes import Wishes
 from transformer.exports.folder import optional_module
+from transformer.exports.reading import NOT_AT_INFERENCE, Reading, leaf_names
+from transformer.models.family import build_model
 from transformer.runs.restore import TrainedModel
-from transformer.system.errors import UserError
+from transformer.tasks.pair_training import sizes_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -38,15 +41,22 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     [B]. B is any number. The lengths of outputs are those of the decoding section.
     """
     optional_module("flatbuffers")  # which jax.export needs
-    translator = model.task.translator
-    decoding = translator.config
-    if decoding.temperature:
-        raise UserError("decoding.temperature asks for samples; export a search instead")
-    leaves, structure = jax.tree.flatten_with_path((model.params, model.extra))
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-    arrays = {name: np.asarray(x) for name, (_, x) in zip(names, leaves, strict=True)}
+    tokenizers, mesh = model.task.tokenizers, model.task.translator.mesh
+    reading, own = Reading(model), model.task.translator.config
+    arrays = dict(
+        zip(
+            leaf_names((model.params, model.extra)),
+            map(np.asarray, jax.tree.leaves((model.params, model.extra))),
+            strict=True,
+        )
+    )
+    # The model's own code reads its config, so what it does not read is in no program.
+    functional = build_model(reading.model, sizes_of(model.config, tokenizers))
+    shapes = functional.abstract_params(), functional.abstract_extra()
+    names, structure = leaf_names(shapes), jax.tree.structure(shapes)
 
     def translate(arrays, src_BS, *, translator):
+        decoding = translator.config
         variables = jax.tree.unflatten(structure, [arrays[name] for name in names])
         length_B = jnp.sum(src_BS != PAD, axis=1) - 1
         wishes = Wishes(decoding.longest_of(length_B), decoding.shortest_of(length_B))
@@ -56,17 +66,25 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
 
     (batch,) = export.symbolic_shape("batch")
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
-    one = dataclasses.replace(decoding, beam_size=1, beam_groups=1, diversity=0.0)
-    greedy = Translator(model.task.model, model.task.tokenizers, one, translator.mesh)
-    for name, search in {"greedy": greedy, "beam": translator}.items():
+    one = dataclasses.replace(own, beam_size=1, beam_groups=1, diversity=0.0)
+    greedy, beam = (Translator(functional, tokenizers, x, mesh) for x in (one, own))
+    beam.config = reading.decoding  # from here on: what was only checked is in no program
+    for name, search in {"greedy": greedy, "beam": beam}.items():
         for width in widths:
             jitted = jax.jit(functools.partial(translate, translator=search))
             src_BS = jax.ShapeDtypeStruct((batch, width), jnp.int32)
             program = export.export(jitted, platforms=PLATFORMS)(abstract, src_BS)
             (folder / f"{name}-{width}.bin").write_bytes(program.serialize())
+    # Of a batch of known size, a program keeps only the parameters that it uses.
+    jitted = jax.jit(functools.partial(translate, translator=greedy))
+    program = export.export(jitted)(abstract, jax.ShapeDtypeStruct((1, min(widths)), jnp.int32))
+    for i, name in enumerate(sorted(arrays)):
+        if i in program.module_kept_var_idx:
+            reading.take(name)
+    reading.check("a program of JAX", _irrelevant(model.config.model))
     np.savez(folder / "parameters.npz", **arrays)
     about = {
-        "beam_size": decoding.beam_size,
+        "beam_size": own.beam_size,
         "widths": list(widths),
         "pad": PAD,
         "bos": BOS,
@@ -74,4 +92,11 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
         "jax": jax.__version__,
     }
     (folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
-    model.task.tokenizers.save(folder)
+    tokenizers.save(folder)
+
+
+def _irrelevant(config: Any) -> dict[str, str]:
+    """Fields that every model of the family has: its own code knows when it needs them."""
+    fields = dataclasses.fields(config)
+    required = [field.name for field in fields if field.default is dataclasses.MISSING]
+    return NOT_AT_INFERENCE | {f"model.{name}": "read where it counts" for name in required}

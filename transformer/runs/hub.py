@@ -3,13 +3,11 @@ vocab.txt. A run can begin with it (training.init_from)."""
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from transformer.data.wordpiece import WordPiece
 from transformer.models import bert_weights
@@ -17,11 +15,27 @@ from transformer.models.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.functional import FunctionalModel
 from transformer.runs.experiment import Experiment
+from transformer.runs.hub_files import ADVICE, WEIGHTS, HubConfig, HubWeights
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
-from transformer.system.packages import optional_module
 
-WEIGHTS = "model.safetensors"
+# Fields of config.json that need not be read, beside those of every model there.
+IRRELEVANT = {
+    "vocab_size": "the weights say it",
+    **dict.fromkeys(
+        (
+            "directionality",
+            "pooler_fc_size",
+            "pooler_num_attention_heads",
+            "pooler_num_fc_layers",
+            "pooler_size_per_head",
+            "pooler_type",
+        ),
+        "of Google's code; the library does not read it",
+    ),
+}
+# Tensors that are copies of others, or computed.
+COPIES = "*embeddings.position_ids", "cls.predictions.decoder.*"
 
 
 class HubTask(NamedTuple):
@@ -50,18 +64,18 @@ def read(folder: Path, base: Experiment) -> TrainedModel:
             f"{folder} holds a model of Hugging Face's, and model.family is {base.model.family!r}; "
             "a run of the family 'bert' can begin with it"
         )
-    theirs = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    weights = _weights(folder)
-    model_config = _model_config(theirs, weights, base.model, folder / "config.json")
+    theirs = HubConfig.read(folder / "config.json", ADVICE)
+    weights = HubWeights(folder, "AutoModel", "requirements-bert.txt")
+    model_config = _model_config(theirs, weights, base.model)
     tokenizer = WordPiece.load(folder)
     name = "embeddings.word_embeddings.weight"
-    rows = len(weights[name] if name in weights else weights.get(f"bert.{name}", ()))
+    rows = weights.rows(name) or weights.rows(f"bert.{name}")
     if rows != tokenizer.vocab_size:
         raise UserError(
             f"{folder} has a vocabulary of {tokenizer.vocab_size} pieces, and {WEIGHTS} has "
             f"embeddings of {rows}; take both files from one model"
         )
-    classes = len(weights.get("classifier.weight", [0]))
+    classes = weights.rows("classifier.weight") or 1
     sizes = Sizes(rows, classes, False, 1, 1)
     model = build_model(model_config, sizes)
     params = bert_weights.to_ours(weights, model_config, f"{folder / WEIGHTS}")
@@ -70,6 +84,8 @@ def read(folder: Path, base: Experiment) -> TrainedModel:
     )
     if found != expected:
         raise UserError(f"{folder / WEIGHTS} does not fit the config.json beside it")
+    theirs.check(IRRELEVANT)
+    weights.check(COPIES if model_config.head != "masked_lm" else (*COPIES, "bert.pooler.*"))
     config = dataclasses.replace(
         base,
         model=model_config,
@@ -82,68 +98,46 @@ def read(folder: Path, base: Experiment) -> TrainedModel:
     return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
 
 
-def _classes(theirs: Mapping[str, Any], number: int) -> list[str] | None:
+def _classes(theirs: HubConfig, number: int) -> list[str] | None:
     """The names of the classes; as the hub has them where config.json names none."""
-    names = theirs.get("id2label")
+    names = theirs.left().get("id2label")
     names = names if isinstance(names, dict) else {}
     found = [str(names.get(str(i), f"LABEL_{i}")) for i in range(number)]
     return found if number > 1 else None
 
 
-def _weights(folder: Path) -> dict[str, np.ndarray]:
-    safetensors = optional_module("safetensors.numpy", "requirements-bert.txt")
-    path = folder / WEIGHTS
-    if not path.exists():
-        hint = ""
-        if (folder / "pytorch_model.bin").exists():
-            hint = (
-                "; pytorch_model.bin can run code when it is read, so it is not: convert it with "
-                "AutoModel.from_pretrained(folder).save_pretrained(folder), or take a revision "
-                "with safetensors"
-            )
-        raise UserError(f"{folder} has no {WEIGHTS}{hint}")
-    try:
-        return safetensors.load_file(path)
-    except Exception as error:  # of safetensors, which has no public name
-        raise UserError(
-            f"{path} cannot be read ({error}); take it from its source again"
-        ) from error
-
-
-def _model_config(
-    theirs: Mapping[str, Any], weights: Mapping[str, Any], base: BertConfig, path: Path
-) -> BertConfig:
-    if theirs["model_type"] != "bert":
-        raise UserError(f"{path} has model_type {theirs['model_type']!r}; expected 'bert'")
+def _model_config(theirs: HubConfig, weights: HubWeights, base: BertConfig) -> BertConfig:
+    if (kind := theirs.take("model_type", str)) != "bert":
+        raise UserError(f"{theirs.path} has model_type {kind!r}; expected 'bert'")
     activations = {theirs: ours for ours, theirs in bert_weights.ACTIVATIONS.items()}
     activations |= {"gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "swish": "swish"}
-    activation = theirs.get("hidden_act", "gelu")
+    activation = theirs.take("hidden_act", str, "gelu")
     if activation not in activations:
         raise UserError(
-            f"{path}: hidden_act is {activation!r}; ours has {', '.join(sorted(activations))}"
+            f"{theirs.path}: hidden_act is {activation!r}; ours has "
+            f"{', '.join(sorted(activations))}"
         )
-    for field, expected in (("position_embedding_type", "absolute"), ("is_decoder", False)):
-        if (found := theirs.get(field, expected)) != expected:
-            raise UserError(f"{path}: {field} is {found!r}; ours has {expected!r} alone")
-    try:
-        return dataclasses.replace(
-            base,
-            num_layers=theirs["num_hidden_layers"],
-            d_model=theirs["hidden_size"],
-            d_ff=theirs["intermediate_size"],
-            num_heads=theirs["num_attention_heads"],
-            d_k=0,
-            d_v=0,
-            max_positions=theirs["max_position_embeddings"],
-            num_token_types=theirs["type_vocab_size"],
-            attention_bias=True,
-            activation=activations[activation],
-            norm="post",
-            normalization="layer_norm",
-            norm_epsilon=theirs.get("layer_norm_eps", 1e-12),
-            head=bert_weights.head_of(weights),
-        )
-    except KeyError as error:
-        raise UserError(f"{path} lacks {error}; take the file from its source again") from error
-    except TypeError as error:
-        raise UserError(f"{path} is damaged; take the file from its source again") from error
+    for field, kind, expected in (
+        ("position_embedding_type", str, "absolute"),
+        ("is_decoder", bool, False),
+        ("tie_word_embeddings", bool, True),
+    ):
+        if (found := theirs.take(field, kind, expected)) != expected:
+            raise UserError(f"{theirs.path}: {field} is {found!r}; ours has {expected!r} alone")
+    return dataclasses.replace(
+        base,
+        num_layers=theirs.take("num_hidden_layers", int),
+        d_model=theirs.take("hidden_size", int),
+        d_ff=theirs.take("intermediate_size", int),
+        num_heads=theirs.take("num_attention_heads", int),
+        d_k=0,
+        d_v=0,
+        max_positions=theirs.take("max_position_embeddings", int),
+        num_token_types=theirs.take("type_vocab_size", int),
+        attention_bias=True,
+        activation=activations[activation],
+        norm="post",
+        normalization="layer_norm",
+        norm_epsilon=theirs.take("layer_norm_eps", float, 1e-12),
+        head=bert_weights.head_of(weights),
+    )

@@ -16,6 +16,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
+from transformer.system.json_fields import JsonFields
 from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import TrainedTask, find_task
@@ -298,6 +299,17 @@ def _exported(workdir: Path) -> dict[str, Any] | None:
     path = workdir / experiment.EXPORTED
     if not path.exists():
         return None
+    advice = "export the model again"
     if (content := read_signed(path)) is None:
-        raise UserError(f"{path} is damaged; export the model again")
-    return content
+        raise UserError(f"{path} is damaged; {advice}")
+    fields = JsonFields(content, path, advice)
+    if (checkpoint := fields.take("checkpoint", str)) not in CHECKPOINTS and (
+        not checkpoint.isdecimal()
+    ):
+        raise UserError(f"{path} has the checkpoint {checkpoint!r:.60}; {advice}")
+    return {
+        "checkpoint": checkpoint,
+        "steps": fields.values("steps", int),
+        "last_step": fields.take("last_step", int),
+        "stopped_early": fields.take("stopped_early", bool),
+    }

@@ -38,6 +38,7 @@ from transformer.system.sharding import (
 )
 from transformer.system.terminal import go_on_without_readers
 from transformer.tasks.task import FACTS, TrainingTask, find_task
+from transformer.training.freezing import check_freeze, with_frozen
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, abstract_state, init_state
 
@@ -106,7 +107,10 @@ def train(
         _check_memory(config, task.task.model, mesh)
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
-        optimizer = kind.make_optimizer(config, schedule)
+        frozen = check_freeze(training.freeze, task.task.model.abstract_params())
+        optimizer = with_frozen(kind.make_optimizer(config, schedule), training.freeze)
+        if training.freeze:
+            print(f"frozen   {frozen}")
 
         # 2. The work directory.
         _begin(workdir, config, task, origin)
@@ -195,6 +199,7 @@ def prepare(config: Experiment, workdir: Path) -> None:
         mesh = data_mesh(jax.local_devices()[:1])
         kind = find_task(config.task.name)
         task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
+        check_freeze(config.training.freeze, task.task.model.abstract_params())
         _begin(workdir, config, task, origin)
     print(f"prepared {workdir}; python train.py --workdir={workdir}")
 

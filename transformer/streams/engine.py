@@ -35,6 +35,7 @@ class Options(NamedTuple):
     constraints: bool = False
     long_lines: str = "split"
     skip_bad_lines: bool = False
+    seed_by: str = "text"
 
 
 class Item(NamedTuple):
@@ -236,6 +237,7 @@ class Engine:
             prefixes=[item.prefix for item in items] if options.prefixes else None,
             constraints=[item.constraints for item in items] if options.constraints else None,
             alignments=options.alignments,
+            numbers=[item.number for item in items] if options.seed_by == "line" else None,
         )
 
     def _formatted(self, number: int, item: Item | UserError, answer: list | UserError) -> str:

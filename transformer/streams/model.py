@@ -74,6 +74,7 @@ class Model:
         prefixes: Sequence[str] | None = None,
         constraints: Sequence[Sequence[str]] | None = None,
         alignments: bool = False,
+        numbers: Sequence[int] | None = None,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Translation]]:
         """The best `nbest` Translations of each sentence, best first; none for a blank one.
@@ -81,11 +82,16 @@ class Model:
         prefixes: how the translation of each sentence must begin; "" if it may as it likes.
         constraints: for each sentence the phrases that its translation must contain.
         alignments: whether to find the pairs of words that translate each other.
+        numbers: of each sentence; equal ones with other numbers have other samples.
         progress: is told how many pieces are done.
         Raises UserError for what cannot be fulfilled.
         """
         sentences = [sentences] if isinstance(sentences, str) else list(sentences)
-        for name, values in (("prefixes", prefixes), ("constraints", constraints)):
+        for name, values in (
+            ("prefixes", prefixes),
+            ("constraints", constraints),
+            ("numbers", numbers),
+        ):
             if values is not None and (isinstance(values, str) or len(values) != len(sentences)):
                 raise UserError(
                     f"{name} are {values!r:.50} for {len(sentences)} sentences; give a list with "
@@ -111,6 +117,7 @@ class Model:
             prefixes=prefixes and [prefixes[i] if first else "" for i, first in zip(owner, begins)],
             constraints=constraints and [constraints[i] for i in owner],
             alignments=alignments,
+            numbers=numbers and [numbers[i] for i in owner],
             progress=progress,
         )
         language = getattr(self.restored.task.data, "target_language", "")

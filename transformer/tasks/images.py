@@ -94,6 +94,7 @@ class ImageTraining:
             self.config.data.flip,
             self.config.training.seed,
             self.mesh,
+            self.config.training.freeze,
         )
 
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:

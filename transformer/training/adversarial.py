@@ -15,6 +15,7 @@ from transformer.models.sagan import discriminator_loss, generator_loss
 from transformer.system.compilation import convolution_options
 from transformer.system.errors import COUNT, check_range
 from transformer.system.sharding import gather_fsdp, replicated, split_rows, state_sharding
+from transformer.training.freezing import stopped
 from transformer.training.step import StepMetrics, TrainState, abstract_state, global_norm
 
 STATISTICS_DECAY = 0.999  # of the running mean and variance of batch normalisation
@@ -69,14 +70,15 @@ def make_adversarial_step(
     flip: bool,
     seed: int,
     mesh: jax.sharding.Mesh,
+    freeze: str | None = None,
 ):
     """The jitted (TrainState, ImageBatch) -> TrainState, StepMetrics; it reuses state's memory.
 
     optimizer: `by_part` of discriminator and generator. sizes: of the noise, and the number of
-    classes. flip: whether half of the real images are mirrored. The discriminator takes a step on
-    each part of the batch, then the generator takes one. All that is drawn depends on the seed and
-    the number of the update alone. If a loss or a gradient is not finite, nothing changes, and the
-    step still counts.
+    classes. flip: whether half of the real images are mirrored. freeze: training.freeze. The
+    discriminator takes a step on each part of the batch, then the generator takes one. All that is
+    drawn depends on the seed and the number of the update alone. If a loss or a gradient is not
+    finite, nothing changes, and the step still counts.
     """
     noise_size, num_classes = sizes
     rows = split_rows(mesh, axis=0)
@@ -114,7 +116,7 @@ def make_adversarial_step(
         fake_BHWC = bind(state.params, state.extra).generator(*drawn, decay=1.0)
 
         def loss(params: Params):
-            bound = bind(state.params | {"discriminator": params}, state.extra)
+            bound = bind(state.params | stopped(freeze, {"discriminator": params}), state.extra)
             real_B = bound.discriminator(real_BHWC, labels_B, update=True)
             fake_B = bound.discriminator(fake_BHWC, drawn.labels_B)
             means = {"real_logit": jnp.mean(real_B), "fake_logit": jnp.mean(fake_B)}
@@ -133,7 +135,7 @@ def make_adversarial_step(
         drawn = draw(key, B)
 
         def loss(params: Params):
-            bound = bind(state.params | {"generator": params}, state.extra)
+            bound = bind(state.params | stopped(freeze, {"generator": params}), state.extra)
             fake_BHWC = bound.generator(*drawn, decay=STATISTICS_DECAY, update=True)
             fake_B = bound.discriminator(fake_BHWC, drawn.labels_B)
             return generator_loss(fake_B), model.extra_of(bound)

@@ -19,6 +19,7 @@ from transformer.system.sharding import (
     state_sharding,
     summed_over_rows,
 )
+from transformer.training.freezing import stopped
 
 MOST_TOKENS = 100_000_000  # of an update: a batch is five arrays of 32 bits
 
@@ -43,6 +44,7 @@ class TrainingConfig:
     rollback_after: int = setting(may_change=True)
     max_rollbacks: int = setting(may_change=True)
     wandb: str | None = setting(may_change=True, recorded=False, default=None)
+    freeze: str | None = setting(default=None)
 
     def __post_init__(self):
         positive = "steps log_every checkpoint_every keep_last rollback_after"
@@ -54,6 +56,10 @@ class TrainingConfig:
         check_range(self, "training", "max_loss_rise", 0)
         check_range(self, "training", "seed", 0, 2**32)  # what all random generators take
         check_range(self, "training", "label_smoothing", 0, 1)
+        if self.freeze is not None and not self.freeze.replace(",", " ").strip():
+            raise UserError(
+                f"training.freeze is {self.freeze!r}; give patterns of names, or leave it out"
+            )
         if self.full_validation_every % self.checkpoint_every:
             raise UserError(
                 f"training.full_validation_every = {self.full_validation_every} is not a multiple "
@@ -127,7 +133,7 @@ def make_train_step(
 
     def gradient(params: Params, extra: dict, batch: Any, rows_B: jax.Array, key: jax.Array):
         def summed_loss(params):
-            bound = model.bind(params, extra)
+            bound = model.bind(stopped(config.freeze, params), extra)
             loss = bound.loss(batch, DropoutRngs(key, rows_B), config.label_smoothing)
             return loss.loss, (loss, model.extra_of(bound))
 

@@ -1,0 +1,151 @@
+"""No export writes a model without an option or a parameter that it does not know."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+from small_bert import CONFIG as BERT
+from small_bert import write_vocabulary
+from small_configs import MODEL, PAPER
+from small_models import trained_model
+
+from transformer.decoding.config import DecodingConfig
+from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
+from transformer.exports.folder import new_folder
+from transformer.exports.reading import recorded
+from transformer.models.bert import BertConfig
+from transformer.models.family import Sizes, build_model
+from transformer.models.transformer import TransformerConfig
+from transformer.runs.hub import HubTask
+from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+
+
+def small_transformer(random_params, folder) -> TrainedModel:
+    del folder
+    return trained_model(random_params, attention_bias=True, norm_epsilon=1e-5)
+
+
+def small_bert(random_params, folder) -> TrainedModel:
+    tokenizer = write_vocabulary(folder / "vocabulary")
+    config = dataclasses.replace(BERT, model=dataclasses.replace(BERT.model, head="masked_lm"))
+    model = build_model(config.model, Sizes(*2 * [tokenizer.vocab_size], False, 1, 1))
+    task = HubTask(model, tokenizer)
+    return TrainedModel(Path("run"), config, task, [3], "last", 3, False, random_params(model), {})
+
+
+class Export(NamedTuple):
+    module: Any  # with IRRELEVANT, if its list is fixed
+    package: str
+    make: Callable[..., TrainedModel]
+    write: Callable[[TrainedModel, Path], None]
+
+
+EXPORTS = {
+    "ctranslate2": Export(
+        ctranslate2, "ctranslate2", small_transformer, lambda *x: ctranslate2.write(*x, "float32")
+    ),
+    "huggingface": Export(marian, "safetensors", small_transformer, marian.write),
+    "bert": Export(bert_folder, "safetensors", small_bert, bert_folder.write),
+    "stablehlo": Export(
+        stablehlo, "flatbuffers", small_transformer, lambda *x: stablehlo.write(*x, [3])
+    ),
+}
+
+
+@pytest.fixture(params=EXPORTS)
+def export(request, random_params, tmp_path):
+    """A model, and the function that exports it after changes."""
+    export = EXPORTS[request.param]
+    pytest.importorskip(export.package, reason="requirements-exports.txt")
+    model = export.make(random_params, tmp_path)
+
+    def write(**changes):
+        with new_folder(tmp_path / "exported") as folder:
+            export.write(dataclasses.replace(model, **changes), folder)
+
+    return model, write, tmp_path / "exported"
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerOption(TransformerConfig):
+    qk_norm: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class BertOption(BertConfig):
+    qk_norm: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOption(DecodingConfig):
+    typical_p: float = 1.0
+
+
+def with_option(section, **option):
+    """The same section of a class that has one more field."""
+    kinds = {TransformerConfig: TransformerOption, BertConfig: BertOption}
+    kinds[DecodingConfig] = SearchOption
+    return kinds[type(section)](**vars(section), **option)
+
+
+def test_an_option_of_the_model(export):
+    model, write, folder = export
+    option = with_option(model.config.model, qk_norm=True)
+    with pytest.raises(UserError, match=r"^model\.qk_norm is True, which .* does not have; exp"):
+        write(config=dataclasses.replace(model.config, model=option))
+    assert not folder.exists()
+    option = with_option(model.config.model)
+    write(config=dataclasses.replace(model.config, model=option))  # off, as all models before it
+
+
+def test_a_parameter(export):
+    model, write, folder = export
+    params = jax.tree.map(lambda x: x, model.params)
+    params["encoder_layers"][0]["self_attention"]["query_norm"] = {"scale": jnp.ones(7)}
+    message = r"has the parameter encoder_layers/0/self_attention/query_norm/scale, for which"
+    with pytest.raises(UserError, match=message):
+        write(params=params)
+    with pytest.raises(UserError, match=r"has the parameter spectral/u, for which"):
+        write(extra={"spectral": {"u": jnp.ones(3)}})
+    assert not folder.exists()
+
+
+def test_an_option_of_the_search(export):
+    model, write, folder = export
+    if not model.config.decoding:
+        pytest.skip("BERT has no search")
+    translator = model.task.translator
+    for given, message in (
+        (with_option(translator.config, typical_p=0.2), "typical_p is 0.2, which .*--typical_p=1."),
+        (dataclasses.replace(translator.config, int8=True), "int8 is True, .* give --int8=False"),
+        (
+            dataclasses.replace(translator.config, temperature=1.0, seed=7),
+            r"(temperature is 1.0|seed is 7), which .* give --(temperature=0.0|seed=0) to",
+        ),
+    ):
+        translator.config = given
+        with pytest.raises(UserError, match=rf"^decoding\.{message}"):
+            write()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["ctranslate2", "huggingface", "bert"])
+def test_what_need_not_be_read_is_there(name):
+    config = BERT if name == "bert" else PAPER
+    for field in EXPORTS[name].module.IRRELEVANT:
+        section, _, field_name = field.partition(".")
+        assert hasattr(getattr(config, section), field_name), field
+
+
+def test_fields_that_are_read_are_noted():
+    copy, read = recorded(MODEL)
+    assert isinstance(copy, TransformerConfig)
+    hash(copy), repr(copy), copy == MODEL  # which module graphs do
+    assert read == set()
+    assert (copy.d_ff, copy.key_size) == (11, 7)
+    assert read == {"d_ff", "d_k", "d_model", "num_heads"}

@@ -1,0 +1,171 @@
+"""Folders of the hub that are spoiled, by a hand or a disk, are refused in one line."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from small_bert import CONFIG as BERT
+from small_bert import write_vocabulary
+from small_configs import PAPER, model_config
+from small_models import trained_model
+
+from configs import rnn_bahdanau
+from transformer.exports import bert_folder, marian
+from transformer.exports.import_marian import read
+from transformer.models.family import Sizes, build_model
+from transformer.models.rnn import RNNConfig
+from transformer.runs import hub
+from transformer.runs.hub_files import WEIGHTS
+from transformer.runs.restore import TrainedModel
+from transformer.system.errors import UserError
+
+numpy_files = pytest.importorskip("safetensors.numpy", reason="requirements-exports.txt")
+DEEP = "[" * 100_000 + "]" * 100_000
+POSITIONS = "model.encoder.embed_positions.weight"
+
+
+@pytest.fixture(scope="module")
+def folder_of_marian(random_params, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marian")
+    model = trained_model(random_params, attention_bias=True, output_bias=True, norm_epsilon=1e-5)
+    marian.write(model, folder)
+    return model, folder
+
+
+@pytest.fixture(scope="module")
+def folder_of_bert(random_params, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    tokenizer = write_vocabulary(folder)
+    config = dataclasses.replace(BERT, model=dataclasses.replace(BERT.model, head="pre_training"))
+    model = build_model(config.model, Sizes(*2 * [tokenizer.vocab_size], False, 1, 1))
+    arguments = config, hub.HubTask(model, tokenizer), [3], "last", 3, False
+    model = TrainedModel(folder, *arguments, random_params(model), {})
+    bert_folder.write(model, folder)
+    return model, folder
+
+
+def copied(folder, to):
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+def spoil(folder, name, change):
+    """change: text; fields of the file, where None takes one out; or tensors."""
+    path = folder / name
+    if isinstance(change, str):
+        path.write_text(change)
+        return
+    content = numpy_files.load_file(path) if name == WEIGHTS else json.loads(path.read_text())
+    content = {key: x for key, x in (content | change).items() if x is not None}
+    if name == WEIGHTS:
+        numpy_files.save_file(content, path)
+    else:
+        path.write_text(json.dumps(content))
+
+
+def test_marian_there_and_back(folder_of_marian, tmp_path):
+    """With what older folders have besides."""
+    model, folder = folder_of_marian
+    copied(folder, tmp_path)
+    more = {"num_hidden_layers": 6, "num_beams": 4, "use_cache": True, "_name_or_path": "x"}
+    spoil(tmp_path, "config.json", more | {"rope_scaling": None, "normalize_before": False})
+    copies = {name: np.ones((2, 3), "f") for name in ("lm_head.weight", POSITIONS)}
+    spoil(tmp_path, WEIGHTS, copies)
+    found = read(tmp_path, PAPER)
+    jax.tree.map(np.testing.assert_array_equal, found.params, model.params)
+    assert found.task.tokenizers.source.pieces == model.task.tokenizers.source.pieces
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("config.json", {"d_model": "128"}, r"d_model is '128'; expected a whole number; take"),
+        ("config.json", {"d_model": True}, "d_model is True; expected a whole number"),
+        ("config.json", {"d_model": 2**40}, "d_model is 1099511627776; expected a whole number"),
+        ("config.json", {"d_model": None}, "lacks 'd_model'"),
+        ("config.json", {"encoder_layers": 0}, "num_encoder_layers is 0; it must be at least 1"),
+        ("config.json", {"activation_function": ["relu"]}, r"is \['relu'\]; expected a text"),
+        ("config.json", {"model_type": {}}, "model_type is {}; expected a text"),
+        ("config.json", {"scale_embedding": "yes"}, "scale_embedding is 'yes'; expected true or"),
+        ("config.json", {"decoder_start_token_id": [1]}, r"token_id is \[1\]; expected a whole"),
+        ("config.json", {"vocab_size": "9"}, "vocab_size is '9'"),
+        ("config.json", {"static_position_embeddings": False}, "static_position_embeddings is Fal"),
+        ("config.json", DEEP, "config.json is damaged"),
+        ("config.json", "[]", "config.json is damaged .it holds no JSON object.; take"),
+        ("config.json", {"qk_norm": True}, "config.json: qk_norm is True, which ours does not kno"),
+        ("config.json", {"rope_scaling": {"type": "x"}}, "rope_scaling is {'type': 'x'}, which"),
+        ("vocab.json", {"</s>": "2"}, "vocab.json gives other ids than 0 to 270"),
+        ("vocab.json", {"</s>": [2]}, "vocab.json gives other ids"),
+        ("vocab.json", {"more": 271}, "vocab.json holds 272 pieces; expected ids below 271"),
+        ("vocab.json", DEEP, "vocab.json is damaged"),
+        ("source.spm", "no model", "source.spm is not a vocabulary"),
+        (WEIGHTS, {"final_logits_bias": np.array(3.0, "f")}, r"_bias has shape \(\); exp"),
+        (WEIGHTS, {"model.shared.weight": np.ones(3, "f")}, r"shared.weight has shape \(3,\); exp"),
+        (
+            WEIGHTS,
+            {"model.encoder.layers.0.fc1.weight": np.ones((11, 14, 1), "f")},
+            r"does not fit its config.json: .*fc1.weight has shape \(11, 14, 1\); .* \(11, 14\)",
+        ),
+        (WEIGHTS, {"model.encoder.layers.0.fc1.bias": np.ones(1, "f")}, r"shape \(1,\); expected"),
+        (WEIGHTS, {"model.encoder.layers.0.fc1.bias": None}, "lacks model.encoder.layers.0.fc1.b"),
+        (
+            WEIGHTS,
+            {"model.encoder.layers.0.self_attn.q_norm.weight": np.ones(7, "f")},
+            "has the tensor model.encoder.layers.0.self_attn.q_norm.weight, for which ours has no",
+        ),
+        (WEIGHTS, "no tensors", "model.safetensors cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_spoiled_folder_of_marian(folder_of_marian, tmp_path, name, change, message):
+    spoil(copied(folder_of_marian[1], tmp_path), name, change)
+    with pytest.raises(UserError, match=message) as error:
+        read(tmp_path, PAPER)
+    assert "\n" not in str(error.value)
+
+
+def test_a_config_of_another_family(folder_of_marian):
+    model = model_config(RNNConfig, rnn_bahdanau)
+    with pytest.raises(UserError, match=r"model.family is .rnn., and Marian models are of .trans"):
+        read(folder_of_marian[1], dataclasses.replace(PAPER, model=model))
+
+
+def test_bert_there_and_back(folder_of_bert, tmp_path):
+    model, folder = folder_of_bert
+    copied(folder, tmp_path)
+    spoil(tmp_path, "config.json", {"pooler_type": "first_token_transform", "use_cache": True})
+    spoil(tmp_path, WEIGHTS, {"bert.embeddings.position_ids": np.arange(13)[None]})
+    found = hub.read(tmp_path, BERT)
+    jax.tree.map(np.testing.assert_array_equal, found.params, model.params)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("config.json", {"hidden_size": "14"}, "hidden_size is '14'; expected a whole number"),
+        ("config.json", {"hidden_act": ["gelu"]}, r"hidden_act is \['gelu'\]; expected a text"),
+        ("config.json", {"layer_norm_eps": "x"}, "layer_norm_eps is 'x'; expected a number"),
+        ("config.json", {"tie_word_embeddings": False}, "tie_word_embeddings is False; ours has"),
+        ("config.json", {"is_decoder": 1}, "is_decoder is 1; expected true or false"),
+        ("config.json", {"qk_norm": True}, "qk_norm is True, which ours does not know; if outputs"),
+        (WEIGHTS, {"bert.x.weight": np.ones(3, "f")}, "has the tensor bert.x.weight, for which"),
+        (WEIGHTS, {"classifier.weight": np.array(1.0, "f")}, "lacks classifier.bias|fit"),
+        (
+            WEIGHTS,
+            {"bert.embeddings.word_embeddings.weight": np.array(1.0, "f")},
+            "WEIGHTS has embeddings of 1",
+        ),
+        (
+            WEIGHTS,
+            {"bert.pooler.dense.weight": np.ones((14, 14, 2), "f")},
+            "does not fit the config",
+        ),
+    ],
+)
+def test_a_spoiled_folder_of_bert(folder_of_bert, tmp_path, name, change, message):
+    spoil(copied(folder_of_bert[1], tmp_path), name, change)
+    with pytest.raises(UserError, match=message.replace("WEIGHTS", WEIGHTS)) as error:
+        hub.read(tmp_path, BERT)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,138 @@
+"""The files of a model of Hugging Face's hub, read so that nothing is passed over unnoticed."""
+
+import fnmatch
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer.system.errors import UserError
+from transformer.system.json_fields import JsonFields
+from transformer.system.packages import optional_module
+
+WEIGHTS = "model.safetensors"
+ADVICE = "take the file from its source again"
+# Fields of config.json that do not change what ours computes of a source.
+_LIBRARY = (  # names, and how the library runs the model
+    "architectures _name_or_path name_or_path transformers_version torch_dtype dtype use_cache "
+    "return_dict output_attentions output_hidden_states torchscript use_bfloat16 tokenizer_class "
+    "chunk_size_feed_forward is_encoder_decoder finetuning_task task_specific_params id2label "
+    "label2id num_labels _num_labels problem_type gradient_checkpointing _attn_implementation "
+    "attn_implementation _attn_implementation_autoset prefix"
+)
+_TRAINING = (
+    "dropout attention_dropout activation_dropout classifier_dropout classif_dropout "
+    "encoder_layerdrop decoder_layerdrop init_std initializer_range hidden_dropout_prob "
+    "attention_probs_dropout_prob"
+)
+_SEARCH = (  # the config file has its own
+    "max_length min_length max_new_tokens num_beams num_beam_groups num_return_sequences "
+    "length_penalty repetition_penalty encoder_no_repeat_ngram_size no_repeat_ngram_size "
+    "diversity_penalty temperature top_k top_p typical_p do_sample early_stopping bad_words_ids "
+    "forced_bos_token_id forced_eos_token_id"
+)
+_TOKENS = (  # those of vocab.json and vocab.txt are found by name
+    "pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id unk_token_id"
+)
+_IRRELEVANT = frozenset(f"{_LIBRARY} {_TRAINING} {_SEARCH} {_TOKENS}".split())
+
+
+class HubConfig(JsonFields):
+    """config.json."""
+
+    def check(self, irrelevant: Collection[str]) -> None:
+        """Raises UserError for a field that is set, was not taken and may change the model."""
+        for name, value in self.left().items():
+            if value and name not in irrelevant and name not in _IRRELEVANT:
+                raise UserError(
+                    f"{self.path}: {name} is {value!r:.60}, which ours does not know; if outputs "
+                    "do not depend on it, remove it from the file"
+                )
+
+
+class HubWeights(Mapping):
+    """The tensors of model.safetensors, which takes note of those that are read.
+
+    model_class: the library's class that can convert a pickle. requirements: the file that has the
+    package of safetensors.
+    """
+
+    def __init__(self, folder: Path, model_class: str, requirements: str):
+        safetensors = optional_module("safetensors.numpy", requirements)
+        self.path = folder / WEIGHTS
+        if not self.path.exists():
+            hint = ""
+            if (folder / "pytorch_model.bin").exists():
+                hint = (
+                    "; pytorch_model.bin can run code when it is read, so it is not: convert it "
+                    f"with {model_class}.from_pretrained(folder).save_pretrained(folder), or take "
+                    "a revision with safetensors from the hub"
+                )
+            raise UserError(f"{folder} has no {WEIGHTS}{hint}")
+        try:
+            self._tensors = safetensors.load_file(self.path)
+        except Exception as error:  # of safetensors, which has no public name
+            raise UserError(f"{self.path} cannot be read ({error}); {ADVICE}") from error
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self._read.add(name)
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """A tensor in float32; raises UserError if it is missing or has another shape."""
+        if name not in self:
+            raise UserError(f"{self.path} lacks {name}; {ADVICE}")
+        if (found := self[name]).shape != shape:
+            raise UserError(
+                f"{self.path} does not fit its config.json: {name} has shape {found.shape}; "
+                f"expected {shape}"
+            )
+        return found.astype(np.float32)
+
+    def rows(self, name: str) -> int:
+        """How many rows a tensor has; 0 if it is not there, 1 of a number."""
+        return len(np.atleast_1d(self[name])) if name in self else 0
+
+    def check(self, irrelevant: Collection[str]) -> None:
+        """Raises UserError for a tensor that was not read.
+
+        irrelevant: patterns of names that need not be.
+        """
+        unread = [
+            name
+            for name in self._tensors.keys() - self._read
+            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in irrelevant)
+        ]
+        if unread:
+            more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+            raise UserError(
+                f"{self.path} has the tensor {min(unread)}{more}, for which ours has no "
+                "place; give a model without it"
+            )
+
+
+def check_ids(path: Path, content: Mapping[str, Any], size: int) -> None:
+    """Raises UserError unless a vocabulary gives each piece one of the ids below its size."""
+    ids = list(content.values())
+    if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):
+        raise UserError(f"{path} gives other ids than 0 to {len(ids) - 1}; {ADVICE}")
+    if len(ids) != size:
+        raise UserError(f"{path} holds {len(ids)} pieces; expected ids below {size}")
+    for piece in content:
+        try:
+            piece.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{path} has the piece {piece!r}, which is no text; {ADVICE}"
+            ) from error
