@@ -37,7 +37,8 @@ NO_PLACES = {
 # Likewise of fields, section by section.
 NO_PLACE_FIELDS = {
     "task": "name statistics",
-    "data": "bleu_tokenizer corrupt_files dataset document_field label_column line_break long_documents masking "
+    "data": "bleu_tokenizer corrupt_files dataset document_field label_column line_break "
+    "long_documents masking "
     "other_sizes second_column source_language summary_field tags target_language test_split "
     "test_summary_fields text_column train_split validation_split "
     "train_trees validation_trees test_trees",  # patterns below data.raw_dir
