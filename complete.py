@@ -21,6 +21,7 @@ from absl import flags
 from transformer.data.text_files import read_lines
 from transformer.runs import cli, restore
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 
 restore_model = restore.define_flags()
@@ -30,8 +31,7 @@ SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", lower_bou
 
 
 def main() -> None:
-    if distributed.job() is not None:
-        raise UserError("complete.py works in one process; start it once, without srun or mpirun")
+    distributed.refuse_jobs(script("complete"))
     if (PROMPT.value is None) == (INPUT.value is None):
         raise UserError("give --prompt or --input, and not both")
     prompts = [PROMPT.value]

@@ -30,6 +30,7 @@ from transformer.streams.model import Model, identity
 from transformer.streams.output import open_output
 from transformer.streams.prompt import typed_lines
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.terminal import is_terminal, say
 
@@ -77,8 +78,7 @@ LINES_WITHOUT_PROGRESS = 2000
 
 
 def main() -> None:
-    if distributed.job() is not None:
-        raise UserError("translate.py works in one process; start it once, without srun or mpirun")
+    distributed.refuse_jobs(script("translate"))
     if SCORE.value and (PREFIXES.value or CONSTRAINTS.value or NBEST.value > 1):
         raise UserError("--score is given; leave --nbest, --prefixes and --constraints out")
     if INPUT.value is None and sys.stdin is None:  # closed by the shell

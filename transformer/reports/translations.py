@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from transformer.data.sources import DataConfig
 from transformer.evaluation import scores
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 
 
@@ -41,7 +42,7 @@ def read(workdir: Path, split: str) -> Texts:
     except OSError as error:
         raise UserError(
             f"cannot read {error.filename}: {error.strerror}; evaluate the run first: "
-            f"python evaluate.py --workdir={workdir} --split={split}"
+            f"{command('evaluate', f'--workdir={workdir}', f'--split={split}')}"
         ) from error
     if len({len(lines) for lines in texts}) > 1:
         raise UserError(f"{folder} has files of different lengths; evaluate the run again")

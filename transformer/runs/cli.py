@@ -25,6 +25,7 @@ from transformer.runs import help
 from transformer.runs.experiment import is_run, type_of_field
 from transformer.runs.provenance import ROOT
 from transformer.system import distributed
+from transformer.system.commands import command
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
@@ -54,6 +55,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     sys.unraisablehook = lambda unraisable: (
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
+    choosing = r"--?(config|config\.task\.name|config\.model\.family|workdir)="
+    choice = [arg for arg in sys.argv[1:] if re.match(choosing, arg)]  # as it was typed
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
         with one_line_errors():
             run_with_it = _run_whose_config_counts(sys.argv)
@@ -68,7 +71,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                 sys.exit(0)
             given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
             overrides = [override[1] for override in given if override]
-            types = {override: type_of_field(override) for override in overrides}
+            types = {override: type_of_field(override, choice) for override in overrides}
             try:
                 rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
             except flags.Error as error:
@@ -77,9 +80,11 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                 field = str(error).strip("'\"")
                 if not any(override.endswith(f".{field}") for override in overrides):
                     raise UserError(f"the config file cannot be used: {error}") from error
+                listing = command("train", *choice, "--help-config")
                 raise UserError(
                     f"the config file has no field {field}, which another model.family or "
-                    "task.name has; leave it out, or give another --config"
+                    f"task.name has; leave it out, or give another --config: {listing} lists the "
+                    "fields"
                 ) from error
             except UserError:  # of own_config.py
                 raise

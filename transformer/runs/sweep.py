@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.runs.experiment import Experiment, type_of_field
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 
 SEED = "training.seed"
@@ -171,7 +172,7 @@ def runs_of(
             before = _set(sections, field, value, file)
             if value is None and before is not None:
                 raise UserError(
-                    f"the sweep sets {field} to None, which no flag of train.py can say"
+                    f"the sweep sets {field} to None, which no flag of {script('train')} can say"
                 )
         for seed in plan.seeds:
             sections["training"]["seed"] = seed

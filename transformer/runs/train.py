@@ -13,6 +13,7 @@ import jax
 from transformer.models.functional import FunctionalModel, num_params
 from transformer.runs import experiment, init_from
 from transformer.runs.checkpoints import Checkpoints, saved_steps
+from transformer.runs.evaluation import next_command
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, compile_digest, seal
 from transformer.runs.log import RunLog
@@ -22,6 +23,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.runs.state import RunState
 from transformer.runs.updates import Updates
 from transformer.system import distributed
+from transformer.system.commands import command
 from transformer.system.compilation import Compilations, memory_summary
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
@@ -179,7 +181,8 @@ def train(
         )
     if bad := len(at.monitor.bad):
         print(f"warning: the last {bad} updates were bad", file=sys.stderr)
-    print(f"done     {at.step} steps; python evaluate.py --workdir={workdir} --split=test")
+    then = [next_command(config, task.task, workdir)] if first else []
+    print("; ".join([f"done     {at.step} steps", *filter(None, then)]))
 
 
 def prepare(config: Experiment, workdir: Path) -> None:
@@ -195,7 +198,7 @@ def prepare(config: Experiment, workdir: Path) -> None:
         kind = find_task(config.task.name)
         task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
         _begin(workdir, config, task, origin)
-    print(f"prepared {workdir}; python train.py --workdir={workdir}")
+    print(f"prepared {workdir}; {command('train', f'--workdir={workdir}')}")
 
 
 def _begin(

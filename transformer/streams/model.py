@@ -12,6 +12,7 @@ from transformer.decoding.translation import Translation
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
 from transformer.streams.attention_maps import Attention, attention_of
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 
 
@@ -36,7 +37,7 @@ class Model:
         if not hasattr(task, "search"):
             raise UserError(
                 f"{restored.workdir} is a run of the task {restored.config.task.name}, which does "
-                "not translate; give another work directory, or see classify.py"
+                f"not translate; give another work directory, or see {script('classify')}"
             )
         self.restored = restored
         self.long_lines = long_lines or task.long_lines

@@ -15,10 +15,11 @@ import numpy as np
 
 from transformer.data.images import ImageData, ImageSet, Shape, labels_as, read_images
 from transformer.data.pictures import grid, picture
-from transformer.evaluation.feature_classifier import FeatureClassifier
+from transformer.evaluation.feature_classifier import FeatureClassifier, how_to_train_one
 from transformer.evaluation.image_scores import image_scores
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.files import write_json
 from transformer.system.sharding import distribute, row_shards, split_rows
@@ -194,9 +195,8 @@ class ImageGenerator:
     def classifier(self) -> FeatureClassifier:
         if not self.config.features:
             raise UserError(
-                "task.features is not given, and scores need a classifier; train one with: "
-                "python -m transformer.runs.feature_classifier, and give its file (evaluate.py: "
-                "--features)"
+                "task.features is not given, and scores need a classifier; give its file "
+                f"({script('evaluate')}: --features); {how_to_train_one()}"
             )
         path = Path(self.config.features).expanduser()
         classifier = FeatureClassifier.load(path)

@@ -15,6 +15,7 @@ from transformer.data.batches import Layout, TrainingBatches
 from transformer.data.images import ImageData, ImageSet, content_sha256, labels_as, read_images
 from transformer.data.images import Shape as ImageShape
 from transformer.data.pictures import picture
+from transformer.evaluation.feature_classifier import how_to_train_one
 from transformer.evaluation.image_scores import fid, kid, precision_recall
 from transformer.models.family import Sizes, build_model
 from transformer.models.sagan import discriminator_loss, generator_loss, multiplications
@@ -216,9 +217,9 @@ def check_config(config: Any, shards: int) -> None:
         )
     if training.full_validation_every and not config.task.features:
         raise UserError(
-            "task.features is not given, and full validation needs a classifier; train one with: "
-            "python -m transformer.runs.feature_classifier, or set training.full_validation_every "
-            "to 0 and training.best_metric to 'discriminator_loss'"
+            "task.features is not given, and full validation needs a classifier; give its file, or "
+            "set training.full_validation_every to 0 and training.best_metric to "
+            f"'discriminator_loss'; {how_to_train_one()}"
         )
 
 
@@ -314,4 +315,6 @@ TASK = Task(
     rescore=rescore,
     make_optimizer=two_optimizers,
     shown=("generator_loss", "discriminator_loss"),
+    check_scores=lambda task: task.classifier,  # wrong files show here
+    other_use=("generate", "--grid=samples.png"),
 )
