@@ -16,7 +16,7 @@ from transformer.runs.checkpoints import Checkpoints, saved_steps
 from transformer.runs.evaluation import next_command
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, compile_digest, seal
-from transformer.runs.log import RunLog
+from transformer.runs.log import RunLog, check_can_log
 from transformer.runs.loop import Loop
 from transformer.runs.provenance import add_start
 from transformer.runs.restore import TrainedModel
@@ -94,6 +94,7 @@ def train(
         if first:
             experiment.check_workdir(workdir, config)
             check_seal(workdir)
+            check_can_log(workdir, config)
             if (done := max(saved_steps(workdir), default=0)) > training.steps:
                 raise UserError(
                     f"{workdir} has a checkpoint of step {done}, and training.steps is "
