@@ -91,7 +91,7 @@ class Experiment:
             _check_keys(config[name], fields, f"{name}.", choice)
             _check_complete(config[name], _required(section), f"{name}.", choice)
             for field, value in config[name].items():
-                _check_type(f"{name}.{field}", value, fields[field])
+                check_type(f"config.{name}.{field}", value, fields[field])
             sections[name] = section(**config[name])
         return cls(**sections)
 
@@ -314,8 +314,8 @@ def _check_complete(
             raise UserError(f"config.{prefix}{key} is missing; {listing} says what it is")
 
 
-def _check_type(name: str, value: Any, kind: Any) -> None:
-    """Whether a value has its field's type: int, float, str or bool, or one of these or None."""
+def check_type(name: str, value: Any, kind: Any) -> None:
+    """Raises UserError unless a value has its field's type: int, float, str, bool; or None, too."""
     if isinstance(value, bool):
         fits = kind is bool
     elif isinstance(value, int):
@@ -324,7 +324,7 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
         fits = isinstance(value, kind)
     if not fits:
         kind = getattr(kind, "__name__", kind)
-        raise UserError(f"config.{name} is {value!r}; it must be of type {kind}")
+        raise UserError(f"{name} is {value!r}; it must be of type {kind}")
     # What counts something goes into arrays of 32 bits.
-    if isinstance(value, int) and abs(value) >= 2**31 and name != "training.seed":
-        raise UserError(f"config.{name} is {value}; it must be less than {2**31}")
+    if isinstance(value, int) and abs(value) >= 2**31 and name != "config.training.seed":
+        raise UserError(f"{name} is {value}; it must be less than {2**31}")
