@@ -97,8 +97,8 @@ def test_runs_of_one_name_have_a_curve_each(directory, tmp_path):
     page = (tmp_path / "both.html").read_text()
     assert page.count("</b> <bdi>old/a</bdi>") == page.count("</b> <bdi>new/a</bdi>") == 1
     nats = page.split("<svg")[1]
-    # Of each run training and validation, each a line with its points.
-    assert [nats.count(f"stroke: {colour}") for colour in COLOURS] == [4, 4, 0]
+    # Of each run training and validation.
+    assert [nats.count(f"fill: none; stroke: {colour}") for colour in COLOURS] == [2, 2, 0]
 
 
 COLOURS = "#1f77b4", "#ff7f0e", "#2ca02c"  # of the first run, the second, the third
@@ -215,7 +215,7 @@ def test_runs_side_by_side(directory):
     differing = page[page.index("that differ most") :]
     assert differing.index("das ist falsch") < differing.index(REFERENCES[3])
     markdown = succeeded(run(*command[:-1], "--format=md", cwd=directory)).out.decode()
-    assert markdown.startswith("| run | model.d_ff |")
+    assert markdown.startswith("| run | test bleu |")
 
 
 @pytest.mark.parametrize(

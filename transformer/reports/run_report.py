@@ -217,7 +217,10 @@ def _config(run: Run, *, named: bool) -> str:
 def _curves(runs: Sequence[Run]) -> str:
     """A picture for each quantity; a run has the same colour in all."""
     # Of each panel the curves, as what is drawn, the number of the run, and whether in training.
-    by_panel: dict[str, list[tuple[list[tuple[int, float]], int, bool]]] = {}
+    names = ["nats per token", *(x for x in _directions(runs) if x != "nll")]
+    by_panel: dict[str, list[tuple[list[tuple[int, float]], int, bool]]] = {
+        name: [] for name in [*names, *OTHER_CURVES.values()]
+    }
     for number, run in enumerate(runs):
         # Like beside like: both without label smoothing, though training has dropout.
         keys = [("nats per token", "train/nll", True)]
@@ -227,7 +230,8 @@ def _curves(runs: Sequence[Run]) -> str:
         keys += [(name, key, False) for key, name in OTHER_CURVES.items()]
         for name, key, is_training in keys:
             if curve := run.curve(key):
-                by_panel.setdefault(name, []).append((curve, number, is_training))
+                by_panel[name].append((curve, number, is_training))
+    by_panel = {name: curves for name, curves in by_panel.items() if curves}
     if not by_panel:
         return "<p>There are no metrics yet.</p>"
     drawn = []
