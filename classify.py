@@ -22,6 +22,7 @@ from transformer.runs.restore import define_flags
 from transformer.streams.classifier import Classifier
 from transformer.streams.output import open_output
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -36,8 +37,7 @@ OUTPUT = DEFINE_path(
 
 
 def main() -> None:
-    if distributed.job() is not None:
-        raise UserError("classify.py works in one process; start it once, without srun or mpirun")
+    distributed.refuse_jobs(script("classify"))
     if INPUT.value is None and sys.stdin is None:  # closed by the shell
         raise UserError("standard input is closed; give the text there, or --input")
     file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))

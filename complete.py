@@ -22,6 +22,7 @@ from transformer.data.text_files import read_lines
 from transformer.decoding.config import MOST_OUTPUTS
 from transformer.runs import cli, restore
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -39,8 +40,7 @@ SEED_BY = flags.DEFINE_enum(
 
 
 def main() -> None:
-    if distributed.job() is not None:
-        raise UserError("complete.py works in one process; start it once, without srun or mpirun")
+    distributed.refuse_jobs(script("complete"))
     if (PROMPT.value is None) == (INPUT.value is None):
         raise UserError("give --prompt or --input, and not both")
     prompts = [PROMPT.value]

@@ -26,6 +26,7 @@ from transformer.data.pictures import grid, picture
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, folder_allows, write_atomically, write_named
 from transformer.system.paths import DEFINE_path
@@ -52,8 +53,7 @@ INTERPOLATE = flags.DEFINE_integer(
 
 
 def main() -> None:
-    if distributed.job() is not None:
-        raise UserError("generate.py works in one process; start it once, without srun or mpirun")
+    distributed.refuse_jobs(script("generate"))
     output, page = (value and Path(value).expanduser() for value in (OUTPUT.value, GRID.value))
     if not (output or page):
         raise UserError("nothing is to be written; give --grid, --output or both")

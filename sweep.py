@@ -17,7 +17,6 @@ if __name__ == "__main__":
 import dataclasses
 import fnmatch
 import os
-import shlex
 import sys
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from ml_collections import config_flags
 from transformer.reports import sweep_report, tables
 from transformer.runs import cli, job_arrays, sweep
 from transformer.runs.launcher import Launcher, Options
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, local
 
@@ -87,7 +87,7 @@ def main() -> None:
     launcher = Launcher(options)
     if DRY_RUN.value:
         for run in wanted:
-            print(shlex.join(["python", "train.py", *launcher.training_flags(run)]))
+            print(command("train", *launcher.training_flags(run)))
     elif SLURM.value or JOBSET.value:
         launcher.check_evaluation(wanted)
         names = [run.name for run in wanted]

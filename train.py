@@ -9,7 +9,7 @@ enough then, and flags such as --config.training.steps=20000 change what may cha
 
 Every field of a config is a flag. This lists them, with their values and what they mean:
 
-    python train.py --config=configs/base.py --fields
+    python train.py --config=configs/base.py --help-config
 """
 
 if __name__ == "__main__":
@@ -39,7 +39,8 @@ CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The config file (default: configs/demo.py, or the config of --workdir's run)."
 )
 WORKDIR = DEFINE_path("workdir", None, "Where the run lives (default: runs/<name of the config>).")
-FIELDS = flags.DEFINE_bool("fields", False, "Only list the fields of the config.")
+HELP_CONFIG = flags.DEFINE_bool("help-config", False, "Only list the fields of the config.")
+flags.DEFINE_alias("fields", "help-config")
 PREPARE = flags.DEFINE_bool(
     "prepare", False, "Only prepare data and work directory; training then needs no network."
 )
@@ -59,19 +60,21 @@ def main() -> None:
     workdir = Path(local(WORKDIR.value or f"runs/{config_path.stem}", "--workdir"))
     if own and WORKDIR.value is None:
         raise UserError("--workdir is missing; name a folder for the run that begins there")
-    config = Experiment.from_dict(sections)
     overrides = dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    if HELP_CONFIG.value:
+        listed = fields.sections_of(sections, overrides)
+        if listed["training"].init_from:
+            listed = init_from.with_its_model(Experiment(**listed), workdir, overrides).sections
+        print(fields.listing(listed))
+        return
+    config = Experiment.from_dict(sections)
     if config.training.init_from:
         config = init_from.with_its_model(config, workdir, overrides)
-    if FIELDS.value:
-        print(fields.listing(config))
-        return
     steps = config.training.steps
     if distributed.is_first():
         own_paths.remember(config, overrides if own else None)
     if PREPARE.value:
-        if distributed.job() is not None:
-            raise UserError("--prepare works in one process; start it once, without srun or mpirun")
+        distributed.refuse_jobs("--prepare")
         train.prepare(config, workdir)
         return
     profiled = range(0) if PROFILE.value is None else step_range(PROFILE.value, steps)

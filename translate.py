@@ -31,6 +31,7 @@ from transformer.streams.model import Model, identity
 from transformer.streams.output import open_output
 from transformer.streams.prompt import typed_lines
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 from transformer.system.terminal import is_terminal, say
@@ -86,8 +87,7 @@ LINES_WITHOUT_PROGRESS = 2000
 
 
 def main() -> None:
-    if distributed.job() is not None:
-        raise UserError("translate.py works in one process; start it once, without srun or mpirun")
+    distributed.refuse_jobs(script("translate"))
     samples = NBEST.value > 1 or SEED_BY.value == "line"
     if SCORE.value and (PREFIXES.value or CONSTRAINTS.value or samples):
         raise UserError(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -95,6 +96,16 @@ def test_the_work_directory(learned):
     assert sorted(path.name for path in (learned / "checkpoints").iterdir()) == ["120", "240"]
 
 
+def test_the_last_line_advertises_what_works(tmp_path):
+    write_toy(tmp_path, train=97, validation=5)
+    said = succeeded(run("train.py", *toy_flags(), "--workdir=a run", cwd=tmp_path)).out.decode()
+    end, _, command = said.splitlines()[-1].partition("; ")
+    assert end.startswith("done     ")
+    _, script, *arguments = shlex.split(command)
+    succeeded(run(Path(script).relative_to(ROOT), *arguments, cwd=tmp_path))
+    assert (tmp_path / "a run/eval/validation/scores.json").exists()
+
+
 def test_a_work_directory_is_enough_to_go_on(learned, tmp_path):
     shutil.copytree(learned, tmp_path / "run")
     for split in ("train", "validation"):
@@ -118,7 +129,7 @@ def test_data_are_prepared_where_there_is_a_network(tmp_path):
     """What is trained then is what would have been trained at once."""
     write_toy(tmp_path, train=97, validation=5)
     said = succeeded(run("train.py", *toy_flags(), "--workdir=run", "--prepare", cwd=tmp_path)).out
-    assert said.endswith(b"prepared run; python train.py --workdir=run\n")
+    assert said.endswith(b"train.py --workdir=run\n")
     assert b"preparing it" not in said  # which is about data sets
     names = {path.name for path in (tmp_path / "run").iterdir()} - {"lock"}
     assert names == {"config.json", "data.json", "files.json", "tokenizer.model"}

@@ -75,7 +75,7 @@ def test_a_page_about_a_run(directory):
     bleu = json.loads((directory / "a/eval/test/scores.json").read_text())["bleu"]
     assert f"{bleu['score']:.2f}" in page
     assert bleu["signature"] in page
-    assert page.count("<svg") == 2  # curves, and how long sentences are
+    assert page.count("<svg") == 3  # two curves, and how long sentences are
     assert not re.search('src="(?!data:)', page)
     assert 'href="http' not in page
     assert "Is the difference chance?" not in page
@@ -95,7 +95,50 @@ def test_runs_of_one_name_have_a_curve_each(directory, tmp_path):
     said = succeeded(run(SCRIPT, *names, cwd=tmp_path)).out.decode()
     assert said.splitlines()[0].split() == ["run", "old/a", "new/a"]
     page = (tmp_path / "both.html").read_text()
-    assert page.count("old/a, training") == page.count("new/a, training") == 1
+    assert page.count("</b> <bdi>old/a</bdi>") == page.count("</b> <bdi>new/a</bdi>") == 1
+    nats = page.split("<svg")[1]
+    # Of each run training and validation.
+    assert [nats.count(f"fill: none; stroke: {colour}") for colour in COLOURS] == [2, 2, 0]
+
+
+COLOURS = "#1f77b4", "#ff7f0e", "#2ca02c"  # of the first run, the second, the third
+
+
+def metrics_of(*names):
+    return [{"step": step, **dict.fromkeys(names, 3.5 + step)} for step in (10, 20)]
+
+
+def test_runs_are_compared(tmp_path):
+    """Scores first and long paths last; a run has one colour, whatever the others lack."""
+    made = []
+    for name, path, metrics in [
+        ("a", "x", metrics_of("eval/validation/nll", "train/grad_norm")),
+        ("b", "/a/long/path/to/the/data/of/this", metrics_of("eval/validation/bleu")),
+        ("c", "x", metrics_of("eval/validation/bleu", "train/grad_norm")[:1]),
+    ]:
+        write_run(tmp_path / name, 7 + len(made), None)
+        one = run_of(tmp_path / name)
+        data = dataclasses.replace(one.config.data, raw_dir=path)
+        scores = {"test": {"bleu": {"score": 20.5, "signature": "s"}}}
+        config = dataclasses.replace(one.config, data=data)
+        made.append(one._replace(config=config, metrics=metrics, scores=scores))
+    head, _ = run_report.table(made)
+    assert head[:3] == ["run", "test bleu", "best nll"]
+    assert head.index("last bleu") < head.index("model.d_ff") < head.index("updates")
+    assert head[-1] == "data.raw_dir"
+    written = page(made)
+    assert 'name="viewport"' in written
+    assert written.index("test bleu") < written.index("<svg") < written.index("<h2>Configs")
+    nats, bleu, gradient = written.split("<svg")[1:4]
+    used = [[f"stroke: {c}" in panel for c in COLOURS] for panel in (nats, bleu, gradient)]
+    assert used == [[True, False, False], [False, True, True], [True, False, True]]
+    # The one point of the third run is no line, and larger than those of others.
+    sizes = [
+        re.search(rf'<path id="(m\w+)" d="([^"]+)" style="stroke: {c}"', bleu)[2]
+        for c in COLOURS[1:]
+    ]
+    extents = [max(float(x) for x in re.findall(r"-?\d+\.?\d*", size)) for size in sizes]
+    assert extents[1] > 2 * extents[0] > 0
 
 
 @pytest.mark.parametrize(
@@ -172,7 +215,7 @@ def test_runs_side_by_side(directory):
     differing = page[page.index("that differ most") :]
     assert differing.index("das ist falsch") < differing.index(REFERENCES[3])
     markdown = succeeded(run(*command[:-1], "--format=md", cwd=directory)).out.decode()
-    assert markdown.startswith("| run | model.d_ff |")
+    assert markdown.startswith("| run | test bleu |")
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,8 @@ def test_plain_numbers_for_spreadsheets(sweep):
     assert (found[1]["best bleu"], found[1]["best bleu deviation"]) == ("50", "")
     assert found[0]["model.d_ff"] == "2048"
     assert set(found[2].values()) == {"later", "0", "2", ""}
-    assert head[:5] == ["row", "done", "runs", "model.d_ff", "best nll"]
+    assert head[:4] == ["row", "done", "runs", "test bleu"]
+    assert head.index("best nll") < head.index("model.d_ff") < head.index("updates")
 
 
 def test_what_is_no_mean_of_the_runs(sweep):

@@ -31,8 +31,10 @@ def test_a_page_of_a_model(directory):
 
 
 def test_a_page_of_small_numbers(directory):
-    succeeded(run(COMMAND, "--toy", "--out=toy.html", cwd=directory))
-    page = (directory / "toy.html").read_text()
+    (directory / "walkthrough.html").write_text("a page of a model")
+    succeeded(run(COMMAND, "--toy", cwd=directory))
+    page = (directory / "walkthrough_toy.html").read_text()
+    assert (directory / "walkthrough.html").read_text() == "a page of a model"
     for number in (">0.26894<", ">0.73106<", ">1.2247<", ">−1.2247<"):
         assert number in page
 

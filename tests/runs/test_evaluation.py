@@ -2,14 +2,17 @@ import dataclasses
 import hashlib
 import json
 import re
+import shlex
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from configs import dialogsum_dmca
+from configs import demo, dialogsum_dmca, sagan_cifar10
 from transformer.data.test_sets import Input
 from transformer.runs import evaluation
-from transformer.runs.evaluation import evaluate, write_outputs
+from transformer.runs.evaluation import evaluate, next_command, write_outputs
 from transformer.runs.experiment import Experiment
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
@@ -165,3 +168,43 @@ def test_the_data_of_the_config_are_not_named(tmp_path, split, places):
     found, scores = scores_of(tmp_path, config, split, **places)
     assert found == split
     assert "data" not in scores
+
+
+# --- What is advertised at the end of a run -----------------------------------------------
+
+
+def advertised(preset, data=None, **task) -> list[str] | None:
+    """The words of the command, without those that run the script."""
+    config = Experiment.from_dict(preset.get_config().to_dict())
+    task = SimpleNamespace(data=data or config.data, **task)
+    command = next_command(config, task, Path("my runs/it's"))
+    if command is None:
+        return None
+    words = shlex.split(command)
+    assert words.pop(-2) == "--workdir=my runs/it's"
+    return [Path(words[-2]).stem, words[-1]]
+
+
+@pytest.mark.parametrize(
+    ("splits", "expected"),
+    [
+        ({"test", "validation"}, ["evaluate", "--split=test"]),
+        ({"validation"}, ["evaluate", "--split=validation"]),
+        (set(), None),
+    ],
+)
+def test_a_split_that_is_there_is_advertised(splits, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("one\ntwo\n")
+    files = {f"{split}_{side}": "text" for split in splits for side in ("source", "target")}
+    files |= {"train_source": "text", "train_target": "gone"}
+    data = Experiment.from_dict(demo.get_config().to_dict()).data
+    assert advertised(demo, dataclasses.replace(data, **files)) == expected
+
+
+def test_images_without_a_classifier_are_only_generated(tmp_path):
+    np.save(tmp_path / "images.npy", np.zeros((3, 32, 32, 3), np.uint8))
+    data = Experiment.from_dict(sagan_cifar10.get_config().to_dict()).data
+    data = dataclasses.replace(data, train_images="x", test_images=str(tmp_path / "images.npy"))
+    assert advertised(sagan_cifar10, data, classifier=3) == ["evaluate", "--split=test"]
+    assert advertised(sagan_cifar10, data) == ["generate", "--grid=samples.png"]

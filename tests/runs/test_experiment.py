@@ -264,10 +264,12 @@ def test_an_int_will_do_for_a_float():
 def test_sections_and_fields_must_be_there():
     config = base_dict()
     del config["optimizer"]["beta2"]
-    with pytest.raises(UserError, match=r"config.optimizer.beta2 is missing; train.py --fields"):
+    with pytest.raises(
+        UserError, match=r"config.optimizer.beta2 is missing; .* --help-config says"
+    ):
         Experiment.from_dict(config)
     del config["optimizer"]
-    with pytest.raises(UserError, match=r"config.optimizer is missing; train.py --fields"):
+    with pytest.raises(UserError, match=r"config.optimizer is missing; .* --help-config says"):
         Experiment.from_dict(config)
     with pytest.raises(UserError, match="config section optimizer is 3; it must hold fields"):
         Experiment.from_dict(config | {"optimizer": 3})
@@ -282,8 +284,21 @@ def test_type_of_field():
         type_of_field("model.dmodel")
     with pytest.raises(UserError, match=r"did you mean training\?"):
         type_of_field("trainning.steps")
-    with pytest.raises(UserError, match="there are task, model"):
+    with pytest.raises(UserError, match=r"Unknown config field config.zzz; .* --help-config lists"):
         type_of_field("zzz")
+
+
+def test_an_unknown_field_is_answered_in_short():
+    """Not with the names of all families, but with where those of this one are."""
+    choice = ["--config=configs/lm.py", "--config.model.family=rnn"]
+    with pytest.raises(UserError) as error:
+        type_of_field("model.qqq", choice)
+    assert str(error.value).endswith(" ".join([*choice, "--help-config lists the fields"]))
+    assert len(str(error.value)) < 250
+    with pytest.raises(
+        UserError, match=r"config.model.cell, of another .* give a config file that"
+    ):
+        base_experiment(model_cell="lstm")
 
 
 # --- Work directories ---------------------------------------------------------------------

@@ -1,15 +1,18 @@
 """What the config files say of each field."""
 
 import dataclasses
+import re
 import runpy
 
 import pytest
 from scripts import run, succeeded
 
 from configs import demo
+from transformer.models.family import FAMILIES
 from transformer.runs import fields
-from transformer.runs.experiment import Experiment
+from transformer.runs.experiment import Experiment, section_types
 from transformer.runs.provenance import ROOT
+from transformer.tasks.task import TASKS
 
 # Every family and every task is in one of these.
 CONFIGS = "base rnn_bahdanau convs2s_iwslt universal_base bert_base classification algorithmic"
@@ -23,7 +26,7 @@ def config_of(name: str) -> Experiment:
 @pytest.mark.parametrize("name", CONFIGS.split())
 def test_every_field_is_explained(name):
     config = config_of(name)
-    found = fields.fields(config)
+    found = fields.fields(config.sections)
     assert not [field.name for field in found if not field.comment]
     names = [f"{s}.{f.name}" for s, x in config.sections.items() for f in dataclasses.fields(x)]
     assert sorted(field.name for field in found) == sorted(names)
@@ -55,9 +58,33 @@ def test_comments_above_and_beside(tmp_path, monkeypatch):
     assert fields.comments("configs/other.py") == base | other
 
 
+def test_a_value_is_not_capitalised():
+    said = fields.comments("configs/base.py") | fields.comments("configs/rnn_bahdanau.py")
+    values = {"model.norm": "post", "optimizer.schedule": "noam", "model.cell": "gated_unit"}
+    assert {name: re.match(r"\w+", said[name])[0] for name in values} == values
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("task", TASKS)
+def test_the_fields_of_another_task_or_family(task, family):
+    """Such as --config.model.family=rnn with the config of the demo."""
+    given = demo.get_config().to_dict()
+    given["task"]["name"], given["model"]["family"] = task, family
+    asked = {"task.name": task, "model.family": family, "training.seed": 7}
+    types = section_types(task, family)
+    if has_dropout := "dropout" in {field.name for field in dataclasses.fields(types["model"])}:
+        given["model"]["dropout"] = asked["model.dropout"] = 0.375
+    found = fields.sections_of(given, asked)
+    assert {name: type(section) for name, section in found.items()} == types
+    assert (found["task"].name, found["model"].family) == (task, family)
+    assert f"  --config.model.family={family}" in fields.listing(found)
+    if has_dropout:
+        assert found["model"].dropout == 0.375
+
+
 def test_the_listing():
     config = Experiment.from_dict(demo.get_config().to_dict())
-    lines = fields.listing(config).splitlines()
+    lines = fields.listing(config.sections).splitlines()
     i = lines.index("  --config.model.d_model=128   (configs/base.py: 512)")
     assert lines[i + 1] == "      The size of embeddings and of each layer's output"
     assert "  --config.model.d_k=0" in lines
@@ -65,7 +92,8 @@ def test_the_listing():
     assert max(map(len, lines)) <= 100
 
 
-def test_train_py_lists_fields(tmp_path):
-    said = succeeded(run("train.py", "--fields", "--config.model.d_ff=77", cwd=tmp_path)).out
+@pytest.mark.parametrize("flag", ["--help-config", "--fields"])
+def test_train_py_lists_fields(flag, tmp_path):
+    said = succeeded(run("train.py", flag, "--config.model.d_ff=77", cwd=tmp_path)).out
     assert b"  --config.model.d_ff=77   (configs/base.py: 2048)\n" in said
     assert not list(tmp_path.iterdir())

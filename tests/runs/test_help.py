@@ -66,5 +66,5 @@ def test_flags_that_choose_a_model_come_first(tmp_path):
 
 def test_help_of_train_py(tmp_path):
     lines = help_of("train.py", tmp_path)
-    assert "    python train.py --config=configs/base.py --fields" in lines
+    assert "    python train.py --config=configs/base.py --help-config" in lines
     assert "data_dir" not in flags_in(lines)

@@ -20,6 +20,7 @@ from flax import nnx
 from transformer.data.images import ImageSet, Shape
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.image_convolution import convolve, halve
+from transformer.system.commands import command
 from transformer.system.compilation import convolution_options
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
@@ -116,7 +117,7 @@ class FeatureClassifier:
             if [a.shape for a in arrays] != [x.shape for x in leaves]:
                 raise ValueError("its arrays have other shapes than the classifier's")
         except OSError as error:
-            advice = "; train a classifier with: python -m transformer.runs.feature_classifier"
+            advice = f"; give the file of a classifier; {how_to_train_one()}"
             raise cannot_read(path, error, advice=advice) from error
         except Exception as error:  # zipfile and zlib have exceptions of their own
             raise UserError(f"{path} is no classifier, or is damaged ({error})") from error
@@ -128,6 +129,10 @@ class FeatureClassifier:
         file = io.BytesIO()
         np.savez(file, about=np.array(json.dumps(about._asdict())), **arrays)
         write_named(path, file.getvalue())
+
+
+def how_to_train_one() -> str:
+    return f"{command('transformer.runs.feature_classifier', '--help')} says how to train one"
 
 
 def model_of(channels: int, num_classes: int) -> FunctionalModel:

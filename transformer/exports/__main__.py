@@ -21,6 +21,7 @@ from transformer.exports.folder import check_is_new, new_folder
 from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
 from transformer.system import distributed
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -48,7 +49,9 @@ def main() -> None:
         raise UserError("an export is made in one process; start it once, without srun or mpirun")
     for flag in (FORMAT, OUTPUT):
         if not flag.value:
-            raise UserError(f"--{flag.name} is missing; see python -m transformer.exports --help")
+            raise UserError(
+                f"--{flag.name} is missing; see {command('transformer.exports', '--help')}"
+            )
     for flag, owner in ((QUANTIZATION, "ctranslate2"), (WIDTHS, "stablehlo")):
         if flag.value and FORMAT.value != owner:
             raise UserError(f"--{flag.name} is for --format={owner} alone; leave it out")

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from transformer.data.sources import DataConfig
 from transformer.reports import ledger
+from transformer.reports.plots import style
 from transformer.reports.translations import Texts, bleu_by_length, groups, names_of, read
 from transformer.runs import cli, experiment
 from transformer.system.errors import UserError
@@ -45,9 +46,9 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     places = range(len(sizes))
-    for name, by_group in found.items():
-        label = name.replace("$", r"\$")
-        axes.plot(places, list(by_group.values()), marker="o", markersize=4, label=label)
+    for number, (name, by_group) in enumerate(found.items()):
+        look = style(number, len(by_group)) | {"markersize": 4}
+        axes.plot(places, list(by_group.values()), label=name.replace("$", r"\$"), **look)
     axes.set_xticks(places, [f"{name}\n{size} sentences" for name, size in sizes.items()])
     axes.set_xlabel("words of the source")
     axes.set_ylabel("BLEU")

@@ -27,6 +27,7 @@ from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
 from transformer.runs.history import Run
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
+from transformer.system.commands import ROOT, command
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import cannot_read
@@ -100,7 +101,9 @@ def record(
         return
     result = new_result(models[chosen], candidates, outputs, hashes)
     write(path, result, outputs)
-    print(f"written  {path}; python -m transformer.reports.results_page makes RESULTS.md of it")
+    print(f"written  {path}")
+    if path.resolve().parent == ROOT / "results":  # the folder of the page
+        print(f"{command('transformer.reports.results_page')} makes RESULTS.md of it")
     for commit in sorted({start["commit"] for run in all_runs(result) for start in run["starts"]}):
         if not re.fullmatch("[0-9a-f]+", commit):
             print(f"warning: the commit is {commit}; nobody else can check that out")

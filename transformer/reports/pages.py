@@ -15,13 +15,17 @@ from matplotlib.figure import Figure
 STYLE = """
 body { font: 16px/1.45 system-ui, sans-serif; max-width: 68rem; margin: 0 auto; padding: 1rem;
   color: #1a1a1a; background: #fff; }
+h1, h2, h3, p, summary { overflow-wrap: anywhere; }
 h2 { margin-top: 2rem; }
 table { border-collapse: collapse; }
 .wide { overflow-x: auto; }
 td, th { padding: .2rem .7rem .2rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid #ddd; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
-svg { max-width: 100%; height: auto; }
+svg, img { max-width: 100%; height: auto; }
+.panels { display: flex; flex-wrap: wrap; gap: .5rem; }
+.panels svg { flex: 0 1 32rem; min-width: 0; }
+.runs span { white-space: nowrap; margin-right: 1.2rem; }
 bdi { overflow-wrap: break-word; }
 .quiet { color: #5b5b5b; font-size: .9rem; }
 img.weights { width: 9rem; image-rendering: pixelated; border: 1px solid #bbb; }
@@ -71,11 +75,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f'<div class="wide"><table><tr>{names}</tr>{body}</table></div>'
 
 
-def panels(count: int, columns: int = 2, height: float = 3) -> tuple[Figure, list[Any]]:
+def panels(
+    count: int, columns: int = 2, height: float = 3, width: float = 11
+) -> tuple[Figure, list[Any]]:
     """A figure of many panels, and the axes of each."""
     # Figure and canvas by hand: pyplot keeps global state and may look for a display.
     rows = -(-count // columns)
-    figure = Figure(figsize=(11, height * rows), layout="constrained")
+    figure = Figure(figsize=(width, height * rows), layout="constrained")
     FigureCanvasAgg(figure)
     places = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for axes in places:

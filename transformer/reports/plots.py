@@ -4,6 +4,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -18,6 +19,16 @@ Curve = Sequence[tuple[int, float | None]]  # steps and values; None where it wa
 _TRAINING = "train/nll"  # as validation: without label smoothing
 _LARGEST = 1e300  # beyond, Matplotlib's arithmetic overflows
 _LABELS = {"nll": "nats per token", "bleu": "BLEU"}
+
+
+def style(number: int, count: int) -> dict[str, Any]:
+    """The look of a run's curve, by the number of the run, in all panels; count: of its points.
+
+    A single point, of which there is no line, is a large one.
+    """
+    marker = {"marker": "o", "markersize": 5 if count == 1 else 2} if count < 200 else {}
+    line = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":")[number // 10 % 3]}
+    return line | marker
 
 
 def label(metric: str) -> str:
@@ -66,14 +77,17 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
     figure = Figure(figsize=(8, 1 + 3.2 * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+    # What is the same in several panels is so up to the best value.
+    known = [name.partition(" (best ")[0] for curves in panels.values() for name in curves]
+    numbers = [name for name in dict.fromkeys(known) if not name.startswith("training")]
     for axes, (unit, curves) in zip(all_axes, panels.items(), strict=True):
-        colors = iter(f"C{i}" for i in range(len(curves)))
         for name, curve in curves.items():
             values = [y if y is not None and abs(y) < _LARGEST else math.nan for _, y in curve]
-            marker = {"marker": "o", "markersize": 2} if len(values) < 200 else {}
-            color = "0.6" if name.startswith("training") else next(colors)
+            own = name.partition(" (best ")[0]
+            look = style(numbers.index(own) if own in numbers else 0, len(values))
+            look |= {} if own in numbers else {"color": "0.6"}
             steps = [step for step, _ in curve]
-            axes.plot(steps, values, label=name, linewidth=1, color=color, **marker)
+            axes.plot(steps, values, label=name, linewidth=1, **look)
         axes.set_ylabel(unit)
         axes.grid(color="0.9")
         axes.spines[["top", "right"]].set_visible(False)

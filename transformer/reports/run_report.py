@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from matplotlib.colors import to_hex
+
 from transformer.reports.pages import page as html_page
 from transformer.reports.pages import panels, shown, svg, text
 from transformer.reports.pages import table as html_table
+from transformer.reports.plots import style
 from transformer.reports.translation_report import Attend, translations
 from transformer.reports.translations import read
 from transformer.runs import experiment, history, provenance
@@ -28,6 +31,8 @@ OTHER_CURVES = {
     "train/tokens_per_second": "tokens per second",
     "input/wait_ms": "waiting for a batch, ms",
 }
+
+LONG = 30  # letters of a value that a table has last
 
 
 class Run(NamedTuple):
@@ -97,11 +102,21 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 
 def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Settings that differ, best and last validation, tests, and cost: a value for each run.
+    """Tests, best and last validation, settings that differ, and cost: a value for each run.
 
-    None where a run has no such value; a column without any is left out.
+    Settings with long values, such as paths, are last. None where a run has no such value; a
+    column without any is left out.
     """
-    found = differences(runs) if len(runs) > 1 else {}
+    settings = differences(runs) if len(runs) > 1 else {}
+    is_long = {name: max(len(str(x)) for x in values) > LONG for name, values in settings.items()}
+    scores: dict[str, list[Any]] = {}
+    for split in sorted({split for run in runs for split in run.scores}):
+        for metric in [*_directions(runs), "chrf"]:
+            of_runs = [run.scores.get(split, {}).get(metric) for run in runs]
+            scores[f"{split} {metric}"] = [
+                x["score"] if isinstance(x, dict) else None for x in of_runs
+            ]
+    found = scores
     for metric, better in _directions(runs).items():
         curves = [run.curve(f"eval/validation/{metric}") for run in runs]
         pick = min if better == "lower" else max
@@ -110,12 +125,7 @@ def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
         if metric == "nll":  # it may be large before anything is learned
             found["best perplexity"] = [x if x is None else math.exp(min(x, 100)) for x in best]
         found[f"last {metric}"] = [c[-1][1] if c else None for c in curves]
-    for split in sorted({split for run in runs for split in run.scores}):
-        for metric in [*_directions(runs), "chrf"]:
-            scores = [run.scores.get(split, {}).get(metric) for run in runs]
-            found[f"{split} {metric}"] = [
-                x["score"] if isinstance(x, dict) else None for x in scores
-            ]
+    found |= {name: values for name, values in settings.items() if not is_long[name]}
     updates = [max((line["step"] for line in run.metrics), default=None) for run in runs]
     found["updates"] = updates
     found["million target tokens"] = [run.total("target_tokens") / 1e6 or None for run in runs]
@@ -123,6 +133,7 @@ def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
     for key in ("train/tokens_per_second", "input/wait_ms"):
         values = [[v for _, v in run.curve(key)] for run in runs]
         found[OTHER_CURVES[key]] = [statistics.median_high(x) if x else None for x in values]
+    found |= {name: values for name, values in settings.items() if is_long[name]}
     return {name: x for name, x in found.items() if any(value is not None for value in x)}
 
 
@@ -138,8 +149,6 @@ def page(runs: Sequence[Run], attend: Attend | None = None) -> str:
     """The HTML of one run, or of several beside each other. attend: see `translations`."""
     title = " and ".join(run.name for run in runs)
     body = [f"<h1>{text(title)}</h1>", html_table(*table(runs))]
-    for run in runs:
-        body.append(_config(run, named=len(runs) > 1))
     body.append("<h2>Curves</h2>" + _curves(runs))
     for split in sorted({split for run in runs for split in run.scores}):
         those = [run for run in runs if split in run.scores]
@@ -153,6 +162,8 @@ def page(runs: Sequence[Run], attend: Attend | None = None) -> str:
         is_same = all(x.references == texts[0].references for x in texts)
         if texts[0].sources and is_same:
             body.append(translations(those, texts, attend if len(those) == 1 else None))
+    body.append("<h2>Configs</h2>" if len(runs) > 1 else "<h2>Config</h2>")
+    body += [_config(run, named=len(runs) > 1) for run in runs]
     for run in runs:
         if run.facts:
             body.append(f"<h2>The data of {text(run.name)}</h2>" + _data(run.facts))
@@ -204,33 +215,51 @@ def _config(run: Run, *, named: bool) -> str:
 
 
 def _curves(runs: Sequence[Run]) -> str:
-    by_panel: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for run in runs:
-        lead = f"{run.name}, " if len(runs) > 1 else ""
+    """A picture for each quantity; a run has the same colour in all."""
+    # Of each panel the curves, as what is drawn, the number of the run, and whether in training.
+    names = ["nats per token", *(x for x in _directions(runs) if x != "nll")]
+    by_panel: dict[str, list[tuple[list[tuple[int, float]], int, bool]]] = {
+        name: [] for name in [*names, *OTHER_CURVES.values()]
+    }
+    for number, run in enumerate(runs):
         # Like beside like: both without label smoothing, though training has dropout.
-        training = run.curve("train/nll")
-        by_panel.setdefault("nats per token", {})[f"{lead}training"] = training
+        keys = [("nats per token", "train/nll", True)]
         for metric in _directions(runs):
             name = "nats per token" if metric == "nll" else metric
-            curve = run.curve(f"eval/validation/{metric}")
-            by_panel.setdefault(name, {})[f"{lead}validation"] = curve
-        for key, name in OTHER_CURVES.items():
-            by_panel.setdefault(name, {})[run.name] = run.curve(key)
-    by_panel = {name: {k: c for k, c in curves.items() if c} for name, curves in by_panel.items()}
+            keys.append((name, f"eval/validation/{metric}", False))
+        keys += [(name, key, False) for key, name in OTHER_CURVES.items()]
+        for name, key, is_training in keys:
+            if curve := run.curve(key):
+                by_panel[name].append((curve, number, is_training))
     by_panel = {name: curves for name, curves in by_panel.items() if curves}
     if not by_panel:
         return "<p>There are no metrics yet.</p>"
-    figure, places = panels(len(by_panel))
-    for axes, (name, curves) in zip(places, by_panel.items(), strict=True):
-        for label, curve in curves.items():
-            steps, values = zip(*curve, strict=True)
-            axes.plot(steps, values, linewidth=1.2, label=label.replace("$", r"\$"))
-        axes.set_title(name, fontsize=10)
+    drawn = []
+    for name, curves in by_panel.items():
+        figure, (axes,) = panels(1, columns=1, width=5.5)
+        for curve, number, is_training in curves:
+            look = style(number, len(curve)) | ({"alpha": 0.45} if is_training else {})
+            axes.plot(*zip(*curve, strict=True), linewidth=1.2, **look)
+        said = " (pale: training)" if any(pale for _, _, pale in curves) else ""
+        axes.set_title(f"{name}{said}", fontsize=10)
         axes.set_xlabel("updates", fontsize=8)
         axes.grid(color="0.9")
-        if len(curves) > 1:
-            axes.legend(frameon=False, fontsize=8)
-    return svg(figure)
+        drawn.append(svg(figure))
+    return f'{_legend(runs)}<div class="panels">{"".join(drawn)}</div>'
+
+
+def _legend(runs: Sequence[Run]) -> str:
+    """The colours of several runs."""
+    if len(runs) == 1:
+        return ""
+    signs = {"-": "━━", "--": "╍╍", ":": "┅┅"}
+    looks = [style(number, 1) for number in range(len(runs))]
+    entries = [
+        f'<span><b style="color:{to_hex(look["color"])}">{signs[look["linestyle"]]}</b> '
+        f"<bdi>{text(run.name)}</bdi></span> "
+        for run, look in zip(runs, looks, strict=True)
+    ]
+    return f'<p class="runs">{"".join(entries)}</p>'
 
 
 def _data(facts: Facts) -> str:

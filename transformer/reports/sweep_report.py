@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from transformer.models.functional import num_params
 from transformer.reports import run_report
 from transformer.reports.pages import shown
+from transformer.reports.plots import style
 from transformer.runs import experiment
 from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
@@ -186,11 +187,11 @@ def _curve(axes: Any, row: Row, metric: str, number: int) -> None:
         return
     steps = sorted(by_step)
     means = [statistics.mean(by_step[step]) for step in steps]
-    style = {"color": f"C{number}", "linestyle": ("-", "--", ":")[number // 10 % 3]}
-    axes.plot(steps, means, label=row.name.replace("$", r"\$"), linewidth=1.2, **style)
+    look = style(number, len(steps))
+    axes.plot(steps, means, label=row.name.replace("$", r"\$"), linewidth=1.2, **look)
     wide = [statistics.stdev(x) if len(x := by_step[step]) > 1 else 0.0 for step in steps]
     lower, upper = ([m + sign * w for m, w in zip(means, wide)] for sign in (-1, 1))
-    axes.fill_between(steps, lower, upper, color=f"C{number}", alpha=0.15, linewidth=0)
+    axes.fill_between(steps, lower, upper, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def _parameters(run: run_report.Run) -> int | None:

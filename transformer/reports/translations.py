@@ -8,6 +8,7 @@ from transformer.data.sources import DataConfig
 from transformer.data.text_files import read_lines
 from transformer.data.words import words_of
 from transformer.evaluation import scores
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 
 
@@ -38,7 +39,7 @@ def read(workdir: Path, split: str) -> Texts:
     except UserError as error:
         raise UserError(
             f"{error}; evaluate the run first: "
-            f"python evaluate.py --workdir={workdir} --split={split}"
+            f"{command('evaluate', f'--workdir={workdir}', f'--split={split}')}"
         ) from error
     if len({len(lines) for lines in texts}) > 1:
         raise UserError(f"{folder} has files of different lengths; evaluate the run again")

@@ -41,7 +41,9 @@ TARGET = flags.DEFINE_string("target", None, "A translation (default: the model'
 LAYER = flags.DEFINE_integer("layer", 1, "The decoder layer that is followed, from 1.")
 HEAD = flags.DEFINE_integer("head", 1, "Its head, from 1.")
 TOY = flags.DEFINE_boolean("toy", False, "Small numbers in place of a model and a sentence.")
-OUT = DEFINE_path("out", "walkthrough.html", "The page to write.")
+OUT = DEFINE_path(
+    "out", None, "The page to write (default: walkthrough.html; of --toy, walkthrough_toy.html)."
+)
 
 
 def _curves(
@@ -184,7 +186,8 @@ def _page(model: TrainedModel, source: str, target: str | None, layer: int, head
 
 
 def main() -> None:
-    path = Path(OUT.value).expanduser()
+    usual = "walkthrough_toy.html" if TOY.value else "walkthrough.html"
+    path = Path(OUT.value or usual).expanduser()
     check_can_write(path, ".html")
     if TOY.value:
         intro = "Numbers that one can check by hand, computed by the functions of the model."

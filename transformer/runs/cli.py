@@ -26,6 +26,7 @@ from transformer.runs import help
 from transformer.runs.experiment import is_run, type_of_field
 from transformer.runs.provenance import ROOT
 from transformer.system import distributed
+from transformer.system.commands import command
 from transformer.system.compilation import CompilationWarning, use_cache
 from transformer.system.errors import UserError
 from transformer.system.paths import local, looked_up
@@ -68,6 +69,8 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         float: flags.FloatParser(),
     }.items():
         config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
+    choosing = r"--?(config|config\.task\.name|config\.model\.family|workdir)="
+    choice = [arg for arg in sys.argv[1:] if re.match(choosing, arg)]  # as it was typed
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
         with one_line_errors():
             run_with_it = _run_whose_config_counts(sys.argv)
@@ -84,7 +87,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
             overrides = [override[1] for override in given if override]
             for path in _values(argv, "config"):  # which is read while the flags are parsed
                 local(path, "--config")
-            types = {override: type_of_field(override) for override in overrides}
+            types = {override: type_of_field(override, choice) for override in overrides}
             try:
                 rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
             except flags.Error as error:
@@ -93,9 +96,11 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                 field = str(error).strip("'\"")
                 if not any(override.endswith(f".{field}") for override in overrides):
                     raise UserError(f"the config file cannot be used: {error}") from error
+                listing = command("train", *choice, "--help-config")
                 raise UserError(
                     f"the config file has no field {field}, which another model.family or "
-                    "task.name has; leave it out, or give another --config"
+                    f"task.name has; leave it out, or give another --config: {listing} lists the "
+                    "fields"
                 ) from error
             except UserError:  # of own_config.py
                 raise

@@ -18,6 +18,7 @@ from transformer.runs.own_paths import absolute
 from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import (
     check_can_write,
@@ -26,7 +27,7 @@ from transformer.system.files import (
     write_atomically,
 )
 from transformer.tasks import seq2seq
-from transformer.tasks.task import Outputs, find_task
+from transformer.tasks.task import Outputs, TrainedTask, find_task
 
 LATEST = "latest"  # below WORKDIR/eval: a link to the folder that was written last
 DIGITS = 8  # of hashes in names of folders
@@ -38,11 +39,27 @@ def check_can_evaluate(model: TrainedModel, splits: Sequence[str]) -> None:
     Better before hours of work than after.
     """
     model.check_paths()
+    kind = find_task(model.config.task.name)
+    kind.check_scores(model.task)
     with distributed.first_alone():
         for split in splits:
-            find_task(model.config.task.name).content_sha256(model.task.data, split)
+            kind.content_sha256(model.task.data, split)
     for split in splits:
         _check_place(model, split)
+
+
+def next_command(config: experiment.Experiment, task: TrainedTask, workdir: Path) -> str | None:
+    """A command that works with the run of this task, now that it is done; None if none does."""
+    kind = find_task(config.task.name)
+    for split in ("test", "validation"):
+        with contextlib.suppress(Exception):  # whatever it is: the run is done
+            kind.check_scores(task)
+            kind.content_sha256(task.data, split)
+            return command("evaluate", f"--workdir={workdir}", f"--split={split}")
+    if kind.other_use is None:
+        return None
+    name, *flags = kind.other_use
+    return command(name, f"--workdir={workdir}", *flags)
 
 
 def evaluate(model: TrainedModel, split: str) -> Outputs:

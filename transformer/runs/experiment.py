@@ -4,11 +4,12 @@ import dataclasses
 import difflib
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.models.family import FAMILIES, find_family
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import remove_leftovers, write_atomically
 from transformer.system.paths import check_no_pattern, local, looked_up
@@ -81,18 +82,20 @@ class Experiment:
         """
         known = [field.name for field in dataclasses.fields(cls)]
         _check_keys(config, known, "")
-        types = _section_types(_choice(config, "task", "name"), _choice(config, "model", "family"))
-        _check_keys(config, types, "")
-        _check_complete(config, types, "")
+        task, family = _choice(config, "task", "name"), _choice(config, "model", "family")
+        types = section_types(task, family)
+        choice = f"--config.task.name={task}", f"--config.model.family={family}"
+        _check_keys(config, types, "", choice)
+        _check_complete(config, types, "", choice)
         sections = {}
         for name, section in types.items():
             fields = {field.name: field.type for field in dataclasses.fields(section)}
             if not isinstance(config[name], Mapping):
                 raise UserError(f"config section {name} is {config[name]!r}; it must hold fields")
-            _check_keys(config[name], fields, f"{name}.")
-            _check_complete(config[name], _required(section), f"{name}.")
+            _check_keys(config[name], fields, f"{name}.", choice)
+            _check_complete(config[name], _required(section), f"{name}.", choice)
             for field, value in config[name].items():
-                _check_type(f"{name}.{field}", value, fields[field])
+                check_type(f"config.{name}.{field}", value, fields[field])
                 if value and places_are_here and field in _places(section):
                     local(value, f"{name}.{field}")
             sections[name] = section(**config[name])
@@ -154,23 +157,29 @@ def fields_marked(config: Experiment, flag: str, default: bool) -> dict[str, boo
     }
 
 
-def type_of_field(path: str) -> Any:
+def type_of_field(path: str, choice: Sequence[str] = ()) -> Any:
     """Of a field such as model.d_model; raises UserError unless some config has it.
 
-    None for a whole section.
+    None for a whole section. choice: the flags of train.py that choose the config.
     """
+    sections = _all_fields()
+    section, _, field = path.partition(".")
+    _check_keys([section], sections, "", choice)
+    if not field:
+        return None
+    _check_keys([field], sections[section], f"{section}.", choice)
+    return sections[section][field]
+
+
+def _all_fields() -> dict[str, dict[str, Any]]:
+    """The types of all fields of all tasks and families, by section and name."""
     sections: dict[str, dict[str, Any]] = {}
     for task in TASKS:
         for family in FAMILIES:
-            for name, section in _section_types(task, family).items():
+            for name, section in section_types(task, family).items():
                 types = {field.name: field.type for field in dataclasses.fields(section)}
                 sections[name] = sections.get(name, {}) | types
-    section, _, field = path.partition(".")
-    _check_keys([section], sections, "")
-    if not field:
-        return None
-    _check_keys([field], sorted(sections[section]), f"{section}.")
-    return sections[section][field]
+    return sections
 
 
 def is_run(directory: Path) -> bool:
@@ -245,7 +254,7 @@ def architecture(config: Experiment) -> dict[str, Any]:
     }
 
 
-def _section_types(task: str, family: str) -> dict[str, type]:
+def section_types(task: str, family: str) -> dict[str, type]:
     """The sections of an experiment of this task and this family."""
     fields = dataclasses.fields(Experiment)
     types = {field.name: field.type for field in fields if field.default is dataclasses.MISSING}
@@ -292,22 +301,33 @@ def _places(section: type) -> list[str]:
     return [field.name for field in fields if field.metadata and field.metadata["place"]]
 
 
-def _check_keys(given: Collection[str], known: Collection[str], prefix: str) -> None:
+def _check_keys(
+    given: Collection[str], known: Collection[str], prefix: str, choice: Sequence[str] = ()
+) -> None:
+    """Raises UserError for a key that is not known. choice: flags that choose task and family."""
     for key in given:
         if key not in known:
+            listing = f"{command('train', *choice, '--help-config')} lists the fields"
+            section, others = prefix.removesuffix("."), _all_fields()
+            if key in (others[section] if section else others):
+                hint = "of another task or model family; give a config file that is made for this"
+                raise UserError(f"Unknown config field config.{prefix}{key}, {hint}: {listing}")
             near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(known)}"
-            raise UserError(f"Unknown config field config.{prefix}{key}; {hint}")
+            hint = f"did you mean {prefix}{near[0]}? " if near else ""
+            raise UserError(f"Unknown config field config.{prefix}{key}; {hint}{listing}")
 
 
-def _check_complete(given: Collection[str], known: Collection[str], prefix: str) -> None:
+def _check_complete(
+    given: Collection[str], known: Collection[str], prefix: str, choice: Sequence[str] = ()
+) -> None:
     for key in known:
         if key not in given:
-            raise UserError(f"config.{prefix}{key} is missing; train.py --fields says what it is")
+            listing = command("train", *choice, "--help-config")
+            raise UserError(f"config.{prefix}{key} is missing; {listing} says what it is")
 
 
-def _check_type(name: str, value: Any, kind: Any) -> None:
-    """Whether a value has its field's type: int, float, str or bool, or one of these or None."""
+def check_type(name: str, value: Any, kind: Any) -> None:
+    """Raises UserError unless a value has its field's type: int, float, str, bool; or None, too."""
     if isinstance(value, bool):
         fits = kind is bool
     elif isinstance(value, int):
@@ -316,7 +336,7 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
         fits = isinstance(value, kind)
     if not fits:
         kind = getattr(kind, "__name__", kind)
-        raise UserError(f"config.{name} is {value!r}; it must be of type {kind}")
+        raise UserError(f"{name} is {value!r}; it must be of type {kind}")
     # What counts something goes into arrays of 32 bits.
-    if isinstance(value, int) and abs(value) >= 2**31 and name != "training.seed":
-        raise UserError(f"config.{name} is {value}; it must be less than {2**31}")
+    if isinstance(value, int) and abs(value) >= 2**31 and name != "config.training.seed":
+        raise UserError(f"{name} is {value}; it must be less than {2**31}")

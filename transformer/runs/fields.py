@@ -1,15 +1,17 @@
-"""What the config files say of each field: python train.py --config=configs/demo.py --fields.
+"""What the config files say of each field: `train.py --help-config`.
 
 A comment stands once, in the file that the docstring of the section's class names: configs/base.py
 for most. It is the field's help here and the help of the flags of its name.
 """
 
+import dataclasses
 import re
 import runpy
 import textwrap
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from transformer.runs.experiment import Experiment
+from transformer.runs.experiment import Experiment, section_types
 from transformer.runs.provenance import ROOT
 
 BASE = "configs/base.py"
@@ -24,10 +26,34 @@ class Field(NamedTuple):
     comment: str
 
 
-def fields(config: Experiment) -> list[Field]:
-    """Every field of a config, in the order of the files that explain them."""
+def sections_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a config file, as Experiment has them.
+
+    Where overrides choose another task or another family than that of the file, sections that do
+    not fit have the values of the file that explains them.
+    """
+    if not overrides.keys() & {"task.name", "model.family"}:
+        return Experiment.from_dict(given).sections
+    found = {}
+    for name, section in section_types(given["task"]["name"], given["model"]["family"]).items():
+        known, values = {field.name for field in dataclasses.fields(section)}, None
+        if name in given and given[name].keys() == known:
+            values = given[name]
+        else:
+            own = {
+                field: overrides[f"{name}.{field}"]
+                for field in known
+                if f"{name}.{field}" in overrides
+            }
+            values = _defaults(explained_in(section))[name] | own
+        found[name] = section(**values)
+    return found
+
+
+def fields(sections: Mapping[str, Any]) -> list[Field]:
+    """Every field of a config's sections, in the order of the files that explain them."""
     found = []
-    for section, values in config.sections.items():
+    for section, values in sections.items():
         file = explained_in(type(values))
         said, defaults = comments(file), _defaults(file)[section]
         for field, default in defaults.items():
@@ -44,19 +70,24 @@ def explained_in(section: type) -> str:
 def comments(file: str) -> dict[str, str]:
     """What a config file says of each field, as decoding.beam_size, above it and beside it.
 
-    Lines without a comment share the one above the first of them. What a file does not say, it
-    leaves to configs/base.py.
+    They begin with a capital, unless with a value. Lines without a comment share the one above
+    the first of them. What a file does not say, it leaves to configs/base.py.
     """
     found = {} if file == BASE else comments(BASE)
     above, is_used = [], False
-    for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+    content = (ROOT / file).read_text(encoding="utf-8")
+    values = set(re.findall(r' = "([\w-]+)"', content))
+    for line in content.splitlines():
         # config.model.dropout = 0.1, and model.dropout = 0.1 in a function for the section
         if match := re.fullmatch(
             r" *(?!config\.\w+ )(?:config\.)?(\w+\.\w+) = [^#]*(?:# (.*))?", line
         ):
             beside = [match[2]] if match[2] else []
             if words := " ".join(beside if is_used and beside else [*above, *beside]):
-                found[match[1]] = words[:1].upper() + re.sub(r"(?<!\.)\.$", "", words[1:])
+                begin = re.match(r"([\w-]*)(:?)", words)
+                if not begin[2] and begin[1] not in values:  # which is to be typed as it stands
+                    words = words[:1].upper() + words[1:]
+                found[match[1]] = re.sub(r"(?<!\.)\.$", "", words)
             is_used = True
         elif comment := re.fullmatch(r" *# (.*)", line):
             above = [comment[1]] if is_used else [*above, comment[1]]
@@ -66,10 +97,10 @@ def comments(file: str) -> dict[str, str]:
     return found
 
 
-def listing(config: Experiment) -> str:
+def listing(sections: Mapping[str, Any]) -> str:
     """For people: every field with its value, its default if that is another, and its comment."""
     lines, section = [], ""
-    for field in fields(config):
+    for field in fields(sections):
         if field.name.partition(".")[0] != section:
             section = field.name.partition(".")[0]
             lines += ["", section]

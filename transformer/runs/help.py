@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from transformer.runs import restore
+from transformer.system.commands import called_as_installed
 
 WIDTH = 96
 COLUMN = 26  # where explanations begin
@@ -44,7 +45,10 @@ def text() -> str:
     for title, names in LATER.items():
         groups[title] = [members[name] for name in names if name in members]
     tables = [f"{title}:\n\n{_table(group)}" for title, group in groups.items() if group]
-    return "\n\n".join([inspect.cleandoc(sys.modules["__main__"].__doc__ or ""), *tables])
+    about = inspect.cleandoc(sys.modules["__main__"].__doc__ or "")
+    if called_as_installed():
+        about = re.sub(r"\bpython (\w+)\.py\b", r"transformer-\1", about)
+    return "\n\n".join([about, *tables])
 
 
 def _table(members: Iterable[flags.Flag]) -> str:

@@ -8,6 +8,7 @@ from transformer.runs import experiment, provenance
 from transformer.runs.experiment import EXPORTED, Experiment
 from transformer.runs.metrics import read_metrics
 from transformer.runs.restore import TrainedModel
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 
 Run = Mapping[str, Any]
@@ -116,9 +117,11 @@ def check_can_be_repeated(model: TrainedModel) -> None:
             "have that from its beginning to its end; record only what can be trained again"
         )
     if model.last_step < training.steps and not model.stopped_early:
+        steps = f"--config.training.steps={model.last_step}"
+        end = command("train", f"--workdir={workdir}", steps)
         raise UserError(
             f"{workdir} is at step {model.last_step} of {training.steps}; train it to the end, or "
-            f"say that this is the end: train.py with --config.training.steps={model.last_step}"
+            f"say that this is the end: {end}"
         )
 
 

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import shlex
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from transformer.runs.checkpoint_store import CHECKPOINTS, Damaged, Store, steps
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import digest, signed
 from transformer.runs.restore import TrainedModel
+from transformer.system.commands import script
 from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -80,7 +82,7 @@ def load(config: Experiment) -> TrainedModel:
     except UserError as error:
         hint = ""
         if "--checkpoint" in str(error):
-            hint = ", of evaluate.py --export, which makes a model to begin with"
+            hint = f", of {script('evaluate')} --export, which makes a model to begin with"
         raise UserError(f"training.init_from: {error}{hint}") from error
     found, expected = _what_is_shared(model.config), _what_is_shared(config)
     differ = [name for name, x in expected.items() if name not in found or found[name] != x]
@@ -90,7 +92,7 @@ def load(config: Experiment) -> TrainedModel:
         flags = [f"--config.{name}={found[name]}" for name in differ if name in found]
         raise UserError(
             f"training.init_from: {name} is {other} in {directory} and {expected[name]!r} in the "
-            f"run to begin; give both the same{': ' if flags else ''}{' '.join(flags)}"
+            f"run to begin; give both the same{': ' if flags else ''}{shlex.join(flags)}"
         )
     return model
 

@@ -119,7 +119,7 @@ def check_seal(workdir: Path) -> None:
             raise UserError(f"{workdir / name} is missing; restore it")
         if _hash_of(workdir / name) not in expected:
             raise UserError(
-                f"{workdir / name} has changed since train.py wrote it; restore it, or, if you "
+                f"{workdir / name} has changed since training wrote it; restore it, or, if you "
                 f"changed it on purpose, remove {path}"
             )
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from transformer.runs import history
 from transformer.runs.provenance import ROOT
 from transformer.runs.sweep import Run
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
 from transformer.system.locks import InUse, lock_file
@@ -82,7 +83,7 @@ class Launcher:
         if checked.returncode:
             said = checked.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
             raise UserError(
-                f"evaluate is {self.options.evaluate!r}; evaluate.py refuses it: {said}"
+                f"evaluate is {self.options.evaluate!r}; {script('evaluate')} refuses it: {said}"
             )
 
     def launch(self, runs: Sequence[Run]) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any
 from transformer.runs.experiment import Experiment, flat
 from transformer.runs.metrics import MetricsWriter, read_metrics
 from transformer.runs.progress import Progress
-from transformer.runs.tracking import WandbWriter
+from transformer.runs.tracking import WandbWriter, check_login
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.files import write_atomically
+from transformer.system.files import check_can_write, write_atomically
 from transformer.tasks.task import Examples, find_task
 from transformer.training.divergence import Monitor
 from transformer.training.step import StepMetrics
@@ -72,6 +72,13 @@ class Window:
         }
 
 
+def check_can_log(workdir: Path, config: Experiment) -> None:
+    """Raises UserError where RunLog.open would fail: before the work, not after."""
+    check_can_write(workdir / "metrics.jsonl")  # TensorBoard's file is in the same folder
+    if config.training.wandb:
+        check_login()
+
+
 class RunLog:
     """Writes metrics and shows progress, in process 0; in the others it does nothing.
 
@@ -119,11 +126,9 @@ class RunLog:
             self._tokens, self._seconds_before = self._last_totals(step)
 
     def close(self) -> None:
-        if self._metrics:
-            self._metrics.close()
-            self._progress.close()
-            if self._wandb:
-                self._wandb.close()
+        for part in (self._metrics, self._progress, self._wandb):
+            if part:  # `open` may have failed before it
+                part.close()
 
     def print(self, text: str) -> None:
         """Prints a message above the progress bar."""

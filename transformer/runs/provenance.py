@@ -11,11 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from transformer.system.commands import ROOT
 from transformer.system.cores import available_cores, cpu_lines
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 
-ROOT = Path(__file__).resolve().parents[2]
 _STARTS = "starts.jsonl"
 INITIAL = "initial"  # in a work directory: see runs/init_from.py
 ORIGIN = f"{INITIAL}/origin.json"

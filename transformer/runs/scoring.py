@@ -33,6 +33,7 @@ from transformer.runs.evaluation import (
 )
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.tasks import seq2seq
@@ -115,7 +116,8 @@ def _check_flags(workdir: str | None) -> None:
         raise UserError("--reference names no file; give one, or several with commas between them")
     if SOURCE.present and not REFERENCE.value:
         raise UserError(
-            "--source is given without --reference; to translate without scores: translate.py"
+            "--source is given without --reference; to translate without scores: "
+            f"{script('translate')}"
         )
     if REFERENCE.present and not (SOURCE.value or HYPOTHESES.value):
         raise UserError("--reference is given without --source or --hypotheses; give one of them")

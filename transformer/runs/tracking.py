@@ -2,13 +2,35 @@
 
 import contextlib
 import hashlib
-import sys
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from transformer.system.errors import UserError
 from transformer.system.packages import optional_module
+from transformer.system.terminal import say
+
+_OFFLINE = ("offline", "disabled", "dryrun")
+_HINT = "log in with `wandb login`, or set WANDB_MODE=offline"
+
+
+def check_login() -> ModuleType:
+    """The module wandb; raises UserError if it could not log. Nobody is asked for a key."""
+    wandb = optional_module("wandb", "requirements-tracking.txt")
+    try:
+        if wandb.setup().settings.mode in _OFFLINE:
+            return wandb
+        if "prompt" in inspect.signature(wandb.login).parameters:
+            has_key = wandb.login(prompt=False)
+        else:  # of earlier versions, which ask where there is a terminal
+            has_key = bool(wandb.api.api_key)
+    except Exception as error:  # of wandb, of what it reads, or of the network
+        raise UserError(f"training.wandb: {error}; {_HINT}") from error
+    if not has_key:
+        raise UserError(f"training.wandb: no API key is known; {_HINT}")
+    return wandb
 
 
 class WandbWriter:
@@ -18,7 +40,7 @@ class WandbWriter:
     """
 
     def __init__(self, project: str, workdir: Path, fields: Mapping[str, Any]):
-        wandb = optional_module("wandb", "requirements-tracking.txt")
+        wandb = check_login()
         try:
             self._run = wandb.init(
                 project=project,
@@ -29,20 +51,17 @@ class WandbWriter:
                 config=dict(fields),
                 settings=wandb.Settings(console="off", silent=True),
             )
-        except wandb.Error as error:
-            raise UserError(
-                f"training.wandb: {error}; log in with `wandb login`, or set WANDB_MODE=offline"
-            ) from error
-        self._error = wandb.Error
-        # Not its own count of steps, which cannot go back after a bad loss.
-        self._run.define_metric("*", step_metric="step")
+            # Not its own count of steps, which cannot go back after a bad loss.
+            self._run.define_metric("*", step_metric="step")
+        except Exception as error:
+            raise UserError(f"training.wandb: {error}; {_HINT}") from error
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         try:
             self._run.log({"step": step, **metrics})
-        except self._error as error:
-            print(f"warning: Weights & Biases: {error}", file=sys.stderr)
+        except Exception as error:
+            say(f"warning: Weights & Biases: {error}")
 
     def close(self) -> None:
-        with contextlib.suppress(self._error):
+        with contextlib.suppress(Exception):
             self._run.finish()

@@ -13,15 +13,17 @@ import jax
 from transformer.models.functional import FunctionalModel, num_params
 from transformer.runs import experiment, init_from
 from transformer.runs.checkpoints import Checkpoints, saved_steps
+from transformer.runs.evaluation import next_command
 from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, compile_digest, seal
-from transformer.runs.log import RunLog
+from transformer.runs.log import RunLog, check_can_log
 from transformer.runs.loop import Loop
 from transformer.runs.provenance import add_start
 from transformer.runs.restore import TrainedModel
 from transformer.runs.state import RunState
 from transformer.runs.updates import Updates
 from transformer.system import distributed
+from transformer.system.commands import command
 from transformer.system.compilation import Compilations, memory_summary
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
@@ -93,6 +95,7 @@ def train(
         if first:
             experiment.check_workdir(workdir, config)
             check_seal(workdir)
+            check_can_log(workdir, config)
             if (done := max(saved_steps(workdir), default=0)) > training.steps:
                 raise UserError(
                     f"{workdir} has a checkpoint of step {done}, and training.steps is "
@@ -184,7 +187,8 @@ def train(
         )
     if bad := len(at.monitor.bad):
         print(f"warning: the last {bad} updates were bad", file=sys.stderr)
-    print(f"done     {at.step} steps; python evaluate.py --workdir={workdir} --split=test")
+    then = [next_command(config, task.task, workdir)] if first else []
+    print("; ".join([f"done     {at.step} steps", *filter(None, then)]))
 
 
 def prepare(config: Experiment, workdir: Path) -> None:
@@ -201,7 +205,7 @@ def prepare(config: Experiment, workdir: Path) -> None:
         task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
         check_freeze(config.training.freeze, task.task.model.abstract_params())
         _begin(workdir, config, task, origin)
-    print(f"prepared {workdir}; python train.py --workdir={workdir}")
+    print(f"prepared {workdir}; {command('train', f'--workdir={workdir}')}")
 
 
 def _begin(

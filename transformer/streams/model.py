@@ -1,7 +1,7 @@
 """The Python API: a trained model that translates and scores lists of sentences."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ from transformer.decoding.long_lines import POLICIES, Cutter, join, regrouped
 from transformer.decoding.translation import Translation
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
+from transformer.streams import arguments
+from transformer.streams.arguments import named_as_in_python
 from transformer.streams.attention_maps import Attention, attention_of
+from transformer.system.commands import script
 from transformer.system.errors import UserError
-from transformer.system.paths import local
 
 
 class Model:
@@ -37,16 +39,16 @@ class Model:
         if not hasattr(task, "search"):
             raise UserError(
                 f"{restored.workdir} is a run of the task {restored.config.task.name}, which does "
-                "not translate; give another work directory, or see classify.py"
+                f"not translate; give another work directory, or see {script('classify')}"
             )
+        if max_tokens is not None:
+            arguments.number("max_tokens", max_tokens)
         self.restored = restored
         self.long_lines = long_lines or task.long_lines
         if self.long_lines not in POLICIES:
             raise UserError(
                 f"long_lines is {long_lines!r}; it must be one of: {', '.join(POLICIES)}"
             )
-        if max_tokens is not None and max_tokens < 1:
-            raise UserError(f"max_tokens is {max_tokens}; it must be at least 1")
         # Of the longest, one is EOS.
         lengths = task.data.max_source_length, task.data.max_target_length
         self.limits = tuple(max_tokens or length - 1 for length in lengths)
@@ -66,6 +68,7 @@ class Model:
         found = self.search(sentences, prefixes=prefixes, constraints=constraints)
         return [translations[0].text if translations else "" for translations in found]
 
+    @named_as_in_python()
     def search(
         self,
         sentences: Sequence[str],
@@ -79,6 +82,7 @@ class Model:
     ) -> list[list[Translation]]:
         """The best `nbest` Translations of each sentence, best first; none for a blank one.
 
+        sentences: a list of texts; one text is taken as a list of one.
         prefixes: how the translation of each sentence must begin; "" if it may as it likes.
         constraints: for each sentence the phrases that its translation must contain.
         alignments: whether to find the pairs of words that translate each other.
@@ -86,7 +90,14 @@ class Model:
         progress: is told how many pieces are done.
         Raises UserError for what cannot be fulfilled.
         """
-        sentences = [sentences] if isinstance(sentences, str) else list(sentences)
+        given = [sentences] if isinstance(sentences, str) else sentences
+        sentences = arguments.texts("sentences", given)
+        arguments.number("nbest", nbest)
+        arguments.function("progress", progress)
+        if prefixes is not None and not isinstance(prefixes, str):
+            prefixes = arguments.texts("prefixes", prefixes)
+        if constraints is not None and not isinstance(constraints, str):
+            constraints = arguments.listed("constraints", constraints, "lists of phrases")
         for name, values in (
             ("prefixes", prefixes),
             ("constraints", constraints),
@@ -99,6 +110,11 @@ class Model:
                 )
         if any(isinstance(phrases, str) for phrases in constraints or ()):
             raise UserError("constraints hold a text; give each sentence a list of phrases")
+        if constraints is not None:
+            constraints = [
+                arguments.texts(f"constraints[{i}]", phrases)
+                for i, phrases in enumerate(constraints)
+            ]
         pieces = [self._pieces(sentence) for sentence in sentences]
         if constraints is not None and any(
             len(parts) > 1 and phrases for parts, phrases in zip(pieces, constraints, strict=True)
@@ -128,6 +144,7 @@ class Model:
             for answers, parts, sentence in lines
         ]
 
+    @named_as_in_python()
     def score(
         self,
         pairs: Iterable[tuple[str, str]],
@@ -139,7 +156,8 @@ class Model:
 
         pairs: source and target. Nothing is split or cut.
         """
-        pairs = list(pairs)
+        arguments.function("progress", progress)
+        pairs = arguments.pairs("pairs", pairs)
         sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
         return self.restored.task.score(
             self.restored.params,
@@ -150,19 +168,21 @@ class Model:
             progress=progress,
         )
 
+    @named_as_in_python()
     def attention(self, source: str, target: str | None = None) -> Attention:
         """The attention weights of a pair of sentences; see attention_maps.py.
 
         target: default: the model's own translation. Nothing is split or cut.
         """
-        return attention_of(self.restored, source, target)
+        target = None if target is None else arguments.text("target", target)
+        return attention_of(self.restored, arguments.text("source", source), target)
 
     def is_long(self, source: str) -> bool:
         """Whether a sentence is longer than what is translated at once."""
-        return self.long_lines != "whole" and self._source.is_long(source)
+        return self.long_lines != "whole" and self._source.is_long(arguments.text("source", source))
 
     def is_long_target(self, target: str) -> bool:
-        return self.long_lines != "whole" and self._target.is_long(target)
+        return self.long_lines != "whole" and self._target.is_long(arguments.text("target", target))
 
     def _pieces(self, sentence: str) -> list[str]:
         if not self.is_long(sentence):
@@ -174,6 +194,7 @@ class Model:
         return self._source.pieces(sentence)
 
 
+@named_as_in_python()
 def load(
     workdir: str | Path,
     *,
@@ -186,11 +207,14 @@ def load(
 ) -> Model:
     """See `transformer.load`."""
     logging.set_verbosity(logging.WARNING)
-    overrides: Mapping[str, Any] = {f"decoding.{name}": x for name, x in decoding.items()}
+    overrides = arguments.decoding(decoding)
+    if average_last is not None:
+        arguments.number("average_last", average_last)
+    folders = [arguments.folder("workdir", workdir)]
+    for i, other in enumerate(arguments.listed("ensemble", ensemble, "work directories")):
+        folders.append(arguments.folder(f"ensemble[{i}]", other))
     which = None if checkpoint is None else str(checkpoint), average_last, overrides
-    folders = {"workdir": [workdir], "ensemble": ensemble}
-    paths = [Path(local(x, what)) for what, given in folders.items() for x in given]
-    models = [restore(path, *which) for path in paths]
+    models = [restore(folder, *which) for folder in folders]
     return Model(models[0] if len(models) == 1 else as_one(models), long_lines, max_tokens)
 
 

@@ -22,6 +22,7 @@ from transformer.data.trees import Tree, escaped, own_tag, repaired
 from transformer.data.words import words_of
 from transformer.runs import cli, restore
 from transformer.streams.tree_drawing import drawing
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
@@ -47,7 +48,7 @@ def main() -> None:
     if not isinstance(model.task, Parsing):
         raise UserError(
             f"{model.workdir} is of the task {model.config.task.name}; give the --workdir of a "
-            "parser, or use translate.py"
+            f"parser, or use {script('translate')}"
         )
     parts: list[str] = []
     with file:

@@ -185,6 +185,12 @@ def job() -> dict[str, Any] | None:
     }
 
 
+def refuse_jobs(what: str) -> None:
+    """Raises UserError in a job of several processes."""
+    if job() is not None:
+        raise UserError(f"{what} works in one process; start it once, without srun or mpirun")
+
+
 def _num_tpu_hosts() -> int:
     """How many hosts the TPU slices of this job have; 1 where there is no TPU.
 

@@ -23,10 +23,11 @@ from transformer.data.images import (
     read_images,
 )
 from transformer.data.pictures import grid, picture
-from transformer.evaluation.feature_classifier import FeatureClassifier
+from transformer.evaluation.feature_classifier import FeatureClassifier, how_to_train_one
 from transformer.evaluation.image_scores import image_scores
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
+from transformer.system.commands import script
 from transformer.system.errors import COUNT, UserError, check_choice, check_range, place, setting
 from transformer.system.files import write_json
 from transformer.system.paths import local
@@ -203,9 +204,8 @@ class ImageGenerator:
     def classifier(self) -> FeatureClassifier:
         if not self.config.features:
             raise UserError(
-                "task.features is not given, and scores need a classifier; train one with: "
-                "python -m transformer.runs.feature_classifier, and give its file (evaluate.py: "
-                "--features)"
+                "task.features is not given, and scores need a classifier; give its file "
+                f"({script('evaluate')}: --features); {how_to_train_one()}"
             )
         path = Path(local(self.config.features, "task.features"))
         classifier = FeatureClassifier.load(path)

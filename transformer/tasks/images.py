@@ -22,6 +22,7 @@ from transformer.data.images import (
 )
 from transformer.data.images import Shape as ImageShape
 from transformer.data.pictures import picture
+from transformer.evaluation.feature_classifier import how_to_train_one
 from transformer.evaluation.image_scores import fid, kid, precision_recall
 from transformer.models.family import Sizes, build_model
 from transformer.models.sagan import discriminator_loss, generator_loss, multiplications
@@ -224,9 +225,9 @@ def check_config(config: Any, shards: int) -> None:
         )
     if training.full_validation_every and not config.task.features:
         raise UserError(
-            "task.features is not given, and full validation needs a classifier; train one with: "
-            "python -m transformer.runs.feature_classifier, or set training.full_validation_every "
-            "to 0 and training.best_metric to 'discriminator_loss'"
+            "task.features is not given, and full validation needs a classifier; give its file, or "
+            "set training.full_validation_every to 0 and training.best_metric to "
+            f"'discriminator_loss'; {how_to_train_one()}"
         )
 
 
@@ -318,4 +319,6 @@ TASK = Task(
     rescore=rescore,
     make_optimizer=two_optimizers,
     shown=("generator_loss", "discriminator_loss"),
+    check_scores=lambda task: task.classifier,  # wrong files show here
+    other_use=("generate", "--grid=samples.png"),
 )

@@ -151,6 +151,8 @@ class Task(NamedTuple):
       those that need the model.
     make_optimizer: (config, schedule) gives what make_step takes; optimizers.make_optimizer, but
       for a task with several optimizers.
+    check_scores: raises UserError if the TrainedTask lacks what scores need beside its data.
+    other_use: a script, and flags beside --workdir, for a run that cannot be scored.
     shown: the metrics of training, without their "train/", that the progress bar shows.
     """
 
@@ -163,6 +165,8 @@ class Task(NamedTuple):
     content_sha256: Callable[[Any, str], str]
     rescore: Callable[[Any, str, list[str]], dict[str, dict[str, Any]]]
     make_optimizer: Callable[..., optax.GradientTransformationExtraArgs] = one_optimizer
+    check_scores: Callable[[Any], None] = lambda task: None
+    other_use: tuple[str, ...] | None = None
     shown: tuple[str, ...] = ("loss",)
 
 
