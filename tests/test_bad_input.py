@@ -84,9 +84,9 @@ def tree(directory: Path) -> list[Path]:
         ),
         ([f"--config.training.steps={10**30}"], [f"training.steps is {10**30}; it must be less"]),
         (["--config.tokenizer.vocab_size=3000000000"], ["vocab_size is 3000000000; it must be"]),
-        (["--config.training.tokens_per_update=2000000000"], ["would need at least 37.3 GiB"]),
-        (["--config.data.max_source_length=2000000000"], ["would need at least 37.3 GiB"]),
-        (["--config.model.d_model=4194304"], ["parameters, which need at least"]),
+        (["--config.training.tokens_per_update=2000000000"], ["2000000000; it must be at least 1"]),
+        (["--config.data.max_source_length=2000000000"], ["and below 1000000"]),
+        (["--config.model.d_model=524288"], ["parameters, which need at least"]),
         (
             ["--config.model.num_encoder_layers=100000000"],
             ["num_encoder_layers is 100000000; they would need at least "],

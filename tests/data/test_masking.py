@@ -89,6 +89,13 @@ def rows_of(sequences, tokenizer, **changes):
     return MaskedRows(sequences, tokenizer, 40, 9, **arguments)
 
 
+def test_more_predictions_than_tokens_take_no_memory(sequences, tokenizer):
+    rows = MaskedRows(
+        sequences, tokenizer, 40, 999_999, rate=0.15, whole_words=False, seed=5, packing=True
+    )
+    assert rows.masked(np.arange(2), 1.0).labels_BP.shape == (2, 40)
+
+
 def test_a_row_holds_its_sequences(sequences, tokenizer):
     """Unmasked again, each sequence is [CLS] A [SEP] B [SEP] with its types and its label."""
     rows = rows_of(sequences, tokenizer)

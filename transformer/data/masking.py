@@ -68,6 +68,7 @@ class MaskedRows(PackedSequences):
         seed: int,
         packing: bool,
     ):
+        most = min(most, width)  # no row has more tokens
         self.predictions = num_predictions(sequences.lengths, rate, most)
         super().__init__(sequences.lengths, self.predictions, width, most, seed, packing)
         self.sequences = sequences

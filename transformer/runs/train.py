@@ -104,7 +104,6 @@ def train(
         mesh = make_mesh(config.mesh)
         origin = _origin(config, workdir)
         kind = find_task(config.task.name)
-        _check_batch(config)
         task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
         _check_same_data(task)
         _check_memory(config, task.task.model, mesh)
@@ -302,21 +301,6 @@ def _check_memory(config: Experiment, model: FunctionalModel, mesh: jax.sharding
             f"the model has {number:,} parameters, which need at least {units(8 * number)} of "
             f"memory to be trained, and there is {units(everywhere)}; make it smaller"
         )
-
-
-def _check_batch(config: Experiment) -> None:
-    """Raises UserError for a batch that cannot fit, whatever the model."""
-    host = memory_of_host()
-    lengths = [(f"data.{name}", x) for name, x in vars(config.data).items() if "length" in name]
-    for field, tokens in [
-        ("training.tokens_per_update", config.training.tokens_per_update),
-        *lengths,
-    ]:
-        if tokens is not None and 20 * tokens > host:  # a batch is five arrays of 32 bits
-            raise UserError(
-                f"{field} is {tokens}: a batch would need at least {units(20 * tokens)} of memory, "
-                f"and there is {units(host)}; lower it"
-            )
 
 
 def _restore(

@@ -56,14 +56,16 @@ def check_range(config: Any, section: str, fields: str, low: float, below: float
     below: without one, SIZE for whole numbers, and any finite number for others.
     """
     types = {field.name: field.type for field in dataclasses.fields(config)}
-    given = below
     for field in fields.split():
-        value, is_whole = getattr(config, field), types[field] in (int, int | None)
-        below = given if given is not None else SIZE if is_whole else math.inf
-        if not low <= value < below:
-            allowed = f"at least {low} and below {below}"
-            if below == math.inf:
-                allowed = f"at least {low}" if math.isfinite(value) else "a finite number"
+        value, most = getattr(config, field), below
+        if most is None:
+            most = SIZE if types[field] in (int, int | None) else math.inf
+        if not low <= value < most:
+            allowed = f"at least {low} and below {most}"
+            if not math.isfinite(value) and most == math.inf:
+                allowed = "a finite number"
+            elif below is None and value < low:
+                allowed = f"at least {low}"
             raise UserError(f"{section}.{field} is {value}; it must be {allowed}")
 
 

@@ -64,7 +64,7 @@ class MaskedLMData:
     def __post_init__(self):
         check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], a token each
         check_range(self, "data", "duplicates", 1, 1001)
-        check_range(self, "data", "max_predictions", 1, self.max_length + 1)  # of its tokens
+        check_range(self, "data", "max_predictions", 1)
         check_range(self, "data", "short_rate mask_rate", 0, 1)
         check_choice(self, "data", "masking", ("static", "dynamic"))
 
