@@ -22,6 +22,7 @@ from transformer.system.cores import available_cores
 from transformer.system.errors import UserError
 from transformer.system.files import ABANDONED
 from transformer.system.locks import lock_file
+from transformer.system.paths import local
 from transformer.system.terminal import signs_of_life
 
 # Change it whenever the same text would give other files.
@@ -63,7 +64,7 @@ def token_cache(
     hashes = source.fingerprint, tokenizers.source.sha256, tokenizers.target.sha256
     identity = [_FORMAT, *hashes, *max_lengths, source_cut, sampling_alpha, num_samples]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-    directory = Path(cache_dir) / key
+    directory = Path(local(cache_dir, "the token cache")) / key
     if (found := _open(directory, tokenizers)) is not None:
         return found
 

@@ -29,7 +29,6 @@ from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.paths import local
 from transformer.system.sharding import data_mesh, row_shards
 from transformer.tasks.pair_training import (
     Seq2SeqTraining,
@@ -247,7 +246,7 @@ def prepare(
             else get_tokenizers(workdir, config.tokenizer, source)
         )
         limits = data.max_source_length, data.max_target_length
-        folder = Path(local(data.data_dir, "data.data_dir")) / "token_cache"
+        folder = Path(data.data_dir) / "token_cache"
         sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
         cut = kind.source_cut(data)
         pairs = token_cache(source, tokenizers, folder, *limits, *sampling, source_cut=cut)
