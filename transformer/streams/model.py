@@ -11,8 +11,8 @@ from transformer.decoding.long_lines import POLICIES, Cutter, join, regrouped
 from transformer.decoding.translation import Translation
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
-from transformer.streams import arguments
-from transformer.streams.arguments import named_as_in_python
+from transformer.streams import api_arguments as arguments
+from transformer.streams.api_arguments import named_as_in_python
 from transformer.streams.attention_maps import Attention, attention_of
 from transformer.system.commands import script
 from transformer.system.errors import UserError
