@@ -85,8 +85,10 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                 sys.exit(0)
             given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
             overrides = [override[1] for override in given if override]
-            for path in _values(argv, "config"):  # which is read while the flags are parsed
-                local(path, "--config")
+            for value in _values(argv, "config"):  # it is read while the flags are parsed
+                path = Path(local(value, "--config").partition(":")[0])
+                if not path.exists() and not (ROOT / path).is_file():
+                    raise UserError(_no_config_file(path))
             types = {override: type_of_field(override, choice) for override in overrides}
             try:
                 rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
@@ -132,10 +134,14 @@ def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
     """The sections of the file that --config names; raises UserError if there are none."""
     path = Path(config_flags.get_config_filename(flags.FLAGS[flag.name]).partition(":")[0])
     if not path.is_file():  # config_flags would say so at the first use, at length
-        raise UserError(f"there is no config file {path}{looked_up(path)}; see configs/")
+        raise UserError(_no_config_file(path))
     if not isinstance(flag.value, ConfigDict):
         raise UserError(f"get_config of {path} returns no ConfigDict; see configs/base.py")
     return flag.value.to_dict()
+
+
+def _no_config_file(path: Path) -> str:
+    return f"there is no config file {path}{looked_up(path)}; see configs/"
 
 
 class _OrNone(flags.ArgumentParser):
