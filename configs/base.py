@@ -186,12 +186,13 @@ def get_config() -> ConfigDict:
     config.decoding.length_penalty_form = "gnmt"
     # How much scores fall where source tokens get little attention (beta of Wu et al. 2016).
     config.decoding.coverage_penalty = 0.0
-    # The longest output: source tokens * max_length_ratio + max_extra_length, EOS included.
+    # The longest output: source tokens * max_length_ratio, rounded down, + max_extra_length, EOS
+    # included.
     config.decoding.max_extra_length = 50
     config.decoding.max_length_ratio = 1.0
     config.decoding.max_length = 0  # the most tokens of any output; 0: as many as the source allows
     config.decoding.min_length = 0  # the fewest tokens of any output, EOS included
-    config.decoding.min_length_ratio = 0.0  # the fewest tokens for each source token
+    config.decoding.min_length_ratio = 0.0  # the fewest for each source token, rounded up
     # No output has so many tokens in a row a second time; 0: it may.
     config.decoding.no_repeat_ngram = 0
     config.decoding.beam_groups = 1  # groups that share the beam (Vijayakumar et al. 2016)

@@ -224,6 +224,27 @@ def test_lengths(changes, longest, shortest):
 
 
 @pytest.mark.parametrize(
+    ("ratio", "source", "down", "up"),
+    [  # as floats, 45 * 1.4 is less than 63, and 50 * 1.1 more than 55
+        (1.4, 45, 63, 63),
+        (1.1, 50, 55, 55),
+        (1.4, 46, 64, 65),  # of 64.4
+        (0.07, 100, 7, 7),
+        (2.3, 10, 23, 23),
+        (0.29, 100, 29, 29),
+        (1e-3, 1000, 1, 1),
+        (1, 50, 50, 50),  # a whole number may be written for a float
+        (1024.9, 10, 10249, 10249),
+    ],
+)
+def test_lengths_are_those_of_the_decimal(ratio, source, down, up):
+    config = dataclasses.replace(DECODING, max_extra_length=1, max_length_ratio=ratio)
+    assert config.longest(source) == down + 1
+    config = dataclasses.replace(DECODING, max_extra_length=2**20, min_length_ratio=ratio)
+    assert config.shortest(source) == up
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"beam_size": 0}, "beam_size is 0; it must be at least 1"),
