@@ -170,9 +170,10 @@ def get_config() -> ConfigDict:
     # Stop after so many measurements of best_metric without a better one; 0: never.
     config.training.patience = 0
     # An update whose loss or gradient is not finite is skipped. After so many in a row, or of
-    # updates whose loss is so far (in nats per token; 0: any) above its running average,
-    # training goes back to the last checkpoint and passes over the batches up to the bad ones;
-    # after so many rollbacks without a new checkpoint it stops with a report.
+    # updates whose loss is so far (in nats per token; 0: any) above its running average, or whose
+    # generator of images has no gradient, training goes back to the last checkpoint and passes over
+    # the batches up to the bad ones; after so many rollbacks without a new checkpoint it stops with
+    # a report.
     config.training.rollback_after = 5
     config.training.max_loss_rise = 2.0
     config.training.max_rollbacks = 3
