@@ -127,15 +127,15 @@ def get_config() -> ConfigDict:
 
     config.optimizer = ConfigDict()  # Section 5.3
     # adam, adamw, bert_adam, lamb, sgd or adafactor. bert_adam is adamw without the correction of
-    # the moments' bias; lamb scales the update of each matrix by its norm. Adafactor multiplies the
-    # rate by the size (root mean square) of each parameter. A field that an optimizer or a schedule
-    # does not use must stay as it is.
+    # the moments' bias; lamb scales the update of each matrix, also each expert's, by its norm.
+    # Adafactor multiplies the rate by the size (root mean square) of each parameter. A field that
+    # an optimizer or a schedule does not use must stay as it is.
     config.optimizer.name = "adam"
     config.optimizer.beta1 = 0.9  # of Adam and its relatives; the momentum of sgd
     config.optimizer.beta2 = 0.98  # of Adam and its relatives
     config.optimizer.epsilon = 1e-9  # likewise
-    # For all but adam and sgd: an update takes rate * weight_decay of each parameter with two or
-    # more dimensions (so of no bias and no scale).
+    # For all but adam and sgd: an update takes rate * weight_decay of each parameter, but of no
+    # bias and of none that scales or shifts channels (as normalisation does).
     config.optimizer.weight_decay = 0.0
     config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none
     # noam is Equation 3, whose peak follows from d_model and warmup_steps. inverse_sqrt has the
