@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import gc
+import importlib
 import itertools
 import json
 import subprocess
@@ -510,3 +511,22 @@ def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of, monkey
 
 if __name__ == "__main__":
     print(json.dumps(int8_outputs(int(sys.argv[1]))))
+
+
+@pytest.mark.parametrize(
+    ("preset", "beam_size", "alpha", "form"),
+    [
+        ("base", 4, 0.6, "gnmt"),  # Section 6.1
+        ("parsing_paper", 21, 0.3, "gnmt"),  # Section 6.3
+        ("convs2s_iwslt", 5, 1.0, "power"),  # Gehring et al. 2017, Section 4.2
+        ("convs2s_wmt", 5, 1.0, "power"),
+        ("rnn_bahdanau", 4, 0.0, "gnmt"),  # by log-probability; the paper does not name its beam
+        ("rnn_sutskever", 12, 0.0, "gnmt"),
+        ("rnn_luong", 10, 0.0, "gnmt"),
+    ],
+)
+def test_searches_of_papers(preset, beam_size, alpha, form):
+    found = importlib.import_module(f"configs.{preset}").get_config().decoding
+    assert (found.beam_size, found.length_penalty, found.length_penalty_form) == (
+        *(beam_size, alpha, form),
+    )
