@@ -13,6 +13,7 @@ from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel, as_one, restore
 from transformer.streams.attention_maps import Attention, attention_of
 from transformer.system.errors import UserError
+from transformer.system.terminal import verbosity
 
 
 class Model:
@@ -177,10 +178,10 @@ def load(
     **decoding: Any,
 ) -> Model:
     """See `transformer.load`."""
-    logging.set_verbosity(logging.WARNING)
     overrides: Mapping[str, Any] = {f"decoding.{name}": x for name, x in decoding.items()}
     which = None if checkpoint is None else str(checkpoint), average_last, overrides
-    models = [restore(Path(folder).expanduser(), *which) for folder in (workdir, *ensemble)]
+    with verbosity(logging.WARNING):
+        models = [restore(Path(folder).expanduser(), *which) for folder in (workdir, *ensemble)]
     return Model(models[0] if len(models) == 1 else as_one(models), long_lines, max_tokens)
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from absl import logging
+
 # Controls; line and paragraph separators; marks that turn the direction of writing, which can make
 # a terminal show something else than what is there. Joiners, which many scripts need, stay.
 _HARMFUL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -25,6 +27,17 @@ def say(message: str) -> None:
         with contextlib.suppress(OSError):
             lines = map(printable, message.split("\n"))
             print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def verbosity(level: int) -> Iterator[None]:
+    """Log lines from this level on, one of absl's, while the `with` block lasts."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(level)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 class _Wrapped:
