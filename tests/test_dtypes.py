@@ -8,9 +8,9 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from small_batches import masked, pairs
 from small_bert import CONFIG as BERT
 from small_configs import PAPER, SMALL, model_config, sizes_of
-from test_blocks import masked, pairs
 
 from configs import (
     base,
