@@ -132,15 +132,15 @@ def get_config() -> ConfigDict:
 
     config.optimizer = ConfigDict()  # Section 5.3
     # adam, adamw, bert_adam, lamb, sgd or adafactor. bert_adam is adamw without the correction of
-    # the moments' bias; lamb scales the update of each matrix by its norm. Adafactor multiplies the
-    # rate by the size (root mean square) of each parameter. A field that an optimizer or a schedule
-    # does not use must stay as it is.
+    # the moments' bias; lamb scales the update of each matrix, also each expert's, by its norm.
+    # Adafactor multiplies the rate by the size (root mean square) of each parameter. A field that
+    # an optimizer or a schedule does not use must stay as it is.
     config.optimizer.name = "adam"
     config.optimizer.beta1 = 0.9  # of Adam and its relatives; the momentum of sgd
     config.optimizer.beta2 = 0.98  # of Adam and its relatives
     config.optimizer.epsilon = 1e-9  # likewise
-    # For all but adam and sgd: an update takes rate * weight_decay of each parameter with two or
-    # more dimensions (so of no bias and no scale).
+    # For all but adam and sgd: an update takes rate * weight_decay of each parameter, but of no
+    # bias and of none that scales or shifts channels (as normalisation does).
     config.optimizer.weight_decay = 0.0
     config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none
     # noam is Equation 3, whose peak follows from d_model and warmup_steps. inverse_sqrt has the
@@ -175,9 +175,10 @@ def get_config() -> ConfigDict:
     # Stop after so many measurements of best_metric without a better one; 0: never.
     config.training.patience = 0
     # An update whose loss or gradient is not finite is skipped. After so many in a row, or of
-    # updates whose loss is so far (in nats per token; 0: any) above its running average,
-    # training goes back to the last checkpoint and passes over the batches up to the bad ones;
-    # after so many rollbacks without a new checkpoint it stops with a report.
+    # updates whose loss is so far (in nats per token; 0: any) above its running average, or whose
+    # generator of images has no gradient, training goes back to the last checkpoint and passes over
+    # the batches up to the bad ones; after so many rollbacks without a new checkpoint it stops with
+    # a report.
     config.training.rollback_after = 5
     config.training.max_loss_rise = 2.0
     config.training.max_rollbacks = 3
@@ -194,12 +195,13 @@ def get_config() -> ConfigDict:
     config.decoding.length_penalty_form = "gnmt"
     # How much scores fall where source tokens get little attention (beta of Wu et al. 2016).
     config.decoding.coverage_penalty = 0.0
-    # The longest output: source tokens * max_length_ratio + max_extra_length, EOS included.
+    # The longest output: source tokens * max_length_ratio, rounded down, + max_extra_length, EOS
+    # included.
     config.decoding.max_extra_length = 50
     config.decoding.max_length_ratio = 1.0
     config.decoding.max_length = 0  # the most tokens of any output; 0: as many as the source allows
     config.decoding.min_length = 0  # the fewest tokens of any output, EOS included
-    config.decoding.min_length_ratio = 0.0  # the fewest tokens for each source token
+    config.decoding.min_length_ratio = 0.0  # the fewest for each source token, rounded up
     # No output has so many tokens in a row a second time; 0: it may.
     config.decoding.no_repeat_ngram = 0
     # What the logits of tokens that the output has already are divided by, or multiplied with where

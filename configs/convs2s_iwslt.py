@@ -26,6 +26,11 @@ def get_config() -> ConfigDict:
     config.optimizer.schedule = "inverse_sqrt"
     config.optimizer.peak_learning_rate = 1e-3
     config.optimizer.max_grad_norm = 0.1
+
+    # The paper's Section 4.2: scores are divided by the length.
+    config.decoding.beam_size = 5
+    config.decoding.length_penalty = 1.0
+    config.decoding.length_penalty_form = "power"
     return config
 
 

@@ -21,6 +21,4 @@ def get_config() -> ConfigDict:
     config.model.output_size = 512
     config.model.dropout = 0.2
     config.tokenizer.vocab_size = 40_000
-    config.decoding.beam_size = 5
-    config.decoding.length_penalty = 1.0
     return config

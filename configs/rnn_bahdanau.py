@@ -24,6 +24,8 @@ def get_config() -> ConfigDict:
     config.optimizer.peak_learning_rate = 3e-4
     config.optimizer.max_grad_norm = 1.0
     config.training.label_smoothing = 0.0
+
+    config.decoding.length_penalty = 0.0  # the paper has none
     return config
 
 

@@ -19,11 +19,16 @@ def rng(seed=0):
 
 
 @pytest.mark.parametrize(
-    ("length", "count"), [(128, 19), (10, 2), (30, 4), (3, 1), (512, 20), (140, 20)]
+    ("rate", "length", "count"),
+    [
+        *[(0.15, 128, 19), (0.15, 10, 2), (0.15, 30, 4), (0.15, 3, 1)],
+        *[(0.15, 512, 20), (0.15, 140, 20), (0.0, 9, 1)],
+        (0.07, 150, 10),  # of 10.5, which as a float is a little more
+    ],
 )
-def test_how_many_tokens_are_predicted(length, count):
-    """15 %, a half to the even number, at least 1 and at most 20."""
-    assert num_predictions(np.array([length]), 0.15, 20).tolist() == [count]
+def test_how_many_tokens_are_predicted(rate, length, count):
+    """15 % and others, a half to the even number, at least 1 and at most 20."""
+    assert num_predictions(np.array([length, 5]), rate, 20)[0] == count
 
 
 def test_eighty_ten_ten(tokenizer):

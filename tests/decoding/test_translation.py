@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import gc
+import importlib
 import itertools
 import json
 import subprocess
@@ -221,6 +222,27 @@ def test_progress(translate):
 def test_lengths(changes, longest, shortest):
     config = dataclasses.replace(DECODING, **changes)
     assert (config.longest(10), config.shortest(10)) == (longest, shortest)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "source", "down", "up"),
+    [  # as floats, 45 * 1.4 is less than 63, and 50 * 1.1 more than 55
+        (1.4, 45, 63, 63),
+        (1.1, 50, 55, 55),
+        (1.4, 46, 64, 65),  # of 64.4
+        (0.07, 100, 7, 7),
+        (2.3, 10, 23, 23),
+        (0.29, 100, 29, 29),
+        (1e-3, 1000, 1, 1),
+        (1, 50, 50, 50),  # a whole number may be written for a float
+        (1024.9, 10, 10249, 10249),
+    ],
+)
+def test_lengths_are_those_of_the_decimal(ratio, source, down, up):
+    config = dataclasses.replace(DECODING, max_extra_length=1, max_length_ratio=ratio)
+    assert config.longest(source) == down + 1
+    config = dataclasses.replace(DECODING, max_extra_length=2**20, min_length_ratio=ratio)
+    assert config.shortest(source) == up
 
 
 @pytest.mark.parametrize(
@@ -510,3 +532,22 @@ def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of, monkey
 
 if __name__ == "__main__":
     print(json.dumps(int8_outputs(int(sys.argv[1]))))
+
+
+@pytest.mark.parametrize(
+    ("preset", "beam_size", "alpha", "form"),
+    [
+        ("base", 4, 0.6, "gnmt"),  # Section 6.1
+        ("parsing_paper", 21, 0.3, "gnmt"),  # Section 6.3
+        ("convs2s_iwslt", 5, 1.0, "power"),  # Gehring et al. 2017, Section 4.2
+        ("convs2s_wmt", 5, 1.0, "power"),
+        ("rnn_bahdanau", 4, 0.0, "gnmt"),  # by log-probability; the paper does not name its beam
+        ("rnn_sutskever", 12, 0.0, "gnmt"),
+        ("rnn_luong", 10, 0.0, "gnmt"),
+    ],
+)
+def test_searches_of_papers(preset, beam_size, alpha, form):
+    found = importlib.import_module(f"configs.{preset}").get_config().decoding
+    assert (found.beam_size, found.length_penalty, found.length_penalty_form) == (
+        *(beam_size, alpha, form),
+    )

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_configs import EXPERTS, MODEL, PAPER, SMALL, model_config
@@ -83,3 +85,16 @@ def test_the_program_of_the_page_translates_as_we_do(random_params, tmp_path, ba
         assert found == [translation.tokens for (translation,) in expected]
     assert PAD not in np.concatenate(found)
     assert len({tuple(tokens) for tokens in found}) > 1
+
+
+def test_lengths_are_those_of_a_search():
+    config = dataclasses.replace(
+        PAPER.decoding, max_length_ratio=1.4, min_length_ratio=1.1, max_extra_length=0
+    )
+    length_B = np.arange(64)
+    src_BS = jnp.array(np.where(np.arange(64) <= length_B[:, None], EOS, PAD))
+    found = jax.jit(lambda src_BS: stablehlo.lengths_of_outputs(config, src_BS))(src_BS)
+    assert found.max_length_B[45] == 63
+    assert found.min_length_B[50] == 55
+    assert found.max_length_B.tolist() == list(map(config.longest, length_B.tolist()))
+    assert found.min_length_B.tolist() == list(map(config.shortest, length_B.tolist()))

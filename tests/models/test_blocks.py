@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_batches import masked, pairs
 from small_bert import CONFIG as BERT
 from small_configs import MODEL, sizes_of
 
 from configs import t_dmca, universal_act_base
-from transformer.data.batches import Batch
-from transformer.data.sequences import Masked
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.numerics import DropoutRngs
@@ -23,28 +22,6 @@ SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}
 def section_of(config, **changes):
     return dataclasses.replace(
         Experiment.from_dict(config.get_config().to_dict()).model, **(SMALL | changes)
-    )
-
-
-def pairs(rows=2, width=8) -> Batch:
-    rng = np.random.default_rng(0)
-    words = jnp.asarray(rng.integers(3, 37, (rows, width)), jnp.int32)
-    segments = jnp.asarray(np.arange(width) * 3 // width + 1)[None].repeat(rows, 0)
-    return Batch(words, segments, words, words, segments)
-
-
-def masked() -> Masked:
-    words = jnp.asarray([[3, 5, 7, 9, 11, 4, 6, 0], [8, 3, 4, 5, 0, 0, 0, 0]])
-    segments = jnp.asarray([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 0, 0, 0, 0]])
-    return Masked(
-        tokens_BS=words,
-        types_BS=jnp.zeros_like(words),
-        segments_BS=segments,
-        masked_BP=jnp.asarray([[1, 4], [2, 0]]),
-        labels_BP=jnp.asarray([[13, 14], [15, 0]]),
-        firsts_BC=jnp.asarray([[0, 3], [0, 0]]),
-        is_random_BC=jnp.asarray([[0, 1], [1, -1]]),
-        weight_B=jnp.ones(2),
     )
 
 

@@ -1,3 +1,5 @@
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,6 +43,31 @@ def test_parameters_without_extra_state(graph_mode):
     bound = model.bind(params)
     np.testing.assert_allclose(bound(X), X @ params["kernel"], atol=1e-6)
     assert model.extra_of(bound) == {}
+
+
+class WithSharding(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        if nnx.using_eager_sharding():
+            raise AssertionError("it would ask for a mesh")
+        self.kernel = nnx.Param(jnp.ones((2, 3)), out_sharding=("data", None))
+
+
+def fails(rngs):
+    raise ValueError("no such model")
+
+
+@pytest.mark.parametrize("before", [None, True, False])
+def test_a_model_leaves_eager_sharding_as_it_is(before):
+    """NNX's switch for the whole process; None: nobody has set it."""
+    with contextlib.nullcontext() if before is None else nnx.use_eager_sharding(before):
+        wanted = nnx.using_eager_sharding()
+        model = FunctionalModel(WithSharding)
+        model.init(0)
+        model.bind(model.init(0))
+        assert nnx.using_eager_sharding() == wanted
+        with pytest.raises(ValueError, match="no such model"):
+            FunctionalModel(fails)
+        assert nnx.using_eager_sharding() == wanted
 
 
 def test_extra_state_is_an_argument_and_a_result(graph_mode):

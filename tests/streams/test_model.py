@@ -1,9 +1,14 @@
 """The Python API, and translate.py, with a model of a toy language."""
 
 import doctest
+import signal
+import warnings
 
 import echo_model
+import jax
 import pytest
+from absl import logging
+from flax import nnx
 from scripts import ROOT, assert_refused, run, succeeded, toy_flags, write_toy
 
 import transformer
@@ -41,6 +46,26 @@ def test_a_path_is_as_good_as_a_text(toy):
         transformer.load(toy / "runs/demo", checkpoint=x).translate(sentences) for x in (2, "2")
     ]
     assert texts[0] == texts[1]
+
+
+def test_to_load_a_model_changes_no_setting_of_the_process(toy):
+    """Whoever uses the library has log levels, handlers and settings of JAX."""
+
+    def settings():
+        handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+        switches = logging.get_verbosity(), nnx.using_eager_sharding(), warnings.showwarning
+        return *switches, handlers, dict(jax.config.values)
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.INFO)
+    try:
+        wanted = settings()
+        transformer.load(toy / "runs/demo").translate(["one two"])
+        with pytest.raises(UserError):
+            transformer.load(toy / "nowhere")
+        assert settings() == wanted
+    finally:
+        logging.set_verbosity(before)
 
 
 def test_an_ensemble(toy):

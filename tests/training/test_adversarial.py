@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from configs import sagan_cifar10
 from transformer.models.family import Sizes, build_model
-from transformer.models.sagan import SAGANConfig
+from transformer.models.functional import FunctionalModel
+from transformer.models.sagan import Average, SAGANConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks.image_generation import ImageGenerator, ImagesConfig
@@ -153,6 +155,58 @@ def test_an_update_that_is_not_finite_changes_nothing(update):
     for before, after in ((given.params, new.params), (given.extra, new.extra)):
         jax.tree.map(np.testing.assert_array_equal, before, after)
     assert list(map(int, new.opt_state)) == [0, 0]
+
+
+class Scale(nnx.Module):
+    """Grey pixels tanh(w z), or their logits w x."""
+
+    def __init__(self, weight, makes_images):
+        self.weight, self.makes_images = nnx.Param(jnp.float32(weight)), makes_images
+
+    def __call__(self, x, labels_B, decay=None, update=False):
+        y = self.weight[...] * x
+        return jnp.tanh(y)[:, :, None, None] if self.makes_images else y[:, 0, 0, 0]
+
+
+class Toy(nnx.Module):
+    def __init__(self, generator_weight):
+        self.generator = Scale(generator_weight, makes_images=True)
+        self.discriminator = Scale(0.0, makes_images=False)
+        self.average = nnx.data({"weight": Average(jnp.float32(0))})
+
+
+def toy_update(generator_weight, rate, parts):
+    """Of one step of the toy: white images, and no noise that is near 0."""
+    model = FunctionalModel(lambda rngs: Toy(generator_weight))
+    optimizers = by_part({"discriminator": Rate(rate), "generator": Rate(rate)})
+    params, extra = model.init(0), model.init_extra(0)
+    state = TrainState(jnp.int32(0), params, optimizers.init(params), extra)
+    mesh = data_mesh(jax.devices()[:1])
+    step = make_adversarial_step(model, optimizers, TASK, (1, 2), False, 7, mesh)
+    batch = ImageBatch(np.full((parts, 3, 1, 1, 1), 255, np.uint8), np.zeros((parts, 3), np.int32))
+    return step(state, batch)[1]
+
+
+def test_the_loss_before_the_update_is_watched():
+    """At first all logits are 0, and the loss is 2, however far the first step then goes."""
+    metrics = toy_update(0.5, 1e6, parts=2)
+    assert metrics.watched == 2 * metrics.tokens == 12
+    assert metrics.loss > 1e5
+
+
+@pytest.mark.parametrize(
+    ("weight", "rate", "is_stuck"),
+    [
+        (0.5, 1.0, False),
+        (1e9, 1.0, True),  # all pixels are black or white
+        (0.5, 0.0, True),  # the discriminator gives every image the logit 0
+        (0.5, 1e-3, False),  # a tenth of a per cent of it would do
+    ],
+)
+def test_a_generator_without_a_gradient_is_stuck(weight, rate, is_stuck):
+    metrics = toy_update(weight, rate, parts=1)
+    assert metrics.stuck == is_stuck
+    assert not metrics.skipped
 
 
 def test_bytes_and_numbers():

@@ -30,6 +30,17 @@ def test_a_loss_that_rises_is_bad(monitor):
     assert monitor.has_diverged
 
 
+def test_a_network_that_is_stuck_is_bad(monitor):
+    """Its loss may stay where it is."""
+    metrics = metrics_of(5, 1)
+    for step in range(6):
+        bad = monitor.add(step, metrics._replace(stuck=step != 2))
+        assert (bad is None) == (step == 2)
+    assert "norm of the gradient 1: a network gets no gradient" in str(bad)
+    assert monitor.has_diverged
+    assert monitor.average == pytest.approx(5.4)
+
+
 def test_named_parts_may_be_of_more_tokens(monitor):
     for step in range(20):
         assert monitor.add(step, metrics_of(5, 1 + 9 * (step % 2))) is None

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from configs import base
 from transformer.system.errors import UserError
 from transformer.system.sharding import state_sharding
-from transformer.training.optimizers import OPTIMIZERS, OptimizerConfig, make_optimizer
+from transformer.training.optimizers import OPTIMIZERS, OptimizerConfig, is_weight, make_optimizer
 from transformer.training.schedules import make_schedule
 
 PAPER = OptimizerConfig(**base.get_config().optimizer)
@@ -151,6 +151,44 @@ def test_lamb_by_hand():
     # No ratio where a norm is 0, nor for a bias, which does not decay.
     np.testing.assert_allclose(found["new"][0], [-0.5, 0.5], rtol=1e-5)
     np.testing.assert_allclose(found["bias"], [0.5, -0.5], rtol=1e-5)
+
+
+def test_lamb_sees_each_expert():
+    """Of two experts: one that tokens have chosen, with the norm 5, and one without a gradient."""
+    params = {"hidden_EDF": jnp.array([[[3.0, -4.0]], [[6.0, -8.0]]])}
+    gradients = {"hidden_EDF": jnp.array([[[2.0, 7.0]], [[0.0, 0.0]]])}
+    (found,) = update(optimizer(name="lamb", **BERT), [gradients], params)
+    step = -0.5 * 5 / 2**0.5
+    np.testing.assert_allclose(found["hidden_EDF"], [[[step, step]], [[0, 0]]], rtol=1e-5)
+
+
+def test_what_decays():
+    """Names of all families' parameters that do not, and of some that do."""
+    kept = {
+        *("bias", "bias_G", "bias_O", "bias_V", "initial_bias_I", "key_bias_K", "readout_bias_O"),
+        *("state_bias_G", "output_bias_V", "halting_bias", "hidden_bias_EF", "output_bias_ED"),
+        *("scale", "scale_NC", "shift_NC", "length_O", "gamma"),
+    }
+    decayed = {
+        *("kernel", "table_VD", "positions", "token_types", "word_masks_WD", "signal_ND"),
+        *("hidden_EDF", "output_EFD", "direction_XO", "energy_K", "halting_D1", "hidden_taps_WD"),
+        *("gates_HX", "feed_RG", "embedding_VE", "candidate_HH", "output_VR"),
+    }
+    params = {"layer": {0: {name: jnp.ones((2, 3)) for name in kept | decayed}}}
+    found = is_weight(params)["layer"][0]
+    assert {name for name, decays in found.items() if decays} == decayed
+
+
+@pytest.mark.parametrize("name", ["adamw", "bert_adam", "lamb", "adafactor"])
+def test_no_bias_of_an_expert_decays(name):
+    """Without a gradient, decay is all that happens."""
+    shapes = {"hidden_EDF": (2, 1, 3), "hidden_bias_EF": (2, 3), "scale_NC": (2, 3)}
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    (found,) = update(optimizer(name=name, weight_decay=0.1, **CONSTANT), [nothing], params)
+    assert np.all(found["hidden_EDF"] < 0)
+    np.testing.assert_array_equal(found["hidden_bias_EF"], 0)
+    np.testing.assert_array_equal(found["scale_NC"], 0)
 
 
 def test_sgd_by_hand():

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from transformer.data.sources import SPLITS
+from transformer.system.decimals import written
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.hardware import memory_of_host
 from transformer.system.paths import check_utf8, local, looked_up
@@ -136,7 +137,7 @@ def _part(labels_N: np.ndarray, held_out: float, part: str) -> np.ndarray:
     chosen = np.zeros(len(labels_N), bool)
     for label in np.unique(labels_N):
         numbers = np.nonzero(labels_N == label)[0]
-        count = round(held_out * len(numbers))
+        count = round(written(held_out) * len(numbers))
         if not 0 < count < len(numbers):
             raise UserError(
                 f"data.held_out is {held_out}, which of the {len(numbers)} images of class {label} "

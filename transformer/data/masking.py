@@ -5,6 +5,7 @@ import numpy as np
 from transformer.data.documents import Sequences
 from transformer.data.sequences import Masked, PackedSequences
 from transformer.data.wordpiece import WordPiece
+from transformer.system.decimals import written
 
 
 def num_predictions(lengths: np.ndarray, rate: float, most: int) -> np.ndarray:
@@ -12,7 +13,8 @@ def num_predictions(lengths: np.ndarray, rate: float, most: int) -> np.ndarray:
 
     Lengths count special tokens, and a half is rounded to the even number, as in the original code.
     """
-    return np.clip(np.round(rate * lengths).astype(np.int64), 1, most)
+    count_S = [round(written(rate) * length) for length in range(lengths.max(initial=0) + 1)]
+    return np.clip(np.array(count_S)[lengths], 1, most)
 
 
 def mask(

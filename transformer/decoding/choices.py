@@ -17,7 +17,7 @@ class Choice(Rule):
 
     def first_log_probs(self, batch_size: int, M: int) -> jax.Array:
         """Of the hypotheses before the first token: all are the same, so one is alive."""
-        return jnp.full((batch_size, M), -jnp.inf).at[:, 0].set(0.0)
+        return jnp.full((batch_size, M), -jnp.inf, jnp.float32).at[:, 0].set(0.0)
 
     def candidates(
         self, state, moment: Moment, log_probs_BMV: jax.Array, live_log_probs_BM: jax.Array
@@ -72,7 +72,7 @@ class DiverseBeam(Choice):
         total_BMV = live_log_probs_BM[:, :, None] + log_probs_BMV
         B, M, V = total_BMV.shape
         size, live, ended = M // self.groups, [], []
-        taken_BV = jnp.zeros((B, V))
+        taken_BV = jnp.zeros((B, V), jnp.float32)
         for begin in range(0, M, size):
             worth_BmV = total_BMV[:, begin : begin + size] - self.strength * taken_BV[:, None]
             index_BC = best_of_beam(worth_BmV.reshape(B, size * V), size) + begin * V
@@ -106,7 +106,7 @@ class Sample(Choice):
     key_B: jax.Array  # of each sentence
 
     def first_log_probs(self, batch_size, M):
-        return jnp.zeros((batch_size, M))
+        return jnp.zeros((batch_size, M), jnp.float32)
 
     def candidates(self, state, moment, log_probs_BMV, live_log_probs_BM):
         M, V = log_probs_BMV.shape[1:]

@@ -1,10 +1,10 @@
 """The decoding section of a config."""
 
 import dataclasses
-
-import numpy as np
+import math
 
 from transformer.decoding.search import LENGTH_PENALTIES
+from transformer.system.decimals import written
 from transformer.system.errors import UserError, check_choice, check_range
 
 MOST_OUTPUTS = 10_000  # of one source, in one search; other seeds give other samples
@@ -89,20 +89,10 @@ class DecodingConfig:
 
     def longest(self, source_tokens: int) -> int:
         """The most tokens of an output, EOS included, for a source of so many, without EOS."""
-        return int(self.longest_of(np.asarray(source_tokens)))
+        limit = math.floor(source_tokens * written(self.max_length_ratio)) + self.max_extra_length
+        return min(limit, self.max_length or limit)
 
     def shortest(self, source_tokens: int) -> int:
         """The fewest tokens of an output; both counted as for `longest`."""
-        return int(self.shortest_of(np.asarray(source_tokens)))
-
-    def longest_of(self, source_tokens):
-        """`longest` of an array."""
-        limit = (source_tokens * self.max_length_ratio + self.max_extra_length).astype("int32")
-        return limit.clip(None, self.max_length) if self.max_length else limit
-
-    def shortest_of(self, source_tokens):
-        """`shortest` of an array."""
-        rounded_up = -(source_tokens * -self.min_length_ratio // 1)
-        limit = rounded_up.astype("int32")
-        longest = self.longest_of(source_tokens)
-        return limit.clip(self.min_length, None).clip(None, longest)
+        limit = max(self.min_length, math.ceil(source_tokens * written(self.min_length_ratio)))
+        return min(limit, self.longest(source_tokens))

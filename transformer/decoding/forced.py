@@ -46,7 +46,7 @@ class ForcedDecoder:
             if is_wide:
                 cache = widened(cache)
             if attention:
-                cache["attention"] = jnp.zeros(src_BS.shape)
+                cache["attention"] = jnp.zeros(src_BS.shape, jnp.float32)
 
             def step(cache, tokens):
                 in_B, out_B = tokens

@@ -149,7 +149,7 @@ class Coverage(Rule):
     real_BS: jax.Array  # all source tokens but padding
 
     def start(self, batch_size, M):
-        return jnp.zeros((batch_size, M, self.real_BS.shape[1]))
+        return jnp.zeros((batch_size, M, self.real_BS.shape[1]), jnp.float32)
 
     def see(self, state, moment):
         return state + moment.attention_NS.reshape(state.shape)

@@ -100,7 +100,8 @@ def beam_search(
         """Sentences [B] whose live hypotheses may still win."""
         # Log-probabilities only fall, what rules add is at most 0, and the penalty of the longest
         # output divides most.
-        max_penalty_B = length_penalty(jnp.maximum(asked.max_length_B, 1), alpha)
+        longest_B = jnp.maximum(asked.max_length_B, 1).astype(jnp.float32)
+        max_penalty_B = length_penalty(longest_B, alpha)
         bound_B = state.live_log_probs_BM.max(axis=1) / max_penalty_B
         return (state.step < asked.max_length_B) & (
             bound_B > state.finished.scores_BM[:, nbest - 1]
@@ -132,6 +133,7 @@ def beam_search(
 
         # 3. The candidates, in the order in which they are to go on.
         index_BC = rules[-1].candidates(wishes[-1], moment, log_probs_BMV, state.live_log_probs_BM)
+        index_BC = index_BC.astype(jnp.int32)
         parent_BC, token_BC = index_BC // V, index_BC % V
         newest_BC = jnp.take_along_axis(log_probs_BMV.reshape(batch_size, -1), index_BC, axis=1)
         total_BC = _take(state.live_log_probs_BM, parent_BC) + newest_BC
@@ -149,7 +151,7 @@ def beam_search(
         # 4. Those that end join the finished ones, of which the best M are kept. A sentence that
         #    is settled keeps what it has, whatever others in its batch still do.
         added_BM = sum(rule.added(own) for rule, own in zip(rules, wishes, strict=True))
-        scores_BC = total_BC / length_penalty(state.step + 1, alpha)
+        scores_BC = total_BC / length_penalty((state.step + 1).astype(jnp.float32), alpha)
         scores_BC += _take(jnp.broadcast_to(added_BM, (batch_size, M)), parent_BC)
         counts_BC = ends_BC & rules[-1].distinct(tokens_BCL) & unsettled(asked, state)[:, None]
         ended = Hypotheses(
@@ -186,9 +188,9 @@ def beam_search(
         )
 
     batch_size = max_length_B.shape[0]
-    none_BM = jnp.full((batch_size, M), -jnp.inf)
+    none_BM = jnp.full((batch_size, M), -jnp.inf, jnp.float32)
     tokens_BML = jnp.full((batch_size, M, longest + 1), PAD, jnp.int32).at[:, :, 0].set(BOS)
-    token_log_probs_BML = jnp.zeros(tokens_BML.shape)
+    token_log_probs_BML = jnp.zeros(tokens_BML.shape, jnp.float32)
     state = _State(
         step=jnp.zeros((), jnp.int32),
         cache=cache,

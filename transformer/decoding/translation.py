@@ -115,7 +115,8 @@ class Translator:
             cache = widened(cache)
         choice, rules = parts_of_search(c, wishes, src_BS, self.grammar)
         if any(isinstance(rule, Coverage) for rule in rules):
-            cache["attention"] = jnp.zeros((src_BS.shape[0] * beam_size, src_BS.shape[1]))
+            shape = src_BS.shape[0] * beam_size, src_BS.shape[1]
+            cache["attention"] = jnp.zeros(shape, jnp.float32)
         found = beam_search(
             bound.decode_step,
             cache,

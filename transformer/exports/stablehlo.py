@@ -16,6 +16,7 @@ import numpy as np
 from jax import export
 
 from transformer.data.vocabulary import BOS, EOS, PAD
+from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
 from transformer.decoding.wishes import Wishes
 from transformer.exports.folder import optional_module
@@ -58,8 +59,7 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     def translate(arrays, src_BS, *, translator):
         decoding = translator.config
         variables = jax.tree.unflatten(structure, [arrays[name] for name in names])
-        length_B = jnp.sum(src_BS != PAD, axis=1) - 1
-        wishes = Wishes(decoding.longest_of(length_B), decoding.shortest_of(length_B))
+        wishes = lengths_of_outputs(decoding, src_BS)
         beam_size = translator.config.beam_size
         found = translator.find(variables, src_BS, wishes, beam_size=beam_size, nbest=1)
         return found.tokens_BML[:, 0], found.scores_BM[:, 0]
@@ -100,3 +100,13 @@ def _irrelevant(config: Any) -> dict[str, str]:
     fields = dataclasses.fields(config)
     required = [field.name for field in fields if field.default is dataclasses.MISSING]
     return NOT_AT_INFERENCE | {f"model.{name}": "read where it counts" for name in required}
+
+
+def lengths_of_outputs(config: DecodingConfig, src_BS: jax.Array) -> Wishes:
+    """What the decoding section says of the lengths, for sources with EOS and then PAD.
+
+    Looked up in tables of all lengths: a device would compute the ratios in binary fractions.
+    """
+    length_B = jnp.sum(src_BS != PAD, axis=1) - 1
+    tables = [list(map(of, range(src_BS.shape[1]))) for of in (config.longest, config.shortest)]
+    return Wishes(*(jnp.array(table_S, jnp.int32)[length_B] for table_S in tables))

@@ -24,9 +24,10 @@ class ConditionalNorm(nnx.Module):
     """
 
     def __init__(self, num_classes: int, channels: int):
-        self.scale_NC = nnx.Param(jnp.ones((num_classes, channels)))
-        self.shift_NC = nnx.Param(jnp.zeros((num_classes, channels)))
-        self.mean_C, self.var_C = Statistic(jnp.zeros(channels)), Statistic(jnp.ones(channels))
+        self.scale_NC = nnx.Param(jnp.ones((num_classes, channels), jnp.float32))
+        self.shift_NC = nnx.Param(jnp.zeros((num_classes, channels), jnp.float32))
+        self.mean_C = Statistic(jnp.zeros(channels, jnp.float32))
+        self.var_C = Statistic(jnp.ones(channels, jnp.float32))
 
     def __call__(
         self, x_BHWC: jax.Array, labels_B: jax.Array, decay: jax.Array | float | None

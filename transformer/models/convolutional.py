@@ -42,7 +42,7 @@ class Side(nnx.Module):
     def __init__(self, vocab_size, blocks: list[Block], d_out, c, causal: bool, rngs: nnx.Rngs):
         E, self.dtype = c.embedding_size, jnp.dtype(c.dtype)
         table_VE, positions_PE = (
-            jax.random.normal(rngs.params(), (rows, E)) * 0.1
+            jax.random.normal(rngs.params(), (rows, E), jnp.float32) * 0.1
             for rows in (vocab_size, c.max_positions)
         )
         self.embedding_VE, self.positions_PE = nnx.Param(table_VE), nnx.Param(positions_PE)

@@ -81,11 +81,11 @@ class NormalizedLinear(nnx.Module):
     """
 
     def __init__(self, d_in: int, d_out: int, std: float, c: ConvolutionalConfig, rngs: nnx.Rngs):
-        v_XO = jax.random.normal(rngs.params(), (d_in, d_out)) * std
+        v_XO = jax.random.normal(rngs.params(), (d_in, d_out), jnp.float32) * std
         self.direction_XO = nnx.Param(v_XO)
         if c.weight_normalization:
             self.length_O = nnx.Param(jnp.linalg.norm(v_XO, axis=0))
-        self.bias_O = nnx.Param(jnp.zeros(d_out))
+        self.bias_O = nnx.Param(jnp.zeros(d_out, jnp.float32))
         self.normalized, self.dtype = c.weight_normalization, jnp.dtype(c.dtype)
 
     def kernel(self) -> jax.Array:

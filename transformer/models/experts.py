@@ -5,6 +5,8 @@ token is dropped, and what comes of a token depends on that token alone. So a de
 token at a time computes what it has learned from whole rows.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -12,6 +14,9 @@ from jax.core import min_dim
 
 from transformer.models.layers import ACTIVATIONS, Linear, kernel_init
 from transformer.models.numerics import DropoutRngs, multiply
+
+# Parameters with a matrix for each expert, along their first axis.
+OF_EXPERTS = "hidden_EDF", "output_EFD"
 
 
 class Experts(nnx.Module):
@@ -34,7 +39,8 @@ class Experts(nnx.Module):
     ):
         def kernels(d_in: int, d_out: int) -> nnx.Param:
             keys = jax.random.split(rngs.params(), num_experts)
-            return nnx.Param(jax.vmap(lambda key: kernel_init(key, (d_in, d_out)))(keys))
+            one = functools.partial(kernel_init, shape=(d_in, d_out), dtype=jnp.float32)
+            return nnx.Param(jax.vmap(one)(keys))
 
         # In int8 it would take little less time, and choose other experts.
         self.router = Linear(

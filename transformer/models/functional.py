@@ -27,10 +27,14 @@ class FunctionalModel:
         Raises ValueError for a module that keeps random state: random keys are arguments, or
         else neither a resumed run nor one on other devices would draw the same.
         """
-        # Otherwise NNX 0.12 asks for a mesh as soon as a parameter is made.
-        nnx.use_eager_sharding(False)
+
+        def build_here(rngs: nnx.Rngs) -> nnx.Module:
+            # Otherwise NNX 0.12 asks for a mesh as soon as a parameter with a sharding is made.
+            with nnx.use_eager_sharding(False):
+                return build(rngs)
+
         self.sharding = sharding
-        self._build = build
+        self._build = build_here
         self._parts = functools.cache(self._abstract_parts)
         _, self._params, self._extra = self._parts(None)
 

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 
 
 class Halting(NamedTuple):
-    """How far positions have come; each [B, T], float32."""
+    """How far positions have come; each [B, T], in at least float32."""
 
     probability_BT: jax.Array  # the sum of the weights so far
     remainder_BT: jax.Array  # 0 until a position halts
     num_steps_BT: jax.Array
 
 
-def begin(shape: tuple[int, int]) -> Halting:
-    return Halting(*[jnp.zeros(shape, jnp.float32)] * 3)
+def begin(shape: tuple[int, int], dtype: jnp.dtype = jnp.float32) -> Halting:
+    return Halting(*[jnp.zeros(shape, dtype)] * 3)
 
 
 def halt(halting: Halting, p_BT: jax.Array, threshold: float) -> tuple[Halting, jax.Array]:

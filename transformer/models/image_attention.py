@@ -30,7 +30,7 @@ class ImageAttention(nnx.Module):
         self.query = conv(channels, channels // narrow)  # g
         self.value = conv(channels, channels // wide)  # h
         self.output = conv(channels // wide, channels)  # v
-        self.gamma = nnx.Param(jnp.zeros(()))
+        self.gamma = nnx.Param(jnp.zeros((), jnp.float32))
 
     def __call__(self, x_BHWC: jax.Array, update: bool) -> jax.Array:
         B, H, W, _ = x_BHWC.shape

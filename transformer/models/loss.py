@@ -109,7 +109,8 @@ def _blocked_forward(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT):
         with jax.named_scope("logits"):
             dhidden_BtD = multiply("BTV,VD->BTD", slopes_BtV, output_VD, dtype)
             dhidden.append(dhidden_BtD.astype(hidden_BTD.dtype))
-            doutput.append(multiply("BTV,BTD->VD", slopes_BtV, hidden_BtD, dtype))
+            doutput_VD = multiply("BTV,BTD->VD", slopes_BtV, hidden_BtD, dtype)
+            doutput.append(doutput_VD.astype(output_VD.dtype))
             if bias_V is not None:
                 dbias.append(slopes_BtV.sum((0, 1), dtype=bias_V.dtype))
     gradients = jnp.concatenate(dhidden, 1), sum(doutput), sum(dbias) if dbias else None

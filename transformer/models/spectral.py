@@ -40,11 +40,11 @@ class SpectralKernel(nnx.Module):
 
     def __init__(self, shape: tuple[int, ...], rngs: nnx.Rngs, *, dtype: jnp.dtype, bias: bool):
         self.dtype = dtype
-        kernel = nnx.initializers.xavier_uniform()(rngs.params(), shape)
-        u_O = _unit(jax.random.normal(rngs.params(), shape[-1:]))
+        kernel = nnx.initializers.xavier_uniform()(rngs.params(), shape, jnp.float32)
+        u_O = _unit(jax.random.normal(rngs.params(), shape[-1:], jnp.float32))
         u_O, v_X = power_iteration(kernel.reshape(-1, shape[-1]), u_O)
         self.kernel = nnx.Param(kernel)
-        self.bias_O = nnx.Param(jnp.zeros(shape[-1:])) if bias else None
+        self.bias_O = nnx.Param(jnp.zeros(shape[-1:], jnp.float32)) if bias else None
         self.u_O, self.v_X = PowerVector(u_O), PowerVector(v_X)
 
     def normalised(self, update: bool) -> jax.Array:

@@ -18,7 +18,13 @@ from transformer.models.blocks import (
 )
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.halting import OUTPUTS, Halting, begin, halt
-from transformer.models.numerics import DropoutRngs, StepRngs, multiply, row_keys
+from transformer.models.numerics import (
+    DropoutRngs,
+    StepRngs,
+    at_least_float32,
+    multiply,
+    row_keys,
+)
 from transformer.models.positions import sinusoidal_encoding
 from transformer.models.separable import SeparableTransition
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -126,7 +132,8 @@ class Recurrence(nnx.Module):
     def begin(self, x_BTD: jax.Array) -> Carry:
         if self.config.halting == "none":
             return Carry(x_BTD, None, None)
-        return Carry(x_BTD, jnp.zeros(x_BTD.shape, jnp.float32), begin(x_BTD.shape[:2]))
+        dtype = at_least_float32(self.dtype)
+        return Carry(x_BTD, jnp.zeros(x_BTD.shape, dtype), begin(x_BTD.shape[:2], dtype))
 
     def step(
         self,
@@ -150,7 +157,8 @@ class Recurrence(nnx.Module):
         if carry.halting is None:
             return Carry(y_BTD, None, None), result
         # 3. Halting. The probability is that of the state before the step.
-        p_BT1 = multiply("BTD,DZ->BTZ", x_BTD, self.halting_D1[...], jnp.float32)
+        dtype = carry.halting.probability_BT.dtype
+        p_BT1 = multiply("BTD,DZ->BTZ", x_BTD, self.halting_D1[...], dtype)
         p_BT = jax.nn.sigmoid(p_BT1[..., 0] + self.halting_bias[...])
         running_BT1 = (carry.halting.remainder_BT == 0)[..., None]
         halting, weight_BT = halt(carry.halting, p_BT, self.config.halting_threshold)

@@ -16,6 +16,7 @@ from transformer.streams.api_arguments import named_as_in_python
 from transformer.streams.attention_maps import Attention, attention_of
 from transformer.system.commands import script
 from transformer.system.errors import UserError
+from transformer.system.terminal import verbosity
 
 
 class Model:
@@ -206,7 +207,6 @@ def load(
     **decoding: Any,
 ) -> Model:
     """See `transformer.load`."""
-    logging.set_verbosity(logging.WARNING)
     overrides = arguments.decoding(decoding)
     if average_last is not None:
         arguments.number("average_last", average_last)
@@ -214,7 +214,8 @@ def load(
     for i, other in enumerate(arguments.listed("ensemble", ensemble, "work directories")):
         folders.append(arguments.folder(f"ensemble[{i}]", other))
     which = None if checkpoint is None else str(checkpoint), average_last, overrides
-    models = [restore(folder, *which) for folder in folders]
+    with verbosity(logging.WARNING):
+        models = [restore(folder, *which) for folder in folders]
     return Model(models[0] if len(models) == 1 else as_one(models), long_lines, max_tokens)
 
 

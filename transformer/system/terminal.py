@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from absl import logging
+
 SECONDS_BETWEEN_DRAWINGS = 1.0  # of a line in a terminal that says how far work is
 # Controls; line and paragraph separators; marks that turn the direction of writing, which can make
 # a terminal show something else than what is there. Joiners, which many scripts need, stay.
@@ -26,6 +28,17 @@ def say(message: str) -> None:
         with contextlib.suppress(OSError):
             lines = map(printable, message.split("\n"))
             print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def verbosity(level: int) -> Iterator[None]:
+    """Log lines from this level on, one of absl's, while the `with` block lasts."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(level)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 class _Wrapped:

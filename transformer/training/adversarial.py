@@ -19,6 +19,10 @@ from transformer.training.freezing import stopped
 from transformer.training.step import StepMetrics, TrainState, abstract_state, global_norm
 
 STATISTICS_DECAY = 0.999  # of the running mean and variance of batch normalisation
+# A norm of the generator's gradient that only networks have which are ruined: all logits are one
+# number, or all pixels are black or white, and so they stay. Hinge losses have a slope of 1
+# everywhere, so the gradient of networks that learn is far larger, whoever is winning.
+NO_GRADIENT = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,11 +185,13 @@ def make_adversarial_step(
         terms = {name: value * (A * B) for name, value in found.items()}
         metrics = StepMetrics(
             loss=terms["discriminator_loss"],
-            watched=terms["discriminator_loss"],
+            # Before the update, as in other runs: after its first step the loss may be any number.
+            watched=parts[0]["discriminator_loss"] * (A * B),
             tokens=jnp.int32(A * B),
             terms=terms,
             grad_norm=jnp.hypot(*norms),
             skipped=~finite,
+            stuck=found["generator_grad_norm"] < NO_GRADIENT,
         )
         return kept._replace(step=new.step), metrics
 

@@ -1,4 +1,4 @@
-"""A loss that is not finite or has risen far: noticed, undone, and reported."""
+"""A loss that is not finite or has risen far, or a stuck network: noticed, undone, reported."""
 
 import dataclasses
 import json
@@ -19,16 +19,22 @@ _AVERAGED = 20  # updates, about, that the running average of the loss looks bac
 
 @dataclasses.dataclass
 class BadUpdate:
-    """An update whose loss or gradient was not finite, or whose loss was far too high."""
+    """An update whose loss or gradient was not finite, whose loss was far too high, or without a
+    gradient for a part of the model."""
 
     step: int  # updates before it
     batch: int
     loss: float  # nats per token
     grad_norm: float
     skipped: bool
+    stuck: bool = False
 
     def __str__(self) -> str:
-        what = "skipped" if self.skipped else "far above the average"
+        what = "far above the average"
+        if self.skipped:
+            what = "skipped"
+        elif self.stuck:
+            what = "a network gets no gradient, so it has stopped learning for good"
         return (
             f"update {self.step + 1} on batch {self.batch}: loss {self.loss:.4g}, norm of the "
             f"gradient {self.grad_norm:.4g}: {what}"
@@ -65,13 +71,14 @@ class Monitor:
 
     def add(self, step: int, metrics: StepMetrics) -> BadUpdate | None:
         """Looks at the update that followed `step` others; returns it if it was bad."""
-        skipped = bool(metrics.skipped)
+        skipped, stuck = bool(metrics.skipped), bool(metrics.stuck)
         loss = float(metrics.watched) / max(int(metrics.tokens), 1)
         self.skipped += skipped
         rise = self.config.max_loss_rise
         is_high = rise > 0 and self.average is not None and loss > self.average + rise
-        if skipped or is_high:
-            bad = BadUpdate(step, step + self.offset, loss, float(metrics.grad_norm), skipped)
+        if skipped or is_high or stuck:
+            norm = float(metrics.grad_norm)
+            bad = BadUpdate(step, step + self.offset, loss, norm, skipped, stuck)
             self.bad.append(bad)
             return bad
         self.bad = []

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from transformer.models.experts import OF_EXPERTS
 from transformer.system.errors import COUNT, UserError, check_choice, check_range
 
 # By optimizer: the fields that it does not use, and which must then keep these values.
@@ -19,6 +20,8 @@ OPTIMIZERS = {
     "bert_adam": {},
     "lamb": {},
 }
+# Words in names of parameters that do not decay. A length is that of weight normalisation.
+NO_WEIGHTS = {"bias", "scale", "shift", "length", "gamma"}
 # By schedule: which of peak_learning_rate and decay_steps it needs; the others must be None.
 SCHEDULES = {
     "noam": (),
@@ -140,24 +143,23 @@ def _from_optax(
         return optax.sgd(rate, momentum=config.beta1 or None)
     betas, decayed = (config.beta1, config.beta2), config.weight_decay
     if config.name == "adamw":
-        return optax.adamw(rate, *betas, config.epsilon, weight_decay=decayed, mask=_is_matrix)
+        return optax.adamw(rate, *betas, config.epsilon, weight_decay=decayed, mask=is_weight)
     if config.name == "bert_adam":  # as in the code of Devlin et al. 2019
         return optax.chain(
             _scale_by_uncorrected_adam(config),
-            optax.add_decayed_weights(decayed, mask=_is_matrix),
+            optax.add_decayed_weights(decayed, mask=is_weight),
             optax.scale_by_learning_rate(rate),
         )
-    if config.name == "lamb":  # You et al. 2020, arXiv 1904.00962
+    if config.name == "lamb":
         return optax.chain(
             optax.scale_by_adam(*betas, config.epsilon),
-            optax.add_decayed_weights(decayed, mask=_is_matrix),
-            # A ratio of 1 for biases and scales, and where a norm is 0.
-            optax.masked(optax.scale_by_trust_ratio(), _is_matrix),
+            optax.add_decayed_weights(decayed, mask=is_weight),
+            optax.masked(_scale_by_trust_ratio(), is_weight),
             optax.scale_by_learning_rate(rate),
         )
     # Left to itself Adafactor would decay by the same fraction at any rate, even at 0.
     return optax.adafactor(
-        rate, weight_decay_rate=decay if config.weight_decay else None, weight_decay_mask=_is_matrix
+        rate, weight_decay_rate=decay if config.weight_decay else None, weight_decay_mask=is_weight
     )
 
 
@@ -179,9 +181,38 @@ def _scale_by_uncorrected_adam(config: OptimizerConfig) -> optax.GradientTransfo
     return optax.GradientTransformation(init, update)
 
 
-def _is_matrix(params: Any) -> Any:
-    """Which parameters decay: not biases, nor the scales of normalisation."""
-    return jax.tree.map(lambda x: x.ndim > 1, params)
+def _scale_by_trust_ratio() -> optax.GradientTransformation:
+    """LAMB, You et al. 2020, arXiv 1904.00962, Algorithm 2: |x| / |update|, 1 if one of them is 0.
+
+    The paper computes it for each layer; in its authors' code that is each matrix by itself.
+    Biases and scales of normalisation have none. Matrices of experts lie in one array, and each is
+    one by itself: it belongs to a network of its own, and has no gradient where no token chose it.
+    """
+
+    def update(updates, state, params):
+        def scaled(path: Any, u: jax.Array, x: jax.Array) -> jax.Array:
+            axes = tuple(range(_name(path) in OF_EXPERTS, u.ndim))
+            of_x, of_u = (jnp.sqrt(jnp.sum(y * y, axes, keepdims=True)) for y in (x, u))
+            has_both = (of_x > 0) & (of_u > 0)
+            return u * jnp.where(has_both, of_x / jnp.where(has_both, of_u, 1), 1)
+
+        return jax.tree_util.tree_map_with_path(scaled, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def is_weight(params: Any) -> Any:
+    """Which parameters decay: neither biases nor what scales or shifts channels.
+
+    By their names: experts or classes have several biases or scales, in an array of two dimensions.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: NO_WEIGHTS.isdisjoint(_name(path).split("_")), params
+    )
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path[-1:], simple=True)
 
 
 def _skippable(inner: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:

@@ -85,6 +85,7 @@ class StepMetrics(NamedTuple):
     terms: dict[str, jax.Array]  # what else is logged, by name: nll, parts of the loss
     grad_norm: jax.Array
     skipped: jax.Array  # bool: loss or gradient was not finite, so nothing was updated
+    stuck: jax.Array | bool = False  # a part of the model has no gradient left to learn from
 
 
 def init_state(
@@ -210,7 +211,7 @@ def norm_by_squares(*arrays: jax.Array) -> jax.Array:
     """Devices send sums and vectors alone; for products XLA would gather whole matrices."""
     others = [g for g in arrays if g.ndim != 1]
     # Vectors as one: a kernel for each would take longer to start than to run.
-    vectors = jnp.concatenate([*(g for g in arrays if g.ndim == 1), jnp.zeros(1)])
+    vectors = jnp.concatenate([*(g for g in arrays if g.ndim == 1), jnp.zeros(1, arrays[0].dtype)])
     return optax.tree.norm([*others, vectors])
 
 

@@ -21,7 +21,7 @@ from absl import logging
 
 from transformer.system.errors import UserError
 from transformer.system.locks import lock_file
-from transformer.system.terminal import signs_of_life
+from transformer.system.terminal import signs_of_life, verbosity
 
 # TFDS 4.9.10 finds its checksums with this package but does not require it. The standard
 # library has the same.
@@ -203,10 +203,6 @@ def _first_line(error: Exception) -> str:
 def _quiet() -> Iterator[None]:
     """Without TFDS's progress bars, banners on stdout, and log lines below errors."""
     tfds.disable_progress_bar()
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(min(verbosity, logging.ERROR))
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
+    level = min(logging.get_verbosity(), logging.ERROR)
+    with verbosity(level), contextlib.redirect_stdout(io.StringIO()):
+        yield

@@ -1,0 +1,194 @@
+"""Every family in every type that it offers, with JAX's 64 bits, as far as tracing goes.
+
+Tracing finds what is of another type than the loop, the state or the gradient that it belongs to.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from small_batches import masked, pairs
+from small_bert import CONFIG as BERT
+from small_configs import PAPER, SMALL, model_config, sizes_of
+
+from configs import (
+    base,
+    convs2s_iwslt,
+    multi30k_lstm,
+    rnn_bahdanau,
+    rnn_conditional,
+    rnn_luong,
+    sagan_cifar10,
+    t_dmca,
+    universal_act_base,
+    universal_base,
+)
+from transformer.data.sequences import Labelled
+from transformer.decoding.brackets import grammar_of
+from transformer.decoding.config import DecodingConfig
+from transformer.decoding.translation import Translator
+from transformer.decoding.wishes import Wishes
+from transformer.models.arrangement import Arrangement
+from transformer.models.convolutional_blocks import ConvolutionalConfig
+from transformer.models.decoder_only import DecoderOnlyConfig
+from transformer.models.family import Sizes, build_model
+from transformer.models.rnn import RNNConfig
+from transformer.models.sagan import SAGANConfig
+from transformer.models.transformer import TransformerConfig
+from transformer.models.universal_steps import UniversalConfig
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh
+from transformer.tasks.image_generation import ImagesConfig
+from transformer.training.adversarial import ImageBatch, make_adversarial_step
+from transformer.training.optimizers import by_part, make_optimizer
+from transformer.training.schedules import make_schedule
+from transformer.training.step import abstract_state, make_train_step
+
+VOCAB, B, S = 37, 2, 8
+LAYERS = SMALL | {"dropout": 0.2, "num_encoder_layers": 1, "num_decoder_layers": 1}
+UNIVERSAL = SMALL | {"dropout": 0.2, "encoder_steps": 2, "decoder_steps": 2}
+RNN = {"embedding_size": 6, "hidden_size": 10, "share_embeddings": "none"}
+T_DMCA = SMALL | {"block_length": 5, "expert_layer": 2, "num_experts": 3, "expert_d_ff": 5}
+CASES = {
+    "post": (TransformerConfig, base, LAYERS),
+    "pre": (TransformerConfig, base, LAYERS | {"norm": "pre", "normalization": "rms_norm"}),
+    "blocked": (TransformerConfig, base, LAYERS | {"kernels": "blocked_loss"}),
+    "universal": (UniversalConfig, universal_base, UNIVERSAL | {"step_signal": "learned"}),
+    "halting": (UniversalConfig, universal_act_base, UNIVERSAL),
+    "accumulated": (
+        UniversalConfig,
+        universal_act_base,
+        UNIVERSAL
+        | {"halting": "tensor2tensor", "halting_output": "accumulated", "random_start": 3}
+        | {"transition": "separable_convolution", "rematerialize": True},
+    ),
+    "bahdanau": (RNNConfig, rnn_bahdanau, RNN),
+    "luong": (RNNConfig, rnn_luong, RNN),
+    "conditional": (RNNConfig, rnn_conditional, RNN),
+    "lstm": (RNNConfig, multi30k_lstm, RNN),
+    "convolutional": (
+        ConvolutionalConfig,
+        convs2s_iwslt,
+        {"embedding_size": 6, "encoder_blocks": "10x3x1", "decoder_blocks": "10x3x1"},
+    ),
+    "decoder only": (DecoderOnlyConfig, t_dmca, T_DMCA | {"layers": "LMF"}),
+    "compressed": (
+        DecoderOnlyConfig,
+        t_dmca,
+        T_DMCA | {"layers": "MM", "compressed_attention": "tensor2tensor"},
+    ),
+}
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("float32", "bfloat16")]
+
+
+@pytest.fixture(params=[*SLOW, "float64"])
+def dtype(request):
+    """A type of activations, where JAX has 64 bits: there models of all types meet such numbers."""
+    with jax.enable_x64(True):
+        yield request.param
+
+
+def types(tree):
+    return jax.tree.map(lambda x: str(x.dtype), tree)
+
+
+def check_update(model, sequences, make=None, optimizer=None):
+    """An update of two parts: the state stays what it is, with parameters in float32."""
+    optimizer = optimizer or make_optimizer(PAPER.optimizer, make_schedule(PAPER.optimizer, 14))
+    state = abstract_state(model, optimizer)
+    assert set(jax.tree.leaves(types((state.params, state.extra)))) <= {"float32"}
+    mesh = data_mesh(jax.devices()[:1])
+    step = (
+        make(optimizer, mesh) if make else make_train_step(model, optimizer, PAPER.training, mesh)
+    )
+    batch = jax.tree.map(lambda x: np.stack([x, x]), sequences)
+    new, _ = jax.eval_shape(step, state, batch)
+    assert types(new) == types(state)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_update_and_a_search(name, dtype):
+    kind, preset, changes = CASES[name]
+    if (kind, dtype) == (ConvolutionalConfig, "float64"):
+        with pytest.raises(UserError, match="must be one of: float32, bfloat16"):
+            model_config(kind, preset, **changes, dtype=dtype)
+        return
+    config = model_config(kind, preset, **changes, dtype=dtype)
+    model = build_model(config, sizes_of(VOCAB))
+    check_update(model, pairs(B, S))
+    check_search(model, DecodingConfig(beam_size=3, length_penalty=0.6, max_extra_length=5))
+
+
+def check_search(model, config, grammar=None, **asked):
+    translator = Translator(model, None, config, data_mesh(jax.devices()[:1]), grammar)
+    wishes = Wishes(np.full(B, 9, np.int32), np.full(B, 2, np.int32), **asked)
+
+    def search(params, src_BS):
+        variables = model.arranged(params, {}, Arrangement.FEW_ROWS), {}
+        how = {"beam_size": config.beam_size, "nbest": 1, "arrangement": Arrangement.FEW_ROWS}
+        return translator.find(variables, src_BS, wishes, **how)
+
+    found = jax.eval_shape(search, model.abstract_params(), pairs(B, S).src_BS)
+    assert types(found) == ("int32", "float32", "float32", "float32")
+
+
+PIECES = ["", "", "", "", *["(S", ")S", "(NP", ")NP", "XX"], *map(str, range(VOCAB - 9))]
+SEARCHES = {
+    "greedy": {"beam_size": 1},
+    "coverage": {"coverage_penalty": 0.2, "no_repeat_ngram": 2, "length_penalty_form": "power"},
+    "diverse": {"beam_size": 4, "beam_groups": 2, "diversity": 0.5},
+    "samples": {"temperature": 1.0, "top_k": 5, "top_p": 0.9},
+    "brackets": {"brackets": True},
+    "constraints": {},
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_all_kinds_of_searches_with_64_bits(name):
+    fields = {"beam_size": 3, "length_penalty": 0.6, "max_extra_length": 5} | SEARCHES[name]
+    asked = {
+        "samples": {"seed_B": np.zeros(B, np.uint32), "prefix_BP": np.zeros((B, 2), np.int32)},
+        "brackets": {"grammar": grammar_of(PIECES), "words_B": np.ones(B, np.int32)},
+        "constraints": {
+            "phrase_BPC": np.full((B, 2, 4), 5, np.int32),
+            "next_BPCC": np.zeros((B, 2, 4, 4), np.int32),
+        },
+    }
+    with jax.enable_x64(True):
+        kind, preset, changes = CASES["post"]
+        model = build_model(model_config(kind, preset, **changes), sizes_of(VOCAB))
+        check_search(model, DecodingConfig(**fields), **asked.get(name, {}))
+
+
+def labelled() -> Labelled:
+    is_real_BC = np.ones((2, 2), np.int32)
+    texts = masked()[:3]
+    return Labelled(*texts, np.array([[0, 3], [0, 4]]), np.ones((2, 2), np.float32), is_real_BC)
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "pre_training", "classification"])
+def test_an_update_of_bert(head, dtype):
+    config = dataclasses.replace(BERT.model, dropout=0.2, num_layers=1, head=head, dtype=dtype)
+    targets = 3 if head == "classification" else VOCAB
+    model = build_model(config, Sizes(VOCAB, targets, False, 13, 13))
+    check_update(model, masked() if targets == VOCAB else labelled())
+
+
+def test_an_update_of_images(dtype):
+    if dtype == "float64":
+        return
+    section = sagan_cifar10.get_model().to_dict()
+    small = {"generator_width": 8, "discriminator_width": 8, "dtype": dtype}
+    model = build_model(SAGANConfig(**section | small), Sizes(3, 3, False, 1, 1))
+    batch = ImageBatch(np.zeros((2, 32, 32, 3), np.uint8), np.zeros(2, np.int32))
+    optimizer = make_optimizer(PAPER.optimizer, make_schedule(PAPER.optimizer, 14))
+    task = ImagesConfig(**sagan_cifar10.get_task().to_dict())
+
+    def make(optimizer, mesh):
+        return make_adversarial_step(model, optimizer, task, (128, 3), True, 0, mesh)
+
+    both = by_part({"discriminator": optimizer, "generator": optimizer})
+    check_update(model, batch, make, both)
