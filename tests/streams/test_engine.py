@@ -350,5 +350,5 @@ def test_a_bad_line_is_the_same_under_another_name_of_the_input():
 def test_a_note_that_cannot_be_read(tmp_path):
     stopped(tmp_path / "out")
     (tmp_path / ".out.unfinished").write_text("{")
-    with pytest.raises(UserError, match=r"\.out\.unfinished cannot be read"):
+    with pytest.raises(UserError, match=r"\.out\.unfinished is damaged"):
         to_file(tmp_path / "out", ["ab"])

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError
+from transformer.system.reading import plain
 
 TITLE, SUMMARY = "title.txt", "summary.txt"
 NO_TEXTS = TITLE, SUMMARY, f"{TITLE}.gz", f"{SUMMARY}.gz"
@@ -70,7 +71,7 @@ def read_articles(folder: Path) -> Iterator[Article]:
         summary = _one_line(article, SUMMARY) or ""
         texts = sorted({*article.glob("*.txt"), *article.glob("*.txt.gz")})
         texts = [path for path in texts if path.name not in NO_TEXTS]
-        paragraphs = [paragraph for path in texts for paragraph in _paragraphs(path)]
+        paragraphs = [paragraph for path in texts for paragraph in _paragraphs(plain(path))]
         if not paragraphs:
             raise UserError(f"{article} has no texts about its title; add .txt files")
         yield Article(article.name, title, paragraphs, summary)

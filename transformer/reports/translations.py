@@ -7,6 +7,7 @@ from typing import NamedTuple
 from transformer.data.sources import DataConfig
 from transformer.evaluation import scores
 from transformer.system.errors import UserError
+from transformer.system.reading import MISSING, read_text
 
 
 class Texts(NamedTuple):
@@ -33,12 +34,9 @@ def read(workdir: Path, split: str) -> Texts:
     folder = workdir / "eval" / split
     try:
         texts = Texts(
-            *(
-                (folder / f"{name}.txt").read_text(encoding="utf-8").split("\n")[:-1]
-                for name in Texts._fields
-            )
+            *(read_text(folder / f"{name}.txt", workdir).split("\n")[:-1] for name in Texts._fields)
         )
-    except OSError as error:
+    except MISSING as error:
         raise UserError(
             f"cannot read {error.filename}: {error.strerror}; evaluate the run first: "
             f"python evaluate.py --workdir={workdir} --split={split}"

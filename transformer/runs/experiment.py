@@ -11,11 +11,13 @@ from typing import Any
 from transformer.models.family import FAMILIES, find_family
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.reading import MISSING, read_json, read_text
 from transformer.system.sharding import MeshConfig
 from transformer.tasks.task import TASKS, find_task
 from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import TrainingConfig
 
+CONFIG = "config.json"  # in a work directory
 # Of work directories. A later commit that cannot continue those of an earlier one raises it.
 FORMAT = 2
 # In a work directory of one set of parameters: which they are. See exports/workdir.py.
@@ -82,13 +84,12 @@ class Experiment:
         _check_complete(config, types, "")
         sections = {}
         for name, section in types.items():
-            fields = {field.name: field.type for field in dataclasses.fields(section)}
+            fields = [field.name for field in dataclasses.fields(section)]
             if not isinstance(config[name], Mapping):
                 raise UserError(f"config section {name} is {config[name]!r}; it must hold fields")
             _check_keys(config[name], fields, f"{name}.")
             _check_complete(config[name], _required(section), f"{name}.")
-            for field, value in config[name].items():
-                _check_type(f"{name}.{field}", value, fields[field])
+            check_types(name, section, config[name])
             sections[name] = section(**config[name])
         return cls(**sections)
 
@@ -169,27 +170,26 @@ def type_of_field(path: str) -> Any:
 
 def is_run(directory: Path) -> bool:
     """Whether it has a run's config. A folder of Hugging Face's has another of that name."""
-    path = directory / "config.json"
+    path = directory / CONFIG
     try:
-        return path.is_file() and '"training"' in path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        return '"training"' in read_text(path, None)  # links are usual in the hub's cache
+    except MISSING:
+        return False
+    except UserError:
         return True  # which `load` explains
 
 
 def load(workdir: Path) -> Experiment:
     """The experiment of a work directory; raises UserError if it has none that can be used."""
-    path = workdir / "config.json"
+    path = workdir / CONFIG
+    mend = "restore it or start a new run"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError("it holds no JSON object")
-    except (FileNotFoundError, NotADirectoryError) as error:
+        config = read_json(path, workdir, dict[str, Any], mend)
+    except MISSING as error:
         raise UserError(
             f"{workdir} is not a work directory: it has no config.json; give the --workdir of a "
             "training run"
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from error
     found = config.pop("format", 1)  # the first commits wrote none
     if found != FORMAT:
         raise UserError(
@@ -209,7 +209,7 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
             f"{workdir} was exported without what training needs to continue; train in the work "
             "directory that it comes from, or in a new one"
         )
-    if (workdir / "config.json").exists():
+    if (workdir / CONFIG).exists():
         old, new = flat(load(workdir)), flat(experiment)
         if changes := _changes(old, new, fields_marked(experiment, "may_change", False)):
             raise UserError(
@@ -226,7 +226,12 @@ def save(workdir: Path, experiment: Experiment) -> None:
     """Makes `workdir` the work directory of this experiment."""
     for path in workdir.glob("*.tmp"):  # of processes that were killed while they wrote
         path.unlink()
-    write_atomically(workdir / "config.json", experiment.to_json())
+    write_atomically(workdir / CONFIG, experiment.to_json())
+
+
+def files_of(config: Experiment) -> list[str]:
+    """All files of a work directory, beside its checkpoints, that a trained model is made of."""
+    return [CONFIG, *find_task(config.task.name).files]
 
 
 def architecture(config: Experiment) -> dict[str, Any]:
@@ -292,6 +297,13 @@ def _check_complete(given: Collection[str], known: Collection[str], prefix: str)
     for key in known:
         if key not in given:
             raise UserError(f"config.{prefix}{key} is missing; train.py --fields says what it is")
+
+
+def check_types(prefix: str, section: type, values: Mapping[str, Any]) -> None:
+    """Raises UserError unless values of a section's fields have their types."""
+    types = {field.name: field.type for field in dataclasses.fields(section)}
+    for name, value in values.items():
+        _check_type(f"{prefix}.{name}", value, types[name])
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:

@@ -86,14 +86,15 @@ def lineage(run: Run) -> list[Run]:
 def identity(run: Run) -> dict[str, Any]:
     """What tells a run from others. Parameters do not: other machines train other digits."""
     names = "checkpoint", "checkpoint_steps", "config"
-    beginning = [[one[name] for name in names] for one in lineage(run)[:-1]]
+    beginning = [[one.get(name) for name in names] for one in lineage(run)[:-1]]
     own = {"checkpoint_steps": run["checkpoint_steps"], "what it began with": beginning}
     return {**run["config"], **own}
 
 
 def is_known(origin: Run | None) -> bool:
     """Whether what a run began with can be made again from what is known of it."""
-    if not origin or "starts" not in origin or not origin["starts"] or origin["starts"][0]["step"]:
+    known = {"starts", "overrides", "config", "steps"}
+    if not origin or known - origin.keys() or not origin["starts"] or origin["starts"][0]["step"]:
         return False
     if "training.init_from" in origin["overrides"] and not is_known(origin.get("init_from")):
         return False
@@ -106,7 +107,8 @@ def check_can_be_repeated(model: TrainedModel) -> None:
     if (workdir / EXPORTED).exists():
         raise UserError(f"{workdir} was exported; record the training run that it comes from")
     starts = provenance.starts(workdir)
-    if not starts or starts[0]["step"]:
+    named = {"commit", "config_file", "overrides"}
+    if not starts or starts[0]["step"] or any(named - start.keys() for start in starts):
         raise UserError(
             f"{workdir}/starts.jsonl does not say how this run was begun; it cannot be recorded"
         )

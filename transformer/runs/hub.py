@@ -2,7 +2,6 @@
 vocab.txt. A run can begin with it (training.init_from)."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.packages import optional_module
+from transformer.system.reading import MISSING, read_json
 
 WEIGHTS = "model.safetensors"
 
@@ -34,8 +34,8 @@ class HubTask(NamedTuple):
 def is_hub_folder(folder: Path) -> bool:
     """Whether a folder has the config.json of a model of the hub, and not that of a run."""
     try:
-        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):
+        return "model_type" in _config(folder)
+    except (*MISSING, UserError):
         return False
 
 
@@ -49,7 +49,7 @@ def read(folder: Path, base: Experiment) -> TrainedModel:
             f"{folder} holds a model of Hugging Face's, and model.family is {base.model.family!r}; "
             "a run of the family 'bert' can begin with it"
         )
-    theirs = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    theirs = _config(folder)
     weights = _weights(folder)
     model_config = _model_config(theirs, weights, base.model, folder / "config.json")
     tokenizer = WordPiece.load(folder)
@@ -79,6 +79,11 @@ def read(folder: Path, base: Experiment) -> TrainedModel:
     task = HubTask(model, tokenizer)
     params = jax.tree.map(jnp.asarray, params)
     return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    # In the hub's cache, files are links.
+    return read_json(folder / "config.json", None, dict[str, Any], "take it from its source again")
 
 
 def _weights(folder: Path) -> dict[str, np.ndarray]:

@@ -56,13 +56,11 @@ def check(workdir: Path, paths: Mapping[str, str]) -> None:
 
 
 def _paths(config: Experiment) -> dict[str, str]:
-    """The fields of the data section that say where data lie."""
-    recorded = experiment.fields_marked(config, "recorded", True)
+    """The fields that say where files lie which a trained model may read."""
+    is_place = experiment.fields_marked(config, "place", False)
     fields = experiment.flat(config).items()
     return {
-        name: value
-        for name, value in fields
-        if name.startswith("data.") and not recorded[name] and value not in (None, "", DEFAULT)
+        name: value for name, value in fields if is_place[name] and value not in (None, "", DEFAULT)
     }
 
 

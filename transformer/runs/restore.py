@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self, TypedDict, get_args
 
 import jax
 from absl import flags
@@ -16,11 +16,21 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
+from transformer.system.reading import Count
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import TrainedTask, find_task
 
 CHECKPOINTS = ("last", "best", "average")
 DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig))
+
+
+class Exported(TypedDict):
+    """What exports/workdir.py writes down."""
+
+    checkpoint: str
+    steps: list[Count]
+    last_step: Count
+    stopped_early: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +124,8 @@ def define_flags() -> Callable[..., TrainedModel]:
         if ensemble.present and not (others and all(others)):
             raise UserError("--ensemble names no work directory; give one, or leave it out")
         directories = [workdir.value, *others]
-        models = [
-            restore(Path(name).expanduser(), **which, overrides=changes) for name in directories
-        ]
-        if trust_paths.value:
-            models = [dataclasses.replace(model, unknown_paths={}) for model in models]
+        options = {**which, "overrides": changes, "trust_paths": trust_paths.value}
+        models = [restore(Path(name).expanduser(), **options) for name in directories]
         return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen
@@ -182,12 +189,14 @@ def restore(
     checkpoint: str | None = None,
     average_last: int | None = None,
     overrides: dict[str, Any] | None = None,
+    trust_paths: bool = False,
 ) -> TrainedModel:
     """Restores the 'last' or 'best' checkpoint, that of a step, or the 'average' of the last few.
 
     An export holds one set of parameters, and no other can be asked for.
     overrides: values for fields of the config, such as decoding.beam_size; None leaves a field
       as it is.
+    trust_paths: whether the user trusts the paths that the config names.
     """
     if checkpoint and checkpoint not in CHECKPOINTS and not checkpoint.isdecimal():
         raise UserError(
@@ -196,7 +205,13 @@ def restore(
     config = experiment.load(workdir)
     check_seal(workdir)
     kind = find_task(config.task.name)
-    task = kind.restore(experiment.with_fields(config, overrides or {}), workdir)
+    changed = experiment.with_fields(config, overrides or {})
+    given = [field for field, value in (overrides or {}).items() if value is not None]
+    unknown = {} if trust_paths else own_paths.unknown(config, given)
+    if "task.features" in unknown:  # a task opens it when it likes; data wait for `check_paths`
+        without = dataclasses.replace(changed.task, features=None)
+        changed = dataclasses.replace(changed, task=without)
+    task = kind.restore(changed, workdir)
     everywhere = replicated(data_mesh())
 
     def abstract(tree: Any) -> Any:
@@ -238,7 +253,6 @@ def restore(
         stopped_early = 0 < training.patience <= patience
         params, extra = checkpoints.average_params(steps, *like)
     checkpoints.close()
-    given = [field for field, value in (overrides or {}).items() if value is not None]
     return TrainedModel(
         workdir,
         config,
@@ -249,7 +263,7 @@ def restore(
         stopped_early,
         params,
         extra,
-        unknown_paths=own_paths.unknown(config, given),
+        unknown_paths=unknown,
     )
 
 
@@ -266,7 +280,7 @@ def _chosen(
     last_step = steps[-1]
     patience = checkpoints.patience(last_step)
     if checkpoint.isdecimal():
-        if int(checkpoint) not in steps:
+        if checkpoint not in map(str, steps):
             raise UserError(
                 f"{workdir} has no checkpoint of step {checkpoint}; it has: "
                 f"{', '.join(map(str, steps))} (training.keep_last says how many are kept)"
@@ -288,11 +302,12 @@ def _chosen(
     return steps[-average_last:], last_step, patience
 
 
-def _exported(workdir: Path) -> dict[str, Any] | None:
+def _exported(workdir: Path) -> Exported | None:
     """What exports/workdir.py wrote down; None for the work directory of a training run."""
     path = workdir / experiment.EXPORTED
     if not path.exists():
         return None
-    if (content := read_signed(path)) is None:
+    content = read_signed(path, workdir, Exported)
+    if content is None or not content["steps"]:
         raise UserError(f"{path} is damaged; export the model again")
     return content

@@ -14,7 +14,7 @@ from transformer.models.functional import FunctionalModel, num_params
 from transformer.runs import experiment, init_from
 from transformer.runs.checkpoints import Checkpoints, saved_steps
 from transformer.runs.experiment import Experiment
-from transformer.runs.integrity import check_seal, compile_digest, seal
+from transformer.runs.integrity import allow, check_seal, compile_digest, seal
 from transformer.runs.log import RunLog
 from transformer.runs.loop import Loop
 from transformer.runs.provenance import add_start
@@ -203,10 +203,10 @@ def _begin(
 ) -> None:
     """Writes what a run has before its first checkpoint."""
     if distributed.is_first():
-        seal(workdir, {"config.json": config.to_json()})
+        allow(workdir, experiment.CONFIG, config.to_json())
         experiment.save(workdir, config)
         task.task.save(workdir)
-        seal(workdir)
+        seal(workdir, experiment.files_of(config))
         write_json(workdir / FACTS, task.facts()._asdict())
     if origin:
         init_from.keep(workdir, init_from.with_heads(origin, task.task, config))

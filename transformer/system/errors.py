@@ -1,8 +1,10 @@
 """The exception that a user's mistake raises, and config fields that are checked."""
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Collection
+import traceback
+from collections.abc import Collection, Iterator
 from typing import Any
 
 
@@ -14,11 +16,41 @@ class UserError(Exception):
     """
 
 
+@contextlib.contextmanager
+def code_of_the_user(name: str) -> Iterator[None]:
+    """Turns all that a config file may raise, and that it may end the process, into a UserError.
+
+    name: what the error calls it.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if type(error) is KeyboardInterrupt:
+            raise
+        # Of a ValueError, config_flags puts a whole traceback into another one, and absl that.
+        while "Error whilst parsing config file" in (reason := _in_words(error)):
+            error = error.__context__
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        line, file = frame.lineno, frame.filename
+        if isinstance(error, SyntaxError):
+            line, file = error.lineno, error.filename
+        raise UserError(
+            f"{name} cannot be used: {reason} (line {line} of {file}); mend that"
+        ) from error
+
+
+def _in_words(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
+
+
 def setting(
     *,
     may_change: bool = False,
     recorded: bool = True,
     architecture: bool = True,
+    place: bool = False,
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """A field of a config section that is not like most.
@@ -26,17 +58,19 @@ def setting(
     may_change: a run may be continued with another value.
     recorded: the ledger of results keeps the value. It leaves out where files lie and how the
       work is spread over devices.
+    place: it is the path of a file or folder that trained models may read: see runs/own_paths.py.
     default: of a field that is newer than some work directories.
     architecture: of a model section: two models that differ in it cannot share parameters.
     """
-    flags = {"may_change": may_change, "recorded": recorded, "architecture": architecture}
+    flags = {"may_change": may_change, "recorded": recorded}
+    flags |= {"architecture": architecture, "place": place}
     kw_only = default is not dataclasses.MISSING  # so that required fields may follow
     return dataclasses.field(default=default, kw_only=kw_only, metadata=flags)
 
 
 def place() -> Any:
     """A field that says where data lie. They may move: what they hold is known by its hash."""
-    return setting(may_change=True, recorded=False)
+    return setting(may_change=True, recorded=False, place=True)
 
 
 def check_range(config: Any, section: str, fields: str, low: float, below: float = math.inf):

@@ -19,7 +19,7 @@ from transformer.evaluation.feature_classifier import FeatureClassifier
 from transformer.evaluation.image_scores import image_scores
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
-from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.errors import UserError, check_choice, check_range, place, setting
 from transformer.system.files import write_json
 from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks.encoders import evaluation_step
@@ -45,7 +45,7 @@ class ImagesConfig(AdversarialConfig):
 
     statistics: str
     samples_every: int = setting(may_change=True, recorded=False)
-    features: str | None = setting(may_change=True, recorded=False)
+    features: str | None = place()
     num_scored: int
 
     def __post_init__(self):
