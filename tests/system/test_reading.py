@@ -196,12 +196,14 @@ def test_what_is_damaged(tmp_path, content, said):
 
 def test_lines(tmp_path):
     (tmp_path / "x").write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    expected = [{"a": 1}, {"a": 2}]
-    assert read_json_lines(tmp_path / "x", tmp_path, dict[str, int], "mend it") == expected
+    arguments = tmp_path / "x", tmp_path, dict[str, int], "mend it"
+    assert read_json_lines(*arguments, is_growing=True) == [{"a": 1}, {"a": 2}]
+    with pytest.raises(UserError, match="/x, line 3: mend it"):
+        read_json_lines(*arguments)
     (tmp_path / "x").write_text('{"a": 1}\n[]\n')
     said = r"/x, line 2: mend it \(it is \[\]; expected an object\)"
     with pytest.raises(UserError, match=said):
-        read_json_lines(tmp_path / "x", tmp_path, dict[str, int], "mend it")
+        read_json_lines(*arguments)
 
 
 # --- Code of the user ---------------------------------------------------------------------

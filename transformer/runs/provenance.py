@@ -75,9 +75,8 @@ def add_start(workdir: Path, start: Mapping[str, Any]) -> None:
 def starts(workdir: Path) -> list[Start]:
     """The starts of a run, from its last one at step 0 on."""
     path = workdir / _STARTS
-    found = (
-        read_json_lines(path, workdir, Start, "it is damaged; restore it") if path.exists() else []
-    )
+    mend = "it is damaged; restore it"
+    found = read_json_lines(path, workdir, Start, mend) if path.exists() else []
     first = max((i for i, start in enumerate(found) if start["step"] == 0), default=0)
     return found[first:]
 
