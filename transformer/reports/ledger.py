@@ -372,14 +372,14 @@ def _recorded_data(
     if config.get("data.dataset", raw_dir) is None:
         where = "" if "data.dataset" in config else ", or --raw_dir"
         raise UserError(f"{path} is of text files; give the --workdir of its run{where}")
-    # Not a place: the files that a stranger's result names are none of its business.
-    fields = [field for field in dataclasses.fields(section) if f"data.{field.name}" in config]
-    fields = [field.name for field in fields if not field.metadata.get("place")]
-    recorded = {name: config[f"data.{name}"] for name in fields}
+    # But for places: the files that a stranger's result names are none of its business.
+    fields = {field.name: field for field in dataclasses.fields(section)}
+    places = {name for name, field in fields.items() if field.metadata.get("place")}
+    recorded = {name: config.get(f"data.{name}") for name in fields.keys() - places}
     experiment.check_types("data", section, recorded)
-    places = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
-    names = [field.name for field in dataclasses.fields(section)]
-    return section(**dict.fromkeys(names) | recorded | places)
+    given = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
+    given = {name: value for name, value in given.items() if name in places}
+    return section(**dict.fromkeys(places) | recorded | given)
 
 
 def disagreements(

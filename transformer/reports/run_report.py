@@ -104,7 +104,7 @@ def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
         for metric in [*_directions(runs), "chrf"]:
             scores = [run.scores.get(split, {}).get(metric) for run in runs]
             found[f"{split} {metric}"] = [
-                x["score"] if isinstance(x, dict) else None for x in scores
+                x["score"] if isinstance(x, dict) and "score" in x else None for x in scores
             ]
     updates = [max((line["step"] for line in run.metrics), default=None) for run in runs]
     found["updates"] = updates
@@ -138,7 +138,8 @@ def page(runs: Sequence[Run], attend: Attend | None = None) -> str:
             continue  # no translations
         try:
             texts = [read(run.workdir, split) for run in those]
-        except UserError:  # they were removed
+        except UserError as error:  # they were removed, or are a stranger's
+            print(f"warning: without the texts of {split}: {error}", file=sys.stderr)
             continue
         is_same = all(x.references == texts[0].references for x in texts)
         if texts[0].sources and is_same:

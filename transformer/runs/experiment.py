@@ -86,7 +86,9 @@ class Experiment:
         for name, section in types.items():
             fields = [field.name for field in dataclasses.fields(section)]
             if not isinstance(config[name], Mapping):
-                raise UserError(f"config section {name} is {config[name]!r}; it must hold fields")
+                raise UserError(
+                    f"config section {name} is {config[name]!r:.60}; it must hold fields"
+                )
             _check_keys(config[name], fields, f"{name}.")
             _check_complete(config[name], _required(section), f"{name}.")
             check_types(name, section, config[name])
@@ -193,8 +195,9 @@ def load(workdir: Path) -> Experiment:
     found = config.pop("format", 1)  # the first commits wrote none
     if found != FORMAT:
         raise UserError(
-            f"{workdir} has format {found}, and this commit reads format {FORMAT} alone; use the "
-            "commit that the run was started with (starts.jsonl names it), or start a new run"
+            f"{workdir} has format {found!r:.60}, and this commit reads format {FORMAT} alone; "
+            "use the commit that the run was started with (starts.jsonl names it), or start a new "
+            "run"
         )
     try:
         return Experiment.from_dict(config)
@@ -255,8 +258,9 @@ def _choice(config: Mapping[str, Any], section: str, field: str) -> Any:
     """The field that decides what class sections have."""
     _check_complete(config, [section], "")
     if not isinstance(config[section], Mapping):
-        raise UserError(f"config section {section} is {config[section]!r}; it must hold fields")
+        raise UserError(f"config section {section} is {config[section]!r:.60}; it must hold fields")
     _check_complete(config[section], [field], f"{section}.")
+    _check_type(f"{section}.{field}", config[section][field], str)
     return config[section][field]
 
 
@@ -290,7 +294,7 @@ def _check_keys(given: Collection[str], known: Collection[str], prefix: str) -> 
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(known)}"
-            raise UserError(f"Unknown config field config.{prefix}{key}; {hint}")
+            raise UserError(f"Unknown config field config.{prefix}{key:.60}; {hint}")
 
 
 def _check_complete(given: Collection[str], known: Collection[str], prefix: str) -> None:
@@ -316,7 +320,7 @@ def _check_type(name: str, value: Any, kind: Any) -> None:
         fits = isinstance(value, kind)
     if not fits:
         kind = getattr(kind, "__name__", kind)
-        raise UserError(f"config.{name} is {value!r}; it must be of type {kind}")
+        raise UserError(f"config.{name} is {value!r:.60}; it must be of type {kind}")
     # What counts something goes into arrays of 32 bits.
     if isinstance(value, int) and abs(value) >= 2**31 and name != "training.seed":
         raise UserError(f"config.{name} is {value}; it must be less than {2**31}")

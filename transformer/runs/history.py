@@ -132,5 +132,5 @@ def _metrics(model: TrainedModel) -> list[dict[str, float]]:
 
 def total(metrics: list[dict[str, float]], name: str) -> float:
     """The last value of a total, which counts on over starts; 0 if there is none yet."""
-    found = [line[f"total/{name}"] for line in metrics if f"total/{name}" in line]
-    return max(found, default=0.0)
+    found = [line.get(f"total/{name}") for line in metrics]
+    return max((value for value in found if value is not None), default=0.0)

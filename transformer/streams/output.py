@@ -113,7 +113,7 @@ class FileOutput(Output):
         self._identity = now = json.loads(json.dumps(identity()))
         was = self._begun_as
         differ = [
-            f"{name} was {was.get(name)} and is {now.get(name)}"
+            f"{name:.60} was {was.get(name)!s:.60} and is {now.get(name)!s:.60}"
             for name in sorted(was.keys() | now.keys())
             if was.get(name) != now.get(name)
         ]

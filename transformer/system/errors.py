@@ -89,4 +89,4 @@ def check_choice(config: Any, section: str, field: str, choices: Collection[Any]
     value = getattr(config, field)
     if value not in choices:
         allowed = ", ".join(map(str, choices))
-        raise UserError(f"{section}.{field} is {value!r}; it must be one of: {allowed}")
+        raise UserError(f"{section}.{field} is {value!r:.60}; it must be one of: {allowed}")

@@ -171,7 +171,7 @@ class Task(NamedTuple):
 def find_task(name: str) -> Task:
     """The task of that name; raises UserError if there is none."""
     if name not in TASKS:
-        raise UserError(f"task.name is {name!r}; it must be one of: {', '.join(TASKS)}")
+        raise UserError(f"task.name is {name!r:.60}; it must be one of: {', '.join(TASKS)}")
     return importlib.import_module(f"transformer.tasks.{name}").TASK
 
 
