@@ -63,12 +63,12 @@ def as_lines(content: Any) -> bytes:
 
 def assert_used_or_refused(use: Callable[[], Any], name: str, content: bytes) -> bool:
     """Whether a file could be used; if not, a short UserError must name it."""
+    message = None
     try:
         use()
-    except UserError as error:
-        assert name in str(error), (error, content[:300])
-        assert len(str(error)) < 1000, content[:300]
-        return False
-    except Exception as error:
-        raise AssertionError(content[:300]) from error
-    return True
+    except UserError as refusal:
+        message = str(refusal)
+    except Exception as defect:
+        raise AssertionError(content[:300]) from defect
+    assert message is None or (name in message and len(message) < 1000), message
+    return message is None

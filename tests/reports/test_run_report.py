@@ -103,11 +103,11 @@ def test_runs_of_one_name_have_a_curve_each(directory, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("eval/test/scores.json", "[]", "has a damaged scores.json"),
-        ("eval/test/scores.json", '{"bleu": {"score": "x"}}', "has a damaged scores.json"),
+        ("eval/test/scores.json", "[]", "scores.json is damaged"),
+        ("eval/test/scores.json", '{"bleu": {"score": "x"}}', "scores.json is damaged"),
         ("data.json", '{"counts": [1], "lengths": 3}', "data.json is damaged"),
         ("data.json", '{"counts": {}, "lengths": {"a": ["b"]}}', "data.json is damaged"),
-        ("starts.jsonl", "[]\n", "starts.jsonl is damaged"),
+        ("starts.jsonl", "[]\n", "starts.jsonl, line 1: it is damaged"),
     ],
 )
 def test_a_damaged_or_foreign_run(name, content, message, tmp_path):

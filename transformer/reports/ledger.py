@@ -375,11 +375,14 @@ def _recorded_data(
     # But for places: the files that a stranger's result names are none of its business.
     fields = {field.name: field for field in dataclasses.fields(section)}
     places = {name for name, field in fields.items() if field.metadata.get("place")}
-    recorded = {name: config.get(f"data.{name}") for name in fields.keys() - places}
+    recorded = {f: config[f"data.{f}"] for f in fields.keys() - places if f"data.{f}" in config}
     experiment.check_types("data", section, recorded)
     given = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
     given = {name: value for name, value in given.items() if name in places}
-    return section(**dict.fromkeys(places) | recorded | given)
+    try:
+        return section(**dict.fromkeys(fields) | recorded | given)
+    except TypeError as error:  # None, where earlier commits did not have a field, may serve
+        raise UserError(f"{path} does not have all fields of data; restore it") from error
 
 
 def disagreements(

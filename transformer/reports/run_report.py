@@ -173,7 +173,8 @@ def _config(run: Run, *, named: bool) -> str:
     }
     flat, parts = sorted(experiment.flat(run.config).items()), []
     of = f" of {text(run.name)}" if named else ""
-    if run.starts and "config_file" in run.starts[-1]:  # not of a run that a program began
+    # Not of a run that a program began.
+    if run.starts and {"config_file", "overrides"} <= run.starts[-1].keys():
         start = run.starts[-1]
         said = "".join(f" --config.{name}={value}" for name, value in start["overrides"].items())
         parts.append(f"<p>From <code>{text(start['config_file'] + said)}</code>.</p>")
