@@ -17,6 +17,7 @@ from transformer.system.packages import optional_module
 from transformer.system.reading import MISSING, read_json, read_text
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+NOT_OURS = "it is no tokenizer of BERT's; give one, or its vocab.txt"
 CONTINUES = "##"  # begins a piece that is not the first of its word
 MAX_CHARACTERS = 1000  # different ones in a new vocabulary; rarer ones are unknown
 VOCABULARIES = "vocab.txt", "tokenizer.json"
@@ -120,7 +121,7 @@ class WordPiece:
         beside, lowercase = path.with_name("tokenizer_config.json"), None
         try:
             if path.suffix == ".json":
-                return cls(*_from_json(read_json(path, inside, _File), path), path)
+                return cls(*_from_json(read_json(path, inside, _File, NOT_OURS), path), path)
             pieces = read_text(path, inside).removesuffix("\n").split("\n")
             if beside.exists():
                 lowercase = read_json(beside, inside, _Beside).get("do_lower_case")

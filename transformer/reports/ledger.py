@@ -30,7 +30,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
-from transformer.system.reading import MISSING, MOST_JSON, parse_json, read_text
+from transformer.system.reading import MOST_JSON, parse_json, read_plain
 from transformer.tasks.task import Outputs, Task, find_task
 
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
@@ -188,7 +188,7 @@ def _outputs_file(path: Path, split: str) -> Path:
 def read(path: Path) -> Result:
     """A result; raises UserError for another file."""
     try:
-        result = parse_json(read_text(path, None, MOST_JSON), Result)
+        result = parse_json(read_plain(path, None, MOST_JSON), Result)
         # Earlier commits knew one task.
         result["config"].setdefault("task.name", "seq2seq")
         for entry in result["splits"].values():
@@ -196,7 +196,7 @@ def read(path: Path) -> Result:
                 entry["examples"] = entry.pop("sentences")
         if reason := _contradiction(result):
             raise ValueError(reason)
-    except MISSING as error:
+    except OSError as error:
         raise UserError(f"cannot read the result {path}: {error.strerror}") from error
     except ValueError as error:
         raise UserError(
@@ -208,9 +208,6 @@ def read(path: Path) -> Result:
 
 def _contradiction(result: Result) -> str | None:
     """What is wrong with a result though it is of its type."""
-    metric = find_task(result["config"]["task.name"]).main_metric
-    if lacking := [x for x, entry in result["splits"].items() if metric not in entry["scores"]]:
-        return f"splits.{lacking[0]} has no {metric}"
     if "beam_size" in result and "length_penalty" not in result:
         return "length_penalty is missing"
     if any(len(point) != 2 for curve in result["curve"].values() for point in curve):
@@ -266,11 +263,11 @@ def saved_outputs(path: Path, result: Result, split: str) -> list[str]:
     """The outputs beside a result; raises UserError if they are not those it is about."""
     file, entry = _outputs_file(path, split), result["splits"][split]
     try:
-        text = read_text(file, path.parent)
-    except MISSING as error:
+        content = read_plain(file, path.parent)
+    except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from error
-    lines = text.removesuffix("\n").split("\n")
-    is_as_it_was = hashlib.sha256(text.encode()).hexdigest() == entry["hypotheses_sha256"]
+    lines = content.decode(errors="replace").removesuffix("\n").split("\n")
+    is_as_it_was = hashlib.sha256(content).hexdigest() == entry["hypotheses_sha256"]
     if not is_as_it_was or len(lines) != entry["examples"]:
         raise UserError(f"{file} has been changed since {path} was written; restore it")
     return lines

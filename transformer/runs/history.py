@@ -1,5 +1,6 @@
 """What is known of how a run was made: with what, on what, from what, for how long."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,9 @@ def is_known(origin: Run | None) -> bool:
         return False
     if "training.init_from" in origin["overrides"] and not is_known(origin.get("init_from")):
         return False
-    return origin["steps"] >= origin["config"]["training.steps"] or origin["stopped_early"]
+    return origin["steps"] >= origin["config"]["training.steps"] or origin.get(
+        "stopped_early", False
+    )
 
 
 def check_can_be_repeated(model: TrainedModel) -> None:
@@ -107,8 +110,8 @@ def check_can_be_repeated(model: TrainedModel) -> None:
     if (workdir / EXPORTED).exists():
         raise UserError(f"{workdir} was exported; record the training run that it comes from")
     starts = provenance.starts(workdir)
-    named = {"commit", "config_file", "overrides"}
-    if not starts or starts[0]["step"] or any(named - start.keys() for start in starts):
+    named = {"config_file", "overrides"}
+    if not starts or starts[0]["step"] or named - starts[-1].keys():
         raise UserError(
             f"{workdir}/starts.jsonl does not say how this run was begun; it cannot be recorded"
         )
@@ -133,4 +136,4 @@ def _metrics(model: TrainedModel) -> list[dict[str, float]]:
 def total(metrics: list[dict[str, float]], name: str) -> float:
     """The last value of a total, which counts on over starts; 0 if there is none yet."""
     found = [line.get(f"total/{name}") for line in metrics]
-    return max((value for value in found if value is not None), default=0.0)
+    return max((x for x in found if x is not None and math.isfinite(x)), default=0.0)

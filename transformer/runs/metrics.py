@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from transformer.data.pictures import Picture
 from transformer.system.errors import UserError
-from transformer.system.reading import MISSING, open_plain, read_json_lines
+from transformer.system.reading import MISSING, Number, open_plain, read_json_lines
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -32,7 +32,9 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     path = Path(path)
     mend = 'expected an object such as {"step": 100, "train/loss": 3.5}: remove the line'
     try:
-        metrics = read_json_lines(path, path.parent, dict[str, float | None], mend, is_growing=True)
+        metrics = read_json_lines(
+            path, path.parent, dict[str, Number | None], mend, is_growing=True
+        )
     except MISSING as error:
         raise UserError(
             f"{path} does not exist: give the metrics.jsonl of a training run"

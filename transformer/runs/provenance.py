@@ -42,7 +42,7 @@ class Origin(TypedDict):
 
     checkpoint: str
     checkpoint_steps: list[Count]
-    stopped_early: bool
+    stopped_early: NotRequired[bool]
     starts: NotRequired[list[Start]]
     overrides: NotRequired[dict[str, Any]]
     config: NotRequired[Fields]
