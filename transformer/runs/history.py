@@ -110,8 +110,7 @@ def check_can_be_repeated(model: TrainedModel) -> None:
     if (workdir / EXPORTED).exists():
         raise UserError(f"{workdir} was exported; record the training run that it comes from")
     starts = provenance.starts(workdir)
-    named = {"config_file", "overrides"}
-    if not starts or starts[0]["step"] or named - starts[-1].keys():
+    if not starts or starts[0]["step"]:
         raise UserError(
             f"{workdir}/starts.jsonl does not say how this run was begun; it cannot be recorded"
         )
