@@ -88,6 +88,7 @@ def recorded(path: Path, raw: Path) -> None:
     entry = result["splits"]["test"] | {
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "hypotheses_sha256": hashlib.sha256(hypotheses.encode()).hexdigest(),
+        "examples": len(HYPOTHESES),
     }
     path.write_text(json.dumps(result | {"splits": {"test": entry}}))
     path.with_suffix("").mkdir()

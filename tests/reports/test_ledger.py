@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from damage import assert_used_or_refused, damaged
 from scripts import run
 from small_configs import config_of
 from small_models import trained_model
@@ -25,7 +26,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.tasks import seq2seq
-from transformer.tasks.task import Outputs
+from transformer.tasks.task import Outputs, find_task
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "results").glob("*.json"))
@@ -638,3 +639,54 @@ def test_what_the_commands_refuse(tmp_path):
         assert message in refused.err
         assert refused.err.count("\n") == 1
     assert not (tmp_path / "y.json").exists()
+
+
+# --- A stranger's result ------------------------------------------------------------------
+
+
+def test_files_that_a_result_names_are_not_read(tmp_path, monkeypatch):
+    """Not even how many lines they have is told."""
+    (tmp_path / "secret").write_text("secret\n" * 17)
+    sides = [f"{split}_{side}" for split in ("train", "test") for side in ("source", "target")]
+    places = {f"data.{side}": str(tmp_path / "secret") for side in sides}
+    content = result()
+    content["config"] = content["config"] | places
+    saved(tmp_path / "results", mine=content)
+    path = tmp_path / "results" / "mine.json"
+    data = ledger._recorded_data(path, content, seq2seq.TASK, None, None)
+    assert str(tmp_path / "secret") not in map(str, dataclasses.asdict(data).values())
+    assert data.dataset == content["config"]["data.dataset"]
+
+
+def test_outputs_that_a_link_leads_to_are_not_read(tmp_path):
+    (tmp_path / "secret").write_text("h\n")
+    saved(tmp_path / "results", mine=result())
+    path = tmp_path / "results" / "mine.json"
+    (tmp_path / "results" / "mine").mkdir()
+    (tmp_path / "results" / "mine" / "test.txt").symlink_to("../../secret")
+    with pytest.raises(UserError, match=r"test\.txt is outside of"):
+        ledger.saved_outputs(path, ledger.read(path), "test")
+
+
+@pytest.mark.parametrize("name", ["multi30k_tiny-0", "multi30k_tiny-ensemble", "parsing_small-0"])
+def test_damaged_results_are_refused_in_one_line(tmp_path, name):
+    content, folder = json.loads((ROOT / "results" / f"{name}.json").read_text()), tmp_path / "r"
+    path = folder / "x.json"
+    folder.mkdir()
+
+    def use():
+        results_page.results_page(folder)
+        found = ledger.read(path)
+        task = find_task(found["config"]["task.name"])
+        ledger._recorded_data(path, found, task, None, "raw")
+        nothing = {split: {} for split in found["splits"]}
+        assert ledger.disagreements(found, nothing, ledger.TOLERANCE)
+        for flags in (ledger.checkpoint_flags(found), ledger.search_flags(found)):
+            assert isinstance(flags, dict)
+
+    content["curve"] = {metric: curve[:2] for metric, curve in content["curve"].items()}
+    used = []
+    for altered in damaged(content, 100):
+        path.write_bytes(altered)
+        used.append(assert_used_or_refused(use, "", altered))
+    assert 10 < sum(used) < 90

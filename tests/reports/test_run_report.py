@@ -3,15 +3,17 @@
 import csv
 import dataclasses
 import json
+import os
 import re
 
 import numpy as np
 import pytest
+from damage import as_lines, assert_used_or_refused, damaged
 from scripts import assert_refused, run, succeeded
 from small_configs import MODEL, PAPER
 
 from transformer.evaluation.scores import corpus_scores
-from transformer.reports import run_report
+from transformer.reports import run_report, sweep_report
 from transformer.reports.run_report import page, run_of
 from transformer.runs import experiment
 from transformer.runs.provenance import add_start
@@ -144,11 +146,11 @@ def test_runs_are_compared(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("eval/test/scores.json", "[]", "has a damaged scores.json"),
-        ("eval/test/scores.json", '{"bleu": {"score": "x"}}', "has a damaged scores.json"),
+        ("eval/test/scores.json", "[]", "scores.json is damaged"),
+        ("eval/test/scores.json", '{"bleu": {"score": "x"}}', "scores.json is damaged"),
         ("data.json", '{"counts": [1], "lengths": 3}', "data.json is damaged"),
         ("data.json", '{"counts": {}, "lengths": {"a": ["b"]}}', "data.json is damaged"),
-        ("starts.jsonl", "[]\n", "starts.jsonl is damaged"),
+        ("starts.jsonl", "[]\n", "starts.jsonl, line 1: it is damaged"),
     ],
 )
 def test_a_damaged_or_foreign_run(name, content, message, tmp_path):
@@ -228,3 +230,67 @@ def test_runs_side_by_side(directory):
 )
 def test_what_is_refused(directory, flags, message):
     assert_refused(run(SCRIPT, *flags, cwd=directory), message)
+
+
+# --- A stranger's run ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def strangers(tmp_path):
+    write_run(tmp_path / "run", 7, REFERENCES)
+    (tmp_path / "secret").write_text("".join(f"secret {i}\n" for i in range(30)))
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("name", ["sources", "references", "hypotheses"])
+def test_texts_that_a_link_leads_to_are_not_shown(strangers, name, capsys):
+    path = strangers / "eval/test" / f"{name}.txt"
+    path.unlink()
+    path.symlink_to("../../../secret")
+    html = page([run_of(strangers)])
+    assert "secret" not in html
+    assert f"warning: without the texts of test: {path} is outside of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["link", "device", "pipe"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "metrics.jsonl", "starts.jsonl", "data.json", "eval/test/scores.json"]
+)
+def test_only_plain_files_of_the_run_are_read(strangers, name, kind):
+    path = strangers / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if kind == "device" else strangers.parent / "secret")
+    with pytest.raises(UserError, match=f"{name} is (outside of|a pipe)"):
+        run_of(strangers)
+
+
+@pytest.mark.parametrize(
+    ("name", "encode"),
+    [
+        ("metrics.jsonl", as_lines),
+        ("starts.jsonl", as_lines),
+        ("data.json", None),
+        ("eval/test/scores.json", None),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line(strangers, name, encode):
+    path = strangers / name
+    text = path.read_text()
+    content = [json.loads(line) for line in text.splitlines()] if encode else json.loads(text)
+
+    def use():
+        run = run_of(strangers)
+        run_report.table([run, run])
+        run_report._config(run, named=False)
+        for split in run.scores:
+            run_report._scores([run], split)
+        sweep_report._by_column(run, ["test"])
+
+    used = []
+    for altered in damaged(content, 150, encode):
+        path.write_bytes(altered)
+        used.append(assert_used_or_refused(use, path.name, altered))
+    assert 10 < sum(used) < 140

@@ -1,7 +1,6 @@
 import contextlib
 import errno
 import gc
-import io
 import json
 import os
 import random
@@ -358,8 +357,8 @@ def test_what_cannot_be_read_is_not_damaged(error, name, copy, monkeypatch):
             raise OSError(error, os.strerror(error), str(path))
         return function
 
-    opened, listed = io.open, os.scandir
-    monkeypatch.setattr(io, "open", lambda path, *a, **k: refuse(opened, path)(path, *a, **k))
+    opened, listed = os.open, os.scandir
+    monkeypatch.setattr(os, "open", lambda path, *a, **k: refuse(opened, path)(path, *a, **k))
     monkeypatch.setattr(os, "scandir", lambda path: refuse(listed, path)(path))
     use = newest if name != "scores.json" else lambda copy: checkpoints(copy).best_step()
     with pytest.raises((UserError, OSError), match=os.strerror(error)):

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from damage import assert_used_or_refused, damaged
 
 from configs import base
 from transformer.runs import sweep
@@ -411,3 +412,12 @@ def test_no_work_directory(tmp_path):
     for name in ("run", "nowhere", "file"):
         with pytest.raises(UserError, match=f"{name} is not a work directory"):
             load(tmp_path / name)
+
+
+def test_damaged_configs_are_refused_in_one_line(tmp_path):
+    save(tmp_path, base_experiment())
+    path, used = tmp_path / "config.json", []
+    for altered in damaged(json.loads(path.read_text()), 300):
+        path.write_bytes(altered)
+        used.append(assert_used_or_refused(lambda: load(tmp_path), "/", altered))
+    assert 5 < sum(used) < 295

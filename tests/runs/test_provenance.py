@@ -29,7 +29,7 @@ def test_a_link_to_the_project(tmp_path):
 
 def test_a_damaged_file(tmp_path):
     (tmp_path / "starts.jsonl").write_text('{"step": 0}\n{"st')
-    with pytest.raises(UserError, match=r"starts\.jsonl is damaged"):
+    with pytest.raises(UserError, match=r"starts\.jsonl, line 2: it is damaged"):
         starts(tmp_path)
 
 

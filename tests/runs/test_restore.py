@@ -1,7 +1,14 @@
-"""Several trained models as one. How one is restored, tests/exports and the scripts' tests show."""
+"""Several trained models as one, and files that a model is made of.
+
+How one is restored, tests/exports and the scripts' tests show.
+"""
 
 import dataclasses
+import importlib
+import json
+import os
 import re
+import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -9,13 +16,19 @@ import pytest
 from small_configs import sizes_of
 
 from configs import demo
+from transformer.data.subword_nmt import train_subword_nmt
 from transformer.data.tokenizers import Tokenizers
+from transformer.data.wordpiece import SPECIAL, WordPiece
 from transformer.models.family import build_model
+from transformer.runs import experiment
 from transformer.runs.experiment import Experiment
-from transformer.runs.restore import TrainedModel, as_one
+from transformer.runs.integrity import seal, signed
+from transformer.runs.restore import TrainedModel, as_one, restore
 from transformer.system.errors import UserError
+from transformer.system.files import write_json
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq
+from transformer.tasks.task import TASKS
 
 DEMO = Experiment.from_dict(demo.get_config().to_dict())
 ToyTokenizer = namedtuple("ToyTokenizer", "sha256 vocab_size")
@@ -60,3 +73,130 @@ def test_an_ensemble_is_of_all_models():
     assert [other["workdir"] for other in found.provenance()["ensemble_with"]] == ["y", "z"]
     assert [other.params for other in found.others] == [{}, {}]
     assert "ensemble_with" not in models[0].provenance()
+
+
+# --- Files of a model ---------------------------------------------------------------------
+
+# A config of each task.
+CONFIGS = {
+    "seq2seq": "demo",
+    "transduction": "algorithmic",
+    "question_answering": "babi",
+    "summarization": "dialogsum",
+    "language_model": "lm",
+    "masked_lm": "bert_tiny",
+    "classification": "classification",
+    "parsing": "parsing_small",
+    "images": "sagan_cifar10",
+}
+# What comes when all files have been read. Not every model takes two vocabularies.
+LOADED = r"has no checkpoint yet|tokenizer\.joint to True"
+OPENED: list[str] | None = None  # the files, while somebody wants to know
+
+
+@sys.addaudithook
+def _note(event, arguments):
+    if event == "open" and OPENED is not None and isinstance(arguments[0], str):
+        OPENED.append(arguments[0])
+
+
+def config_of_task(task: str) -> Experiment:
+    module = importlib.import_module(f"configs.{CONFIGS[task]}")
+    config = Experiment.from_dict(module.get_config().to_dict())
+    assert config.task.name == task
+    return config
+
+
+def write_files(workdir: Path, config: Experiment, *, joint: bool) -> list[str]:
+    """A work directory without checkpoints; gives the names of its files."""
+    experiment.save(workdir, config)
+    if config.task.name == "images":
+        write_json(workdir / "classes.json", {"classes": ["cat", "dog"]})
+    elif config.model.family == "bert":
+        WordPiece([*SPECIAL, "a", "b"], lowercase=True).save(workdir)
+        write_json(workdir / "labels.json", {"classes": ["cat", "dog"]})
+        if not joint:
+            (workdir / "vocab.txt").unlink()  # tokenizer.json serves as well
+    else:
+        one, other = (
+            train_subword_nmt([text], num_merges=3) for text in ("abab abab", "cdcd cdcd")
+        )
+        Tokenizers(one, one if joint else other).save(workdir)
+    return sorted(path.name for path in workdir.iterdir())
+
+
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("task", TASKS)
+def test_all_that_a_model_reads_is_sealed(tmp_path, task, joint, monkeypatch):
+    """A changed, a lost or an added one is named; without a seal, as it was, the model loads."""
+    config = config_of_task(task)
+    names = write_files(tmp_path, config, joint=joint)
+    files = experiment.files_of(config)
+    seal(tmp_path, files)
+
+    # 1. What it reads.
+    opened = []
+    monkeypatch.setattr(sys.modules[__name__], "OPENED", opened)
+    with pytest.raises(UserError, match=LOADED):
+        restore(tmp_path)
+    monkeypatch.undo()
+    top = os.path.realpath(tmp_path)
+    found = {os.path.relpath(name, top) for name in map(os.path.realpath, opened)}
+    found = {name for name in found if not name.startswith("..")} - {"files.json"}
+    assert "config.json" in found
+    assert len(found) > 1
+    assert found <= set(files)
+
+    # 2. Changes.
+    for name in set(names) & set(files):
+        content = (tmp_path / name).read_bytes()
+        swapped = content.replace(b"cat", b"x").replace(b"dog", b"cat").replace(b"x", b"dog")
+        for altered in {content + b" ", swapped if name == "classes.json" else b""}:
+            (tmp_path / name).write_bytes(altered)
+            with pytest.raises(UserError, match=rf"{re.escape(name)} (has changed|is damaged)"):
+                restore(tmp_path)
+        (tmp_path / name).unlink()
+        with pytest.raises(UserError, match=rf"{re.escape(name)} is missing|not a work directory"):
+            restore(tmp_path)
+        (tmp_path / name).write_bytes(content)
+    for name in set(files) - set(names):
+        (tmp_path / name).write_bytes(b"more")
+        with pytest.raises(UserError, match=rf"{re.escape(name)} was not there when"):
+            restore(tmp_path)
+        (tmp_path / name).unlink()
+
+    # 3. A directory of an earlier commit, whose seal does not know the files.
+    (tmp_path / "files.json").write_text(json.dumps(signed({"files": {}})))
+    with pytest.raises(UserError, match=LOADED):
+        restore(tmp_path)
+
+
+def test_features_of_a_stranger_are_not_opened(tmp_path, monkeypatch):
+    """Neither by what asks for the provenance of outputs, nor by an ensemble."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    config, pipe = config_of_task("images"), tmp_path / "pipe"
+    os.mkfifo(pipe)  # which would wait
+    config = dataclasses.replace(
+        config,
+        task=dataclasses.replace(config.task, features=str(pipe)),
+        data=dataclasses.replace(config.data, dataset=None, train_images="x"),
+    )
+    workdir = tmp_path / "run"
+    write_files(workdir, config, joint=True)
+    model = _without_parameters(workdir, monkeypatch)
+    assert "features" not in model.task.provenance()
+    assert dict(model.unknown_paths)["task.features"] == str(pipe)
+    with pytest.raises(UserError, match=r"config\.json names .*task\.features=.*--trust_paths"):
+        model.check_paths()
+    # Who trusts it, or gives it, hears what is wrong with it.
+    for options in ({"trust_paths": True}, {"overrides": {"task.features": str(pipe)}}):
+        model = _without_parameters(workdir, monkeypatch, **options)
+        with pytest.raises(UserError, match="pipe is a pipe or a device"):
+            model.task.provenance()
+
+
+def _without_parameters(workdir: Path, monkeypatch, **options) -> TrainedModel:
+    monkeypatch.setattr("transformer.runs.restore._chosen", lambda *_: ([1], 1, 0))
+    average = "transformer.runs.checkpoints.Checkpoints.average_params"
+    monkeypatch.setattr(average, lambda *_: ({}, {}))
+    return restore(workdir, **options)

@@ -7,6 +7,7 @@ import json
 import tracemalloc
 
 import pytest
+from damage import assert_used_or_refused, damaged
 
 from transformer.data.text_files import lines_as_they_come
 from transformer.decoding.translation import Translation
@@ -380,5 +381,23 @@ def test_a_bad_line_is_the_same_under_another_name_of_the_input():
 def test_a_note_that_cannot_be_read(tmp_path):
     stopped(tmp_path / "out")
     (tmp_path / ".out.unfinished").write_text("{")
-    with pytest.raises(UserError, match=r"\.out\.unfinished cannot be read"):
+    with pytest.raises(UserError, match=r"\.out\.unfinished is damaged"):
         to_file(tmp_path / "out", ["ab"])
+
+
+def test_damaged_notes_are_refused_in_one_line(tmp_path):
+    stopped(tmp_path / "out")
+    note = tmp_path / ".out.unfinished"
+    content, lines = json.loads(note.read_text()), (tmp_path / "out").read_bytes()
+    identity = content["identity"]
+
+    def use():
+        with open_output(str(tmp_path / "out"), None, io.BytesIO()) as output:
+            output.begin(lambda: identity)
+
+    used = []
+    for altered in damaged(content, 150):
+        (tmp_path / "out").write_bytes(lines)
+        note.write_bytes(altered)
+        used.append(assert_used_or_refused(use, "out", altered))
+    assert 5 < sum(used) < 145

@@ -18,6 +18,7 @@ from transformer.data.text_files import ending, read_lines
 from transformer.data.words import words_of
 from transformer.system.errors import UserError
 from transformer.system.paths import check_utf8, looked_up
+from transformer.system.reading import plain
 
 TITLE, SUMMARY = "title.txt", "summary.txt"
 NO_TEXTS = TITLE, SUMMARY, f"{TITLE}.gz", f"{SUMMARY}.gz"
@@ -76,7 +77,7 @@ def read_articles(folder: Path) -> Iterator[Article]:
         texts = sorted((x for x in article.iterdir() if ending(x) == ".txt"), reverse=True)
         texts = sorted({path.resolve(): path for path in texts}.values())  # each once
         texts = [path for path in texts if path.name.lower() not in NO_TEXTS]
-        paragraphs = [paragraph for path in texts for paragraph in _paragraphs(path)]
+        paragraphs = [paragraph for path in texts for paragraph in _paragraphs(plain(path))]
         if not paragraphs:
             raise UserError(f"{article} has no texts about its title; add .txt files")
         yield Article(article.name, title, paragraphs, summary)

@@ -16,6 +16,7 @@ from transformer.system.decimals import written
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.hardware import memory_of_host
 from transformer.system.paths import check_utf8, local, looked_up
+from transformer.system.reading import plain
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 NAMED = 5  # of the files that cannot be read, at most
@@ -178,7 +179,7 @@ def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
     _say_left_out(path, {"files of other kinds": other_kinds, "images beside the folders": beside})
 
     def opened(file: Path) -> Callable[[], Image.Image]:
-        return lambda: Image.open(file)
+        return lambda: Image.open(plain(file))
 
     pairs = ((str(file), opened(file)) for file in files)
     images, good = _converted(config, pairs, len(files), shape)
@@ -260,7 +261,7 @@ def _names_of_classes(classes: np.ndarray, place: str) -> list[str]:
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz; that of an .npy is called array. UserError if there are none."""
     try:
-        with path.open("rb") as file:
+        with plain(path).open("rb") as file:
             loaded = np.load(file)
             return {"array": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except Exception as error:  # zipfile and zlib have exceptions of their own

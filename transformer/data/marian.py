@@ -10,13 +10,20 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 from transformer.data.vocabulary import EOS, LINE_BREAKS, UNK, Tokenizer, without_surrogates
 from transformer.system.errors import UserError
+from transformer.system.reading import parse_json
 
 BEGINNING = b'{"marian_pieces": '  # of model_bytes
 # Models of many target languages expect such a piece, ">>fra<<", at the beginning of a source.
 _LANGUAGE = re.compile(r"(>>[^<> ]+<<)(.*)", re.DOTALL)
+
+
+class _Model(TypedDict):
+    marian_pieces: list[str]
+    sentencepiece: str
 
 
 class MarianTokenizer(Tokenizer):
@@ -31,13 +38,13 @@ class MarianTokenizer(Tokenizer):
         import sentencepiece
 
         try:
-            model = json.loads(model_bytes)
+            model = parse_json(model_bytes, _Model)
             self._pieces = model["marian_pieces"]
             proto = base64.b64decode(model["sentencepiece"], validate=True)
             if not proto or len(set(self._pieces)) != len(self._pieces) or len(self._pieces) <= UNK:
                 raise ValueError("empty, or a piece twice")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-        except (ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
+        except (ValueError, RuntimeError) as error:
             raise UserError(
                 f"{name} is not a vocabulary of Marian; give the tokenizer file of a work directory"
             ) from error

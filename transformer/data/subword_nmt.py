@@ -14,6 +14,7 @@ import os
 import random
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 from transformer.data.bpe_dropout import LONGEST, segment
 from transformer.data.vocabulary import (
@@ -26,11 +27,17 @@ from transformer.data.vocabulary import (
     without_surrogates,
 )
 from transformer.system.errors import UserError
+from transformer.system.reading import parse_json
 
 _JOINED = "@@ "
 _END = "</w>"
 _UNKNOWN = "<unk>"
 _VERSION = "#version: 0.2"  # of the codes: the end of a word is part of its last character
+
+
+class _Model(TypedDict):
+    merges: list[str]
+    symbols: list[str]
 
 
 class SubwordNmtTokenizer(Tokenizer):
@@ -44,16 +51,16 @@ class SubwordNmtTokenizer(Tokenizer):
 
     def __init__(self, model_bytes: bytes, name: str | os.PathLike = "the tokenizer model"):
         try:
-            model = json.loads(model_bytes)
+            model = parse_json(model_bytes, _Model)
             merges, symbols = model["merges"], model["symbols"]
             if not merges or not all(re.fullmatch(r"[^ \n]+ [^ \n]+", merge) for merge in merges):
                 raise ValueError("no pairs")
-            if not isinstance(symbols, list) or any("\n" in symbol for symbol in symbols):
+            if any("\n" in symbol for symbol in symbols):
                 raise ValueError("no symbols")
             self._bpe = _bpe(merges)
             self._symbols = [None, None, None, _UNKNOWN, *symbols]  # PAD, BOS, EOS
             self._ids = {symbol: UNK + 1 + i for i, symbol in enumerate(symbols)}
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except ValueError as error:
             raise UserError(
                 f"{name} is not a subword-nmt tokenizer; give the tokenizer.model of a run"
             ) from error

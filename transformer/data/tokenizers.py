@@ -15,6 +15,7 @@ from transformer.data.vocabulary import Tokenizer
 from transformer.system.errors import COUNT, UserError, check_choice, check_range, setting
 from transformer.system.files import write_atomically
 from transformer.system.paths import cannot_read, local
+from transformer.system.reading import read_plain
 from transformer.system.terminal import signs_of_life
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
@@ -88,10 +89,13 @@ def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer mode
     return kind(model_bytes, name)
 
 
-def load(path: str | os.PathLike) -> Tokenizer:
-    """Reads a tokenizer from a file; raises UserError for one that cannot be used."""
+def load(path: str | os.PathLike, inside: pathlib.Path | None = None) -> Tokenizer:
+    """Reads a tokenizer from a file; raises UserError for one that cannot be used.
+
+    inside: see `open_plain`.
+    """
     try:
-        return from_bytes(pathlib.Path(path).read_bytes(), path)
+        return from_bytes(read_plain(pathlib.Path(path), inside), path)
     except OSError as error:
         raise cannot_read(path, error, kind="the tokenizer ") from error
 
@@ -131,12 +135,13 @@ class Tokenizers(NamedTuple):
             raise UserError(
                 f"no tokenizer in {workdir}: expected {_JOINT}, or {' and '.join(_SEPARATE)}"
             )
-        tokenizers = [load(workdir / name) for name in found]
+        tokenizers = [load(workdir / name, workdir) for name in found]
         return cls(tokenizers[0], tokenizers[-1])
 
 
 _JOINT = "tokenizer.model"
 _SEPARATE = ("tokenizer.source.model", "tokenizer.target.model")
+FILES = (_JOINT, *_SEPARATE)
 
 
 def get_tokenizers(

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NotRequired, Self, TypedDict
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from transformer.system.errors import UserError, check_range, setting
 from transformer.system.files import write_atomically
 from transformer.system.packages import optional_module
 from transformer.system.paths import cannot_read
+from transformer.system.reading import MISSING, read_json, read_text
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+NOT_OURS = "it is no tokenizer of BERT's; give one, or its vocab.txt"
 CONTINUES = "##"  # begins a piece that is not the first of its word
 MAX_CHARACTERS = 1000  # different ones in a new vocabulary; rarer ones are unknown
-FILES = "vocab.txt", "tokenizer.json"
+VOCABULARIES = "vocab.txt", "tokenizer.json"
+FILES = *VOCABULARIES, "tokenizer_config.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,33 +105,29 @@ class WordPiece:
         write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, inside: Path | None = None) -> Self:
         """Reads the vocabulary of a folder; raises UserError if it has none."""
-        for name in FILES:
+        for name in VOCABULARIES:
             if (folder / name).exists():
-                return cls.read(folder / name)
-        raise UserError(f"no vocabulary in {folder}: expected {' or '.join(FILES)}")
+                return cls.read(folder / name, inside)
+        raise UserError(f"no vocabulary in {folder}: expected {' or '.join(VOCABULARIES)}")
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path, inside: Path | None = None) -> Self:
         """Reads a vocab.txt or a tokenizer.json; raises UserError for one that cannot be used.
 
         A vocab.txt does not say whether text is lowercased. tokenizer_config.json beside it does;
-        without one, text is lowercased if no piece has a capital letter.
+        without one, text is lowercased if no piece has a capital letter. inside: see `open_plain`.
         """
+        beside, lowercase = path.with_name("tokenizer_config.json"), None
         try:
-            text = path.read_text(encoding="utf-8")
             if path.suffix.lower() == ".json":
-                return cls(*_from_json(json.loads(text), path), path)
-            pieces = text.removesuffix("\n").split("\n")
-            lowercase = None
-            if (path.parent / "tokenizer_config.json").exists():
-                config = json.loads((path.parent / "tokenizer_config.json").read_text("utf-8"))
-                lowercase = config.get("do_lower_case") if isinstance(config, dict) else None
-        except OSError as error:
+                return cls(*_from_json(read_json(path, inside, _File, NOT_OURS), path), path)
+            pieces = read_text(path, inside).removesuffix("\n").split("\n")
+            if beside.exists():
+                lowercase = read_json(beside, inside, _Beside).get("do_lower_case")
+        except MISSING as error:
             raise cannot_read(path, error, kind="the vocabulary ") from error
-        except ValueError as error:
-            raise UserError(f"the vocabulary {path} is damaged ({error})") from error
         if lowercase is None:
             lowercase = not any(p != p.lower() for p in pieces if p not in SPECIAL and p[:1] != "[")
         return cls(pieces, lowercase, path)
@@ -183,17 +182,38 @@ def _library(pieces: Sequence[str], lowercase: bool) -> Any:
     return tokenizer
 
 
-def _from_json(content: Any, path: Path) -> tuple[list[str], bool]:
+class _Beside(TypedDict):
+    """A tokenizer_config.json."""
+
+    do_lower_case: NotRequired[bool | None]
+
+
+class _Model(TypedDict):
+    type: NotRequired[str]
+    vocab: dict[str, int]
+    continuing_subword_prefix: NotRequired[str]
+
+
+class _Normalizer(TypedDict):
+    type: str
+    lowercase: bool
+    strip_accents: NotRequired[bool | None]
+
+
+class _File(TypedDict):
+    """A tokenizer.json of BERT."""
+
+    model: _Model
+    normalizer: _Normalizer
+
+
+def _from_json(content: _File, path: Path) -> tuple[list[str], bool]:
     """Pieces and lowercasing of a tokenizer.json."""
-    try:
-        model, normalizer = content["model"], content["normalizer"]
-        kinds = model.get("type", "WordPiece"), normalizer["type"]
-        lowercase = bool(normalizer["lowercase"])
-        strips = normalizer.get("strip_accents")
-        prefix = model.get("continuing_subword_prefix", CONTINUES)
-        ids = dict(model["vocab"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is no tokenizer of BERT's: it lacks {error}") from error
+    model, normalizer = content["model"], content["normalizer"]
+    kinds = model.get("type", "WordPiece"), normalizer["type"]
+    lowercase, strips = normalizer["lowercase"], normalizer.get("strip_accents")
+    prefix = model.get("continuing_subword_prefix", CONTINUES)
+    ids = model["vocab"]
     if kinds != ("WordPiece", "BertNormalizer") or prefix != CONTINUES:
         raise UserError(f"{path} is no tokenizer of BERT's; expected WordPiece with {CONTINUES}")
     if strips not in (None, lowercase):

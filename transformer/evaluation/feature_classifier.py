@@ -25,6 +25,7 @@ from transformer.system.compilation import convolution_options
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
 from transformer.system.paths import cannot_read
+from transformer.system.reading import MOST, Count, parse_json, read_plain
 
 WIDTHS = (32, 64, 128, 128)  # the channels of each layer; the last are the features
 BATCH = 100
@@ -60,13 +61,13 @@ class FeatureNetwork(nnx.Module):
 class About(NamedTuple):
     """What is known of a trained classifier."""
 
-    size: int
-    channels: int
+    size: Count
+    channels: Count
     classes: list[str]
     accuracy: float  # per cent, on images held out
-    held_out: int  # how many these were
+    held_out: Count  # how many these were
     data_sha256: str
-    epochs: int
+    epochs: Count
     seed: int
 
 
@@ -108,14 +109,18 @@ class FeatureClassifier:
     @classmethod
     def load(cls, path: Path) -> "FeatureClassifier":
         try:
-            content = path.read_bytes()
+            content = read_plain(path, None)
             with np.load(io.BytesIO(content)) as file:
-                about = About(**json.loads(str(file["about"])))
+                if sum(entry.file_size for entry in file.zip.infolist()) > MOST:
+                    raise ValueError("its arrays are too large")
+                about = About(**parse_json(str(file["about"]), About))
                 model = model_of(about.channels, len(about.classes))
                 leaves, tree = jax.tree.flatten(model.abstract_params())
                 arrays = [file[f"array_{i}"] for i in range(len(leaves))]
             if [a.shape for a in arrays] != [x.shape for x in leaves]:
                 raise ValueError("its arrays have other shapes than the classifier's")
+        except UserError:
+            raise
         except OSError as error:
             advice = f"; give the file of a classifier; {how_to_train_one()}"
             raise cannot_read(path, error, advice=advice) from error

@@ -22,6 +22,7 @@ from transformer.system.files import (
     write_atomically,
 )
 from transformer.system.paths import check_no_pattern
+from transformer.system.reading import MISSING, open_plain
 
 HISTORY = "starts.jsonl", "metrics.jsonl", ORIGIN
 
@@ -64,12 +65,13 @@ def export(model: TrainedModel, directory: Path) -> None:
         experiment.save(temporary, model.config)
         write_atomically(temporary / experiment.EXPORTED, json.dumps(signed(content)) + "\n")
         model.task.save(temporary)
-        seal(temporary)
+        seal(temporary, experiment.files_of(model.config))
         for name in HISTORY:
-            path = model.workdir / name
-            if path.exists() and not path.is_symlink():  # to what a stranger would like to get
+            # Without what a stranger would like to get, which a link may lead to.
+            with contextlib.suppress(*MISSING, UserError), contextlib.ExitStack() as files:
+                source = files.enter_context(open_plain(model.workdir / name, model.workdir))
                 (temporary / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(path, temporary / name)
+                shutil.copyfileobj(source, files.enter_context((temporary / name).open("wb")))
         with contextlib.closing(Store(temporary.absolute() / CHECKPOINTS)) as store:
             store.save_params(model.steps[-1], model.params, model.extra)
         temporary.rename(directory)

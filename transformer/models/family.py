@@ -68,7 +68,9 @@ def find_family(name: str) -> Family:
     if name not in FAMILIES:
         near = difflib.get_close_matches(name, FAMILIES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"model.family is {name!r}; {hint}it must be one of: {', '.join(FAMILIES)}")
+        raise UserError(
+            f"model.family is {name!r:.60}; {hint}it must be one of: {', '.join(FAMILIES)}"
+        )
     return importlib.import_module(f"transformer.models.{name}").FAMILY
 
 

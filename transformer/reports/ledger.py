@@ -21,8 +21,9 @@ from typing import Any
 from transformer.data.sources import DataConfig, open_source
 from transformer.decoding.config import DecodingConfig
 from transformer.models.functional import num_params
+from transformer.reports.results import Result
 from transformer.reports.translations import Texts
-from transformer.runs import history, provenance
+from transformer.runs import experiment, history, provenance
 from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
 from transformer.runs.history import Run
 from transformer.runs.restore import TrainedModel
@@ -31,19 +32,12 @@ from transformer.system.commands import ROOT, command
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import cannot_read
+from transformer.system.reading import MOST_JSON, parse_json, read_plain
 from transformer.tasks.task import Outputs, Task, find_task
 
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
 # outputs differently; saved outputs have the same scores, but for the digits that are printed.
 TOLERANCE, EXACT = 0.2, 0.005
-
-# What a result must say of itself, and of each run.
-_OF_RESULT = "splits candidates curve data_sha256 tokenizer_sha256 checkpoint parameters"
-_OF_RUN = (
-    "config_file overrides seed config checkpoint_steps steps starts target_tokens training_seconds"
-)
-
-Result = Mapping[str, Any]
 
 # --- Recording ----------------------------------------------------------------------------
 
@@ -195,27 +189,38 @@ def _outputs_file(path: Path, split: str) -> Path:
 # --- Reading ------------------------------------------------------------------------------
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Result:
     """A result; raises UserError for another file."""
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        for names, found in [(_OF_RESULT, [result]), (_OF_RUN, all_runs(result))]:
-            if any(set(names.split()) - part.keys() for part in found):
-                raise KeyError
+        result = parse_json(read_plain(path, None, MOST_JSON), Result)
         # Earlier commits knew one task.
         result["config"].setdefault("task.name", "seq2seq")
         for entry in result["splits"].values():
             if "sentences" in entry:
                 entry["examples"] = entry.pop("sentences")
-            entry["name"], entry["text_sha256"], entry["hypotheses_sha256"]
-            sum(score["score"] for score in entry["scores"].values())
+        if reason := _contradiction(result):
+            raise ValueError(reason)
     except OSError as error:
         raise cannot_read(path, error, kind="the result ") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(
-            f"{path} is no result of this ledger; give a JSON file that --record has written"
+            f"{path} is no result of this ledger ({error}); give a JSON file that --record has "
+            "written"
         ) from error
     return result
+
+
+def _contradiction(result: Result) -> str | None:
+    """What is wrong with a result though it is of its type."""
+    if "beam_size" in result and "length_penalty" not in result:
+        return "length_penalty is missing"
+    if any(len(point) != 2 for curve in result["curve"].values() for point in curve):
+        return "a point of a curve is no pair"
+    if not all(run["starts"] and run["checkpoint_steps"] for run in all_runs(result)):
+        return "starts or checkpoint_steps are empty"
+    if len({len(run["checkpoint_steps"]) for run in runs(result)}) > 1:
+        return "the runs have different numbers of checkpoints"
+    return None
 
 
 def runs(result: Result) -> list[Run]:
@@ -249,23 +254,27 @@ def search_flags(result: Result) -> dict[str, Any]:
         "seed": result.get("search_seed", 0),
     }
     # What is not recorded was as by default, whatever the config of the run says.
-    return {
+    found = {
         field.name: recorded.get(field.name, field.default)
         for field in dataclasses.fields(DecodingConfig)
         if field.name in recorded or field.default is not dataclasses.MISSING
     }
+    experiment.check_types("decoding", DecodingConfig, found)
+    return found
 
 
 def saved_outputs(path: Path, result: Result, split: str) -> list[str]:
     """The outputs beside a result; raises UserError if they are not those it is about."""
-    file = _outputs_file(path, split)
+    file, entry = _outputs_file(path, split), result["splits"][split]
     try:
-        content = file.read_bytes()
+        content = read_plain(file, path.parent)
     except OSError as error:
         raise cannot_read(file, error) from error
-    if hashlib.sha256(content).hexdigest() != result["splits"][split]["hypotheses_sha256"]:
+    lines = content.decode(errors="replace").removesuffix("\n").split("\n")
+    is_as_it_was = hashlib.sha256(content).hexdigest() == entry["hypotheses_sha256"]
+    if not is_as_it_was or len(lines) != entry["examples"]:
         raise UserError(f"{file} has been changed since {path} was written; restore it")
-    return content.decode().removesuffix("\n").split("\n")
+    return lines
 
 
 def translations(
@@ -344,7 +353,7 @@ def check_same_runs(path: Path, result: Result, model: TrainedModel) -> None:
         )
     for one, run in zip(given, recorded, strict=True):
         made = one.task.provenance()  # such as the hash of the tokenizer
-        expected = history.identity(run) | {name: result[name] for name in made}
+        expected = history.identity(run) | {name: result.get(name) for name in made}
         found = {"config": history.recorded_fields(one.config), "checkpoint_steps": one.steps}
         found = history.identity(found | {"init_from": provenance.origin(one.workdir)}) | made
         for name, value in expected.items():
@@ -364,9 +373,17 @@ def _recorded_data(
     if config.get("data.dataset", raw_dir) is None:
         where = "" if "data.dataset" in config else ", or --raw_dir"
         raise UserError(f"{path} is of text files; give the --workdir of its run{where}")
-    names = [field.name for field in dataclasses.fields(section)]
-    places = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
-    return section(**{name: config.get(f"data.{name}") for name in names} | places)
+    # But for places: the files that a stranger's result names are none of its business.
+    fields = {field.name: field for field in dataclasses.fields(section)}
+    places = {name for name, field in fields.items() if field.metadata.get("place")}
+    recorded = {f: config[f"data.{f}"] for f in fields.keys() - places if f"data.{f}" in config}
+    experiment.check_types("data", section, recorded)
+    given = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
+    given = {name: value for name, value in given.items() if name in places}
+    try:
+        return section(**dict.fromkeys(fields) | recorded | given)
+    except TypeError as error:  # None, where earlier commits did not have a field, may serve
+        raise UserError(f"{path} does not have all fields of data; restore it") from error
 
 
 def disagreements(

@@ -56,7 +56,12 @@ def _data(result: Result) -> str:
 
 def of_folder(folder: Path) -> dict[str, Result]:
     """The results in a folder by name; raises UserError for a file that is none."""
-    return {path.stem: ledger.read(path) for path in sorted(folder.glob("*.json"))}
+    found = {path.stem: ledger.read(path) for path in sorted(folder.glob("*.json"))}
+    for name, result in found.items():
+        metric = _main_metric(result)
+        if any(metric not in entry["scores"] for entry in result["splits"].values()):
+            raise UserError(f"the result {name} lacks a score {metric}; restore it")
+    return found
 
 
 def sweeps(folder: Path) -> dict[str, dict[str, Result]]:

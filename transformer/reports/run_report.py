@@ -1,13 +1,13 @@
 """What report.py shows of runs: a table, and a page."""
 
+import contextlib
 import importlib
-import json
 import math
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from matplotlib.colors import to_hex
 
@@ -21,6 +21,7 @@ from transformer.runs import experiment, history, provenance
 from transformer.runs.metrics import read_metrics
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.reading import MISSING, Number, read_json
 from transformer.tasks.task import FACTS, Facts, find_task
 
 # Curves beside those of validation, and what they are called.
@@ -33,6 +34,17 @@ OTHER_CURVES = {
 }
 
 LONG = 30  # letters of a value that a table has last
+
+
+class Score(TypedDict, total=False):
+    """One of a scores.json; without a score, it is something else that is said there."""
+
+    score: Number
+    signature: str | None
+    definition: str | None
+
+
+Scores = dict[str, Score | list[Any] | str | bool | Number | None]
 
 
 class Run(NamedTuple):
@@ -60,37 +72,15 @@ def run_of(workdir: Path) -> Run:
     path = workdir / "metrics.jsonl"
     found = sorted((workdir / "eval").glob("*/scores.json"))
     found = [path for path in found if not path.parent.is_symlink()]  # eval/latest
-    try:
-        by_split = {path.parent.name: json.loads(path.read_text()) for path in found}
-        if not all(map(_are_scores, by_split.values())):
-            raise ValueError("numbers are missing")
-    except ValueError as error:
-        raise UserError(f"{workdir}/eval has a damaged scores.json; evaluate again") from error
-    try:
-        content = json.loads((workdir / FACTS).read_text(encoding="utf-8"))
-        facts = _checked(Facts(**content))
-    except FileNotFoundError:
-        facts = None
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{workdir / FACTS} is damaged; remove it") from error
+    by_split = {
+        path.parent.name: read_json(path, workdir, Scores, "evaluate again") for path in found
+    }
+    facts = None
+    with contextlib.suppress(*MISSING):
+        facts = Facts(**read_json(workdir / FACTS, workdir, Facts, "remove it"))
     metrics = read_metrics(path) if path.exists() else []
     starts, name = provenance.starts(workdir), workdir.resolve().name
     return Run(workdir, config, metrics, by_split, facts, starts, name)
-
-
-def _are_scores(found: Any) -> bool:
-    """Whether a scores.json, perhaps a stranger's, can be shown."""
-    if not isinstance(found, dict):
-        return False
-    scores = [x["score"] for x in found.values() if isinstance(x, dict) and "score" in x]
-    return all(isinstance(score, int | float) for score in scores)
-
-
-def _checked(facts: Facts) -> Facts:
-    """Raises what a file of another content gives rise to."""
-    for numbers in (facts.counts.values(), *facts.lengths.values()):
-        sum(numbers)
-    return facts
 
 
 def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -157,7 +147,8 @@ def page(runs: Sequence[Run], attend: Attend | None = None) -> str:
             continue  # no translations
         try:
             texts = [read(run.workdir, split) for run in those]
-        except UserError:  # they were removed
+        except UserError as error:  # they were removed, or are a stranger's
+            print(f"warning: without the texts of {split}: {error}", file=sys.stderr)
             continue
         is_same = all(x.references == texts[0].references for x in texts)
         if texts[0].sources and is_same:
@@ -193,7 +184,8 @@ def _config(run: Run, *, named: bool) -> str:
     }
     flat, parts = sorted(experiment.flat(run.config).items()), []
     of = f" of {text(run.name)}" if named else ""
-    if run.starts and "config_file" in run.starts[-1]:  # not of a run that a program began
+    # Not of a run that a program began.
+    if run.starts and {"config_file", "overrides"} <= run.starts[-1].keys():
         start = run.starts[-1]
         said = "".join(f" --config.{name}={value}" for name, value in start["overrides"].items())
         parts.append(f"<p>From <code>{text(start['config_file'] + said)}</code>.</p>")

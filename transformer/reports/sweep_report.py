@@ -153,7 +153,8 @@ def _by_column(run: run_report.Run, own: Collection[str]) -> run_report.Run:
     scores = {name: x for name, x in run.scores.items() if "hypotheses" not in x}
     by_split: dict[str, list[str]] = {}
     for name in sorted(scores, key=lambda name: _last_step(scores[name])):
-        by_split.setdefault(scores[name].get("split", name), []).append(name)
+        split = scores[name].get("split")
+        by_split.setdefault(split if isinstance(split, str) else name, []).append(name)
     plain = {}
     for split, names in by_split.items():
         of_sweep, by_default = [name for name in names if name in own], split.replace("/", "_")
@@ -173,8 +174,9 @@ def _by_column(run: run_report.Run, own: Collection[str]) -> run_report.Run:
 
 
 def _last_step(scores: Mapping[str, Any]) -> int:
-    steps = scores.get("checkpoint_steps", [])
-    return max((step for step in steps if isinstance(step, int)), default=-1)
+    steps = scores.get("checkpoint_steps")
+    steps = [step for step in steps if isinstance(step, int)] if isinstance(steps, list) else []
+    return max(steps, default=-1)
 
 
 def _curve(axes: Any, row: Row, metric: str, number: int) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.data.sources import DataConfig
-from transformer.data.text_files import read_lines
 from transformer.data.words import words_of
 from transformer.evaluation import scores
 from transformer.system.commands import command
 from transformer.system.errors import UserError
+from transformer.system.reading import MISSING, read_text
 
 
 class Texts(NamedTuple):
@@ -35,8 +35,10 @@ def names_of(workdirs: Sequence[Path]) -> list[str]:
 def read(workdir: Path, split: str) -> Texts:
     folder = workdir / "eval" / split
     try:
-        texts = Texts(*(list(read_lines(folder / f"{name}.txt")) for name in Texts._fields))
-    except UserError as error:
+        texts = Texts(
+            *(read_text(folder / f"{name}.txt", workdir).split("\n")[:-1] for name in Texts._fields)
+        )
+    except MISSING as error:
         raise UserError(
             f"{error}; evaluate the run first: "
             f"{command('evaluate', f'--workdir={workdir}', f'--split={split}')}"

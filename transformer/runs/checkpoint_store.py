@@ -17,14 +17,13 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import orbax.checkpoint as ocp
 
 from transformer.models.functional import Params
 from transformer.runs.integrity import (
-    MISSING,
     difference,
     digest,
     read_signed,
@@ -34,6 +33,7 @@ from transformer.runs.integrity import (
 from transformer.system.distributed import from_first, in_all, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.reading import MISSING, Count, Number
 
 CHECKPOINTS = "checkpoints"  # the folder, in a work directory
 # What Orbax raises, in its main thread and in its others, when it cannot write.
@@ -46,6 +46,18 @@ _DISK_ERRORS = "|".join(os.strerror(getattr(errno, name)) for name in _DISK.spli
 # Of these, what says nothing about what is on the disk.
 _UNREADABLE = "EACCES EPERM EIO ENXIO ESTALE ETIMEDOUT EMFILE ENFILE"
 _UNREADABLE_ERRORS = "|".join(os.strerror(getattr(errno, name)) for name in _UNREADABLE.split())
+
+
+class _Record(TypedDict):
+    step: Count
+    scheduled: bool
+    shapes: dict[str, dict[str, str]]
+    digests: dict[str, str]
+
+
+class _Patience(TypedDict):
+    best: Number | None
+    without_better: Count
 
 
 class Damaged(Exception):
@@ -165,14 +177,16 @@ class Store:
 
     def record(self, step: int) -> dict[str, Any] | None:
         """What was saved beside the arrays; None if it is not as it was saved."""
-        record = read_signed(self.directory / str(step) / "record" / _RECORD)
+        directory = self.directory / str(step)
+        record = read_signed(directory / "record" / _RECORD, directory, _Record)
         return record if record and record["step"] == step else None
 
     def scores(self, step: int) -> dict[str, Any] | None:
         """The validation scores; None if there are none. Raises Damaged."""
-        scores = read_signed(self._scores_file(step))
+        path, kind = self._scores_file(step), dict[str, Number | _Patience | None]
+        scores = read_signed(path, path.parent, kind)
         if scores is None and self.has_scores(step):
-            raise Damaged(f"{self._scores_file(step)} is damaged")
+            raise Damaged(f"{path} is damaged")
         return scores
 
     def has_scores(self, step: int) -> bool:
@@ -214,7 +228,8 @@ class Store:
             time.sleep(0.1)
         # 2. Whether they are of this model.
         for name, like in likes.items():
-            if found := _other_shape(record["shapes"][name], _shapes(like)):
+            saved = record["shapes"].get(name, {})
+            if found := _other_shape(saved, _shapes(like)):
                 raise UserError(
                     f"the checkpoint {directory} is of another model: in its {name}, {found}; use "
                     "the config and the commit that the run was started with (starts.jsonl)"
@@ -236,7 +251,7 @@ class Store:
                 raise unreadable(reason) from error
         # 4. Its bits.
         if in_all(reason is None):
-            wrong = [name for name in wanted if digest(items[name]) != record["digests"][name]]
+            wrong = [name for name in wanted if digest(items[name]) != record["digests"].get(name)]
             if in_all(not wrong):
                 return items, record
             reason = f"its {' and '.join(wrong)} are not what was saved"

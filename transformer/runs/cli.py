@@ -28,7 +28,7 @@ from transformer.runs.provenance import ROOT
 from transformer.system import distributed
 from transformer.system.commands import command
 from transformer.system.compilation import CompilationWarning, use_cache
-from transformer.system.errors import UserError
+from transformer.system.errors import UserError, code_of_the_user
 from transformer.system.paths import local, looked_up
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
 from transformer.system.terminal import escape_standard_output, printable, say
@@ -90,26 +90,23 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                 if not path.exists() and not (ROOT / path).is_file():
                     raise UserError(_no_config_file(path))
             types = {override: type_of_field(override, choice) for override in overrides}
-            try:
-                rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
-            except flags.Error as error:
-                raise UserError(f"{error}; see --help and configs/base.py") from error
-            except AttributeError as error:
-                field = str(error).strip("'\"")
-                if not any(override.endswith(f".{field}") for override in overrides):
-                    raise UserError(f"the config file cannot be used: {error}") from error
-                listing = command("train", *choice, "--help-config")
-                raise UserError(
-                    f"the config file has no field {field}, which another model.family or "
-                    f"task.name has; leave it out, or give another --config: {listing} lists the "
-                    "fields"
-                ) from error
-            except UserError:  # of own_config.py
-                raise
-            except (Exception, SystemExit) as error:  # it may raise whatever it likes
-                raise UserError(
-                    f"the config file cannot be used: {type(error).__name__}: {error}"
-                ) from error
+            with code_of_the_user("the config file"):
+                try:
+                    rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
+                except flags.Error as error:
+                    if "Error whilst parsing config file" in str(error):
+                        raise
+                    raise UserError(f"{error}; see --help and configs/base.py") from error
+                except AttributeError as error:
+                    field = str(error).strip("'\"")
+                    if not any(override.endswith(f".{field}") for override in overrides):
+                        raise
+                    listing = command("train", *choice, "--help-config")
+                    raise UserError(
+                        f"the config file has no field {field}, which another model.family or "
+                        "task.name has; leave it out, or give another --config: "
+                        f"{listing} lists the fields"
+                    ) from error
             if len(rest) > 1:
                 raise UserError(f"unexpected argument {rest[1]!r}; options begin with --")
             return rest
@@ -135,9 +132,12 @@ def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
     path = Path(config_flags.get_config_filename(flags.FLAGS[flag.name]).partition(":")[0])
     if not path.is_file():  # config_flags would say so at the first use, at length
         raise UserError(_no_config_file(path))
-    if not isinstance(flag.value, ConfigDict):
-        raise UserError(f"get_config of {path} returns no ConfigDict; see configs/base.py")
-    return flag.value.to_dict()
+    with code_of_the_user("the config file"):
+        if (kept := getattr(flag.value, "_error", None)) is not None:  # an OSError, by config_flags
+            raise kept
+        if not isinstance(flag.value, ConfigDict):
+            raise UserError(f"get_config of {path} returns no ConfigDict; see configs/base.py")
+        return flag.value.to_dict()
 
 
 def _no_config_file(path: Path) -> str:

@@ -13,11 +13,13 @@ from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import remove_leftovers, write_atomically
 from transformer.system.paths import check_no_pattern, local, looked_up
+from transformer.system.reading import MISSING, read_json, read_text
 from transformer.system.sharding import MeshConfig
 from transformer.tasks.task import TASKS, find_task
 from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import TrainingConfig
 
+CONFIG = "config.json"  # in a work directory
 # Of work directories. A later commit that cannot continue those of an earlier one raises it.
 FORMAT = 2
 # In a work directory of one set of parameters: which they are. See exports/workdir.py.
@@ -89,13 +91,15 @@ class Experiment:
         _check_complete(config, types, "", choice)
         sections = {}
         for name, section in types.items():
-            fields = {field.name: field.type for field in dataclasses.fields(section)}
+            fields = [field.name for field in dataclasses.fields(section)]
             if not isinstance(config[name], Mapping):
-                raise UserError(f"config section {name} is {config[name]!r}; it must hold fields")
+                raise UserError(
+                    f"config section {name} is {config[name]!r:.60}; it must hold fields"
+                )
             _check_keys(config[name], fields, f"{name}.", choice)
             _check_complete(config[name], _required(section), f"{name}.", choice)
+            check_types(name, section, config[name])
             for field, value in config[name].items():
-                check_type(f"config.{name}.{field}", value, fields[field])
                 if value and places_are_here and field in _places(section):
                     local(value, f"{name}.{field}")
             sections[name] = section(**config[name])
@@ -184,32 +188,32 @@ def _all_fields() -> dict[str, dict[str, Any]]:
 
 def is_run(directory: Path) -> bool:
     """Whether it has a run's config. A folder of Hugging Face's has another of that name."""
-    path = directory / "config.json"
+    path = directory / CONFIG
     try:
-        return path.is_file() and '"training"' in path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        return '"training"' in read_text(path, None)  # links are usual in the hub's cache
+    except MISSING:
+        return False
+    except UserError:
         return True  # which `load` explains
 
 
 def load(workdir: Path) -> Experiment:
     """The experiment of a work directory; raises UserError if it has none that can be used."""
-    path = workdir / "config.json"
+    path = workdir / CONFIG
+    mend = "restore it or start a new run"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError("it holds no JSON object")
-    except (FileNotFoundError, NotADirectoryError) as error:
+        config = read_json(path, workdir, dict[str, Any], mend)
+    except MISSING as error:
         raise UserError(
             f"{workdir} is not a work directory: it has no config.json{looked_up(workdir)}; give "
             "the --workdir of a training run"
         ) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from error
     found = config.pop("format", 1)  # the first commits wrote none
     if found != FORMAT:
         raise UserError(
-            f"{workdir} has format {found}, and this commit reads format {FORMAT} alone; use the "
-            "commit that the run was started with (starts.jsonl names it), or start a new run"
+            f"{workdir} has format {found!r:.60}, and this commit reads format {FORMAT} alone; "
+            "use the commit that the run was started with (starts.jsonl names it), or start a new "
+            "run"
         )
     try:
         return Experiment.from_dict(config, places_are_here=False)
@@ -225,7 +229,7 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
             f"{workdir} was exported without what training needs to continue; train in the work "
             "directory that it comes from, or in a new one"
         )
-    if (workdir / "config.json").exists():
+    if (workdir / CONFIG).exists():
         old, new = flat(load(workdir)), flat(experiment)
         if changes := _changes(old, new, fields_marked(experiment, "may_change", False)):
             raise UserError(
@@ -241,7 +245,12 @@ def check_workdir(workdir: Path, experiment: Experiment) -> None:
 def save(workdir: Path, experiment: Experiment) -> None:
     """Makes `workdir` the work directory of this experiment."""
     remove_leftovers(workdir.rglob("*.tmp"))
-    write_atomically(workdir / "config.json", experiment.to_json())
+    write_atomically(workdir / CONFIG, experiment.to_json())
+
+
+def files_of(config: Experiment) -> list[str]:
+    """All files of a work directory, beside its checkpoints, that a trained model is made of."""
+    return [CONFIG, *find_task(config.task.name).files]
 
 
 def architecture(config: Experiment) -> dict[str, Any]:
@@ -265,8 +274,9 @@ def _choice(config: Mapping[str, Any], section: str, field: str) -> Any:
     """The field that decides what class sections have."""
     _check_complete(config, [section], "")
     if not isinstance(config[section], Mapping):
-        raise UserError(f"config section {section} is {config[section]!r}; it must hold fields")
+        raise UserError(f"config section {section} is {config[section]!r:.60}; it must hold fields")
     _check_complete(config[section], [field], f"{section}.")
+    check_type(f"config.{section}.{field}", config[section][field], str)
     return config[section][field]
 
 
@@ -314,7 +324,7 @@ def _check_keys(
                 raise UserError(f"Unknown config field config.{prefix}{key}, {hint}: {listing}")
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {prefix}{near[0]}? " if near else ""
-            raise UserError(f"Unknown config field config.{prefix}{key}; {hint}{listing}")
+            raise UserError(f"Unknown config field config.{prefix}{key:.60}; {hint}{listing}")
 
 
 def _check_complete(
@@ -324,6 +334,13 @@ def _check_complete(
         if key not in given:
             listing = command("train", *choice, "--help-config")
             raise UserError(f"config.{prefix}{key} is missing; {listing} says what it is")
+
+
+def check_types(prefix: str, section: type, values: Mapping[str, Any]) -> None:
+    """Raises UserError unless values of a section's fields have their types."""
+    types = {field.name: field.type for field in dataclasses.fields(section)}
+    for name, value in values.items():
+        check_type(f"config.{prefix}.{name}", value, types[name])
 
 
 def check_type(name: str, value: Any, kind: Any) -> None:
@@ -336,7 +353,7 @@ def check_type(name: str, value: Any, kind: Any) -> None:
         fits = isinstance(value, kind)
     if not fits:
         kind = getattr(kind, "__name__", kind)
-        raise UserError(f"{name} is {value!r}; it must be of type {kind}")
+        raise UserError(f"{name} is {value!r:.60}; it must be of type {kind}")
     # What counts something goes into arrays of 32 bits.
     if isinstance(value, int) and abs(value) >= 2**31 and name != "config.training.seed":
         raise UserError(f"{name} is {value}; it must be less than {2**31}")

@@ -1,5 +1,6 @@
 """What is known of how a run was made: with what, on what, from what, for how long."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,18 +88,21 @@ def lineage(run: Run) -> list[Run]:
 def identity(run: Run) -> dict[str, Any]:
     """What tells a run from others. Parameters do not: other machines train other digits."""
     names = "checkpoint", "checkpoint_steps", "config"
-    beginning = [[one[name] for name in names] for one in lineage(run)[:-1]]
+    beginning = [[one.get(name) for name in names] for one in lineage(run)[:-1]]
     own = {"checkpoint_steps": run["checkpoint_steps"], "what it began with": beginning}
     return {**run["config"], **own}
 
 
 def is_known(origin: Run | None) -> bool:
     """Whether what a run began with can be made again from what is known of it."""
-    if not origin or "starts" not in origin or not origin["starts"] or origin["starts"][0]["step"]:
+    known = {"starts", "overrides", "config", "steps"}
+    if not origin or known - origin.keys() or not origin["starts"] or origin["starts"][0]["step"]:
         return False
     if "training.init_from" in origin["overrides"] and not is_known(origin.get("init_from")):
         return False
-    return origin["steps"] >= origin["config"]["training.steps"] or origin["stopped_early"]
+    return origin["steps"] >= origin["config"]["training.steps"] or origin.get(
+        "stopped_early", False
+    )
 
 
 def check_can_be_repeated(model: TrainedModel) -> None:
@@ -133,5 +137,5 @@ def _metrics(model: TrainedModel) -> list[dict[str, float]]:
 
 def total(metrics: list[dict[str, float]], name: str) -> float:
     """The last value of a total, which counts on over starts; 0 if there is none yet."""
-    found = [line[f"total/{name}"] for line in metrics if f"total/{name}" in line]
-    return max(found, default=0.0)
+    found = [line.get(f"total/{name}") for line in metrics]
+    return max((x for x in found if x is not None and math.isfinite(x)), default=0.0)

@@ -2,9 +2,8 @@
 vocab.txt. A run can begin with it (training.init_from)."""
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.hub_files import ADVICE, WEIGHTS, HubConfig, HubWeights
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
+from transformer.system.reading import MISSING, read_json
 
 # Fields of config.json that need not be read, beside those of every model there.
 IRRELEVANT = {
@@ -49,8 +49,9 @@ class HubTask(NamedTuple):
 def is_hub_folder(folder: Path) -> bool:
     """Whether a folder has the config.json of a model of the hub, and not that of a run."""
     try:
-        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):
+        theirs = read_json(folder / "config.json", None, dict[str, Any], ADVICE)  # maybe a link
+        return "model_type" in theirs
+    except (*MISSING, UserError):
         return False
 
 

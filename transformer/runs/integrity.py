@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,25 @@ import numpy as np
 
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.reading import (
+    MISSING,
+    MOST_JSON,
+    checked,
+    open_plain,
+    parse_json,
+    read_plain,
+)
 from transformer.training.step import TrainState
 
 INVENTORY = "files.json"
-# What says that a file is not there. Other errors of reading say nothing about what is in it.
-MISSING = FileNotFoundError, NotADirectoryError
 _LARGE = 1 << 24  # bytes
+
+
+class Inventory(TypedDict):
+    """files: by name, what each is known by. absent: files that were not there."""
+
+    files: dict[str, list[Any]]
+    absent: NotRequired[list[str]]
 
 
 def digest(tree: Any) -> str:
@@ -63,8 +76,7 @@ def write_inventory(directory: Path, *, later: Collection[str]) -> None:
     name alone is noted.
     """
     files = {name: [] if name in later else found for name, found in _files(directory).items()}
-    content = json.dumps(signed({"files": files}), indent=0)
-    write_atomically(directory / INVENTORY, content)
+    _write_signed(directory / INVENTORY, {"files": files})
 
 
 def difference(directory: Path) -> str | None:
@@ -73,7 +85,8 @@ def difference(directory: Path) -> str | None:
     Raises OSError if a file cannot be read.
     """
     try:
-        inventory, found = read_signed(directory / INVENTORY), _files(directory)
+        inventory = read_signed(directory / INVENTORY, directory, Inventory)
+        found = _files(directory)
     except MISSING as error:
         return str(error)
     if inventory is None:
@@ -86,21 +99,23 @@ def difference(directory: Path) -> str | None:
     return None
 
 
-def seal(workdir: Path, coming: Mapping[str, str] | None = None) -> None:
-    """Notes the hashes of what belongs to all checkpoints: config, tokenizers, labels.
+def seal(workdir: Path, names: Collection[str]) -> None:
+    """Notes the hashes of files that belong to all checkpoints, and which of them are not there."""
+    found = [name for name in names if (workdir / name).exists()]
+    hashes = {name: [_hash_of(workdir, name)] for name in found}
+    absent = [name for name in names if name not in found]
+    _write_signed(workdir / INVENTORY, {"files": hashes, "absent": absent})
 
-    coming: of a sealed directory, the contents that files are about to get. A process that is
-      killed while it writes them leaves either.
+
+def allow(workdir: Path, name: str, content: str) -> None:
+    """Notes in a sealed directory what a file is about to become.
+
+    A process that is killed while it writes the file leaves one or the other.
     """
-    path = workdir / INVENTORY
-    if coming is None:
-        hashes = {name: [_hash_of(workdir / name)] for name in _shared_files(workdir)}
-    elif (hashes := (read_signed(path) or {}).get("files")) is not None:
-        for name, content in coming.items():
-            hashes[name] = [*hashes.get(name, []), hashlib.sha256(content.encode()).hexdigest()]
-    else:
-        return
-    write_atomically(path, json.dumps(signed({"files": hashes}), indent=0))
+    if sealed := read_signed(workdir / INVENTORY, workdir, Inventory):
+        found = sealed["files"].setdefault(name, [])
+        found.append(hashlib.sha256(content.encode()).hexdigest())
+        _write_signed(workdir / INVENTORY, sealed)
 
 
 def check_seal(workdir: Path) -> None:
@@ -108,29 +123,32 @@ def check_seal(workdir: Path) -> None:
     path = workdir / INVENTORY
     if not path.exists():
         return
-    sealed = read_signed(path)
+    sealed = read_signed(path, workdir, Inventory)
     if sealed is None:
         raise UserError(
             f"{path} is damaged; it has the hashes of the config and the tokenizers. If you trust "
             "these, remove it"
         )
     for name, expected in sealed["files"].items():
-        if not (workdir / name).exists():
-            raise UserError(f"{workdir / name} is missing; restore it")
-        if _hash_of(workdir / name) not in expected:
+        try:
+            is_as_it_was = _hash_of(workdir, name) in expected
+        except MISSING as error:
+            raise UserError(f"{workdir / name} is missing; restore it") from error
+        if not is_as_it_was:
             raise UserError(
                 f"{workdir / name} has changed since training wrote it; restore it, or, if you "
                 f"changed it on purpose, remove {path}"
             )
+    for name in sealed.get("absent", ()):
+        if os.path.lexists(workdir / name):
+            raise UserError(
+                f"{workdir / name} was not there when train.py wrote the files beside it; remove "
+                f"it, or, if you put it there on purpose, remove {path}"
+            )
 
 
-def _shared_files(workdir: Path) -> list[str]:
-    patterns = "config.json", "tokenizer*", "vocab.txt", "labels.json"
-    return sorted(path.name for pattern in patterns for path in workdir.glob(pattern))
-
-
-def _hash_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _hash_of(workdir: Path, name: str) -> str:
+    return hashlib.sha256(read_plain(workdir / name, workdir)).hexdigest()
 
 
 def _files(directory: Path) -> dict[str, list[Any]]:
@@ -142,12 +160,12 @@ def _files(directory: Path) -> dict[str, list[Any]]:
         for path in (Path(folder, name) for name in names):
             name = path.relative_to(directory).as_posix()
             if name != INVENTORY and stat.S_ISREG(path.stat().st_mode):
-                found[name] = _size_and_hash(path)
+                found[name] = _size_and_hash(path, directory)
     return dict(sorted(found.items()))
 
 
-def _size_and_hash(path: Path) -> list[Any]:
-    with path.open("rb") as file:
+def _size_and_hash(path: Path, directory: Path) -> list[Any]:
+    with open_plain(path, directory) as file:
         size = os.fstat(file.fileno()).st_size
         # Of large files there are digests of the arrays, which cost no second reading.
         return [size, hashlib.sha256(file.read() if size <= _LARGE else b"").hexdigest()]
@@ -158,18 +176,21 @@ def signed(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**value, "sha256": _sha256(dict(value))}
 
 
-def read_signed(path: Path) -> dict[str, Any] | None:
+def read_signed(path: Path, inside: Path, kind: Any = dict[str, Any]) -> Any:
     """The JSON object in a file, as it was `signed`; None if it is missing or altered.
 
-    Raises OSError for a file that cannot be read.
+    kind: its type; see `parse_json`. Raises OSError for a file that cannot be read, and UserError
+    for one that is not inside a folder.
     """
     try:
-        value = json.loads(path.read_bytes())
-    except (*MISSING, IsADirectoryError, ValueError, RecursionError):
+        value = parse_json(read_plain(path, inside, MOST_JSON), dict[str, Any])
+        return checked(value, kind) if value.pop("sha256", None) == _sha256(value) else None
+    except (*MISSING, IsADirectoryError, ValueError):
         return None
-    if not isinstance(value, dict) or value.pop("sha256", None) != _sha256(value):
-        return None
-    return value
+
+
+def _write_signed(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(signed(value), indent=0))
 
 
 def _sha256(value: Any) -> str:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from transformer.runs import history
 from transformer.runs.provenance import ROOT
@@ -29,6 +29,7 @@ from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
 from transformer.system.locks import InUse, lock_file
+from transformer.system.reading import MISSING, Count, read_json
 from transformer.system.startup import STOPPED, stop_signals
 
 DONE = "sweep.json"
@@ -50,6 +51,15 @@ class Options(NamedTuple):
     export: Path | None = None
     together: int = 1
     gpus: Sequence[str] = ()
+
+
+class Mark(TypedDict, total=False):
+    """DONE of a run."""
+
+    config_sha256: str
+    evaluate: str
+    export: str | None
+    evaluations: list[str]
 
 
 class Failed(Exception):
@@ -130,8 +140,7 @@ class Launcher:
 
     def evaluations(self, run: Run) -> list[str]:
         """The folders below WORKDIR/eval that were made for the sweep, as far as that is known."""
-        found = self._found_mark(run).get("evaluations")
-        return found if isinstance(found, list) else []
+        return self._found_mark(run).get("evaluations", [])
 
     def workdir(self, run: Run) -> Path:
         return self.options.out / run.name
@@ -150,11 +159,9 @@ class Launcher:
             "export": export and str(export),
         }
 
-    def _found_mark(self, run: Run) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads((self.workdir(run) / DONE).read_text())
-            if isinstance(found, dict):
-                return found
+    def _found_mark(self, run: Run) -> Mark:
+        with contextlib.suppress(*MISSING, UserError):  # then it is written again
+            return read_json(self.workdir(run) / DONE, self.workdir(run), Mark)
         return {}
 
     def _result(self, run: Run) -> Path | None:
@@ -208,15 +215,16 @@ class Launcher:
         """The folders written since; if a result was recorded, those of the chosen checkpoint."""
         new = [path for path, state in self._scores(run).items() if before.get(path) != state]
         if result := self._result(run):  # several checkpoints were tried on validation
-            chosen = json.loads(result.read_text())["checkpoint_steps"]
-            new = [x for x in new if json.loads(x.read_text())["checkpoint_steps"] == chosen]
+            chosen = _tested(result, result.parent)["checkpoint_steps"]
+            workdir = self.workdir(run)
+            new = [x for x in new if _tested(x, workdir)["checkpoint_steps"] == chosen]
         return sorted(path.parent.name for path in new)
 
     def _tested(self, run: Run) -> list[str]:
         """The flags for the checkpoint that was evaluated."""
         result = self._result(run)
         if result and result.exists():  # none, if nothing is evaluated
-            tested = json.loads(result.read_text())
+            tested = _tested(result, result.parent)
             chosen = [f"--checkpoint={tested['checkpoint']}"]
             if tested["checkpoint"] == "average":
                 chosen.append(f"--average_last={len(tested['checkpoint_steps'])}")
@@ -294,6 +302,17 @@ class Launcher:
         for process in list(self._active):
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
+
+
+class _Tested(TypedDict):
+    """What a result or a scores.json says of the checkpoint that was evaluated."""
+
+    checkpoint: NotRequired[str]
+    checkpoint_steps: list[Count]
+
+
+def _tested(path: Path, inside: Path) -> _Tested:
+    return read_json(path, inside, _Tested, "evaluate the run again")
 
 
 def _share(together: int) -> dict[str, str]:

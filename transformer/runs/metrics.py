@@ -21,6 +21,7 @@ from tqdm import tqdm
 from transformer.data.pictures import Picture
 from transformer.system.errors import UserError
 from transformer.system.paths import looked_up
+from transformer.system.reading import MISSING, Number, open_plain, read_json_lines
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -30,26 +31,18 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     file is missing or is not what `MetricsWriter` writes.
     """
     path = Path(path)
-    if not path.exists():
+    mend = 'expected an object such as {"step": 100, "train/loss": 3.5}: remove the line'
+    try:
+        metrics = read_json_lines(
+            path, path.parent, dict[str, Number | None], mend, is_growing=True
+        )
+    except MISSING as error:
         raise UserError(
             f"{path} does not exist{looked_up(path)}: give the metrics.jsonl of a training run"
-        )
-    lines = path.read_bytes().split(b"\n")
-    metrics = []
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last \n is torn
-        try:
-            values = json.loads(line)
-            if not isinstance(values["step"], int):
-                raise TypeError("a step is a whole number")
-            for value in values.values():
-                if value is not None:
-                    math.isfinite(value)  # TypeError if it is no number
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise UserError(
-                f'{path}, line {number}: expected an object such as {{"step": 100, '
-                f'"train/loss": 3.5}}, found {line[:60]!r}: remove the line'
-            ) from error
-        metrics.append(values)
+        ) from error
+    for number, values in enumerate(metrics, start=1):
+        if type(values.get("step")) is not int:
+            raise UserError(f"{path}, line {number}: {mend} (it has no step)")
     return metrics
 
 
@@ -162,7 +155,7 @@ class MetricsWriter:
 
     def _append(self, line: bytes) -> None:
         # Opened anew each time: a file of a network that went away and came back is another.
-        with self._path.open("ab", buffering=0) as file:
+        with open_plain(self._path, self._path.parent, "ab", buffering=0) as file:
             size = file.tell()
             if self._whole is not None and self._whole < size:
                 size = file.truncate(self._whole)
@@ -210,11 +203,11 @@ def _cut(path: Path, step: int, evaluated: bool) -> None:
 
     Steps grow in the file, so what stays is its beginning, and this needs no room.
     """
-    path.touch()
+    open_plain(path, path.parent, "ab").close()  # makes it
     metrics = read_metrics(path) if step else []
     later = (i for i, line in enumerate(metrics) if _is_later(line, step, evaluated))
     kept = next(later, len(metrics))
-    with path.open("r+b") as file:
+    with open_plain(path, path.parent, "r+b") as file:
         file.truncate(sum(map(len, islice(file, kept))))
         os.fsync(file.fileno())
 

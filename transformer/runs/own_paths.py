@@ -56,13 +56,14 @@ def check(workdir: Path, paths: Mapping[str, str]) -> None:
 
 
 def _paths(config: Experiment) -> dict[str, str]:
-    """The fields of the data section that say where data lie."""
-    recorded = experiment.fields_marked(config, "recorded", True)
-    fields = experiment.flat(config).items()
+    """The fields that say where files lie which a trained model may read."""
+    is_place = experiment.fields_marked(config, "place", False)
     return {
         name: value
-        for name, value in fields
-        if name.startswith("data.") and not recorded[name] and value not in (None, "", DEFAULT)
+        for name, value in experiment.flat(config).items()
+        # Tokenizers and other models were read when the training began, and are copied.
+        if name.startswith(("data.", "task.")) and is_place[name]
+        if value not in (None, "", DEFAULT)
     }
 
 

@@ -9,17 +9,45 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from transformer.system.commands import ROOT
 from transformer.system.cores import available_cores, cpu_lines
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.reading import Count, read_json_lines, read_text
 
 _STARTS = "starts.jsonl"
 INITIAL = "initial"  # in a work directory: see runs/init_from.py
 ORIGIN = f"{INITIAL}/origin.json"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sacrebleu", "sentencepiece", "subword-nmt")
+
+
+class Start(TypedDict):
+    """A line of starts.jsonl. A run that a program began has no config file."""
+
+    step: Count
+    commit: NotRequired[str]
+    device: NotRequired[str]
+    cpu: NotRequired[str]
+    config_file: NotRequired[str]
+    overrides: NotRequired[dict[str, Any]]
+
+
+Fields = TypedDict("Fields", {"training.steps": Count})  # and others, of a recorded config
+
+
+class Origin(TypedDict):
+    """ORIGIN. If the past of the run is not known, all but the checkpoint is missing."""
+
+    checkpoint: str
+    checkpoint_steps: list[Count]
+    stopped_early: NotRequired[bool]
+    starts: NotRequired[list[Start]]
+    overrides: NotRequired[dict[str, Any]]
+    config: NotRequired[Fields]
+    steps: NotRequired[Count]
+    init_from: NotRequired["Origin"]
 
 
 def conditions() -> dict[str, Any]:
@@ -40,25 +68,20 @@ def conditions() -> dict[str, Any]:
 def add_start(workdir: Path, start: Mapping[str, Any]) -> None:
     """Adds to WORKDIR/starts.jsonl where and with what a run was started or taken up again."""
     path = workdir / _STARTS
-    earlier = path.read_text() if path.exists() else ""
+    earlier = read_text(path, workdir) if path.exists() else ""
     write_atomically(path, f"{earlier}{json.dumps(start)}\n")
 
 
-def starts(workdir: Path) -> list[dict[str, Any]]:
+def starts(workdir: Path) -> list[Start]:
     """The starts of a run, from its last one at step 0 on."""
     path = workdir / _STARTS
-    lines = path.read_text().splitlines() if path.exists() else []
-    try:
-        found = [json.loads(line) for line in lines]
-        if not all(isinstance(start, dict) and "step" in start for start in found):
-            raise ValueError("a line is no object with a step")
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it") from error
+    mend = "it is damaged; restore it"
+    found = read_json_lines(path, workdir, Start, mend) if path.exists() else []
     first = max((i for i, start in enumerate(found) if start["step"] == 0), default=0)
     return found[first:]
 
 
-def origin(workdir: Path) -> dict[str, Any] | None:
+def origin(workdir: Path) -> Origin | None:
     """Which parameters of which run a run began with, as runs/init_from.py wrote it.
 
     None if it is not there; UserError if it is damaged.
@@ -68,7 +91,7 @@ def origin(workdir: Path) -> dict[str, Any] | None:
     path = workdir / ORIGIN
     if not path.exists():
         return None
-    if (content := read_signed(path)) is None:
+    if (content := read_signed(path, workdir, Origin)) is None:
         raise UserError(f"{path} is damaged; restore it")
     return content
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self, TypedDict, get_args
 
 import jax
 from absl import flags
@@ -16,13 +16,22 @@ from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
-from transformer.system.json_fields import JsonFields
 from transformer.system.paths import DEFINE_path, DEFINE_paths
+from transformer.system.reading import Count
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import TrainedTask, find_task
 
 CHECKPOINTS = ("last", "best", "average")
 DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig))
+
+
+class Exported(TypedDict):
+    """What exports/workdir.py writes down."""
+
+    checkpoint: str
+    steps: list[Count]
+    last_step: Count
+    stopped_early: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,11 +129,8 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., Tra
         if ensemble.present and not (others and all(others)):
             raise UserError("--ensemble names no work directory; give one, or leave it out")
         directories = [workdir.value, *others]
-        models = [
-            restore(Path(name).expanduser(), **which, overrides=changes) for name in directories
-        ]
-        if trust_paths.value:
-            models = [dataclasses.replace(model, unknown_paths={}) for model in models]
+        options = {**which, "overrides": changes, "trust_paths": trust_paths.value}
+        models = [restore(Path(name).expanduser(), **options) for name in directories]
         return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen
@@ -188,12 +194,14 @@ def restore(
     checkpoint: str | None = None,
     average_last: int | None = None,
     overrides: dict[str, Any] | None = None,
+    trust_paths: bool = False,
 ) -> TrainedModel:
     """Restores the 'last' or 'best' checkpoint, that of a step, or the 'average' of the last few.
 
     An export holds one set of parameters, and no other can be asked for.
     overrides: values for fields of the config, such as decoding.beam_size; None leaves a field
       as it is.
+    trust_paths: whether the user trusts the paths that the config names.
     """
     if checkpoint and checkpoint not in CHECKPOINTS and not checkpoint.isdecimal():
         raise UserError(
@@ -202,7 +210,13 @@ def restore(
     config = experiment.load(workdir)
     check_seal(workdir)
     kind = find_task(config.task.name)
-    task = kind.restore(experiment.with_fields(config, overrides or {}), workdir)
+    changed = experiment.with_fields(config, overrides or {})
+    given = [field for field, value in (overrides or {}).items() if value is not None]
+    unknown = {} if trust_paths else own_paths.unknown(config, given)
+    if "task.features" in unknown:  # a task opens it when it likes; data wait for `check_paths`
+        without = dataclasses.replace(changed.task, features=None)
+        changed = dataclasses.replace(changed, task=without)
+    task = kind.restore(changed, workdir)
     everywhere = replicated(data_mesh())
 
     def abstract(tree: Any) -> Any:
@@ -244,7 +258,6 @@ def restore(
         stopped_early = 0 < training.patience <= patience
         params, extra = checkpoints.average_params(steps, *like)
     checkpoints.close()
-    given = [field for field, value in (overrides or {}).items() if value is not None]
     return TrainedModel(
         workdir,
         config,
@@ -255,7 +268,7 @@ def restore(
         stopped_early,
         params,
         extra,
-        unknown_paths=own_paths.unknown(config, given),
+        unknown_paths=unknown,
     )
 
 
@@ -294,22 +307,14 @@ def _chosen(
     return steps[-average_last:], last_step, patience
 
 
-def _exported(workdir: Path) -> dict[str, Any] | None:
+def _exported(workdir: Path) -> Exported | None:
     """What exports/workdir.py wrote down; None for the work directory of a training run."""
     path = workdir / experiment.EXPORTED
     if not path.exists():
         return None
-    advice = "export the model again"
-    if (content := read_signed(path)) is None:
-        raise UserError(f"{path} is damaged; {advice}")
-    fields = JsonFields(content, path, advice)
-    if (checkpoint := fields.take("checkpoint", str)) not in CHECKPOINTS and (
-        not checkpoint.isdecimal()
-    ):
-        raise UserError(f"{path} has the checkpoint {checkpoint!r:.60}; {advice}")
-    return {
-        "checkpoint": checkpoint,
-        "steps": fields.values("steps", int),
-        "last_step": fields.take("last_step", int),
-        "stopped_early": fields.take("stopped_early", bool),
-    }
+    content = read_signed(path, workdir, Exported)
+    if content is None or not content["steps"]:
+        raise UserError(f"{path} is damaged; export the model again")
+    if (checkpoint := content["checkpoint"]) not in CHECKPOINTS and not checkpoint.isdecimal():
+        raise UserError(f"{path} has the checkpoint {checkpoint!r:.60}; export the model again")
+    return content

@@ -1,18 +1,17 @@
 """Which runs a sweep has, and what they are called. See docs/sweeps.md."""
 
-import contextlib
 import dataclasses
 import difflib
 import importlib.util
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.runs.experiment import Experiment, type_of_field
-from transformer.system.errors import UserError
+from transformer.system.errors import UserError, code_of_the_user
 from transformer.system.paths import looked_up
 
 SEED = "training.seed"
@@ -73,7 +72,7 @@ def read_plan(path: str) -> Plan:
     get_sweep = getattr(_module(path), "get_sweep", None)
     if get_sweep is None:
         return Plan()
-    with _usable(path):
+    with code_of_the_user(path):
         given = get_sweep()
     return plan_of(given, path)
 
@@ -81,7 +80,7 @@ def read_plan(path: str) -> Plan:
 def sections_of(path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The sections of a config file, with other values of some fields."""
     module = _module(path)
-    with _usable(path):
+    with code_of_the_user(path):
         sections = module.get_config().to_dict()
     for field, value in overrides.items():
         _set(sections, field, value, path)
@@ -197,18 +196,9 @@ def _module(path: str) -> Any:
         raise UserError(f"there is no config file {path}{looked_up(path)}; see configs/")
     spec = importlib.util.spec_from_file_location("config_of_a_sweep", path)
     module = importlib.util.module_from_spec(spec)
-    with _usable(path):
+    with code_of_the_user(path):
         spec.loader.exec_module(module)
     return module
-
-
-@contextlib.contextmanager
-def _usable(path: str) -> Iterator[None]:
-    """A file of the user runs, which may raise whatever it likes."""
-    try:
-        yield
-    except Exception as error:
-        raise UserError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
 
 
 def _set(sections: dict[str, Any], field: str, value: Any, path: str) -> None:

@@ -15,7 +15,7 @@ from transformer.runs import experiment, init_from
 from transformer.runs.checkpoints import Checkpoints, saved_steps
 from transformer.runs.evaluation import next_command
 from transformer.runs.experiment import Experiment
-from transformer.runs.integrity import check_seal, compile_digest, seal
+from transformer.runs.integrity import allow, check_seal, compile_digest, seal
 from transformer.runs.log import RunLog, check_can_log
 from transformer.runs.loop import Loop
 from transformer.runs.provenance import add_start
@@ -213,10 +213,10 @@ def _begin(
     """Writes what a run has before its first checkpoint."""
     begun_with = origin and init_from.with_heads(origin, task.task, config)
     if distributed.is_first():
-        seal(workdir, {"config.json": config.to_json()})
+        allow(workdir, experiment.CONFIG, config.to_json())
         experiment.save(workdir, config)
         task.task.save(workdir)
-        seal(workdir)
+        seal(workdir, experiment.files_of(config))
         write_json(workdir / FACTS, task.facts()._asdict())
     if begun_with:
         init_from.keep(workdir, begun_with)

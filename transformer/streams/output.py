@@ -12,11 +12,12 @@ import signal
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict
 
 from transformer.data.text_files import is_gzip
 from transformer.system.errors import UserError
 from transformer.system.files import leftovers_of, remove_leftovers, write_atomically
+from transformer.system.reading import MISSING, Count, read_json
 from transformer.system.terminal import is_terminal, printable, say
 
 _CHUNK = 1 << 20
@@ -25,10 +26,17 @@ _CHUNK = 1 << 20
 class Done(NamedTuple):
     """How far an output is."""
 
-    lines: int = 0  # of the input
+    lines: Count = 0  # of the input
     input_sha256: str = ""  # of these
-    size: int = 0  # of the output, in bytes
+    size: Count = 0  # of the output, in bytes
     sha256: str = ""  # of these
+
+
+class Note(TypedDict):
+    """What is said of an output that is not complete."""
+
+    identity: dict[str, Any]
+    done: Done
 
 
 class Output:
@@ -107,7 +115,7 @@ class FileOutput(Output):
         self._identity = now = json.loads(json.dumps(identity()))
         was = self._begun_as
         differ = [
-            f"{name} was {was.get(name)} and is {now.get(name)}"
+            f"{name:.60} was {was.get(name)!s:.60} and is {now.get(name)!s:.60}"
             for name in sorted(was.keys() | now.keys())
             if was.get(name) != now.get(name)
         ]
@@ -147,17 +155,13 @@ class FileOutput(Output):
     def _earlier(self) -> tuple[Done, dict[str, Any]]:
         """How far an earlier start came that did not end, and its identity."""
         try:
-            note = json.loads(self._note.read_bytes())
-            done, identity = Done(**note["done"]), dict(note["identity"])
-        except FileNotFoundError:
+            mend = f"remove it to begin {self.name} anew"
+            note = read_json(self._note, self._note.parent, Note, mend)
+        except MISSING:
             return Done(), {}
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                f"{self._note} cannot be read ({error}); remove it to begin {self.name} anew"
-            ) from error
         if os.fstat(self._descriptor).st_size == 0:  # removed, or emptied by the shell
             return Done(), {}
-        return done, identity
+        return Done(**note["done"]), note["identity"]
 
     def _sha256_of(self, size: int) -> Any:
         content = hashlib.sha256()

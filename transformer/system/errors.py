@@ -1,8 +1,10 @@
 """The exception that a user's mistake raises, and config fields that are checked."""
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Collection
+import traceback
+from collections.abc import Collection, Iterator
 from typing import Any
 
 # Whole numbers are below this, unless a check says otherwise: they size arrays or loops, and a
@@ -16,6 +18,35 @@ class UserError(Exception):
     The message is one line that says what is wrong, where, and what to do. The entry scripts
     print it to standard error and exit with code 2.
     """
+
+
+@contextlib.contextmanager
+def code_of_the_user(name: str) -> Iterator[None]:
+    """Turns all that a config file may raise, and that it may end the process, into a UserError.
+
+    name: what the error calls it.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if type(error) is KeyboardInterrupt:
+            raise
+        # Of a ValueError, config_flags puts a whole traceback into another one, and absl that.
+        while "Error whilst parsing config file" in (reason := _in_words(error)):
+            error = error.__context__
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        line, file = frame.lineno, frame.filename
+        if isinstance(error, SyntaxError):
+            line, file = error.lineno, error.filename
+        raise UserError(
+            f"{name} cannot be used: {reason} (line {line} of {file}); mend that"
+        ) from error
+
+
+def _in_words(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[-1].strip()
 
 
 def setting(
@@ -33,14 +64,10 @@ def setting(
       work is spread over devices.
     default: of a field that is newer than some work directories.
     architecture: of a model section: two models that differ in it cannot share parameters.
-    place: the value names files or folders.
+    place: it is the path of files or folders: see system/paths.py and runs/own_paths.py.
     """
-    flags = {
-        "may_change": may_change,
-        "recorded": recorded,
-        "architecture": architecture,
-        "place": place,
-    }
+    flags = {"may_change": may_change, "recorded": recorded}
+    flags |= {"architecture": architecture, "place": place}
     kw_only = default is not dataclasses.MISSING  # so that required fields may follow
     return dataclasses.field(default=default, kw_only=kw_only, metadata=flags)
 
@@ -74,4 +101,4 @@ def check_choice(config: Any, section: str, field: str, choices: Collection[Any]
     value = getattr(config, field)
     if value not in choices:
         allowed = ", ".join(map(str, choices))
-        raise UserError(f"{section}.{field} is {value!r}; it must be one of: {allowed}")
+        raise UserError(f"{section}.{field} is {value!r:.60}; it must be one of: {allowed}")

@@ -1,10 +1,10 @@
 """JSON objects that others wrote: fields are taken with their types, and the rest is known."""
 
-import json
 from pathlib import Path
 from typing import Any, Self
 
 from transformer.system.errors import UserError
+from transformer.system.reading import MISSING, read_json
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _MISSING = object()
@@ -13,9 +13,7 @@ _MISSING = object()
 class JsonFields:
     """The fields of an object; `advice` says what to do with a file that cannot be used."""
 
-    def __init__(self, content: Any, path: Path, advice: str):
-        if not isinstance(content, dict):
-            raise UserError(f"{path} is damaged (it holds no JSON object); {advice}")
+    def __init__(self, content: dict[str, Any], path: Path, advice: str):
         self._content, self.path, self._advice = content, path, advice
         self._taken: set[str] = set()
 
@@ -23,11 +21,9 @@ class JsonFields:
     def read(cls, path: Path, advice: str) -> Self:
         """Raises UserError for a file that cannot be read or is no JSON object."""
         try:
-            return cls(json.loads(path.read_text(encoding="utf-8")), path, advice)
-        except OSError as error:
+            return cls(read_json(path, None, dict[str, Any], advice), path, advice)  # maybe a link
+        except MISSING as error:
             raise UserError(f"cannot read {path}: {error.strerror}; {advice}") from error
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is damaged ({error}); {advice}") from error
 
     def take(self, name: str, kind: type, default: Any = _MISSING) -> Any:
         """The value of a field; raises UserError for one of another type.

@@ -10,13 +10,16 @@ import time
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from typing import TypedDict
 
 from absl import logging
 
 from transformer.system.errors import UserError
+from transformer.system.reading import open_plain, parse_json
 
 BEAT = 5.0  # seconds between two signs of life
 STALE = 4 * BEAT  # a holder that gives none for so long is dead
+_LONGEST = 4096  # bytes of a lock's content
 
 
 class InUse(UserError):
@@ -94,18 +97,20 @@ def _acquire(path: Path, content: bytes, wait: bool) -> FileIO:
     while True:
         with contextlib.ExitStack() as stack:
             # 1. Of all processes on all hosts, one creates the file.
+            if path.is_symlink():
+                raise UserError(f"{path} is a link, and a lock is a plain file; remove it")
             try:
                 file, is_new = path.open("x+b", buffering=0), True
             except FileExistsError:
                 try:
-                    file, is_new = path.open("r+b", buffering=0), False
+                    file, is_new = open_plain(path, None, "r+b", buffering=0), False
                 except FileNotFoundError:
                     continue  # just released
             stack.enter_context(file)
 
             # 2. Of those on this host, one has the flock.
             has_flock = _flock(file, path, wait)
-            is_certain = is_new or (has_flock and _holder(file.read())[0] == boot_id())
+            is_certain = is_new or (has_flock and _holder(file.read(_LONGEST))[0] == boot_id())
 
             # 3. On another host, the holder may be alive.
             if not is_certain:
@@ -136,7 +141,7 @@ def _flock(file: FileIO, path: Path, wait: bool) -> bool:
     except BlockingIOError:
         if not wait:
             time.sleep(0.1)  # whoever has just locked it writes its name
-            raise InUse(path, _holder(file.read())[1]) from None
+            raise InUse(path, _holder(file.read(_LONGEST))[1]) from None
         logging.info("waiting for the process that holds %s", path)
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError:
@@ -154,7 +159,7 @@ def _watch(path: Path, wait: bool) -> None:
         try:
             # Opened anew for every look: that is when NFS asks the server.
             with path.open("rb") as file:
-                sign, (boot, name) = os.fstat(file.fileno()).st_mtime, _holder(file.read())
+                sign, (boot, name) = os.fstat(file.fileno()).st_mtime, _holder(file.read(_LONGEST))
         except FileNotFoundError:
             return
         # A file without a name was created a moment ago: its owner is about to write it.
@@ -177,12 +182,18 @@ def _is_at(path: Path, file: FileIO) -> bool:
         return False
 
 
+class _Holder(TypedDict):
+    pid: int
+    host: str
+    boot: str
+
+
 def _holder(content: bytes) -> tuple[str, str]:
     """The boot id and, for people, the name of the process that wrote a lock file."""
     try:
-        holder = json.loads(content)
+        holder = parse_json(content, _Holder)
         return holder["boot"], f"process {holder['pid']} on {holder['host']}"
-    except (ValueError, TypeError, KeyError):
+    except ValueError:
         return "", "another process"
 
 

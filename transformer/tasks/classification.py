@@ -3,7 +3,6 @@
 import collections
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from transformer.data.labelled_text import (
     read_examples,
 )
 from transformer.data.sequences import Labelled, evaluation_rows
-from transformer.data.wordpiece import WordPiece, WordPieceConfig
+from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
 from transformer.evaluation.labels import class_scores, number_scores
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
@@ -45,7 +44,16 @@ from transformer.tasks.encoders import (
     rows_to_evaluate,
     training_batches,
 )
-from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples, mean_nll
+from transformer.tasks.task import (
+    Examples,
+    Facts,
+    Metric,
+    Outputs,
+    Task,
+    examples,
+    mean_nll,
+    read_classes,
+)
 from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_train_step
 
@@ -310,11 +318,8 @@ def prepare(
 
 def restore(config: Any, workdir: Path) -> Classification:
     """See Task."""
-    tokenizer = WordPiece.load(workdir)
-    try:
-        classes = json.loads((workdir / LABELS).read_text(encoding="utf-8"))["classes"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{workdir / LABELS} is gone or damaged; put it back") from error
+    tokenizer = WordPiece.load(workdir, workdir)
+    classes = read_classes(workdir / LABELS, list[str] | None)
     model = build_model(config.model, sizes_of(config, tokenizer, classes))
     return Classification(config, tokenizer, classes, model, data_mesh())
 
@@ -342,6 +347,7 @@ TASK = Task(
     main_metric="accuracy",
     prepare=prepare,
     restore=restore,
+    files=(*FILES, LABELS),
     ensemble=no_ensemble,
     content_sha256=content_sha256,
     rescore=rescore,

@@ -44,7 +44,7 @@ def check_model(config: Any, heads: tuple[str, ...]) -> None:
 def get_tokenizer(config: Any, workdir: Path, begun_with: Any, lines: Callable) -> WordPiece:
     """The vocabulary of a run: that of the work directory, or of init_from, or given, or new."""
     if (workdir / "vocab.txt").exists():
-        return WordPiece.load(workdir)
+        return WordPiece.load(workdir, workdir)
     if begun_with is not None:
         return begun_with.tokenizer
     if config.tokenizer.source_model:

@@ -2,7 +2,6 @@
 
 import collections
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from transformer.tasks.image_generation import (
     ImagesConfig,
     Ready,
 )
-from transformer.tasks.task import Examples, Facts, Metric, Task
+from transformer.tasks.task import Examples, Facts, Metric, Task, read_classes
 from transformer.training.adversarial import ImageBatch, from_bytes, make_adversarial_step
 from transformer.training.divergence import norms_by_layer
 from transformer.training.optimizers import by_part, make_optimizer
@@ -257,10 +256,7 @@ def prepare(config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: Any
 
 def restore(config: Any, workdir: Path) -> ImageGenerator:
     """See Task."""
-    try:
-        classes = json.loads((workdir / CLASSES).read_text(encoding="utf-8"))["classes"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{workdir / CLASSES} is gone or damaged; put it back") from error
+    classes = read_classes(workdir / CLASSES, list[str])
     model = build_model(config.model, sizes_of(classes))
     return ImageGenerator(config, classes, model, data_mesh())
 
@@ -314,6 +310,7 @@ TASK = Task(
     main_metric="fid_ours",
     prepare=prepare,
     restore=restore,
+    files=(CLASSES,),
     ensemble=no_ensemble,
     content_sha256=content_sha256,
     rescore=rescore,

@@ -243,6 +243,7 @@ TASK = Task(
     main_metric="byte_perplexity",
     prepare=prepare,
     restore=restore,
+    files=seq2seq.TASK.files,
     ensemble=seq2seq.ensemble,
     content_sha256=content_sha256,
     rescore=rescore,

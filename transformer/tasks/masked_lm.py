@@ -15,7 +15,7 @@ from transformer.data.documents import cut, read_documents, text_sha256, tokeniz
 from transformer.data.masking import MaskedRows
 from transformer.data.sequences import Masked, evaluation_rows
 from transformer.data.sources import SPLITS
-from transformer.data.wordpiece import WordPiece, WordPieceConfig
+from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
 from transformer.evaluation.masked_baselines import masked_baselines
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
@@ -340,7 +340,7 @@ def prepare(
 
 def restore(config: Any, workdir: Path) -> MaskedLM:
     """See Task."""
-    tokenizer = WordPiece.load(workdir)
+    tokenizer = WordPiece.load(workdir, workdir)
     model = build_model(config.model, sizes_of(config, tokenizer))
     return MaskedLM(config, tokenizer, model, data_mesh())
 
@@ -365,6 +365,7 @@ TASK = Task(
     main_metric="masked_accuracy",
     prepare=prepare,
     restore=restore,
+    files=FILES,
     ensemble=no_ensemble,
     content_sha256=content_sha256,
     rescore=rescore,

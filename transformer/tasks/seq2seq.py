@@ -16,7 +16,7 @@ from transformer.data.sources import DataConfig, PairSource, open_source, traini
 from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.token_files import TokenizedPairs
-from transformer.data.tokenizers import TokenizerConfig, Tokenizers, get_tokenizers
+from transformer.data.tokenizers import FILES, TokenizerConfig, Tokenizers, get_tokenizers
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
@@ -340,6 +340,7 @@ TASK = Task(
     main_metric="bleu",
     prepare=prepare,
     restore=restore,
+    files=FILES,
     ensemble=ensemble,
     content_sha256=content_sha256,
     rescore=rescore,

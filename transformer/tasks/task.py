@@ -7,7 +7,7 @@ it than this file says.
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import jax
 import optax
@@ -15,6 +15,7 @@ import optax
 from transformer.data.pictures import Picture
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system.errors import UserError
+from transformer.system.reading import MISSING, read_json
 from transformer.training.optimizers import make_optimizer
 from transformer.training.step import TrainState
 
@@ -145,6 +146,7 @@ class Task(NamedTuple):
     prepare: (config, mesh, workdir, begun_with) reads the data and builds the model. begun_with is
       the TrainedTask of training.init_from, or None. Nothing is written to the work directory.
     restore: (config, workdir) gives the TrainedTask of a work directory.
+    files: all that `restore` may read there; runs/integrity.py seals them.
     ensemble: several TrainedTasks as one, whose parameters and extra state are lists of theirs.
     content_sha256: (data section, split) gives a hash of a split's examples.
     rescore: (data section, split, hypotheses) gives their scores, as Outputs has them, but for
@@ -161,6 +163,7 @@ class Task(NamedTuple):
     main_metric: str
     prepare: Callable[..., TrainingTask]
     restore: Callable[..., TrainedTask]
+    files: tuple[str, ...]
     ensemble: Callable[..., TrainedTask]
     content_sha256: Callable[[Any, str], str]
     rescore: Callable[[Any, str, list[str]], dict[str, dict[str, Any]]]
@@ -173,8 +176,19 @@ class Task(NamedTuple):
 def find_task(name: str) -> Task:
     """The task of that name; raises UserError if there is none."""
     if name not in TASKS:
-        raise UserError(f"task.name is {name!r}; it must be one of: {', '.join(TASKS)}")
+        raise UserError(f"task.name is {name!r:.60}; it must be one of: {', '.join(TASKS)}")
     return importlib.import_module(f"transformer.tasks.{name}").TASK
+
+
+def read_classes(path: Path, kind: Any) -> Any:
+    """The classes in a file of a work directory, of a type; raises UserError if it is not whole."""
+    try:
+        classes = read_json(path, path.parent, TypedDict("Classes", {"classes": kind}))["classes"]
+    except MISSING as error:
+        raise UserError(f"{path} is missing; restore it") from error
+    if classes is not None and len(set(classes)) != (len(classes) or 1):
+        raise UserError(f"{path} is damaged (no classes, or one of them twice); restore it")
+    return classes
 
 
 def examples(columns: Mapping[str, list[str]], count: int = 3) -> str:
