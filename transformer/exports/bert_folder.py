@@ -4,7 +4,7 @@ vocab.txt and tokenizer.json."""
 from pathlib import Path
 from typing import Any
 
-from transformer.exports.reading import NOT_AT_INFERENCE, Reading, expect, expect_heads
+from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, expect, expect_heads
 from transformer.models import bert_weights
 from transformer.models.bert import INITIAL_STDDEV, BertConfig
 from transformer.runs.restore import TrainedModel

@@ -11,14 +11,14 @@ import numpy as np
 
 from transformer.data.vocabulary import BOS, EOS, UNK
 from transformer.decoding.config import DecodingConfig
-from transformer.exports.folder import optional_module, unique_pieces
-from transformer.exports.reading import (
+from transformer.exports.consumption import (
     NOT_AT_INFERENCE,
     OF_THE_CALL,
     Reading,
     expect,
     expect_heads,
 )
+from transformer.exports.folder import optional_module, unique_pieces
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params
 from transformer.models.positions import sinusoidal_encoding

@@ -16,14 +16,14 @@ from transformer.data.marian import MarianTokenizer
 from transformer.data.sentencepiece import SentencePieceTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
-from transformer.exports.folder import optional_module, unique_pieces
-from transformer.exports.reading import (
+from transformer.exports.consumption import (
     NOT_AT_INFERENCE,
     OF_THE_CALL,
     Reading,
     expect,
     expect_heads,
 )
+from transformer.exports.folder import optional_module, unique_pieces
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params
 from transformer.models.transformer import TransformerConfig

@@ -19,8 +19,8 @@ from transformer.data.vocabulary import BOS, EOS, PAD
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
 from transformer.decoding.wishes import Wishes
+from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, leaf_names
 from transformer.exports.folder import optional_module
-from transformer.exports.reading import NOT_AT_INFERENCE, Reading, leaf_names
 from transformer.models.family import build_model
 from transformer.runs.restore import TrainedModel
 from transformer.tasks.pair_training import sizes_of

@@ -15,8 +15,8 @@ from small_models import trained_model
 
 from transformer.decoding.config import DecodingConfig
 from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
+from transformer.exports.consumption import recorded
 from transformer.exports.folder import new_folder
-from transformer.exports.reading import recorded
 from transformer.models.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.transformer import TransformerConfig
