@@ -25,8 +25,8 @@ from ml_collections import config_flags
 
 from transformer.reports import run_report
 from transformer.reports.plots import learning_curve
-from transformer.runs import cli, fields, init_from, own_paths, provenance, train
-from transformer.runs.experiment import Experiment
+from transformer.runs import cli, fields, init_from, provenance, train, trusted_paths
+from transformer.runs.run_config import Config
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.profiling import step_range
@@ -60,7 +60,7 @@ def main() -> None:
     workdir = Path(WORKDIR.value or Path("runs") / config_path.stem).expanduser()
     if own and WORKDIR.value is None:
         raise UserError("--workdir is missing; name a folder for the run that begins there")
-    config = Experiment.from_dict(sections)
+    config = Config.from_dict(sections)
     overrides = dict(config_flags.get_override_values(flags.FLAGS["config"]))
     if config.training.init_from:
         config = init_from.with_its_model(config, workdir, overrides)
@@ -69,7 +69,7 @@ def main() -> None:
         return
     steps = config.training.steps
     if distributed.is_first():
-        own_paths.remember(config, overrides if own else None)
+        trusted_paths.remember(config, overrides if own else None)
     if PREPARE.value:
         if distributed.job() is not None:
             raise UserError("--prepare works in one process; start it once, without srun or mpirun")

@@ -50,7 +50,9 @@ def folder(tmp_path_factory):
         for i in range(30):
             pixels = np.clip(np.array(colour) + rng.normal(0, 30, (32, 32, 3)), 0, 255)
             Image.fromarray(pixels.astype(np.uint8)).save(directory / "images" / name / f"{i}.png")
-    trained = run("transformer/runs/feature_classifier.py", *flags(), "--epochs=3", cwd=directory)
+    trained = run(
+        "transformer/runs/train_feature_classifier.py", *flags(), "--epochs=3", cwd=directory
+    )
     assert "accuracy 100.0" in succeeded(trained).out.decode()
     return directory
 
@@ -138,7 +140,7 @@ def test_it_evaluates_and_generates(whole):
     assert "9 generated and 9 real images" in scores["fid_ours"]["definition"]
     own = ["--real=whole/eval/validation/features.npz", "--real_array=reference"]
     own += [own[0].replace("--real", "--generated"), "--generated_array=generated"]
-    result = succeeded(run("transformer/reports/image_scores.py", *own, cwd=folder))
+    result = succeeded(run("transformer/reports/feature_scores.py", *own, cwd=folder))
     assert b"4 and 4 real images, features that were given" in result.out
 
     words = ["--workdir=whole", "--classes=blue", "--seeds=0,1,5", "--grid=grid.png"]

@@ -148,7 +148,7 @@ def covering(real_BS):
 def test_coverage_by_hand():
     rule = Coverage(0.2, jnp.array([[True, True, True, False]]))
     covered = jnp.array([[[0.5, 1.2, 0.9, 0.0]]])
-    assert float(rule.added(covered)[0, 0]) == pytest.approx(-0.159702, abs=1e-6)
+    assert float(rule.bonus(covered)[0, 0]) == pytest.approx(-0.159702, abs=1e-6)
 
 
 def test_contradicting_rules_leave_nothing():

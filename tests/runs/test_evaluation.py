@@ -6,8 +6,8 @@ import pytest
 
 from configs import dialogsum_dmca
 from transformer.runs.evaluation import evaluate, write_outputs
-from transformer.runs.experiment import Experiment
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.tasks.task import Outputs
 
 ODD = ["two  spaces ", "\ttab", "line\u2028separator\u0085", '"quotes" ‘’', "", "a\rb", "ä"]
@@ -41,7 +41,7 @@ def scores_of(workdir, config, split, **places):
 
 
 @pytest.mark.parametrize(
-    ("split", "places", "folder"),
+    ("split", "key_values", "folder"),
     [
         ("test", {"raw_dir": "other/craft/"}, "test-raw_dir=craft"),
         ("validation", {"raw_dir": "craft"}, "validation-raw_dir=craft"),
@@ -50,7 +50,7 @@ def scores_of(workdir, config, split, **places):
 )
 def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, places, folder):
     monkeypatch.chdir(tmp_path)
-    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    config = Config.from_dict(dialogsum_dmca.get_config().to_dict())
     own = {"raw_dir": "genia", "test_file": "dev.jsonl"}
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **own))
     # What the config names is not there, so that the data may have moved: the folder is the usual.
@@ -62,7 +62,7 @@ def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, pla
 
 
 @pytest.mark.parametrize(
-    ("split", "places"),
+    ("split", "key_values"),
     [
         ("test", {"raw_dir": "./genia/"}),  # the same folder
         ("test", {"data_dir": "elsewhere"}),
@@ -70,7 +70,7 @@ def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, pla
     ],
 )
 def test_the_data_of_the_config_are_not_named(tmp_path, split, places):
-    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    config = Config.from_dict(dialogsum_dmca.get_config().to_dict())
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, raw_dir="genia"))
     found, scores = scores_of(tmp_path, config, split, **places)
     assert found == split

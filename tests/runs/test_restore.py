@@ -11,13 +11,13 @@ from small_configs import sizes_of
 from configs import demo
 from transformer.data.tokenizers import Tokenizers
 from transformer.models.family import build_model
-from transformer.runs.experiment import Experiment
 from transformer.runs.restore import TrainedModel, as_one
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq
 
-DEMO = Experiment.from_dict(demo.get_config().to_dict())
+DEMO = Config.from_dict(demo.get_config().to_dict())
 ToyTokenizer = namedtuple("ToyTokenizer", "sha256 vocab_size")
 
 

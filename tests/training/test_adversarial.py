@@ -10,7 +10,7 @@ import pytest
 
 from configs import sagan_cifar10
 from transformer.models.family import Sizes, build_model
-from transformer.models.sagan import SAGANConfig
+from transformer.models.sagan.sagan import SAGANConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks.image_generation import ImageGenerator, ImagesConfig

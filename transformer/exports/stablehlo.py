@@ -15,8 +15,8 @@ import numpy as np
 from jax import export
 
 from transformer.data.vocabulary import BOS, EOS, PAD
+from transformer.decoding.inputs import SearchInputs
 from transformer.decoding.translation import Translator
-from transformer.decoding.wishes import Wishes
 from transformer.exports.folder import optional_module
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
@@ -49,9 +49,9 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     def translate(arrays, src_BS, *, translator):
         variables = jax.tree.unflatten(structure, [arrays[name] for name in names])
         length_B = jnp.sum(src_BS != PAD, axis=1) - 1
-        wishes = Wishes(decoding.longest_of(length_B), decoding.shortest_of(length_B))
+        inputs = SearchInputs(decoding.longest_of(length_B), decoding.shortest_of(length_B))
         beam_size = translator.config.beam_size
-        found = translator.find(variables, src_BS, wishes, beam_size=beam_size, nbest=1)
+        found = translator.find(variables, src_BS, inputs, beam_size=beam_size, nbest=1)
         return found.tokens_BML[:, 0], found.scores_BM[:, 0]
 
     (batch,) = export.symbolic_shape("batch")

@@ -7,7 +7,7 @@ import numpy as np
 from sacrebleu.metrics import CHRF
 from sacrebleu.significance import PairedTest
 
-from transformer.evaluation import scores
+from transformer.metrics import scores
 from transformer.reports.pages import table, text, thumbnail
 from transformer.reports.translations import Texts, bleu_by_length, groups
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.data.sources import DataConfig
-from transformer.evaluation import scores
+from transformer.metrics import scores
 from transformer.system.errors import UserError
 
 

@@ -22,15 +22,15 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from transformer.runs import help
-from transformer.runs.experiment import is_run, type_of_field
 from transformer.runs.provenance import ROOT
+from transformer.runs.run_config import is_run, type_of_field
 from transformer.system import distributed
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
 from transformer.system.terminal import escape_standard_output, printable
 
-OWN_CONFIG = Path(__file__).with_name("own_config.py")
+OWN_CONFIG = Path(__file__).with_name("resume_config.py")
 
 
 def run(main: Callable[[], None], default_config: Path | None = None) -> None:
@@ -81,7 +81,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                     f"the config file has no field {field}, which another model.family or "
                     "task.name has; leave it out, or give another --config"
                 ) from error
-            except UserError:  # of own_config.py
+            except UserError:  # of resume_config.py
                 raise
             except (Exception, SystemExit) as error:  # it may raise whatever it likes
                 raise UserError(

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer.data.test_sets import TestSet
-from transformer.runs import experiment
-from transformer.runs.own_paths import absolute
+from transformer.runs import run_config
 from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
+from transformer.runs.trusted_paths import absolute
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically
@@ -65,7 +65,7 @@ def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
 def name_of(model: TrainedModel, of: str) -> str:
     """A folder below WORKDIR/eval: what was evaluated, and in what it was not as by default."""
     parts = [of]
-    default = model.checkpoint if (model.workdir / experiment.EXPORTED).exists() else "best"
+    default = model.checkpoint if (model.workdir / run_config.EXPORTED).exists() else "best"
     if model.checkpoint == "average" != default:
         parts.append(f"average-{len(model.steps)}-at-{model.steps[-1]}")
     elif model.checkpoint != default:
@@ -140,7 +140,7 @@ def one_a_line(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def check_task(workdir: Path, config: experiment.Experiment) -> None:
+def check_task(workdir: Path, config: run_config.Config) -> None:
     """Raises UserError for a run that knows no test sets but its splits."""
     if config.task.name != "seq2seq":
         raise UserError(

@@ -9,8 +9,8 @@ import runpy
 import textwrap
 from typing import Any, NamedTuple
 
-from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import ROOT
+from transformer.runs.run_config import Config
 
 BASE = "configs/base.py"
 WIDTH = 96
@@ -24,7 +24,7 @@ class Field(NamedTuple):
     comment: str
 
 
-def fields(config: Experiment) -> list[Field]:
+def fields(config: Config) -> list[Field]:
     """Every field of a config, in the order of the files that explain them."""
     found = []
     for section, values in config.sections.items():
@@ -66,7 +66,7 @@ def comments(file: str) -> dict[str, str]:
     return found
 
 
-def listing(config: Experiment) -> str:
+def listing(config: Config) -> str:
     """For people: every field with its value, its default if that is another, and its comment."""
     lines, section = [], ""
     for field in fields(config):

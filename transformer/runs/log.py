@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.runs.experiment import Experiment, flat
-from transformer.runs.metrics import MetricsWriter, read_metrics
+from transformer.runs.metric_writers import MetricsWriter, read_metrics
 from transformer.runs.progress import Progress
+from transformer.runs.run_config import Config, flat
 from transformer.runs.tracking import WandbWriter
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -83,7 +83,7 @@ class RunLog:
     def __init__(
         self,
         workdir: Path,
-        config: Experiment,
+        config: Config,
         schedule: Callable[[int], float],
         flops_per_token: float,
         peak: float | None,

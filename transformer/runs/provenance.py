@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from transformer.system.cores import available_cores, cpu_lines
+from transformer.system.cpu import available_cores, cpu_lines
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 

@@ -10,10 +10,10 @@ from absl import flags
 
 from transformer.decoding.translation import DecodingConfig
 from transformer.models.functional import Params
-from transformer.runs import experiment, fields, own_paths
+from transformer.runs import fields, run_config, trusted_paths
 from transformer.runs.checkpoints import Checkpoints
-from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
+from transformer.runs.run_config import Config
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, replicated
@@ -26,7 +26,7 @@ DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
     workdir: Path
-    config: Experiment  # as in WORKDIR/config.json
+    config: Config  # as in WORKDIR/config.json
     task: TrainedTask
     steps: list[int]  # of the checkpoint, or of those averaged
     checkpoint: str  # which of CHECKPOINTS these are, or a step
@@ -35,12 +35,12 @@ class TrainedModel:
     params: Params | list[Params]  # of an ensemble: those of each model
     extra: dict[str, Any] | list[dict[str, Any]]  # likewise
     others: Sequence[Self] = ()  # of an ensemble: the other models, without parameters
-    # That its config names and its user does not know, by field: see own_paths.py.
+    # That its config names and its user does not know, by field: see trusted_paths.py.
     unknown_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def check_paths(self) -> None:
         """To be called before the data are read: raises UserError if a stranger may name them."""
-        own_paths.check(self.workdir, self.unknown_paths)
+        trusted_paths.check(self.workdir, self.unknown_paths)
 
     def provenance(self) -> dict[str, Any]:
         """What produced an output, for scores.json."""
@@ -166,7 +166,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
 
 
 def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
-    fields = experiment.flat(model.config)
+    fields = run_config.flat(model.config)
     languages = "data.source_language", "data.target_language"
     shared = {name: fields[name] for name in languages if name in fields}
     checkpoints = {
@@ -193,10 +193,10 @@ def restore(
         raise UserError(
             f"--checkpoint={checkpoint}: it must be {', '.join(CHECKPOINTS)}, or a step"
         )
-    config = experiment.load(workdir)
+    config = run_config.load(workdir)
     check_seal(workdir)
     kind = find_task(config.task.name)
-    task = kind.restore(experiment.with_fields(config, overrides or {}), workdir)
+    task = kind.restore(run_config.with_fields(config, overrides or {}), workdir)
     everywhere = replicated(data_mesh())
 
     def abstract(tree: Any) -> Any:
@@ -249,7 +249,7 @@ def restore(
         stopped_early,
         params,
         extra,
-        unknown_paths=own_paths.unknown(config, given),
+        unknown_paths=trusted_paths.unknown(config, given),
     )
 
 
@@ -290,7 +290,7 @@ def _chosen(
 
 def _exported(workdir: Path) -> dict[str, Any] | None:
     """What exports/workdir.py wrote down; None for the work directory of a training run."""
-    path = workdir / experiment.EXPORTED
+    path = workdir / run_config.EXPORTED
     if not path.exists():
         return None
     if (content := read_signed(path)) is None:

@@ -14,7 +14,7 @@ from transformer.data.test_sets import (
     read_files,
     sacrebleu_test_set,
 )
-from transformer.runs import experiment, own_paths
+from transformer.runs import run_config, trusted_paths
 from transformer.runs.evaluation import (
     check_can_evaluate,
     check_task,
@@ -56,7 +56,7 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel]) -> None:
     """
     _check_flags(workdir)
     workdir = workdir and os.path.expanduser(workdir)
-    config = experiment.load(Path(workdir)) if workdir and _names_a_test_set() else None
+    config = run_config.load(Path(workdir)) if workdir and _names_a_test_set() else None
     if config:
         check_task(Path(workdir), config)
     test = None
@@ -114,12 +114,12 @@ def _check_flags(workdir: str | None) -> None:
         raise UserError("--hypotheses are of one --split; give one")
 
 
-def _score(workdir: str | None, config: experiment.Experiment | None, test: TestSet | None) -> None:
+def _score(workdir: str | None, config: run_config.Config | None, test: TestSet | None) -> None:
     """Scores the translations of --hypotheses; with a work directory also writes what it found."""
     hypotheses = lines_of(HYPOTHESES.value)
     if test is None:
         if not flags.FLAGS.trust_paths:
-            own_paths.check(Path(workdir), own_paths.unknown(config, given=()))
+            trusted_paths.check(Path(workdir), trusted_paths.unknown(config, given=()))
         pairs = open_source(config.data, SPLIT.value[0]).pairs()
         sources, references = map(list, zip(*pairs, strict=True))
         test = TestSet(SPLIT.value[0], sources, [references])

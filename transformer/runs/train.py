@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.models.functional import FunctionalModel, num_params
-from transformer.runs import experiment, init_from
+from transformer.runs import init_from, run_config
 from transformer.runs.checkpoints import Checkpoints, saved_steps
-from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, compile_digest, seal
 from transformer.runs.log import RunLog
 from transformer.runs.loop import Loop
 from transformer.runs.provenance import add_start
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.runs.state import RunState
 from transformer.runs.updates import Updates
 from transformer.system import distributed
@@ -43,7 +43,7 @@ from transformer.training.step import TrainState, abstract_state, init_state
 
 
 def run(
-    config: Experiment,
+    config: Config,
     workdir: Path,
     profiled: range = range(0),
     start: Mapping | None = None,
@@ -77,7 +77,7 @@ def run(
 
 
 def train(
-    config: Experiment,
+    config: Config,
     workdir: Path,
     stop: StopRequest,
     profiled: range = range(0),
@@ -90,7 +90,7 @@ def train(
     with Compilations() as compilations, contextlib.ExitStack() as stack:
         # 1. What is wrong with the user's input shows here, before anything is written.
         if first:
-            experiment.check_workdir(workdir, config)
+            run_config.check_workdir(workdir, config)
             check_seal(workdir)
             if (done := max(saved_steps(workdir), default=0)) > training.steps:
                 raise UserError(
@@ -182,13 +182,13 @@ def train(
     print(f"done     {at.step} steps; python evaluate.py --workdir={workdir} --split=test")
 
 
-def prepare(config: Experiment, workdir: Path) -> None:
+def prepare(config: Config, workdir: Path) -> None:
     """What `train` does before it needs its devices: the data, and a work directory to begin in.
 
     For clusters whose nodes with devices have no network. One process on any machine does it.
     """
     with lock_workdir(workdir):
-        experiment.check_workdir(workdir, config)
+        run_config.check_workdir(workdir, config)
         check_seal(workdir)
         origin = _origin(config, workdir)
         mesh = data_mesh(jax.local_devices()[:1])
@@ -198,13 +198,11 @@ def prepare(config: Experiment, workdir: Path) -> None:
     print(f"prepared {workdir}; python train.py --workdir={workdir}")
 
 
-def _begin(
-    workdir: Path, config: Experiment, task: TrainingTask, origin: TrainedModel | None
-) -> None:
+def _begin(workdir: Path, config: Config, task: TrainingTask, origin: TrainedModel | None) -> None:
     """Writes what a run has before its first checkpoint."""
     if distributed.is_first():
         seal(workdir, {"config.json": config.to_json()})
-        experiment.save(workdir, config)
+        run_config.save(workdir, config)
         task.task.save(workdir)
         seal(workdir)
         write_json(workdir / FACTS, task.facts()._asdict())
@@ -220,7 +218,7 @@ class Programs(NamedTuple):
     step: jax.stages.Compiled
 
 
-def prepare_programs(config: Experiment, task: TrainingTask, optimizer: Any, mesh) -> Programs:
+def prepare_programs(config: Config, task: TrainingTask, optimizer: Any, mesh) -> Programs:
     """Compiles all that the loop needs and runs it once, the largest first.
 
     What does not fit in memory fails now, and not hours later. The state used here is thrown away.
@@ -261,7 +259,7 @@ def prepare_programs(config: Experiment, task: TrainingTask, optimizer: Any, mes
     return Programs(init, like, step)
 
 
-def _origin(config: Experiment, workdir: Path) -> TrainedModel | None:
+def _origin(config: Config, workdir: Path) -> TrainedModel | None:
     """The model of training.init_from, unless the run has its copy already."""
     if not config.training.init_from or distributed.from_first(
         lambda: init_from.is_kept(workdir) or bool(saved_steps(workdir))
@@ -281,7 +279,7 @@ def _check_same_data(task: TrainingTask) -> None:
         )
 
 
-def _check_memory(config: Experiment, model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
+def _check_memory(config: Config, model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
     """Raises UserError for what cannot fit, whatever the optimizer."""
     limit, host = memory_limit(mesh.local_devices[0]), memory_of_host()
     everywhere = limit * mesh.size if limit else host * jax.process_count()
@@ -304,7 +302,7 @@ def _check_memory(config: Experiment, model: FunctionalModel, mesh: jax.sharding
 
 
 def _restore(
-    config: Experiment,
+    config: Config,
     workdir: Path,
     task: TrainingTask,
     checkpoints: Checkpoints,

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.data.images import ImageData, ImageSet, Shape, labels_as, read_images
+from transformer.data.labelled_images import ImageData, ImageSet, Shape, labels_as, read_images
 from transformer.data.pictures import grid, picture
-from transformer.evaluation.feature_classifier import FeatureClassifier
-from transformer.evaluation.image_scores import image_scores
+from transformer.metrics.image_scores import image_scores
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.files import write_json
 from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks.encoders import evaluation_step
+from transformer.tasks.feature_classifier import FeatureClassifier
 from transformer.tasks.task import Outputs
 from transformer.training.adversarial import AdversarialConfig, Drawn, from_bytes, to_bytes
 from transformer.training.step import TrainState
@@ -195,7 +195,7 @@ class ImageGenerator:
         if not self.config.features:
             raise UserError(
                 "task.features is not given, and scores need a classifier; train one with: "
-                "python -m transformer.runs.feature_classifier, and give its file (evaluate.py: "
+                "python -m transformer.runs.train_feature_classifier, and give its file (evaluate.py: "
                 "--features)"
             )
         path = Path(self.config.features).expanduser()

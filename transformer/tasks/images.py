@@ -12,12 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.batches import Layout, TrainingBatches
-from transformer.data.images import ImageData, ImageSet, content_sha256, labels_as, read_images
-from transformer.data.images import Shape as ImageShape
+from transformer.data.labelled_images import (
+    ImageData,
+    ImageSet,
+    content_sha256,
+    labels_as,
+    read_images,
+)
+from transformer.data.labelled_images import Shape as ImageShape
 from transformer.data.pictures import picture
-from transformer.evaluation.image_scores import fid, kid, precision_recall
+from transformer.metrics.image_scores import fid, kid, precision_recall
 from transformer.models.family import Sizes, build_model
-from transformer.models.sagan import discriminator_loss, generator_loss, multiplications
+from transformer.models.sagan.sagan import discriminator_loss, generator_loss, multiplications
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
@@ -43,7 +49,7 @@ class ImageTraining:
 
     def __init__(
         self,
-        config: Any,  # the Experiment
+        config: Any,  # the Config
         mesh: jax.sharding.Mesh,
         task: ImageGenerator,
         training: ImageSet,
@@ -175,7 +181,7 @@ class ImageTraining:
 
 
 def discriminator_loss_on_host(real_B: np.ndarray, fake_B: np.ndarray) -> np.floating:
-    """As models/sagan.py:discriminator_loss, without a program to compile."""
+    """As models/sagan/sagan.py:discriminator_loss, without a program to compile."""
     return np.maximum(1 - real_B, 0).mean() + np.maximum(1 + fake_B, 0).mean()
 
 
@@ -217,7 +223,7 @@ def check_config(config: Any, shards: int) -> None:
     if training.full_validation_every and not config.task.features:
         raise UserError(
             "task.features is not given, and full validation needs a classifier; train one with: "
-            "python -m transformer.runs.feature_classifier, or set training.full_validation_every "
+            "python -m transformer.runs.train_feature_classifier, or set training.full_validation_every "
             "to 0 and training.best_metric to 'discriminator_loss'"
         )
 

@@ -1,0 +1,310 @@
+"""A config file as checked, frozen sections, and the copy of it in the work directory."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer.models.family import FAMILIES, find_family
+from transformer.system.errors import UserError
+from transformer.system.files import write_atomically
+from transformer.system.sharding import MeshConfig
+from transformer.tasks.task import TASKS, find_task
+from transformer.training.optimizers import OptimizerConfig
+from transformer.training.step import TrainingConfig
+
+# Of work directories. A later commit that cannot continue those of an earlier one raises it.
+FORMAT = 2
+# In a work directory of one set of parameters: which they are. See exports/workdir.py.
+EXPORTED = "exported.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """See configs/base.py."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The sections of a config file.
+
+    The family decides what class `model` has; the task decides that of `data`, `tokenizer` and
+    `decoding`, and which of them there are. One that a task does not have is None.
+    """
+
+    task: TaskConfig
+    model: Any
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    mesh: MeshConfig
+    data: Any = None
+    tokenizer: Any = None
+    decoding: Any = None
+
+    def __post_init__(self):
+        training, metrics = self.training, find_task(self.task.name).metrics
+        if training.best_metric not in metrics:
+            raise UserError(
+                f"training.best_metric is {training.best_metric!r}, which the task "
+                f"{self.task.name} does not measure; give one of: {', '.join(metrics)}"
+            )
+        if metrics[training.best_metric].full and training.full_validation_every == 0:
+            cheap = [name for name, metric in metrics.items() if not metric.full]
+            raise UserError(
+                f"training.best_metric is {training.best_metric!r}, but "
+                "training.full_validation_every is 0 (never); set training.best_metric to "
+                f"{' or '.join(map(repr, cheap))}"
+            )
+        decay_steps = self.optimizer.decay_steps
+        if decay_steps is not None and training.steps > decay_steps:
+            raise UserError(
+                f"training.steps is {training.steps}, but the learning rate is 0 from update "
+                f"optimizer.decay_steps = {decay_steps} on; set the latter to training.steps"
+            )
+        if training.init_from and self.tokenizer and self.tokenizer.source_model:
+            raise UserError(
+                "tokenizer.source_model and training.init_from are both given, and the latter has "
+                "a tokenizer of its own; leave one of them out"
+            )
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> "Config":
+        """Checks every key and value; raises UserError for the first that is wrong."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        _check_keys(config, known, "")
+        types = _section_types(_choice(config, "task", "name"), _choice(config, "model", "family"))
+        _check_keys(config, types, "")
+        _check_complete(config, types, "")
+        sections = {}
+        for name, section in types.items():
+            fields = {field.name: field.type for field in dataclasses.fields(section)}
+            if not isinstance(config[name], Mapping):
+                raise UserError(f"config section {name} is {config[name]!r}; it must hold fields")
+            _check_keys(config[name], fields, f"{name}.")
+            _check_complete(config[name], _required(section), f"{name}.")
+            for field, value in config[name].items():
+                _check_type(f"{name}.{field}", value, fields[field])
+            sections[name] = section(**config[name])
+        return cls(**sections)
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The sections that there are, by name."""
+        return {name: section for name, section in vars(self).items() if section is not None}
+
+    def to_json(self) -> str:
+        """The content of WORKDIR/config.json."""
+        sections = {name: dataclasses.asdict(x) for name, x in self.sections.items()}
+        return json.dumps({"format": FORMAT, **sections}, indent=2) + "\n"
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the config as `save` writes it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """The fields of all sections, by names such as model.d_model."""
+    return {
+        f"{section}.{name}": value
+        for section, fields in config.sections.items()
+        for name, value in vars(fields).items()
+    }
+
+
+def with_fields(config: Config, values: Mapping[str, Any]) -> Config:
+    """The config with other values for fields such as decoding.beam_size; None changes nothing."""
+    changes: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        section, _, field = path.partition(".")
+        if value is not None:
+            if path not in flat(config):
+                raise UserError(
+                    f"--{field} is given, and the task {config.task.name} has no {path}; leave it "
+                    "out"
+                )
+            changes.setdefault(section, {})[field] = value
+    sections = {
+        name: dataclasses.replace(config.sections[name], **fields)
+        for name, fields in changes.items()
+    }
+    return dataclasses.replace(config, **sections)
+
+
+def fields_marked(config: Config, flag: str, default: bool) -> dict[str, bool]:
+    """By field, such as model.d_model, what `setting` says of it under the name `flag`.
+
+    default: for fields without `setting`.
+    """
+    return {
+        f"{section}.{field.name}": field.metadata[flag] if field.metadata else default
+        for section, fields in config.sections.items()
+        for field in dataclasses.fields(fields)
+    }
+
+
+def type_of_field(path: str) -> Any:
+    """Of a field such as model.d_model; raises UserError unless some config has it.
+
+    None for a whole section.
+    """
+    sections: dict[str, dict[str, Any]] = {}
+    for task in TASKS:
+        for family in FAMILIES:
+            for name, section in _section_types(task, family).items():
+                types = {field.name: field.type for field in dataclasses.fields(section)}
+                sections[name] = sections.get(name, {}) | types
+    section, _, field = path.partition(".")
+    _check_keys([section], sections, "")
+    if not field:
+        return None
+    _check_keys([field], sorted(sections[section]), f"{section}.")
+    return sections[section][field]
+
+
+def is_run(directory: Path) -> bool:
+    """Whether it has a run's config. A folder of Hugging Face's has another of that name."""
+    path = directory / "config.json"
+    try:
+        return path.is_file() and '"training"' in path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return True  # which `load` explains
+
+
+def load(workdir: Path) -> Config:
+    """The experiment of a work directory; raises UserError if it has none that can be used."""
+    path = workdir / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it holds no JSON object")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(
+            f"{workdir} is not a work directory: it has no config.json; give the --workdir of a "
+            "training run"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it or start a new run") from error
+    found = config.pop("format", 1)  # the first commits wrote none
+    if found != FORMAT:
+        raise UserError(
+            f"{workdir} has format {found}, and this commit reads format {FORMAT} alone; use the "
+            "commit that the run was started with (starts.jsonl names it), or start a new run"
+        )
+    try:
+        return Config.from_dict(config)
+    except UserError as error:  # edited
+        raise UserError(f"{path}: {error}") from error
+
+
+def check_workdir(workdir: Path, experiment: Config) -> None:
+    """Raises UserError if `workdir` belongs to another experiment or holds other files."""
+    if (workdir / EXPORTED).exists():
+        raise UserError(
+            f"{workdir} was exported without what training needs to continue; train in the work "
+            "directory that it comes from, or in a new one"
+        )
+    if (workdir / "config.json").exists():
+        old, new = flat(load(workdir)), flat(experiment)
+        if changes := _changes(old, new, fields_marked(experiment, "may_change", False)):
+            raise UserError(
+                f"{workdir} holds a run with another config ({'; '.join(changes)}); "
+                "give another --workdir, or the config the run was started with"
+            )
+    elif workdir.exists() and (not workdir.is_dir() or any(map(_is_foreign, workdir.iterdir()))):
+        raise UserError(
+            f"{workdir} is not empty and holds no run (no config.json); give another --workdir"
+        )
+
+
+def save(workdir: Path, experiment: Config) -> None:
+    """Makes `workdir` the work directory of this experiment."""
+    for path in workdir.glob("*.tmp"):  # of processes that were killed while they wrote
+        path.unlink()
+    write_atomically(workdir / "config.json", experiment.to_json())
+
+
+def architecture(config: Config) -> dict[str, Any]:
+    """The fields of the model section in which two models that share parameters agree."""
+    marked = fields_marked(config, "architecture", True)
+    return {
+        name: value
+        for name, value in flat(config).items()
+        if name.startswith("model.") and marked[name]
+    }
+
+
+def _section_types(task: str, family: str) -> dict[str, type]:
+    """The sections of an experiment of this task and this family."""
+    fields = dataclasses.fields(Config)
+    types = {field.name: field.type for field in fields if field.default is dataclasses.MISSING}
+    return types | {"model": find_family(family).config} | dict(find_task(task).sections)
+
+
+def _choice(config: Mapping[str, Any], section: str, field: str) -> Any:
+    """The field that decides what class sections have."""
+    _check_complete(config, [section], "")
+    if not isinstance(config[section], Mapping):
+        raise UserError(f"config section {section} is {config[section]!r}; it must hold fields")
+    _check_complete(config[section], [field], f"{section}.")
+    return config[section][field]
+
+
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], may_change: Mapping[str, bool]
+) -> list[str]:
+    """The fields in which a run cannot be continued, in words."""
+    family = "model.family"  # fields of another family would be no news
+    if old[family] != new[family]:
+        return [f"{family} was {old[family]!r}, is {new[family]!r}"]
+    return [
+        f"{name} was {old[name]!r}, is {new[name]!r}"
+        for name in new
+        if old[name] != new[name] and not may_change[name]
+    ]
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is neither the lock nor what a killed run may leave before its config."""
+    return path.name != "lock" and not path.name.endswith(".tmp")
+
+
+def _required(section: type) -> list[str]:
+    """The fields of a section; one with a default is newer than some work directories."""
+    fields = dataclasses.fields(section)
+    return [field.name for field in fields if field.default is dataclasses.MISSING]
+
+
+def _check_keys(given: Collection[str], known: Collection[str], prefix: str) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"there are {', '.join(known)}"
+            raise UserError(f"Unknown config field config.{prefix}{key}; {hint}")
+
+
+def _check_complete(given: Collection[str], known: Collection[str], prefix: str) -> None:
+    for key in known:
+        if key not in given:
+            raise UserError(f"config.{prefix}{key} is missing; train.py --fields says what it is")
+
+
+def _check_type(name: str, value: Any, kind: Any) -> None:
+    """Whether a value has its field's type: int, float, str or bool, or one of these or None."""
+    if isinstance(value, bool):
+        fits = kind is bool
+    elif isinstance(value, int):
+        fits = isinstance(value, kind) or (abs(value) < 2**53 and isinstance(0.0, kind))
+    else:
+        fits = isinstance(value, kind)
+    if not fits:
+        kind = getattr(kind, "__name__", kind)
+        raise UserError(f"config.{name} is {value!r}; it must be of type {kind}")
+    # What counts something goes into arrays of 32 bits.
+    if isinstance(value, int) and abs(value) >= 2**31 and name != "training.seed":
+        raise UserError(f"config.{name} is {value}; it must be less than {2**31}")
