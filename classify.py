@@ -17,10 +17,10 @@ import os
 import sys
 
 from transformer.data.text_files import lines_as_they_come, open_text
+from transformer.inference.classifier import Classifier
+from transformer.inference.output import open_output
 from transformer.runs import cli
 from transformer.runs.restore import define_flags
-from transformer.streams.classifier import Classifier
-from transformer.streams.output import open_output
 from transformer.system import distributed
 from transformer.system.commands import script
 from transformer.system.errors import UserError

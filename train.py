@@ -25,8 +25,8 @@ from ml_collections import config_flags
 
 from transformer.reports import run_report
 from transformer.reports.plots import learning_curve
-from transformer.runs import cli, fields, init_from, own_paths, provenance, train
-from transformer.runs.experiment import Experiment
+from transformer.runs import cli, fields, init_from, provenance, train, trusted_paths
+from transformer.runs.run_config import Config
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, local
@@ -64,15 +64,15 @@ def main() -> None:
     if HELP_CONFIG.value:
         listed = fields.sections_of(sections, overrides)
         if listed["training"].init_from:
-            listed = init_from.with_its_model(Experiment(**listed), workdir, overrides).sections
+            listed = init_from.with_its_model(Config(**listed), workdir, overrides).sections
         print(fields.listing(listed))
         return
-    config = Experiment.from_dict(sections)
+    config = Config.from_dict(sections)
     if config.training.init_from:
         config = init_from.with_its_model(config, workdir, overrides)
     steps = config.training.steps
     if distributed.is_first():
-        own_paths.remember(config, overrides if own else None)
+        trusted_paths.remember(config, overrides if own else None)
     if PREPARE.value:
         distributed.refuse_jobs("--prepare")
         train.prepare(config, workdir)

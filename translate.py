@@ -23,13 +23,13 @@ from absl import flags
 from transformer.data.text_files import count_lines, lines_as_they_come, open_text
 from transformer.decoding.config import MOST_OUTPUTS
 from transformer.decoding.long_lines import POLICIES
+from transformer.inference.engine import Engine, Options
+from transformer.inference.formats import FORMATS
+from transformer.inference.model import Model, identity
+from transformer.inference.output import open_output
+from transformer.inference.prompt import typed_lines
 from transformer.runs import cli, restore
 from transformer.runs.progress import Progress
-from transformer.streams.engine import Engine, Options
-from transformer.streams.formats import FORMATS
-from transformer.streams.model import Model, identity
-from transformer.streams.output import open_output
-from transformer.streams.prompt import typed_lines
 from transformer.system import distributed
 from transformer.system.commands import script
 from transformer.system.errors import UserError

@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
 from transformer.data.labelled_text import Example, LabelledData, read_examples
-from transformer.evaluation.labels import class_scores
+from transformer.metrics.labels import class_scores
 from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli, sweep
 from transformer.system.errors import UserError

@@ -47,8 +47,8 @@ from benchmarks.program import Program, sizes_of
 from benchmarks.synthetic import full_rows
 from transformer.models import attention
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.paths import DEFINE_path
@@ -96,7 +96,7 @@ def cases(layers: int) -> dict[str, list[Case]]:
     }
 
 
-def measure(case: Case, config: Experiment) -> dict[str, Any]:
+def measure(case: Case, config: Config) -> dict[str, Any]:
     """Bytes and, unless the rows are too long to run, seconds of a step."""
     # 1. The compiled step.
     layers = dict(num_encoder_layers=case.layers, num_decoder_layers=case.layers)
@@ -129,7 +129,7 @@ def measure(case: Case, config: Experiment) -> dict[str, Any]:
 def main() -> None:
     if OUT.value is None:
         raise UserError("--out is missing; name a folder for the results")
-    config = Experiment.from_dict(cli.config_of(CONFIG))
+    config = Config.from_dict(cli.config_of(CONFIG))
     if config.model.family != "transformer":
         raise UserError(
             f"model.family is {config.model.family}; only the Transformer's layers and attention "

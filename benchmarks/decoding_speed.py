@@ -43,10 +43,10 @@ from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.numerics import multiply
 from transformer.models.transformer import TransformerConfig
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
 from transformer.runs.restore import restore
-from transformer.system.cores import available_cores
+from transformer.runs.run_config import Config
+from transformer.system.cpu import available_cores
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 from transformer.system.sharding import data_mesh
@@ -139,7 +139,7 @@ def write_task(folder: Path) -> None:
         sentences = [list(map(int, tokens)) for tokens in ids if len(tokens)]
         decoding = {"max_extra_length": config.decoding.max_extra_length}
     else:
-        config = Experiment.from_dict(cli.config_of(CONFIG))
+        config = Config.from_dict(cli.config_of(CONFIG))
         random = np.random.default_rng(0)
         lengths = random.integers(8, 41, SENTENCES.value)
         sentences = [random.integers(UNK + 1, VOCAB_SIZE.value, n).tolist() for n in lengths]

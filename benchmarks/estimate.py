@@ -38,10 +38,10 @@ from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
 from benchmarks.timeline import waiting_seconds
 from transformer.data.batches import Batch, layout
-from transformer.decoding.translation import Translator, Wishes
+from transformer.decoding.translation import SearchInputs, Translator
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
 from transformer.system.hardware import Specification, specification, units
@@ -73,13 +73,13 @@ def main() -> None:
         return
     # The cache gives programs back without what the compiler knew of them.
     jax.config.update("jax_enable_compilation_cache", False)
-    result = estimate(Experiment.from_dict(cli.config_of(CONFIG)))
+    result = estimate(Config.from_dict(cli.config_of(CONFIG)))
     if OUTPUT.value:  # first: whoever reads what is printed may stop early
         timing.write(OUTPUT.value, result)
     print(shown(result))
 
 
-def estimate(config: Experiment) -> dict[str, Any]:
+def estimate(config: Config) -> dict[str, Any]:
     """Compiles; returns what the program's text and the compiler say."""
     devices = target_devices(DEVICE.value)
     vocab_size, training = config.tokenizer.vocab_size, config.training
@@ -124,7 +124,7 @@ def estimate(config: Experiment) -> dict[str, Any]:
             sentences = SENTENCES.value * mesh.size
             tokens = jax.ShapeDtypeStruct((sentences, LENGTH.value), jnp.int32)
             limits = jax.ShapeDtypeStruct((sentences,), jnp.int32)
-            lowered, passes = search.lower(program.variables, tokens, Wishes(limits)), 0
+            lowered, passes = search.lower(program.variables, tokens, SearchInputs(limits)), 0
         try:  # in the mesh, too: for several devices Pallas makes its kernel now
             compiled = lowered.compile(compiler_options=compile_options(devices))
         except jax.errors.JaxRuntimeError as error:

@@ -32,7 +32,7 @@ from transformer.data.sources import training_source
 from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.tokenizers import get_tokenizers
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 
 BASE = Path(__file__).parents[1] / "configs" / "base.py"
 BATCHES = 300
@@ -48,7 +48,7 @@ TRAIN = flags.DEFINE_bool("train", False, "Time updates of the config's model")
 
 
 def main() -> None:
-    config = Experiment.from_dict(cli.config_of(CONFIG))
+    config = Config.from_dict(cli.config_of(CONFIG))
     limits = config.data.max_source_length, config.data.max_target_length
     with tempfile.TemporaryDirectory() as folder:
         if PAIRS.value:
@@ -63,7 +63,7 @@ def main() -> None:
             measure(token_cache(source, tokenizers, folder, *limits, *sampling), config)
 
 
-def measure(pairs: TokenizedPairs, config: Experiment) -> None:
+def measure(pairs: TokenizedPairs, config: Config) -> None:
     source, target = pairs.source_lengths, pairs.target_lengths
     print(
         f"  tokens: median {np.median(source):.0f} + {np.median(target):.0f}, longest "
@@ -131,7 +131,7 @@ def buckets(
     return result
 
 
-def epoch_seconds(config: Experiment, shapes: dict[tuple[int, int, int], float]) -> float:
+def epoch_seconds(config: Config, shapes: dict[tuple[int, int, int], float]) -> float:
     """How long the updates of an epoch take, from the median of a few of each shape."""
     vocab_size = config.tokenizer.vocab_size
     program = Program(config, sizes_of(config, vocab_size), jax.devices()[:1])

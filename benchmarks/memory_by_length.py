@@ -36,13 +36,13 @@ from matplotlib.figure import Figure
 from benchmarks.program import Program, sizes_of
 from benchmarks.synthetic import full_rows
 from configs import dialogsum, dialogsum_decoder, dialogsum_dmca
+from transformer.decoding.inputs import SearchInputs
 from transformer.decoding.translation import Translator
-from transformer.decoding.wishes import Wishes
 from transformer.models import attention, loss
 from transformer.models.family import build_model
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.paths import DEFINE_path
@@ -69,12 +69,12 @@ class Case(NamedTuple):
     length: int
 
 
-def config_of(model: str) -> Experiment:
+def config_of(model: str) -> Config:
     config = MODELS[model].get_config()
     config.data.train_file = "none"  # there are no data
     if model == "T-DMCA":
         config.model.block_length = 256
-    return Experiment.from_dict(config.to_dict())
+    return Config.from_dict(config.to_dict())
 
 
 def measure(case: Case) -> dict[str, int]:
@@ -99,7 +99,7 @@ def measure_here(case: Case) -> dict[str, int]:
 Prepared = tuple[jax.stages.Compiled, Callable[[], Any]]
 
 
-def prepare_training(config: Experiment, vocab_size: int, case: Case) -> Prepared:
+def prepare_training(config: Config, vocab_size: int, case: Case) -> Prepared:
     """The program, and what runs it on arguments that are there already."""
     program = Program(config, sizes_of(config, vocab_size), jax.devices()[:1])
     batch = full_rows(1, case.length, TARGET, vocab_size)
@@ -111,12 +111,12 @@ def prepare_training(config: Experiment, vocab_size: int, case: Case) -> Prepare
     return compiled, lambda: program.step(on_device)
 
 
-def prepare_search(config: Experiment, vocab_size: int, case: Case) -> Prepared:
+def prepare_search(config: Config, vocab_size: int, case: Case) -> Prepared:
     model = build_model(config.model, sizes_of(config, vocab_size))
     decoding = dataclasses.replace(config.decoding, max_length=TARGET, max_extra_length=TARGET)
     search = Translator(model, None, decoding, data_mesh()).programs.jitted(beam_size=4, nbest=1)
     src = jax.ShapeDtypeStruct((1, case.length), np.int32)
-    wishes = Wishes(jax.ShapeDtypeStruct((1,), np.int32))
+    wishes = SearchInputs(jax.ShapeDtypeStruct((1,), np.int32))
     shapes = (model.abstract_params(), model.abstract_extra()), src, wishes
     compiled = search.lower(*shapes).compile()
     arguments = jax.tree.map(lambda x: jnp.full(x.shape, TARGET, x.dtype), shapes)

@@ -10,19 +10,19 @@ from transformer.data.batches import Batch
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import num_params
 from transformer.models.kernels import chosen, proven
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 from transformer.system.sharding import make_mesh, split_rows, state_sharding
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import StepMetrics, abstract_state, init_state, make_train_step
 
 
-def sizes_of(config: Experiment, vocab_size: int) -> Sizes:
+def sizes_of(config: Config, vocab_size: int) -> Sizes:
     limits = config.data.max_source_length, config.data.max_target_length
     return Sizes(vocab_size, vocab_size, config.tokenizer.joint, *limits)
 
 
-def training_flops(config: Experiment, vocab_size: int, *lengths: np.ndarray) -> np.ndarray:
+def training_flops(config: Config, vocab_size: int, *lengths: np.ndarray) -> np.ndarray:
     """The model FLOPs of training on each pair once; lengths: of sources, and of targets."""
     sizes = sizes_of(config, vocab_size)
     return find_family(config.model.family).flops(config.model, sizes, *lengths)
@@ -31,7 +31,7 @@ def training_flops(config: Experiment, vocab_size: int, *lengths: np.ndarray) ->
 class Program:
     """The train step of a model, on the config's mesh, and the state that it updates."""
 
-    def __init__(self, config: Experiment, sizes: Sizes, devices=None):
+    def __init__(self, config: Config, sizes: Sizes, devices=None):
         """devices: all of them if None; others are compiled for, and nothing is tried on them."""
         self.mesh = make_mesh(config.mesh, devices)
         if devices is None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from transformer.models.convolutional_blocks import HALF, ConvolutionalConfig
+from transformer.models.convolutional.convolutional_blocks import HALF, ConvolutionalConfig
 from transformer.models.functional import Params
 
 

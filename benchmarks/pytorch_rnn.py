@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from transformer.models.functional import Params
-from transformer.models.rnn_config import READOUTS, RNNConfig
+from transformer.models.rnn.rnn_config import READOUTS, RNNConfig
 from transformer.system.errors import UserError
 
 LAYERS = {"gru": (nn.GRU, nn.GRUCell), "lstm": (nn.LSTM, nn.LSTMCell)}

@@ -12,8 +12,8 @@ from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, relu
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import spectral_norm
 
-from transformer.models.image_attention import FORMS
-from transformer.models.sagan import DISCRIMINATOR, SAGANConfig
+from transformer.models.sagan.sagan import DISCRIMINATOR, SAGANConfig
+from transformer.models.sagan.self_attention import FORMS
 
 
 def conv(size: int, inputs: int, outputs: int, bias: bool = True) -> nn.Module:

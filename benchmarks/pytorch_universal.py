@@ -11,7 +11,7 @@ from torch import nn
 from benchmarks import pytorch_transformer
 from benchmarks.pytorch_transformer import PyTorchTransformer
 from transformer.models.functional import Params
-from transformer.models.universal_steps import UniversalConfig
+from transformer.models.universal.universal_steps import UniversalConfig
 
 
 def build(config: UniversalConfig, vocab_size: int, max_length: int) -> nn.Module:

@@ -21,7 +21,7 @@ from benchmarks.synthetic import median_length, synthetic_pairs
 from configs import base, base_en_fr, big, big_en_fr
 from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.hardware import SPECIFICATIONS
 
@@ -46,8 +46,7 @@ def main() -> None:
         raise UserError(f"--utilisation is {UTILISATION.value}; it must be in (0, 1]")
     prices = prices_of(PRICES.value)
     flops = {
-        name: training_of(Experiment.from_dict(ROWS[name][0].get_config().to_dict()))
-        for name in ROWS
+        name: training_of(Config.from_dict(ROWS[name][0].get_config().to_dict())) for name in ROWS
     }
     head = ["config", "data", "paper's BLEU", "paper's FLOPs", "FLOPs here"]
     rows = [
@@ -82,7 +81,7 @@ def prices_of(given: list[str]) -> dict[str, float]:
     return prices
 
 
-def training_of(config: Experiment) -> float:
+def training_of(config: Config) -> float:
     """The FLOPs of all updates of a config, whose batches are full on their longer side."""
     limits = config.data.max_source_length, config.data.max_target_length
     vocab_size = config.tokenizer.vocab_size

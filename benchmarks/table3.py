@@ -24,7 +24,7 @@ from transformer.reports import results_page
 from transformer.reports.ledger import Result
 from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli, sweep
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -91,7 +91,7 @@ def in_small(results: list[Result]) -> list[str]:
     return [str(len(results)), mean(perplexities), *bleu, parameters]
 
 
-def millions(config: Experiment, vocabulary: int) -> float:
+def millions(config: Config, vocabulary: int) -> float:
     model = build_model(config.model, sizes_of(config, vocabulary))
     return num_params(model.abstract_params()) / 1e6
 

@@ -36,8 +36,8 @@ from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
 from transformer.data.packing import row_widths
 from transformer.data.prefetch import prefetch
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
+from transformer.runs.run_config import Config
 from transformer.system.compilation import memory_summary
 from transformer.system.hardware import peak_flops
 from transformer.system.paths import DEFINE_path
@@ -56,14 +56,14 @@ PROFILE = DEFINE_path("profile", None, "A folder for a trace of three more updat
 
 
 def main() -> None:
-    config = Experiment.from_dict(cli.config_of(CONFIG))
+    config = Config.from_dict(cli.config_of(CONFIG))
     result = measure(config, STEPS.value, Path(PROFILE.value) if PROFILE.value else None)
     show(result)
     if OUTPUT.value:
         timing.write(OUTPUT.value, result)
 
 
-def measure(config: Experiment, steps: int, profile: Path | None) -> dict[str, Any]:
+def measure(config: Config, steps: int, profile: Path | None) -> dict[str, Any]:
     """Trains for a few updates; returns what is worth knowing about them."""
     # 1. Data and program.
     vocab_size, training = config.tokenizer.vocab_size, config.training

@@ -33,9 +33,9 @@ from benchmarks.program import sizes_of, training_flops
 from benchmarks.synthetic import full_rows
 from transformer.data.batches import Batch
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import conditions
-from transformer.system.cores import available_cores
+from transformer.runs.run_config import Config
+from transformer.system.cpu import available_cores
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 from transformer.system.startup import use_huge_pages
@@ -78,7 +78,7 @@ WORKER = flags.DEFINE_enum("worker", None, [OURS, EAGER, COMPILED], "Used by thi
 
 
 def main() -> None:
-    config = Experiment.from_dict(cli.config_of(CONFIG))
+    config = Config.from_dict(cli.config_of(CONFIG))
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=DTYPE.value))
     if WORKER.value == OURS:
         use_huge_pages()  # as train.py; starts the worker anew
@@ -90,7 +90,7 @@ def main() -> None:
         compare(config)
 
 
-def check(config: Experiment) -> None:
+def check(config: Config) -> None:
     """Raises UserError for what PyTorch is not compared with."""
     if config.model.family not in PEERS:
         raise UserError(
@@ -117,7 +117,7 @@ def check(config: Experiment) -> None:
         raise UserError(f"--versus={','.join(unknown)}: it must be {EAGER}, {COMPILED} or both")
 
 
-def compare(config: Experiment) -> None:
+def compare(config: Config) -> None:
     """Starts the workers, lets them take turns, prints and writes the result."""
     workers, failed = {}, {}
     for name in [OURS, *VERSUS.value]:
@@ -182,7 +182,7 @@ def random_batch() -> Batch:
     return full_rows(ROWS.value, LENGTH.value, LENGTH.value, VOCAB_SIZE.value)
 
 
-def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
+def prepare_ours(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
     import jax
 
     from benchmarks.program import Program
@@ -200,7 +200,7 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
     }, measure
 
 
-def rate_of(config: Experiment) -> Callable[[int], float]:
+def rate_of(config: Config) -> Callable[[int], float]:
     """The learning rate after so many updates, without JAX."""
     c = config.optimizer
     warmup = c.warmup_steps
@@ -218,7 +218,7 @@ def rate_of(config: Experiment) -> Callable[[int], float]:
     return rate
 
 
-def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
+def prepare_pytorch(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
     import torch
 
     peer = importlib.import_module(f"benchmarks.pytorch_{config.model.family}")

@@ -26,8 +26,8 @@ from ml_collections import config_flags
 from benchmarks import timing
 from transformer.data.sequences import Masked
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
-from transformer.system.cores import available_cores
+from transformer.runs.run_config import Config
+from transformer.system.cpu import available_cores
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 from transformer.system.startup import use_huge_pages
@@ -44,7 +44,7 @@ WORKER = flags.DEFINE_enum("worker", None, [OURS, THEIRS], "Used by this script 
 
 
 def main() -> None:
-    config = Experiment.from_dict(cli.config_of(CONFIG))
+    config = Config.from_dict(cli.config_of(CONFIG))
     if config.task.name != "masked_lm" or config.model.head != "pre_training":
         raise UserError("give a config of the task masked_lm with model.head=pre_training")
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dtype=DTYPE.value))
@@ -58,7 +58,7 @@ def main() -> None:
         timing.compare_two(OURS, THEIRS, ROUNDS.value, heading, OUTPUT.value)
 
 
-def random_batch(config: Experiment) -> Masked:
+def random_batch(config: Config) -> Masked:
     """Full rows, one sequence each, of two sentences, with as many predictions as there may be."""
     rng, rows = np.random.default_rng(0), ROWS.value
     length, most = config.data.max_length, config.data.max_predictions
@@ -77,7 +77,7 @@ def random_batch(config: Experiment) -> Masked:
     )
 
 
-def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
+def prepare_ours(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
     import jax
 
     from benchmarks.program import Program
@@ -91,7 +91,7 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
     return about, timing.repeat_for_a_second(step, finish)
 
 
-def prepare_theirs(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
+def prepare_theirs(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
     import torch
     import transformers
 

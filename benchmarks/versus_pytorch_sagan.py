@@ -22,8 +22,8 @@ from ml_collections import config_flags
 
 from benchmarks import timing
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
-from transformer.system.cores import available_cores
+from transformer.runs.run_config import Config
+from transformer.system.cpu import available_cores
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 from transformer.system.startup import use_huge_pages
@@ -39,7 +39,7 @@ WORKER = flags.DEFINE_enum("worker", None, [OURS, PYTORCH], "Used by this script
 
 
 def main() -> None:
-    config = Experiment.from_dict(cli.config_of(CONFIG))
+    config = Config.from_dict(cli.config_of(CONFIG))
     if config.task.name != "images" or config.task.discriminator_steps != 1:
         raise UserError("give a config of the task images with task.discriminator_steps=1")
     if WORKER.value == OURS:
@@ -58,7 +58,7 @@ def random_images(size: int, channels: int) -> tuple[np.ndarray, np.ndarray]:
     return images, rng.integers(0, CLASSES, IMAGES.value, np.int32)
 
 
-def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
+def prepare_ours(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
     import jax
 
     from transformer.models.family import build_model
@@ -93,7 +93,7 @@ def prepare_ours(config: Experiment) -> tuple[dict[str, Any], Callable[[], float
     return about, timing.repeat_for_a_second(step, finish)
 
 
-def prepare_pytorch(config: Experiment) -> tuple[dict[str, Any], Callable[[], float]]:
+def prepare_pytorch(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
     import torch
 
     from benchmarks.pytorch_sagan import step_of

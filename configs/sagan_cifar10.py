@@ -1,6 +1,6 @@
 """A small SAGAN on CIFAR-10, or on images of your own; every field of the task.
 
-    python -m transformer.runs.feature_classifier --config=configs/sagan_cifar10.py \
+    python -m transformer.runs.train_feature_classifier --config=configs/sagan_cifar10.py \
         --output=features.npz
     python train.py --config=configs/sagan_cifar10.py --config.task.features=features.npz
     python generate.py --workdir=runs/sagan_cifar10 --grid=samples.png
@@ -59,7 +59,7 @@ def get_task() -> ConfigDict:
     # training.checkpoint_every.
     task.samples_every = 500
     # The classifier whose features scores are over: a file that
-    # python -m transformer.runs.feature_classifier writes.
+    # python -m transformer.runs.train_feature_classifier writes.
     task.features = placeholder(str)
     # Generated images of a score, compared with as many real ones; no more than half of these
     # are compared, and the other half gives the floor.

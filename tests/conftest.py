@@ -12,7 +12,7 @@ import pytest
 # These tests may be a background job, which ignores Ctrl-C, or started by nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-# Whoever runs these tests does not know the paths of their data: see runs/own_paths.py.
+# Whoever runs these tests does not know the paths of their data: see runs/trusted_paths.py.
 _STATE = tempfile.TemporaryDirectory()
 atexit.register(_STATE.cleanup)
 os.environ["XDG_STATE_HOME"] = _STATE.name

@@ -7,7 +7,7 @@ paper writes over several inputs is put together again here: W [y; c] is one pro
 
 import numpy as np
 
-from transformer.models.rnn_config import RNNConfig
+from transformer.models.rnn.rnn_config import RNNConfig
 
 # --- Cells: (parameters, input, state) -> state. A state is a tuple; what others see is first. ---
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from transformer.runs import experiment
+from transformer.runs import run_config
 from transformer.runs.checkpoints import Checkpoints
 from transformer.system.sharding import data_mesh, replicated
 from transformer.tasks.task import find_task
@@ -176,7 +176,7 @@ def metrics(workdir: Path) -> list[dict[str, float]]:
 
 
 def final_state(workdir: Path) -> TrainState:
-    config = experiment.load(workdir)
+    config = run_config.load(workdir)
     model = find_task(config.task.name).restore(config, workdir).model
     width = getattr(config.model, "d_model", None)
     schedule = make_schedule(config.optimizer, width)

@@ -7,10 +7,10 @@ import numpy as np
 from configs import bert_tiny, classification
 from transformer.data.documents import Documents
 from transformer.data.wordpiece import SPECIAL, WordPiece
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 
-TINY = Experiment.from_dict(bert_tiny.get_config().to_dict())
-CLASSIFICATION = Experiment.from_dict(classification.get_config().to_dict())
+TINY = Config.from_dict(bert_tiny.get_config().to_dict())
+CLASSIFICATION = Config.from_dict(classification.get_config().to_dict())
 CONFIG = dataclasses.replace(
     TINY,
     model=dataclasses.replace(TINY.model, d_model=14, d_ff=11, num_heads=2, max_positions=13),

@@ -8,10 +8,10 @@ from ml_collections import config_flags
 
 from configs import base
 from transformer.models.family import Sizes
-from transformer.runs.experiment import Experiment
 from transformer.runs.provenance import ROOT
+from transformer.runs.run_config import Config
 
-PAPER = Experiment.from_dict(base.get_config().to_dict())
+PAPER = Config.from_dict(base.get_config().to_dict())
 # Sizes that are no multiples of anything, so that axes which are mixed up show.
 SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.0}
 MODEL = dataclasses.replace(
@@ -33,11 +33,11 @@ def sizes_of(source_vocab: int, target_vocab: int | None = None) -> Sizes:
     return Sizes(source_vocab, target_vocab, source_vocab == target_vocab, 997, 997)
 
 
-def config_of(argv: list[str], monkeypatch) -> tuple[Experiment, list[str]]:
+def config_of(argv: list[str], monkeypatch) -> tuple[Config, list[str]]:
     """The config that the words of a command mean, and those that are no flags of it."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", argv)  # where config_flags looks for overrides
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, flag_values=values)
     others = values(argv, known_only=True)
-    return Experiment.from_dict(values.config.to_dict()), others[1:]
+    return Config.from_dict(values.config.to_dict()), others[1:]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scripts import ROOT, SIDES, Result, assert_refused, environment, run, toy_flags, write_toy
 
-from transformer.data.images import load_arrays
+from transformer.data.labelled_images import load_arrays
 from transformer.system.errors import UserError
 
 
@@ -458,7 +458,7 @@ NOISY = """
 import warnings
 import numpy as np
 from pathlib import Path
-from transformer.data.images import load_arrays
+from transformer.data.labelled_images import load_arrays
 from transformer.runs import cli
 from transformer.system.compilation import CompilationWarning
 from transformer.system.errors import UserError

@@ -26,7 +26,7 @@ from transformer.data.vocabulary import EOS, UNK
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.loss import cross_entropy
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 from transformer.system.hardware import Specification
 
 ROOT = Path(__file__).parents[1]
@@ -345,7 +345,7 @@ def test_pytorchs_model_is_ours(name):
 
     module, changes = PEERS[name]
     config = importlib.import_module(f"configs.{module}").get_config()
-    config = Experiment.from_dict(config.to_dict()).model
+    config = Config.from_dict(config.to_dict()).model
     fields = {field.name for field in dataclasses.fields(config)}
     sizes = {field: size for field, size in SIZES.items() if field in fields}
     config = dataclasses.replace(config, **(sizes | changes))
@@ -582,13 +582,13 @@ COMPARED = """
 import importlib, sys, numpy as np
 from absl import flags
 from benchmarks import versus_pytorch
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 from transformer.training.schedules import make_schedule
 flags.FLAGS(["test", "--versus=pytorch"])
 for name in sys.argv[1:]:
     config = importlib.import_module(f"configs.{name}").get_config()
     config.model.update({"gate_biases": 2} if config.model.family == "rnn" else {})
-    config = Experiment.from_dict(config.to_dict())
+    config = Config.from_dict(config.to_dict())
     versus_pytorch.check(config)
     ours = make_schedule(config.optimizer, getattr(config.model, "d_model", None))
     theirs = versus_pytorch.rate_of(config)

@@ -27,7 +27,7 @@ from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS
 from transformer.models.loss import cross_entropy
 from transformer.reports import ledger
-from transformer.runs import experiment
+from transformer.runs import run_config
 from transformer.tasks import seq2seq
 
 ODD_PAIRS = [
@@ -150,7 +150,7 @@ def test_fine_tuning_is_one_short_command(learned, tmp_path):
     done = succeeded(run("train.py", *short, "--workdir=tuned", cwd=tmp_path))
     assert f"initial  the best of {learned}, step(s) ".encode() in done.out
     assert metrics(tmp_path / "tuned")[0]["train/nll"] < 1.5
-    assert experiment.load(tmp_path / "tuned").model == experiment.load(learned).model
+    assert run_config.load(tmp_path / "tuned").model == run_config.load(learned).model
     (start,) = map(json.loads, (tmp_path / "tuned/starts.jsonl").read_text().splitlines())
     assert start["config_file"] == "configs/base.py"
     assert start["overrides"]["model.d_model"] == 32
@@ -175,7 +175,7 @@ def test_bleu_in_training_is_bleu_of_evaluate(learned):
 
 def test_validation_nll_is_of_every_sentence(learned):
     source, target = Tokenizers.load(learned)
-    model = seq2seq.restore(experiment.load(learned), learned).model
+    model = seq2seq.restore(run_config.load(learned), learned).model
     texts = [(learned.parent / f"validation.{x}").read_bytes().decode() for x in ("en", "de")]
     pairs = list(zip(*(text.split("\n")[:-1] for text in texts)))
     # One sentence a row, without packing.
@@ -246,7 +246,7 @@ def test_scores_say_what_they_are_of(learned):
     assert scores["split"] == "test"
     assert scores["beam_size"] == 4
     assert scores["length_penalty"] == {"name": "gnmt", "alpha": 0.6}
-    config = experiment.load(learned)
+    config = run_config.load(learned)
     assert scores["config_sha256"] == config.sha256
     assert scores["tokenizer_sha256"] == [Tokenizers.load(learned).source.sha256]
 

@@ -23,8 +23,8 @@ from transformer.data.batches import Batch
 from transformer.decoding.config import DecodingConfig
 from transformer.models.family import Sizes
 from transformer.models.functional import FunctionalModel
-from transformer.runs.experiment import type_of_field
 from transformer.runs.provenance import ROOT
+from transformer.runs.run_config import type_of_field
 from transformer.system.sharding import MeshConfig, make_mesh, state_sharding
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

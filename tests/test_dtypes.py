@@ -27,16 +27,16 @@ from configs import (
 from transformer.data.sequences import Labelled
 from transformer.decoding.brackets import grammar_of
 from transformer.decoding.config import DecodingConfig
+from transformer.decoding.inputs import SearchInputs
 from transformer.decoding.translation import Translator
-from transformer.decoding.wishes import Wishes
-from transformer.models.arrangement import Arrangement
-from transformer.models.convolutional_blocks import ConvolutionalConfig
-from transformer.models.decoder_only import DecoderOnlyConfig
+from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
+from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
 from transformer.models.family import Sizes, build_model
-from transformer.models.rnn import RNNConfig
-from transformer.models.sagan import SAGANConfig
+from transformer.models.rnn.rnn import RNNConfig
+from transformer.models.sagan.sagan import SAGANConfig
 from transformer.models.transformer import TransformerConfig
-from transformer.models.universal_steps import UniversalConfig
+from transformer.models.universal.universal_steps import UniversalConfig
+from transformer.models.weight_layout import WeightLayout
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks.image_generation import ImagesConfig
@@ -124,11 +124,11 @@ def test_an_update_and_a_search(name, dtype):
 
 def check_search(model, config, grammar=None, **asked):
     translator = Translator(model, None, config, data_mesh(jax.devices()[:1]), grammar)
-    wishes = Wishes(np.full(B, 9, np.int32), np.full(B, 2, np.int32), **asked)
+    wishes = SearchInputs(np.full(B, 9, np.int32), np.full(B, 2, np.int32), **asked)
 
     def search(params, src_BS):
-        variables = model.arranged(params, {}, Arrangement.FEW_ROWS), {}
-        how = {"beam_size": config.beam_size, "nbest": 1, "arrangement": Arrangement.FEW_ROWS}
+        variables = model.arranged(params, {}, WeightLayout.FEW_ROWS), {}
+        how = {"beam_size": config.beam_size, "nbest": 1, "weight_layout": WeightLayout.FEW_ROWS}
         return translator.find(variables, src_BS, wishes, **how)
 
     found = jax.eval_shape(search, model.abstract_params(), pairs(B, S).src_BS)

@@ -11,7 +11,7 @@ from PIL import Image
 from processes import run_together, slurm_variables, training
 from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded
 
-from transformer.data.images import Shape
+from transformer.data.labelled_images import Shape
 from transformer.runs.restore import restore
 from transformer.system.errors import UserError
 from transformer.tasks.image_generation import check_number, folders_of, seed_numbers
@@ -51,7 +51,9 @@ def folder(tmp_path_factory):
         for i in range(30):
             pixels = np.clip(np.array(colour) + rng.normal(0, 30, (32, 32, 3)), 0, 255)
             Image.fromarray(pixels.astype(np.uint8)).save(directory / "images" / name / f"{i}.png")
-    trained = run("transformer/runs/feature_classifier.py", *flags(), "--epochs=3", cwd=directory)
+    trained = run(
+        "transformer/runs/train_feature_classifier.py", *flags(), "--epochs=3", cwd=directory
+    )
     assert "accuracy 100.0" in succeeded(trained).out.decode()
     return directory
 
@@ -139,7 +141,7 @@ def test_it_evaluates_and_generates(whole):
     assert "9 generated and 9 real images" in scores["fid_ours"]["definition"]
     own = ["--real=whole/eval/validation/features.npz", "--real_array=reference"]
     own += [own[0].replace("--real", "--generated"), "--generated_array=generated"]
-    result = succeeded(run("transformer/reports/image_scores.py", *own, cwd=folder))
+    result = succeeded(run("transformer/reports/feature_scores.py", *own, cwd=folder))
     assert b"4 and 4 real images, features that were given" in result.out
 
     words = ["--workdir=whole", "--classes=blue", "--seeds=0,1,5", "--grid=grid.png"]

@@ -23,9 +23,9 @@ from configs import (
 )
 from transformer.data.batches import Batch
 from transformer.data.sequences import Labelled, Masked
-from transformer.decoding.translation import Translator, Wishes
+from transformer.decoding.translation import SearchInputs, Translator
 from transformer.models.family import build_model
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import init_state, make_nll_step, make_train_step
@@ -68,7 +68,7 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     """The jitted steps of a config, each with abstract arguments."""
     config = get_config()
     config.model.dtype = dtype
-    config = Experiment.from_dict(config.to_dict())
+    config = Config.from_dict(config.to_dict())
     sizes = sizes_of(37_000)
     if config.model.family == "bert":
         sizes = sizes._replace(max_source_length=config.data.max_length)
@@ -86,7 +86,7 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
         }
     translator = Translator(model, None, config.decoding, MESH)
     search = translator.programs.jitted(beam_size=4, nbest=1)
-    wishes = Wishes(ints(16))
+    wishes = SearchInputs(ints(16))
     return {
         "train": (train_step, state, Batch(*[ints(2, 16, 256)] * 5)),
         "nll": (make_nll_step(model, MESH), state.params, state.extra, Batch(*[ints(16, 256)] * 5)),

@@ -13,8 +13,8 @@ from scripts import ROOT, assert_refused, run, succeeded
 
 import transformer
 from transformer.models.family import FAMILIES, find_family
-from transformer.runs import cli, experiment, own_paths
-from transformer.runs.experiment import Experiment
+from transformer.runs import cli, run_config, trusted_paths
+from transformer.runs.run_config import Config
 from transformer.runs.sweep import sections_of
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
@@ -81,7 +81,7 @@ def test_every_flag_is_declared():
 
 def fields_of_text() -> dict[str, bool]:
     """Every field of every task and family that may hold text; whether it is declared a place."""
-    common = {field.name: field.type for field in dataclasses.fields(Experiment)}
+    common = {field.name: field.type for field in dataclasses.fields(Config)}
     sections = [(name, common[name]) for name in ("task", "optimizer", "training", "mesh")]
     sections += [("model", find_family(name).config) for name in FAMILIES]
     sections += [section for name in TASKS for section in dict(find_task(name).sections).items()]
@@ -115,7 +115,7 @@ def test_every_place_of_a_config_is_checked(value, tmp_path, monkeypatch):
             if is_place and field in config.get(section, ()):
                 changed = config | {section: config[section] | {field: value}}
                 with pytest.raises(UserError, match=f"^{path} is "):
-                    Experiment.from_dict(changed)
+                    Config.from_dict(changed)
                 seen.add(path)
     assert seen == {path for path, is_place in fields_of_text().items() if is_place}
 
@@ -124,9 +124,9 @@ def test_a_run_of_another_machine_can_be_loaded(tmp_path):
     """Its data are not needed to translate."""
     config = sections_of(str(ROOT / "configs" / "base.py"), {})
     config["data"]["data_dir"] = "~nosuchuser/data"
-    run = Experiment.from_dict(config, places_are_here=False)
-    experiment.save(tmp_path, run)
-    assert experiment.load(tmp_path) == run
+    run = Config.from_dict(config, places_are_here=False)
+    run_config.save(tmp_path, run)
+    assert run_config.load(tmp_path) == run
 
 
 # --- The scripts --------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_relative_folder_of_state_is_ignored(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", "gs://b")
     config = sections_of(str(ROOT / "configs" / "base.py"), {"data.data_dir": "data"})
-    own_paths.remember(Experiment.from_dict(config))
+    trusted_paths.remember(Config.from_dict(config))
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 

@@ -37,8 +37,8 @@ from transformer.data.text_files import blocks_of_lines
 from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
-from transformer.runs import experiment
-from transformer.runs.metrics import read_metrics
+from transformer.runs import run_config
+from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 
 # The same examples each time. To search further, turn derandomize off and max_examples up.
@@ -419,7 +419,7 @@ import echo_model
 import translate
 from transformer.data.tokenizers import Tokenizers
 from transformer.runs import cli
-from transformer.streams import engine
+from transformer.inference import engine
 
 def echo(tokenizer, line):
     return tokenizer.decode(tokenizer.encode(line))
@@ -538,7 +538,7 @@ def test_a_pickle_in_a_work_directory_is_refused(tmp_path, bomb, name):
     (tmp_path / name).write_bytes(bomb)
     read = {
         "tokenizer.model": Tokenizers.load,
-        "config.json": experiment.load,
+        "config.json": run_config.load,
         "metrics.jsonl": lambda workdir: read_metrics(workdir / name),
     }
     with pytest.raises(UserError) as error:

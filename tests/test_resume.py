@@ -33,8 +33,8 @@ from transformer.data.batches import TrainingBatches
 from transformer.data.tokenizers import Tokenizers
 from transformer.runs import provenance, train
 from transformer.runs.checkpoints import Checkpoints
-from transformer.runs.experiment import Experiment
 from transformer.runs.restore import restore
+from transformer.runs.run_config import Config
 from transformer.system.compilation import Compilations
 from transformer.system.errors import UserError
 from transformer.system.preemption import Stopped, StopRequest
@@ -184,7 +184,7 @@ def text(tmp_path_factory) -> Path:
     return directory
 
 
-def experiment_of(text: Path, **changes) -> Experiment:
+def experiment_of(text: Path, **changes) -> Config:
     """9 updates: a checkpoint each 4, full validation each 8, a line of the log each 3."""
     config = base.get_config().to_dict()
     fields = {
@@ -204,7 +204,7 @@ def experiment_of(text: Path, **changes) -> Experiment:
     for name in ("train", "validation"):
         config["data"][f"{name}_source"] = str(text / f"{name}.en")
         config["data"][f"{name}_target"] = str(text / f"{name}.de")
-    return Experiment.from_dict(config)
+    return Config.from_dict(config)
 
 
 VARIANTS = {"accumulated": {}, "bfloat16": {"model_dtype": "bfloat16"}}

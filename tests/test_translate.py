@@ -22,7 +22,7 @@ import os
 import echo_model
 import translate
 from transformer.runs import cli
-from transformer.streams import engine
+from transformer.inference import engine
 
 engine.LINES_AT_ONCE = 8
 seconds = float(os.environ.get("SECONDS_A_LINE", 0))

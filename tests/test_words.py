@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from configs import parsing_paper, summarization
 from transformer.data import extraction, labelled_text, summaries, test_sets
-from transformer.data.marian import MarianTokenizer, to_bytes
+from transformer.data.marian_vocabulary import MarianTokenizer, to_bytes
 from transformer.data.penn_words import penn_words
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.subword_nmt import train_subword_nmt
@@ -19,12 +19,12 @@ from transformer.data.words import words_of
 from transformer.decoding.long_lines import Cutter, join
 from transformer.decoding.translation import Translation
 from transformer.decoding.word_alignment import words_of_tokens
-from transformer.evaluation.accuracy import corpus_accuracies
-from transformer.evaluation.evalb import read_parameters
-from transformer.evaluation.summary_scores import sentences
+from transformer.inference.formats import translation_lines
+from transformer.metrics.accuracy import corpus_accuracies
+from transformer.metrics.parseval import read_parameters
+from transformer.metrics.summary_scores import sentences
 from transformer.reports import translations
 from transformer.runs.evaluation import write_outputs
-from transformer.streams.formats import translation_lines
 from transformer.tasks.task import Outputs
 
 # No-break, ideographic and thin space; line separator, next line, vertical tab, form feed, file

@@ -32,7 +32,7 @@ Two seams hold it together. A Family (models/family.py) is a model; a Task (task
 is learned from what. `config.model.family` and `config.task.name` choose them. To follow a run
 from its config file to a BLEU score, read train.py, runs/train.py, tasks/seq2seq.py,
 models/transformer.py, training/step.py, runs/loop.py, decoding/search.py and
-evaluation/scores.py, in this order.
+metrics/scores.py, in this order.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transformer.streams.model import Model
+    from transformer.inference.model import Model
 
 
 def load(workdir: "str | Path", **options: Any) -> "Model":
@@ -48,7 +48,7 @@ def load(workdir: "str | Path", **options: Any) -> "Model":
 
     options: `checkpoint` ("best", "last", "average" or a step), `average_last` and `ensemble` (more
       work directories), as the flags of translate.py; `long_lines` and `max_tokens`, see
-      streams/model.py; and fields of the decoding section, such as `beam_size`.
+      inference/model.py; and fields of the decoding section, such as `beam_size`.
     Raises UserError (transformer.system.errors) for what cannot be used.
 
     >>> model = load("runs/demo", beam_size=3)
@@ -62,6 +62,6 @@ def load(workdir: "str | Path", **options: Any) -> "Model":
     >>> len(scored.tokens) == len(scored.token_log_probs)
     True
     """
-    from transformer.streams import model  # and JAX, which takes seconds
+    from transformer.inference import model
 
     return model.load(workdir, **options)

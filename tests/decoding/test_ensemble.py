@@ -11,9 +11,9 @@ from test_transformer import small, stepwise
 from configs import convs2s_iwslt, rnn_bahdanau
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.search import beam_search
-from transformer.models.convolutional_blocks import ConvolutionalConfig
+from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
 from transformer.models.family import build_model
-from transformer.models.rnn_config import RNNConfig
+from transformer.models.rnn.rnn_config import RNNConfig
 
 SRC = jnp.array([[3, 0, 5, 7, 0], [2, 4, 6, 8, 9]])
 M, LONGEST = 3, 7

@@ -9,9 +9,9 @@ from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever
 from transformer.data.vocabulary import BOS, EOS
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
-from transformer.models.convolutional_blocks import ConvolutionalConfig
+from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
 from transformer.models.family import build_model
-from transformer.models.rnn import RNNConfig
+from transformer.models.rnn.rnn import RNNConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import MeshConfig, make_mesh
 

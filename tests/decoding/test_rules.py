@@ -19,15 +19,15 @@ from random_tables import (
     search,
 )
 
-from transformer.decoding.choices import Sample
 from transformer.decoding.rules import (
     Coverage,
     MinLength,
-    Moment,
     NoRepeat,
     Prefix,
     RepetitionPenalty,
+    StepView,
 )
+from transformer.decoding.strategies import Sample
 
 B, L, ALPHA = 7, 4, 0.6
 TABLES = random_tables(B, seed=5)
@@ -157,7 +157,7 @@ def covering(real_BS):
 def test_coverage_by_hand():
     rule = Coverage(0.2, jnp.array([[True, True, True, False]]))
     covered = jnp.array([[[0.5, 1.2, 0.9, 0.0]]])
-    assert float(rule.added(covered)[0, 0]) == pytest.approx(-0.159702, abs=1e-6)
+    assert float(rule.bonus(covered)[0, 0]) == pytest.approx(-0.159702, abs=1e-6)
 
 
 def test_contradicting_rules_leave_nothing():
@@ -186,8 +186,8 @@ def test_a_repetition_penalty_by_hand():
     """Two hypotheses: BOS 3 5 3 and BOS 4 4 EOS; PAD follows."""
     tokens_BML = jnp.array([[[BOS, 3, 5, 3, PAD], [BOS, 4, 4, PAD, PAD]]])
     logits_NV = jnp.array([[9.0, 8, -1, 6, 5, -4, 0], [9.0, -8, 3, 6, -5, -4, 0]])
-    moment = Moment(jnp.int32(3), tokens_BML, None, 7)
-    found = RepetitionPenalty(2.0).weighed(logits_NV, moment)
+    view = StepView(jnp.int32(3), tokens_BML, None, 7)
+    found = RepetitionPenalty(2.0).weighed(logits_NV, view)
     expected = [[9, 8, -1, 3, 5, -8, 0], [9, -8, 3, 6, -10, -4, 0]]
     np.testing.assert_array_equal(found, expected)
     for row, tokens in enumerate(([3, 5, 3], [4, 4])):

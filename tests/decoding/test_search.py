@@ -19,9 +19,9 @@ from random_tables import (
 from small_configs import MODEL, sizes_of
 
 from transformer.decoding import search as search_module
-from transformer.decoding.choices import Sample
 from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix
 from transformer.decoding.search import Hypotheses, beam_search, gnmt_length_penalty
+from transformer.decoding.strategies import Sample
 from transformer.decoding.top_k import top_k
 from transformer.models.family import build_model
 

@@ -35,10 +35,10 @@ from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.programs import Programs
 from transformer.decoding.translation import Translator
-from transformer.models.arrangement import Arrangement
-from transformer.models.decoder_only import DecoderOnlyConfig
+from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
 from transformer.models.family import build_model, find_family
-from transformer.models.universal_steps import UniversalConfig
+from transformer.models.universal.universal_steps import UniversalConfig
+from transformer.models.weight_layout import WeightLayout
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
@@ -170,24 +170,24 @@ def test_parameters_are_arranged_once_for_as_long_as_they_are_the_same(random_pa
     translator = Translator(model, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
     arrange, arranged = translator._arranged._arrange, []
 
-    def counted(variables, arrangement):
-        arranged.append(arrangement)
-        return arrange(variables, arrangement)
+    def counted(variables, weight_layout):
+        arranged.append(weight_layout)
+        return arrange(variables, weight_layout)
 
     monkeypatch.setattr(translator._arranged, "_arrange", counted)
     params = random_params(model)
     (one,) = translator.translate((params, {}), ["abc"])
     assert translator.translate((params, {}), ["abc"]) == [one]
-    assert arranged == [Arrangement.FEW_ROWS]
+    assert arranged == [WeightLayout.FEW_ROWS]
     many = translator.translate((params, {}), ["abc"] * (max(FEW_ROWS) // DECODING.beam_size + 1))
     assert set(many) == {one}
-    assert arranged == [Arrangement.FEW_ROWS, Arrangement.MANY_ROWS]
+    assert arranged == [WeightLayout.FEW_ROWS, WeightLayout.MANY_ROWS]
     params = jax.tree.map(lambda x: -x, params)
     gc.collect()
     assert not translator._arranged._kept  # those before are forgotten
     assert translator.translate((params, {}), ["abc"]) != [one]
     # One row is fast as it is.
-    assert arrangement_of(1) is Arrangement.MANY_ROWS
+    assert arrangement_of(1) is WeightLayout.MANY_ROWS
 
 
 def test_blank_lines_stay_empty(translate):

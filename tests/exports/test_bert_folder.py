@@ -139,7 +139,7 @@ class Classes:
 def test_a_size_of_the_hub_has_the_published_number_of_parameters(tmp_path):
     """bert_tiny in our count and in theirs."""
     from configs import bert_tiny
-    from transformer.models.bert import BertConfig
+    from transformer.models.bert.bert import BertConfig
     from transformer.models.family import Sizes, build_model
 
     theirs = transformers.BertModel(

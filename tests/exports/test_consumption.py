@@ -17,7 +17,7 @@ from transformer.decoding.config import DecodingConfig
 from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
 from transformer.exports.consumption import recorded
 from transformer.exports.folder import new_folder
-from transformer.models.bert import BertConfig
+from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.hub import HubTask

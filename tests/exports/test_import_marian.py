@@ -16,9 +16,9 @@ from transformer.exports.folder import new_folder
 from transformer.exports.import_marian import _model_config, read
 from transformer.exports.workdir import export
 from transformer.runs import init_from
-from transformer.runs.experiment import Experiment
 from transformer.runs.hub_files import HubConfig
 from transformer.runs.restore import restore
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 
 torch = pytest.importorskip("torch", reason="requirements-bert-test.txt")
@@ -158,7 +158,7 @@ def test_a_run_begins_with_it(folder, tmp_path):
 
 
 def test_the_config_has_the_sizes_of_opus(tmp_path):
-    config = Experiment.from_dict(importlib.import_module("configs.opus_mt").get_config().to_dict())
+    config = Config.from_dict(importlib.import_module("configs.opus_mt").get_config().to_dict())
     opus = {
         "model_type": "marian", "encoder_layers": 6, "decoder_layers": 6, "d_model": 512,
         "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048, "encoder_attention_heads": 8,

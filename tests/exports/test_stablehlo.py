@@ -19,10 +19,10 @@ from configs import convs2s_iwslt, rnn_bahdanau, t_dmca, universal_act_base
 from transformer.data.vocabulary import EOS, PAD
 from transformer.exports import stablehlo
 from transformer.exports.folder import new_folder
-from transformer.models.convolutional_blocks import ConvolutionalConfig
-from transformer.models.decoder_only import DecoderOnlyConfig
-from transformer.models.rnn import RNNConfig
-from transformer.models.universal_steps import UniversalConfig
+from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
+from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
+from transformer.models.rnn.rnn import RNNConfig
+from transformer.models.universal.universal_steps import UniversalConfig
 
 pytest.importorskip("flatbuffers", reason="requirements-exports.txt")
 PAGE = Path(__file__).parents[2] / "docs" / "exporting.md"

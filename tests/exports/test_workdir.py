@@ -19,7 +19,7 @@ from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
 from transformer.exports.workdir import export
 from transformer.models.family import build_model
-from transformer.runs import experiment, init_from, provenance
+from transformer.runs import init_from, provenance, run_config
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.integrity import digest, signed
 from transformer.runs.restore import as_one, restore
@@ -39,7 +39,7 @@ def workdir(tmp_path_factory):
     """As training leaves it, with other parameters at each step; the best are those of step 5."""
     workdir = tmp_path_factory.mktemp("export") / "run"
     tokenizer = train_sentencepiece(["one two"], vocab_size=270, model_type="bpe")
-    experiment.save(workdir, CONFIG)
+    run_config.save(workdir, CONFIG)
     Tokenizers(tokenizer, tokenizer).save(workdir)
     (workdir / "starts.jsonl").write_text("{}\n")
     model = build_model(MODEL, sizes_of(270))
@@ -93,7 +93,7 @@ def test_it_is_nothing_else(workdir, tmp_path, checkpoint, average_last, message
 def test_it_is_not_trained_on(workdir, tmp_path):
     export(restore(workdir, "last", None), tmp_path / "small")
     with pytest.raises(UserError, match="small was exported without what training needs"):
-        experiment.check_workdir(tmp_path / "small", CONFIG)
+        run_config.check_workdir(tmp_path / "small", CONFIG)
 
 
 def test_a_run_begins_with_it(workdir, tmp_path):

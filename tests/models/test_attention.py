@@ -11,13 +11,13 @@ from processes import on_devices
 
 import transformer.models.attention
 from transformer.models.attention import (
-    KeysValues,
+    KeyValues,
     MultiHeadAttention,
     attention,
     dot_product_attention,
     seeing_something,
 )
-from transformer.models.cache import Places, attend_to_parts, widened, write_places
+from transformer.models.cache import CachedKeyValues, attend_to_parts, widened, write_key_values
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs
 from transformer.system.sharding import data_mesh, split_rows
@@ -29,7 +29,7 @@ def attend(query, key, mask, value=None, **dropout):
     """One head, one sentence: the values default to the identity, so that weights come out."""
     key = jnp.asarray(key, F32)
     value = jnp.eye(len(key)) if value is None else jnp.asarray(value, F32)
-    memory = KeysValues(key[None, None], value[None, None])
+    memory = KeyValues(key[None, None], value[None, None])
     query = jnp.asarray(query, F32)[None, None]
     y_BHTU, _ = dot_product_attention(query, memory, jnp.asarray(mask)[None], **dropout)
     return y_BHTU[0, 0]
@@ -95,7 +95,7 @@ def test_bfloat16_scores_are_float32():
     # d_k = 4, scores (32 * 16 + 2) / 2 = 257 and 256; bfloat16 rounds 257 to 256.
     key = jnp.array([[16, 1, 0, 0], [16, 0, 0, 0]], jnp.bfloat16)
     query = jnp.array([[32, 2, 0, 0]], jnp.bfloat16)
-    memory = KeysValues(key[None, None], jnp.eye(2, dtype=jnp.bfloat16)[None, None])
+    memory = KeyValues(key[None, None], jnp.eye(2, dtype=jnp.bfloat16)[None, None])
     found, _ = dot_product_attention(query[None, None], memory, jnp.ones((1, 1, 2), bool))
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found[0, 0].astype(F32), [[0.7310586, 0.2689414]], atol=2e-3)
@@ -117,7 +117,7 @@ def drawn_tensors(dtype=F32):
     rng = np.random.default_rng(2)
     shapes = (B, H, T, K), (B, H, S, K), (B, H, S, U), (B, H, T, U)
     query, key, value, weight = (jnp.asarray(rng.normal(size=s), dtype) for s in shapes)
-    return query, KeysValues(key, value), weight
+    return query, KeyValues(key, value), weight
 
 
 def drawn_segments():
@@ -260,7 +260,7 @@ def test_gradients_of_bfloat16_memory_are_summed_in_float32(monkeypatch):
     monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", 2)
     n = 1024  # 512 blocks of 2; in bfloat16, 512 + 2 is 512
     query = jnp.zeros((1, 1, n, 1), jnp.bfloat16)
-    memory = KeysValues(*jnp.ones((2, 1, 1, 1, 1), jnp.bfloat16))
+    memory = KeyValues(*jnp.ones((2, 1, 1, 1, 1), jnp.bfloat16))
     mask = Mask(jnp.ones((1, n), int), jnp.ones((1, 1), int))
     _, _, _, by_value = value_and_gradients(
         lambda query, memory: attention(query, memory, mask)[0], query, memory, F32.type(1)
@@ -277,7 +277,7 @@ def temporary_bytes(n):
         return attention(query, memory, mask)[0].sum()
 
     x = jax.ShapeDtypeStruct((1, 2, n, 8), F32)
-    compiled = jax.jit(jax.grad(summed, (0, 1))).lower(x, KeysValues(x, x)).compile()
+    compiled = jax.jit(jax.grad(summed, (0, 1))).lower(x, KeyValues(x, x)).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 
 
@@ -343,7 +343,7 @@ def test_multi_head_attention_is_one_attention_a_head(use_bias):
         for name in bias:
             linear = getattr(layer, name)
             linear.bias[...] = bias[name] = rng.normal(size=linear.bias.shape).astype(np.float32)
-    memory = layer.keys_values(y_BSD)
+    memory = layer.key_values(y_BSD)
     assert memory.key_BHSK.shape == (2, 3, 13, 5)
     assert memory.value_BHSU.shape == (2, 3, 13, 2)
 
@@ -364,10 +364,10 @@ def test_multi_head_attention_is_one_attention_a_head(use_bias):
 
 @pytest.mark.parametrize(("platform", "barriers"), [("cuda", 2), ("cpu", 0)])
 def test_products_of_keys_and_values_are_not_merged_on_a_gpu(platform, barriers):
-    def keys_values(x_BSD):
-        return layer_of().keys_values(x_BSD)
+    def key_values(x_BSD):
+        return layer_of().key_values(x_BSD)
 
-    traced = jax.jit(keys_values).trace(jnp.ones((2, 3, 7)))
+    traced = jax.jit(key_values).trace(jnp.ones((2, 3, 7)))
     text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert text.count("optimization_barrier") == barriers
 
@@ -375,7 +375,7 @@ def test_products_of_keys_and_values_are_not_merged_on_a_gpu(platform, barriers)
 def test_attention_dropout_needs_a_rate_and_rngs():
     x, mask = jnp.ones((1, 5, 7)), Mask(*jnp.ones((2, 1, 5), int))
     off, on = layer_of(), layer_of(dropout_rate=0.5)
-    memory = off.keys_values(x)
+    memory = off.key_values(x)
     plain, weights = off(x, memory, mask, None, True)
     np.testing.assert_array_equal(off(x, memory, mask, nnx.Rngs(dropout=0))[0], plain)
     np.testing.assert_array_equal(on(x, memory, mask)[0], plain)
@@ -390,10 +390,12 @@ def test_widened_places_hold_the_same_numbers():
         return jnp.asarray(numbers, jnp.bfloat16)
 
     B, H, M, K, U, L = 2, 3, 4, 8, 5, 6
-    places = Places(random(B, H, K, L * M), random(B, H, L * M, U))
-    new = Places(random(B, H, K, M), random(B, H, M, U))
-    narrow = write_places(places, new, jnp.array(2))
-    wide = write_places(widened({"places": [places]})["places"][0], new, jnp.array(2))
+    key_values = CachedKeyValues(random(B, H, K, L * M), random(B, H, L * M, U))
+    new = CachedKeyValues(random(B, H, K, M), random(B, H, M, U))
+    narrow = write_key_values(key_values, new, jnp.array(2))
+    wide = write_key_values(
+        widened({"key_values": [key_values]})["key_values"][0], new, jnp.array(2)
+    )
     for a, b in zip(narrow, wide, strict=True):
         assert (a.dtype, b.dtype) == (jnp.bfloat16, jnp.float32)
         np.testing.assert_array_equal(a.astype(jnp.float32), b)

@@ -14,14 +14,14 @@ from configs import t_dmca, universal_act_base
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.numerics import DropoutRngs
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 
 SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}
 
 
 def section_of(config, **changes):
     return dataclasses.replace(
-        Experiment.from_dict(config.get_config().to_dict()).model, **(SMALL | changes)
+        Config.from_dict(config.get_config().to_dict()).model, **(SMALL | changes)
     )
 
 

@@ -10,7 +10,7 @@ from small_configs import MODEL, sizes_of
 
 from configs import universal_base
 from transformer.models.family import build_model
-from transformer.models.universal_steps import UniversalConfig
+from transformer.models.universal.universal_steps import UniversalConfig
 from transformer.system.errors import UserError
 
 SOURCE, TARGET, WORDS = 19, 17, 3

@@ -8,12 +8,12 @@ from small_configs import sizes_of
 
 from configs import base
 from transformer.models import fused_norm, kernels
-from transformer.models.attention import KeysValues, attention
+from transformer.models.attention import KeyValues, attention
 from transformer.models.family import build_model
 from transformer.models.loss import output_loss
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
@@ -22,7 +22,7 @@ def model_config(**changes):
     config = base.get_config()
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_model": 32, "num_heads": 2}
     config.model.update(sizes | {"d_ff": 11} | changes)
-    return Experiment.from_dict(config.to_dict()).model
+    return Config.from_dict(config.to_dict()).model
 
 
 def normal(number, *shape):
@@ -153,7 +153,7 @@ def test_lengths_that_cudnn_gets(monkeypatch, T, S):
     monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
     query, key = jnp.zeros((1, 1, T, 8), jnp.bfloat16), jnp.zeros((1, 1, S, 8), jnp.bfloat16)
     mask = Mask(jnp.ones((1, T), int), jnp.ones((1, S), int))
-    attention(query, KeysValues(key, key), mask, cudnn=True)
+    attention(query, KeyValues(key, key), mask, cudnn=True)
     assert calls == ["cudnn"] * (T not in (33, 64) and S != 320)
 
 

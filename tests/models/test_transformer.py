@@ -11,12 +11,12 @@ from small_configs import MODEL, sizes_of
 from configs import base, big
 from transformer.data.batches import Batch
 from transformer.models import numerics
-from transformer.models.arrangement import Arrangement, multiply_int8, quantized
 from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, num_params
 from transformer.models.loss import cross_entropy
 from transformer.models.masks import Mask
 from transformer.models.transformer import Transformer, TransformerConfig, training_flops
+from transformer.models.weight_layout import WeightLayout, multiply_int8, quantized
 from transformer.system.errors import UserError
 
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 19, 23
@@ -233,18 +233,18 @@ def test_cached_decoding_equals_the_full_forward_pass(norm, positions, random_pa
         bound = model.bind(params)
         full = bound(jnp.repeat(src, M, axis=0), tokens)
         arranged = [
-            stepwise(model.bind(model.arranged(params, {}, x), arrangement=x), src, tokens)[0]
-            for x in (Arrangement.MANY_ROWS, Arrangement.FEW_ROWS)
+            stepwise(model.bind(model.arranged(params, {}, x), weight_layout=x), src, tokens)[0]
+            for x in (WeightLayout.MANY_ROWS, WeightLayout.FEW_ROWS)
         ]
         return *stepwise(bound, src, tokens), arranged, full
 
     logits, cache, arranged, full = both(random_params(model))
     for found in (logits, *arranged):
         np.testing.assert_allclose(found, full, atol=1e-5)
-    assert set(cache) == {"step", "sentence", "hypothesis", "places"}
+    assert set(cache) == {"step", "sentence", "hypothesis", "key_values"}
     assert cache["step"] == longest
     assert {len(x) for x in jax.tree.leaves(cache["sentence"])} == {2}
-    assert {len(x) for x in jax.tree.leaves(cache["places"])} == {2}
+    assert {len(x) for x in jax.tree.leaves(cache["key_values"])} == {2}
     assert {len(x) for x in jax.tree.leaves(cache["hypothesis"])} == {2 * M}
 
 
@@ -431,23 +431,23 @@ def test_bfloat16(random_params):
         bound = half.bind(params)
         memory = bound.encode(src)
         cache = bound.init_cache(memory, src, 2, 3)
-        return memory, cache["places"], bound.decode_step(jnp.zeros(10, int), cache)
+        return memory, cache["key_values"], bound.decode_step(jnp.zeros(10, int), cache)
 
     memory, cached, (logits, cache) = jax.eval_shape(shapes, params)
     assert {x.dtype for x in jax.tree.leaves((memory, cached))} == {jnp.dtype("bfloat16")}
     assert logits.dtype == jnp.float32
-    assert jax.tree.map(jnp.shape, cache["places"]) == jax.tree.map(jnp.shape, cached)
+    assert jax.tree.map(jnp.shape, cache["key_values"]) == jax.tree.map(jnp.shape, cached)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("arrangement", [Arrangement.MANY_ROWS, Arrangement.FEW_ROWS])
-def test_arranged_matrices(random_params, monkeypatch, dtype, native, arrangement):
+@pytest.mark.parametrize("weight_layout", [WeightLayout.MANY_ROWS, WeightLayout.FEW_ROWS])
+def test_arranged_matrices(random_params, monkeypatch, dtype, native, weight_layout):
     monkeypatch.setattr(numerics, "multiplies_bfloat16", lambda: native)
     model = small(dtype=dtype)
     params = random_params(model)
-    arranged = model.arranged(params, {}, arrangement)
-    is_turned = dtype == "float32" and arrangement is Arrangement.FEW_ROWS
+    arranged = model.arranged(params, {}, weight_layout)
+    is_turned = dtype == "float32" and weight_layout is WeightLayout.FEW_ROWS
     expected = jnp.dtype("bfloat16" if dtype == "bfloat16" and native else "float32")
     for name in ("hidden", "output"):
         own, given = (x["decoder_layers"][1]["feed_forward"][name] for x in (arranged, params))
@@ -458,7 +458,7 @@ def test_arranged_matrices(random_params, monkeypatch, dtype, native, arrangemen
     table_VD = arranged["target_embedding"]["table_VD"]
     np.testing.assert_array_equal(table_VD, params["target_embedding"]["table_VD"])
     assert ("output_DV" in arranged["target_embedding"]) == (dtype == "bfloat16")
-    bound = model.bind(arranged, arrangement=arrangement)
+    bound = model.bind(arranged, weight_layout=weight_layout)
     x_BTD = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, table_VD.shape[1])), dtype)
     logits_BTV = model.bind(params).target_embedding.logits(x_BTD)
     np.testing.assert_allclose(bound.target_embedding.logits(x_BTD), logits_BTV, atol=1e-5)
@@ -480,7 +480,7 @@ def test_int8_matrices(random_params, dtype):
     """Rounded to halves of a 127th of their columns' largest numbers; logits change as little."""
     model = small(dtype=dtype)
     params = random_params(model)
-    arranged = model.arranged(params, {}, Arrangement.INT8)
+    arranged = model.arranged(params, {}, WeightLayout.INT8)
     given, own = (x["decoder_layers"][1]["feed_forward"]["hidden"] for x in (params, arranged))
     assert own["kernel"].dtype == jnp.int8
     errors_IO = np.abs(own["kernel"] * own["scale_1O"] - given["kernel"])
@@ -490,7 +490,7 @@ def test_int8_matrices(random_params, dtype):
     logits, expected = (
         jax.jit(lambda own, bind=bind: stepwise(bind(own), src, tokens)[0])(own)
         for bind, own in [
-            (functools.partial(model.bind, arrangement=Arrangement.INT8), arranged),
+            (functools.partial(model.bind, weight_layout=WeightLayout.INT8), arranged),
             (model.bind, params),
         ]
     )

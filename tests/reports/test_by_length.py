@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from scripts import assert_refused, run, succeeded
-from test_experiment import base_experiment
+from test_run_config import base_experiment
 
 from transformer.reports.translations import bleu_by_length, groups, names_of, read
-from transformer.runs import experiment
+from transformer.runs import run_config
 from transformer.system.errors import UserError
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -23,7 +23,7 @@ def written(folder, hypotheses=HYPOTHESES):
     config = base_experiment()
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, is_tokenized=True))
     folder.mkdir()
-    experiment.save(folder, config)
+    run_config.save(folder, config)
     (folder / "eval/test").mkdir(parents=True)
     for name, lines in (
         ("sources", SOURCES),
@@ -47,7 +47,7 @@ def test_names_tell_folders_apart():
 
 def test_bleu_of_each_group(tmp_path):
     workdir = written(tmp_path / "run")
-    found = bleu_by_length(experiment.load(workdir).data, read(workdir, "test"), [2, 3, 5])
+    found = bleu_by_length(run_config.load(workdir).data, read(workdir, "test"), [2, 3, 5])
     assert found["1-2"] == found["4-5"] == pytest.approx(100)
     assert 0 < found["3-3"] < 100  # too short
     assert found["6+"] < 1

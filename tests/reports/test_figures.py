@@ -5,6 +5,8 @@ import pytest
 from small_configs import PAPER
 from small_models import trained_model
 
+from transformer.inference.attention_maps import Token, attention_of
+from transformer.inference.model import Model
 from transformer.reports import figures
 from transformer.reports.figures import (
     attention_figure,
@@ -14,8 +16,6 @@ from transformer.reports.figures import (
     positions_of,
     schedule_figure,
 )
-from transformer.streams.attention_maps import Token, attention_of
-from transformer.streams.model import Model
 
 
 @pytest.fixture(scope="module")

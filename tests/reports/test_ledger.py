@@ -18,11 +18,11 @@ from small_models import trained_model
 
 from configs import demo
 from transformer.reports import ledger, results_page
-from transformer.runs import experiment, history, sweep
-from transformer.runs.experiment import Experiment
+from transformer.runs import history, run_config, sweep
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN, PACKAGES, add_start
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.tasks import seq2seq
@@ -54,7 +54,7 @@ def result(seed=0, bleu=40.0, **changes):
         "config_file": "configs/demo.py",
         "overrides": {},
         "seed": seed,
-        "config": history.recorded_fields(Experiment.from_dict(config.to_dict())),
+        "config": history.recorded_fields(Config.from_dict(config.to_dict())),
         "data_sha256": {"train": 64 * "d", "validation": 64 * "e"},
         "checkpoint": "average",
         "checkpoint_steps": [1, 2, 3],
@@ -237,7 +237,7 @@ def test_the_command_gives_the_config_again(monkeypatch):
     config = demo.get_config()
     config.training.seed = 3
     config.update_from_flattened_dict(changes)
-    config = Experiment.from_dict(config.to_dict())
+    config = Config.from_dict(config.to_dict())
     run = result(seed=3, overrides=changes, config=history.recorded_fields(config))
     train, _ = results_page.commands("x", run)
     found, others = config_of(shlex.split(train.removeprefix("python ")), monkeypatch)
@@ -346,7 +346,7 @@ def test_every_setting_of_a_search_is_given_again(random_params, tmp_path):
         recorded = result(seed=2, **model.task.provenance())
         used = dataclasses.asdict(model.task.translator.config)
         assert ledger.search_flags(recorded) == used
-        again = experiment.with_fields(
+        again = run_config.with_fields(
             model.config, {f"decoding.{k}": v for k, v in ledger.search_flags(recorded).items()}
         )
         assert again.decoding == model.config.decoding
@@ -368,14 +368,14 @@ def test_a_search_that_leaves_out_what_the_config_asks_for():
 
 def test_where_files_lie_is_not_recorded():
     config = demo.get_config()
-    plain = history.recorded_fields(Experiment.from_dict(config.to_dict()))
+    plain = history.recorded_fields(Config.from_dict(config.to_dict()))
     files = {"tokenizer.source_model": "/home/me/a.model", "training.init_from": "/home/me/run"}
     files |= dict.fromkeys(("data.extra_source", "data.extra_target"), "/home/me/extra")
     given = files | {"data.raw_dir": "/home/me", "training.seed": 3, "training.steps": 7}
     config.update_from_flattened_dict(
         given | {"tokenizer.source_model": None, "training.log_every": 9}
     )
-    of_run = Experiment.from_dict(config.to_dict())
+    of_run = Config.from_dict(config.to_dict())
     recorded = history.recorded_fields(of_run)
     assert recorded == plain | {"training.seed": 3, "training.steps": 7}
     given |= {"tokenizer.target_model": None, "mesh.fsdp": 2}
@@ -383,7 +383,7 @@ def test_where_files_lie_is_not_recorded():
     found = history.overrides_of({"overrides": given}, of_run)
     assert found == dict.fromkeys(files, "FILE") | {"training.steps": 7}
     config.data.train_source = config.data.train_target = "/home/me/train"
-    of_run = Experiment.from_dict(config.to_dict())
+    of_run = Config.from_dict(config.to_dict())
     assert history.recorded_fields(of_run) == recorded | {"data.dataset": None}
     texts = {"data.train_source": "FILE", "data.train_target": "FILE"}
     assert history.overrides_of({"overrides": given}, of_run) == found | texts
@@ -463,7 +463,7 @@ def test_other_data_is_refused(tmp_path, monkeypatch):
 
 
 def trained(tmp_path, *, last_step=3000, stopped_early=False, init_from=None):
-    config = Experiment.from_dict(demo.get_config().to_dict())
+    config = Config.from_dict(demo.get_config().to_dict())
     training = dataclasses.replace(config.training, steps=3000, init_from=init_from)
     config = dataclasses.replace(config, training=training)
     task = Mock(provenance=lambda: {"tokenizer_sha256": ["f" * 64]})
@@ -570,7 +570,7 @@ def test_the_text_of_a_result_is_all_that_training_saw(tmp_path):
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text(f"{name}\n")
     a, b, c = (str(tmp_path / name) for name in ("a", "b", "c"))
-    data = Experiment.from_dict(demo.get_config().to_dict()).data
+    data = Config.from_dict(demo.get_config().to_dict()).data
     files = {"train_source": a, "train_target": b, "validation_source": a, "validation_target": c}
     data = dataclasses.replace(data, **files)
     extra = dataclasses.replace(data, extra_source=b, extra_target=a)

@@ -9,6 +9,7 @@ from browser import CHROMIUM, browser
 from small_models import trained_model
 from test_run_report import REFERENCES, write_run
 
+from transformer.inference.attention_maps import attention_of
 from transformer.reports.attention_page import attention_page
 from transformer.reports.pages import page as html_page
 from transformer.reports.pages import panels, svg, table, text, thumbnail
@@ -16,7 +17,6 @@ from transformer.reports.run_report import page as report_page
 from transformer.reports.run_report import run_of
 from transformer.reports.toy_numbers import toy_steps
 from transformer.reports.walkthrough_page import walkthrough_page
-from transformer.streams.attention_maps import attention_of
 
 PHONE, DESKTOP = 390, 1200
 EVIL = "one </script><script>document.title='X'</script><img src=x onerror=\"document.title='X'\">"

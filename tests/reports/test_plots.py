@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from transformer.reports.plots import learning_curve, write_curves
-from transformer.runs.metrics import MetricsWriter
+from transformer.runs.metric_writers import MetricsWriter
 from transformer.system.errors import UserError
 
 BETTER = {"nll": "lower", "bleu": "higher"}

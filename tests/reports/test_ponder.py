@@ -8,7 +8,7 @@ from small_models import trained_model
 
 from configs import universal_act_base
 from transformer.exports.workdir import export
-from transformer.models.universal_steps import UniversalConfig
+from transformer.models.universal.universal_steps import UniversalConfig
 
 SENTENCE = "--sentence=one two"
 SMALL = {"d_model": 14, "d_ff": 11, "num_heads": 2, "encoder_steps": 4, "decoder_steps": 4}

@@ -2,9 +2,9 @@ import importlib
 import re
 
 import pytest
-from test_experiment import base_experiment
+from test_run_config import base_experiment
 
-from transformer.evaluation.scores import corpus_scores
+from transformer.metrics.scores import corpus_scores
 from transformer.reports.recipes import (
     DERIVED,
     EFFECTS,
@@ -16,16 +16,16 @@ from transformer.reports.recipes import (
     find_recipe,
     shown,
 )
-from transformer.runs.experiment import Experiment, flat
+from transformer.runs.run_config import Config, flat
 from transformer.system.errors import UserError
 
 
-def of_config(name: str) -> Experiment:
+def of_config(name: str) -> Config:
     module = importlib.import_module(f"configs.{name}")
-    return Experiment.from_dict(module.get_config().to_dict())
+    return Config.from_dict(module.get_config().to_dict())
 
 
-def of_recipe(name: str) -> Experiment:
+def of_recipe(name: str) -> Config:
     """An experiment with exactly the fields of a recipe."""
     return find_recipe(name).experiment()
 
@@ -48,7 +48,7 @@ def values(differences: list[Difference]) -> list[tuple[str, str, str]]:
     return [(d.what, d.run, d.recipe) for d in differences]
 
 
-def explained(experiment: Experiment, recipe: str = "base", **changes):
+def explained(experiment: Config, recipe: str = "base", **changes):
     evaluation = evaluation_of(experiment, **changes)
     return values(explain(experiment, recipe, evaluation=evaluation))
 
@@ -69,7 +69,7 @@ def explained(experiment: Experiment, recipe: str = "base", **changes):
     ],
 )
 def test_a_run_of_the_recipe_itself_differs_in_nothing(recipe, averaged):
-    """Nor do changes of its recipe hold a wrong name or type: they are an Experiment, too."""
+    """Nor do changes of its recipe hold a wrong name or type: they are an Config, too."""
     assert explained(of_recipe(recipe), recipe, averaged=averaged) == []
 
 
@@ -237,7 +237,7 @@ def test_what_is_written_but_not_used_does_not_differ():
 def test_a_run_of_another_family_is_not_compared():
     from configs import demo_rnn
 
-    run = Experiment.from_dict(demo_rnn.get_config().to_dict())
+    run = Config.from_dict(demo_rnn.get_config().to_dict())
     with pytest.raises(
         UserError, match=r"model\.family is 'rnn' in the run and 'transformer' in the"
     ):

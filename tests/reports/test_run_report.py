@@ -12,10 +12,10 @@ from damage import as_lines, assert_used_or_refused, damaged
 from scripts import assert_refused, run, succeeded
 from small_configs import MODEL, PAPER
 
-from transformer.evaluation.scores import corpus_scores
+from transformer.metrics.scores import corpus_scores
 from transformer.reports import run_report, sweep_report
 from transformer.reports.run_report import page, run_of
-from transformer.runs import experiment
+from transformer.runs import run_config
 from transformer.runs.provenance import add_start
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
@@ -27,7 +27,7 @@ SOURCES = [f"this is <b>{i}</b> & more" for i in range(30)]
 
 def write_run(workdir, d_ff, hypotheses, steps=40):
     config = dataclasses.replace(PAPER, model=dataclasses.replace(MODEL, d_ff=d_ff))
-    experiment.save(workdir, config)
+    run_config.save(workdir, config)
     lines = []
     for step in range(10, steps + 1, 10):
         train = {"train/nll": 9 / step, "train/tokens_per_second": 100.0 + step}

@@ -8,7 +8,7 @@ import pytest
 from small_configs import MODEL, PAPER
 
 from transformer.reports import sweep_report
-from transformer.runs import experiment
+from transformer.runs import run_config
 from transformer.runs.launcher import Launcher, Options
 from transformer.runs.sweep import plan_of, runs_of
 from transformer.system.errors import UserError
@@ -26,7 +26,7 @@ def sweep(tmp_path):
     launcher = Launcher(Options(tmp_path))
     for run, bleus in zip(runs, ([10, 30], [20, 24], [50], []), strict=False):
         workdir = launcher.workdir(run)
-        experiment.save(workdir, run.config)
+        run_config.save(workdir, run.config)
         lines = [
             {"step": 10 * i, "eval/validation/nll": 5.0 - i, "eval/validation/bleu": bleu}
             for i, bleu in enumerate(bleus, start=1)

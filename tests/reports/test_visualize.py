@@ -11,7 +11,7 @@ from scripts import assert_refused, run, succeeded
 from small_models import trained_model
 
 from transformer.exports.workdir import export
-from transformer.streams.attention_maps import attention_of
+from transformer.inference.attention_maps import attention_of
 
 EVIL = "one </script><script>document.title='X'</script><!-- & \"two\" three عربي 机器 😀"
 PAGE = "transformer/reports/visualize.py"

@@ -13,8 +13,8 @@ from configs import demo, dialogsum_dmca, sagan_cifar10
 from transformer.data.test_sets import Input
 from transformer.runs import evaluation
 from transformer.runs.evaluation import evaluate, next_command, write_outputs
-from transformer.runs.experiment import Experiment
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.tasks.task import Outputs
 
@@ -95,7 +95,7 @@ def scores_of(workdir, config, split, output_dir=None, **places):
 
 
 @pytest.mark.parametrize(
-    ("split", "places", "folder"),
+    ("split", "key_values", "folder"),
     [
         ("test", {"raw_dir": "other/craft/"}, "test-raw_dir=craft"),
         ("validation", {"raw_dir": "craft"}, "validation-raw_dir=craft"),
@@ -104,7 +104,7 @@ def scores_of(workdir, config, split, output_dir=None, **places):
 )
 def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, places, folder):
     monkeypatch.chdir(tmp_path)
-    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    config = Config.from_dict(dialogsum_dmca.get_config().to_dict())
     own = {"raw_dir": "genia", "test_file": "dev.jsonl"}
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **own))
     # What the config names is not there, so that the data may have moved: the folder is the usual.
@@ -117,7 +117,7 @@ def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, pla
 
 def test_other_data_of_one_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    config = Config.from_dict(dialogsum_dmca.get_config().to_dict())
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, raw_dir="genia"))
     for folder in ("genia", "a", "b"):
         (tmp_path / folder).mkdir()
@@ -138,7 +138,7 @@ def test_other_data_of_one_name(tmp_path, monkeypatch):
 
 def test_another_place_for_outputs(tmp_path):
     """It may be that of several runs; a work directory is not written to then."""
-    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    config = Config.from_dict(dialogsum_dmca.get_config().to_dict())
     places = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]
     for place in places:
         place.mkdir(exist_ok=True)
@@ -155,7 +155,7 @@ def test_another_place_for_outputs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("split", "places"),
+    ("split", "key_values"),
     [
         ("test", {"raw_dir": "./genia/"}),  # the same folder
         ("test", {"data_dir": "elsewhere"}),
@@ -163,7 +163,7 @@ def test_another_place_for_outputs(tmp_path):
     ],
 )
 def test_the_data_of_the_config_are_not_named(tmp_path, split, places):
-    config = Experiment.from_dict(dialogsum_dmca.get_config().to_dict())
+    config = Config.from_dict(dialogsum_dmca.get_config().to_dict())
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, raw_dir="genia"))
     found, scores = scores_of(tmp_path, config, split, **places)
     assert found == split
@@ -175,7 +175,7 @@ def test_the_data_of_the_config_are_not_named(tmp_path, split, places):
 
 def advertised(preset, data=None, **task) -> list[str] | None:
     """The words of the command, without those that run the script."""
-    config = Experiment.from_dict(preset.get_config().to_dict())
+    config = Config.from_dict(preset.get_config().to_dict())
     task = SimpleNamespace(data=data or config.data, **task)
     command = next_command(config, task, Path("my runs/it's"))
     if command is None:
@@ -198,13 +198,13 @@ def test_a_split_that_is_there_is_advertised(splits, expected, tmp_path, monkeyp
     (tmp_path / "text").write_text("one\ntwo\n")
     files = {f"{split}_{side}": "text" for split in splits for side in ("source", "target")}
     files |= {"train_source": "text", "train_target": "gone"}
-    data = Experiment.from_dict(demo.get_config().to_dict()).data
+    data = Config.from_dict(demo.get_config().to_dict()).data
     assert advertised(demo, dataclasses.replace(data, **files)) == expected
 
 
 def test_images_without_a_classifier_are_only_generated(tmp_path):
     np.save(tmp_path / "images.npy", np.zeros((3, 32, 32, 3), np.uint8))
-    data = Experiment.from_dict(sagan_cifar10.get_config().to_dict()).data
+    data = Config.from_dict(sagan_cifar10.get_config().to_dict()).data
     data = dataclasses.replace(data, train_images="x", test_images=str(tmp_path / "images.npy"))
     assert advertised(sagan_cifar10, data, classifier=3) == ["evaluate", "--split=test"]
     assert advertised(sagan_cifar10, data) == ["generate", "--grid=samples.png"]

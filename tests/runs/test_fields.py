@@ -10,17 +10,17 @@ from scripts import run, succeeded
 from configs import demo
 from transformer.models.family import FAMILIES
 from transformer.runs import fields
-from transformer.runs.experiment import Experiment, section_types
 from transformer.runs.provenance import ROOT
+from transformer.runs.run_config import Config, section_types
 from transformer.tasks.task import TASKS
 
 # Every family and every task is in one of these.
 CONFIGS = "base rnn_bahdanau convs2s_iwslt universal_base bert_base classification algorithmic"
 
 
-def config_of(name: str) -> Experiment:
+def config_of(name: str) -> Config:
     values = runpy.run_path(str(ROOT / "configs" / f"{name}.py"))["get_config"]()
-    return Experiment.from_dict(values.to_dict())
+    return Config.from_dict(values.to_dict())
 
 
 @pytest.mark.parametrize("name", CONFIGS.split())
@@ -83,7 +83,7 @@ def test_the_fields_of_another_task_or_family(task, family):
 
 
 def test_the_listing():
-    config = Experiment.from_dict(demo.get_config().to_dict())
+    config = Config.from_dict(demo.get_config().to_dict())
     lines = fields.listing(config.sections).splitlines()
     i = lines.index("  --config.model.d_model=128   (configs/base.py: 512)")
     assert lines[i + 1] == "      The size of embeddings and of each layer's output"

@@ -10,10 +10,10 @@ SCRIPTS = [
     *("train.py", "evaluate.py", "translate.py", "classify.py", "sweep.py"),
     *("transformer/reports/report.py", "transformer/reports/visualize.py"),
     *("transformer/reports/by_length.py", "transformer/reports/ponder.py"),
-    *("generate.py", "complete.py", "extract.py", "transformer/streams/parse.py"),
+    *("generate.py", "complete.py", "extract.py", "transformer/inference/parse.py"),
     *("transformer/reports/walkthrough.py", "transformer/reports/image_attention.py"),
-    *("transformer/reports/image_scores.py", "transformer/reports/evalb.py"),
-    "transformer/runs/feature_classifier.py",
+    *("transformer/reports/feature_scores.py", "transformer/reports/evalb.py"),
+    "transformer/runs/train_feature_classifier.py",
     "transformer/runs/translated_book.py",
     *("transformer/exports/__main__.py", "transformer/exports/import_marian.py"),
 ]

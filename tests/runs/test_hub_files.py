@@ -15,7 +15,7 @@ from configs import rnn_bahdanau
 from transformer.exports import bert_folder, marian
 from transformer.exports.import_marian import read
 from transformer.models.family import Sizes, build_model
-from transformer.models.rnn import RNNConfig
+from transformer.models.rnn.rnn import RNNConfig
 from transformer.runs import hub
 from transformer.runs.hub_files import WEIGHTS
 from transformer.runs.restore import TrainedModel

@@ -13,25 +13,25 @@ from test_image_generation import MODEL as SAGAN
 
 from configs import demo, demo_rnn
 from transformer.models.family import Sizes, build_model, find_family
-from transformer.runs import experiment
-from transformer.runs.experiment import Experiment
+from transformer.runs import run_config
 from transformer.runs.init_from import with_heads, with_its_model
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import name_of
 
-ORIGIN = Experiment.from_dict(demo.get_config().to_dict())
-BASE = experiment.with_fields(ORIGIN, {"model.d_ff": 77, "tokenizer.vocab_size": 500})
+ORIGIN = Config.from_dict(demo.get_config().to_dict())
+BASE = run_config.with_fields(ORIGIN, {"model.d_ff": 77, "tokenizer.vocab_size": 500})
 
 
 def to_begin(config, workdir):
-    return experiment.with_fields(config, {"training.init_from": str(workdir)})
+    return run_config.with_fields(config, {"training.init_from": str(workdir)})
 
 
 def test_model_and_tokenizer_are_taken_over(tmp_path, capsys):
-    experiment.save(tmp_path / "origin", ORIGIN)
+    run_config.save(tmp_path / "origin", ORIGIN)
     config = to_begin(BASE, tmp_path / "origin")
-    config = experiment.with_fields(config, {"model.dropout": 0.3, "optimizer.warmup_steps": 3})
+    config = run_config.with_fields(config, {"model.dropout": 0.3, "optimizer.warmup_steps": 3})
     found = with_its_model(config, tmp_path / "new", ["optimizer.warmup_steps"])
     assert found.model == dataclasses.replace(ORIGIN.model, dropout=0.3)
     assert found.tokenizer == ORIGIN.tokenizer
@@ -42,15 +42,15 @@ def test_model_and_tokenizer_are_taken_over(tmp_path, capsys):
 
 
 def test_another_family_is_taken_over(tmp_path):
-    experiment.save(tmp_path / "origin", Experiment.from_dict(demo_rnn.get_config().to_dict()))
+    run_config.save(tmp_path / "origin", Config.from_dict(demo_rnn.get_config().to_dict()))
     found = with_its_model(to_begin(BASE, tmp_path / "origin"), tmp_path / "new", [])
-    assert found.model == experiment.load(tmp_path / "origin").model
+    assert found.model == run_config.load(tmp_path / "origin").model
 
 
 def test_a_run_that_has_begun_needs_the_other_no_more(tmp_path):
     gone = to_begin(BASE, tmp_path / "gone")
     assert with_its_model(gone, tmp_path / "new", []) == gone
-    experiment.save(tmp_path / "new", to_begin(ORIGIN, tmp_path / "gone"))
+    run_config.save(tmp_path / "new", to_begin(ORIGIN, tmp_path / "gone"))
     assert with_its_model(gone, tmp_path / "new", []).model == ORIGIN.model
 
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from configs import base
-from transformer.runs import experiment, launcher
+from transformer.runs import launcher, run_config
 from transformer.runs.launcher import Launcher, Options
 from transformer.runs.sweep import plan_of, runs_of
 from transformer.system.locks import lock_workdir
@@ -111,7 +111,7 @@ def test_a_run_stays_done_when_its_data_move(sweep):
 
     def with_fields(**values):
         values = {name.replace("_", ".", 1): value for name, value in values.items()}
-        return runs[0]._replace(config=experiment.with_fields(runs[0].config, values))
+        return runs[0]._replace(config=run_config.with_fields(runs[0].config, values))
 
     assert own.is_done(with_fields(data_raw_dir="elsewhere", data_data_dir="there"))
     assert not own.is_done(with_fields(training_steps=7))

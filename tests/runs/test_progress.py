@@ -128,7 +128,7 @@ def test_lines_on_a_terminal_without_size(monkeypatch):
 def test_standard_error_on_a_full_disk(tmp_path):
     program = (
         "import resource, sys; from pathlib import Path\n"
-        "from transformer.runs.metrics import MetricsWriter\n"
+        "from transformer.runs.metric_writers import MetricsWriter\n"
         "from transformer.runs.progress import Progress\n"
         "with Progress(2, initial=0) as progress:\n"
         "    with MetricsWriter(Path(sys.argv[1]), first_step=0, evaluated=True) as writer:\n"

@@ -20,17 +20,17 @@ from transformer.data.subword_nmt import train_subword_nmt
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.wordpiece import SPECIAL, WordPiece
 from transformer.models.family import build_model
-from transformer.runs import experiment
-from transformer.runs.experiment import Experiment
+from transformer.runs import run_config
 from transformer.runs.integrity import seal, signed
 from transformer.runs.restore import TrainedModel, as_one, restore
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq
 from transformer.tasks.task import TASKS
 
-DEMO = Experiment.from_dict(demo.get_config().to_dict())
+DEMO = Config.from_dict(demo.get_config().to_dict())
 ToyTokenizer = namedtuple("ToyTokenizer", "sha256 vocab_size")
 
 
@@ -100,16 +100,16 @@ def _note(event, arguments):
         OPENED.append(arguments[0])
 
 
-def config_of_task(task: str) -> Experiment:
+def config_of_task(task: str) -> Config:
     module = importlib.import_module(f"configs.{CONFIGS[task]}")
-    config = Experiment.from_dict(module.get_config().to_dict())
+    config = Config.from_dict(module.get_config().to_dict())
     assert config.task.name == task
     return config
 
 
-def write_files(workdir: Path, config: Experiment, *, joint: bool) -> list[str]:
+def write_files(workdir: Path, config: Config, *, joint: bool) -> list[str]:
     """A work directory without checkpoints; gives the names of its files."""
-    experiment.save(workdir, config)
+    run_config.save(workdir, config)
     if config.task.name == "images":
         write_json(workdir / "classes.json", {"classes": ["cat", "dog"]})
     elif config.model.family == "bert":
@@ -131,7 +131,7 @@ def test_all_that_a_model_reads_is_sealed(tmp_path, task, joint, monkeypatch):
     """A changed, a lost or an added one is named; without a seal, as it was, the model loads."""
     config = config_of_task(task)
     names = write_files(tmp_path, config, joint=joint)
-    files = experiment.files_of(config)
+    files = run_config.files_of(config)
     seal(tmp_path, files)
 
     # 1. What it reads.

@@ -3,7 +3,7 @@
 import pytest
 
 from configs import base
-from transformer.runs.experiment import Experiment
+from transformer.runs.run_config import Config
 from transformer.runs.sweep import Plan, plan_of, read_plan, runs_of, sections_of
 from transformer.system.errors import UserError
 
@@ -67,7 +67,7 @@ def test_flags_of_the_row_come_after_those_of_all_runs():
 
 def test_a_combination_that_cannot_be_is_told_by_its_run():
     good, bad, none = runs(grid={"model.num_heads": [4, 3, None]})
-    assert isinstance(good.config, Experiment)
+    assert isinstance(good.config, Config)
     assert isinstance(bad.config, UserError)
     assert "d_model = 512 is not divisible" in str(bad.config)
     assert "model.num_heads is None; it must be of type int" in str(none.config)

@@ -11,7 +11,7 @@ from small_configs import PAPER
 
 from transformer.runs import train
 from transformer.runs.log import RunLog
-from transformer.runs.metrics import MetricsWriter
+from transformer.runs.metric_writers import MetricsWriter
 from transformer.runs.tracking import WandbWriter, check_login
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import transformer
-from transformer.evaluation.feature_classifier import how_to_train_one
 from transformer.system import commands
 from transformer.system.commands import ROOT, command, script
+from transformer.tasks.feature_classifier import how_to_train_one
 
 PYTHON = "/venv/bin/python"
 

@@ -255,8 +255,8 @@ ALLOWED = {
     "runs/fields.py",  # config files of ours
     "runs/hub.py",  # weights
     "runs/launcher.py",  # logs beside the work directories
-    "runs/own_paths.py",  # below ~/.local/state
-    "streams/output.py",  # what --output names
+    "runs/trusted_paths.py",  # below ~/.local/state
+    "inference/output.py",  # what --output names
 }
 
 

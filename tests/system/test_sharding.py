@@ -32,7 +32,7 @@ from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.translation import Translator
 from transformer.models import fused_norm
-from transformer.models.attention import KeysValues, _cudnn_attention
+from transformer.models.attention import KeyValues, _cudnn_attention
 from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.transformer import FAMILY, TransformerConfig
@@ -332,7 +332,7 @@ def gradient_with_kernels(mesh: jax.sharding.Mesh, H: int) -> dict[str, Any]:
         def loss(params):
             x_BTD, mask_BTT = x_ABTD[0], jnp.tri(T, dtype=bool)[None]
             y_BHTK = (x_BTD @ params["kernel"]).reshape(-1, T, H, K).swapaxes(1, 2)
-            y_BHTK = _cudnn_attention(y_BHTK, KeysValues(y_BHTK, y_BHTK), mask_BTT)
+            y_BHTK = _cudnn_attention(y_BHTK, KeyValues(y_BHTK, y_BHTK), mask_BTT)
             y_BTD = y_BHTK.swapaxes(1, 2).reshape(x_BTD.shape)
             norm = params["scale"], params["bias"]
             z_BTD = fused_norm.add_and_norm(x_BTD, y_BTD, None, *norm, 0.0, 1e-6, interpret=True)

@@ -11,11 +11,11 @@ from scripts import final_state
 from small_bert import CLASSIFICATION, CONFIG, write_vocabulary
 from test_masked_lm import Going
 
-from transformer.models.bert_weights import to_theirs
+from transformer.models.bert.bert_weights import to_theirs
 from transformer.models.family import Sizes, build_model
 from transformer.runs import hub, train
-from transformer.runs.experiment import Experiment
 from transformer.runs.restore import TrainedModel, restore
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks import classification
@@ -46,7 +46,7 @@ def text(tmp_path_factory):
     return folder
 
 
-def config_of(text, name="classes", **changes) -> Experiment:
+def config_of(text, name="classes", **changes) -> Config:
     fields = {
         "train_file": f"{text}/{name}.train.tsv",
         "validation_file": f"{text}/{name}.validation.tsv",

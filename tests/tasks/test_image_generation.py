@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from configs import sagan_cifar10
-from transformer.data.images import ImageSet
+from transformer.data.labelled_images import ImageSet
 from transformer.models.family import Sizes, build_model
-from transformer.models.sagan import SAGANConfig
-from transformer.models.spectral import power_iteration
+from transformer.models.sagan.sagan import SAGANConfig
+from transformer.models.sagan.spectral import power_iteration
 from transformer.system.sharding import data_mesh
 from transformer.tasks.image_generation import ImageGenerator, ImagesConfig
 from transformer.tasks.images import ImageTraining, two_optimizers

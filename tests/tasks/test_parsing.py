@@ -6,8 +6,8 @@ import pytest
 from scripts import ROOT, assert_refused, run, succeeded, toy_flags, write_toy
 
 from transformer.data.trees import is_well_formed, read_trees
-from transformer.evaluation import evalb
-from transformer.runs import experiment
+from transformer.metrics import parseval
+from transformer.runs import run_config
 from transformer.tasks import parsing
 
 NOUNS, VERBS = ["dogs", "cats", "cells", "genes"], ["see", "bind", "hear"]
@@ -76,14 +76,14 @@ def test_all_sentences_count(directory, flag):
     )
     assert len(gold) == len(trees) == scores["examples"] == 7
     pairs = zip(read_trees(gold, "gold"), read_trees(trees, "trees"), strict=True)
-    counts = [evalb.count([a], [b]) for a, b in pairs]
-    assert all(x.status == evalb.OK for x in counts)
-    assert evalb.total(counts)["f1"] == pytest.approx(scores["f1"]["score"])
+    counts = [parseval.count([a], [b]) for a, b in pairs]
+    assert all(x.status == parseval.OK for x in counts)
+    assert parseval.total(counts)["f1"] == pytest.approx(scores["f1"]["score"])
     lengths = [len(line.split()) for line in sources]
     formed = [is_well_formed(x.split(), n) for x, n in zip(sequences, lengths, strict=True)]
     assert scores["malformed"]["score"] == pytest.approx(100 * (1 - sum(formed) / 7))
     assert scores["malformed"]["score"] == 0 or flag == "--nobrackets"
-    data = experiment.load(directory / "whole").data
+    data = run_config.load(directory / "whole").data
     data = type(data)(**{**vars(data), "raw_dir": str(directory / "bank")})
     again = parsing.rescore(data, "test", trees)
     assert again["f1"]["score"] == pytest.approx(scores["f1"]["score"])
@@ -101,7 +101,7 @@ def test_perfect_and_malformed():
 
 
 def test_the_command_prints_trees(directory):
-    script = "transformer/streams/parse.py"
+    script = "transformer/inference/parse.py"
     text = b"Dogs (of genes) see cells.\n\ncats hear\n"
     first, blank, last = (
         succeeded(run(script, "--workdir=whole", cwd=directory, stdin=text))

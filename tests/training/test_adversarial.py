@@ -12,7 +12,7 @@ from flax import nnx
 from configs import sagan_cifar10
 from transformer.models.family import Sizes, build_model
 from transformer.models.functional import FunctionalModel
-from transformer.models.sagan import Average, SAGANConfig
+from transformer.models.sagan.sagan import Average, SAGANConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks.image_generation import ImageGenerator, ImagesConfig

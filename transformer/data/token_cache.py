@@ -18,7 +18,7 @@ from transformer.data.sources import PairSource
 from transformer.data.token_files import DROPPED, TokenizedPairs, TokenWriter, read
 from transformer.data.token_workers import PairEncoder, encode
 from transformer.data.tokenizers import Tokenizers
-from transformer.system.cores import available_cores
+from transformer.system.cpu import available_cores
 from transformer.system.errors import UserError
 from transformer.system.files import ABANDONED
 from transformer.system.locks import lock_file

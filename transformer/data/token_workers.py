@@ -18,7 +18,7 @@ from transformer.data.sources import Pair
 from transformer.data.token_files import COUNTED, Chunk, token_dtype
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS
-from transformer.system.cores import available_cores
+from transformer.system.cpu import available_cores
 
 
 class PairEncoder:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from absl import logging
 
-from transformer.data import marian, sentencepiece
+from transformer.data import marian_vocabulary, sentencepiece
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer.data.sources import PairSource
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
@@ -83,8 +83,8 @@ class TokenizerConfig:
 
 def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer model") -> Tokenizer:
     """The tokenizer with these `model_bytes`; raises UserError if there is none."""
-    if model_bytes.startswith(marian.BEGINNING):
-        return marian.MarianTokenizer(model_bytes, name)
+    if model_bytes.startswith(marian_vocabulary.BEGINNING):
+        return marian_vocabulary.MarianTokenizer(model_bytes, name)
     kind = SubwordNmtTokenizer if model_bytes.startswith(b"{") else SentencePieceTokenizer
     return kind(model_bytes, name)
 

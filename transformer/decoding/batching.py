@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import jax
 
-from transformer.models.arrangement import Arrangement
-from transformer.system.cores import available_cores
+from transformer.models.weight_layout import WeightLayout
+from transformer.system.cpu import available_cores
 from transformer.system.errors import UserError
 from transformer.system.hardware import memory_limit, memory_of_host, units
 
@@ -20,7 +20,7 @@ CPU_TOKENS = 2048
 CPU_HYPOTHESES = 1024
 MOST_ROWS = 4096
 FEW_TOKENS = 2**16  # of all hypotheses of a sentence, for which there always is memory
-FEW_ROWS = range(2, 33)  # hypotheses for which Arrangement.FEW_ROWS is faster
+FEW_ROWS = range(2, 33)  # hypotheses for which WeightLayout.FEW_ROWS is faster
 
 
 class Shape(NamedTuple):
@@ -89,11 +89,11 @@ def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
     return isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
 
 
-def arrangement_of(rows: int, int8: bool = False) -> Arrangement:
+def arrangement_of(rows: int, int8: bool = False) -> WeightLayout:
     """How a search of so many hypotheses on each CPU device has its parameters."""
     if int8:
-        return Arrangement.INT8
-    return Arrangement.FEW_ROWS if rows in FEW_ROWS else Arrangement.MANY_ROWS
+        return WeightLayout.INT8
+    return WeightLayout.FEW_ROWS if rows in FEW_ROWS else WeightLayout.MANY_ROWS
 
 
 def batches(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.vocabulary import EOS, UNK
-from transformer.decoding.rules import Rule
+from transformer.decoding.rules import LogitsRule
 from transformer.system.errors import UserError
 
 OTHER, OPEN, CLOSE, TAG = range(4)
@@ -45,7 +45,7 @@ def grammar_of(pieces: Sequence[str]) -> Grammar:
 
 
 @dataclasses.dataclass(frozen=True)
-class Brackets(Rule):
+class Brackets(LogitsRule):
     """One tree over the words of the sentence, within its length.
 
     Each constituent has a word at least. A bracket is opened only where there is room to close it.
@@ -64,14 +64,14 @@ class Brackets(Rule):
             "is_empty": none_BM.astype(bool),  # the newest bracket has nothing in it yet
         }
 
-    def allowed(self, state, moment):
+    def mask(self, state, view):
         kind_11V, label_11V = (jnp.asarray(x)[None, None] for x in self.grammar)
         depth_BM = state["depth"]
         left_BM = self.words_B[:, None] - state["words"]
         has_more_BM = left_BM > 0
-        is_first_BM = jnp.broadcast_to(moment.step == 0, depth_BM.shape)
+        is_first_BM = jnp.broadcast_to(view.step == 0, depth_BM.shape)
         # This token, a tag for each word, a bracket for each that is open with this one, and EOS.
-        needs_BM = moment.step + 1 + left_BM + (depth_BM + 1) + 1
+        needs_BM = view.step + 1 + left_BM + (depth_BM + 1) + 1
         may_open_BM = has_more_BM & (is_first_BM | (depth_BM > 0)) & (depth_BM < DEEPEST)
         may_open_BM &= needs_BM <= self.max_length_B[:, None]
         may_close_BM = (depth_BM > 1) | ((depth_BM == 1) & ~has_more_BM)
@@ -84,10 +84,10 @@ class Brackets(Rule):
             (may_open_BM[:, :, None] & (kind_11V == OPEN))
             | (may_close_BM[:, :, None] & (kind_11V == CLOSE) & (label_11V == top_BM1))
             | ((has_more_BM & (depth_BM > 0))[:, :, None] & (kind_11V == TAG))
-            | (is_done_BM[:, :, None] & (jnp.arange(moment.vocab_size) == EOS)[None, None])
+            | (is_done_BM[:, :, None] & (jnp.arange(view.vocab_size) == EOS)[None, None])
         )
 
-    def follow(self, state, token_BM):
+    def advance(self, state, token_BM):
         kind_BM = jnp.asarray(self.grammar.kind_V)[token_BM]
         label_BM1 = jnp.asarray(self.grammar.label_V)[token_BM][:, :, None]
         depth_BM, opens_BM = state["depth"], kind_BM == OPEN

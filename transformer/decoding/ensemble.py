@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.decoding.search import Cache
-from transformer.models.arrangement import Arrangement
 from transformer.models.functional import FunctionalModel, Params
+from transformer.models.weight_layout import WeightLayout
 
 
 class Ensemble(NamedTuple):
@@ -25,21 +25,21 @@ class Ensemble(NamedTuple):
         params: Sequence[Params],
         extra: Sequence[dict[str, Any]],
         *,
-        arrangement: Arrangement | None = None,
+        weight_layout: WeightLayout | None = None,
     ) -> "BoundEnsemble":
         together = zip(self.models, params, extra, strict=True)
         return BoundEnsemble(
-            [model.bind(*own, arrangement=arrangement) for model, *own in together]
+            [model.bind(*own, weight_layout=weight_layout) for model, *own in together]
         )
 
     def arranged(
         self,
         params: Sequence[Params],
         extra: Sequence[dict[str, Any]],
-        arrangement: Arrangement,
+        weight_layout: WeightLayout,
     ) -> list[Params]:
         together = zip(self.models, params, extra, strict=True)
-        return [model.arranged(*own, arrangement) for model, *own in together]
+        return [model.arranged(*own, weight_layout) for model, *own in together]
 
     def takes_int8(self) -> bool:
         return all(model.takes_int8() for model in self.models)
@@ -77,6 +77,6 @@ class BoundEnsemble(NamedTuple):
 
 def _together(caches: Sequence[Cache]) -> Cache:
     """One cache, whose parts are lists of theirs."""
-    names = ("sentence", "hypothesis", "places")
+    names = ("sentence", "hypothesis", "key_values")
     parts = {name: [cache.get(name) for cache in caches] for name in names}
     return {"step": caches[0]["step"], **parts}

@@ -10,8 +10,8 @@ import numpy as np
 
 from transformer.data.prefetch import prefetch
 from transformer.decoding.ensemble import Ensemble
-from transformer.models.arrangement import Arrangement
 from transformer.models.functional import FunctionalModel
+from transformer.models.weight_layout import WeightLayout
 from transformer.system.distributed import barrier
 from transformer.system.sharding import distribute, replicated, split_over_all
 
@@ -92,8 +92,8 @@ class Arranged:
     """Variables as a CPU multiplies them, kept for the next search with the same arrays."""
 
     def __init__(self, model: FunctionalModel | Ensemble, mesh: jax.sharding.Mesh):
-        def arrange(variables: Variables, arrangement: Arrangement) -> Variables:
-            return model.arranged(*variables, arrangement), variables[1]
+        def arrange(variables: Variables, weight_layout: WeightLayout) -> Variables:
+            return model.arranged(*variables, weight_layout), variables[1]
 
         self._arrange = arrange
         if mesh.size > 1:
@@ -101,19 +101,19 @@ class Arranged:
             everywhere = replicated(mesh)
             self._arrange = jax.jit(arrange, static_argnums=1, out_shardings=everywhere)
         # The arrays, which these references do not keep alive; None if they are as arranged.
-        self._kept: dict[Arrangement, tuple[list[weakref.ref], Variables | None]] = {}
+        self._kept: dict[WeightLayout, tuple[list[weakref.ref], Variables | None]] = {}
 
-    def __call__(self, variables: Variables, arrangement: Arrangement) -> Variables:
+    def __call__(self, variables: Variables, weight_layout: WeightLayout) -> Variables:
         leaves = jax.tree.leaves(variables)
-        known, arranged = self._kept.get(arrangement, ([], None))
+        known, arranged = self._kept.get(weight_layout, ([], None))
         if [id(ref()) for ref in known] != [*map(id, leaves)]:
-            arranged = self._arrange(variables, arrangement)
+            arranged = self._arrange(variables, weight_layout)
             if {*map(id, jax.tree.leaves(arranged))} <= {*map(id, leaves)}:
                 arranged = None
 
             def forget(_: weakref.ref) -> None:
-                if self._kept.get(arrangement) is entry:
-                    del self._kept[arrangement]
+                if self._kept.get(weight_layout) is entry:
+                    del self._kept[weight_layout]
 
-            self._kept[arrangement] = entry = [weakref.ref(x, forget) for x in leaves], arranged
+            self._kept[weight_layout] = entry = [weakref.ref(x, forget) for x in leaves], arranged
         return variables if arranged is None else arranged

@@ -14,7 +14,7 @@ import numpy as np
 from transformer.data.vocabulary import BOS, EOS, PAD
 
 
-class Moment(NamedTuple):
+class StepView(NamedTuple):
     """What rules may look at before the live hypotheses go on."""
 
     step: jax.Array  # the number of tokens of each hypothesis, without BOS
@@ -23,7 +23,7 @@ class Moment(NamedTuple):
     vocab_size: int
 
 
-class Rule:
+class LogitsRule:
     """One that allows everything."""
 
     def start(self, batch_size: int, M: int) -> Any:
@@ -31,26 +31,26 @@ class Rule:
         del batch_size, M
         return ()
 
-    def see(self, state: Any, moment: Moment) -> Any:
+    def observe(self, state: Any, view: StepView) -> Any:
         """The state after a look at this moment."""
-        del moment
+        del view
         return state
 
-    def weighed(self, logits_NV: jax.Array, moment: Moment) -> jax.Array:
+    def weighed(self, logits_NV: jax.Array, view: StepView) -> jax.Array:
         """The logits that the search goes by."""
-        del moment
+        del view
         return logits_NV
 
-    def allowed(self, state: Any, moment: Moment) -> jax.Array | None:
+    def mask(self, state: Any, view: StepView) -> jax.Array | None:
         """Which tokens may come next, [B, M, V] or with 1 in place of M; None: all."""
-        del state, moment
+        del state, view
 
-    def added(self, state: Any) -> jax.Array | float:
+    def bonus(self, state: Any) -> jax.Array | float:
         """What a hypothesis that ends now gets besides, [B, M]; at most 0."""
         del state
         return 0.0
 
-    def follow(self, state: Any, token_BM: jax.Array) -> Any:
+    def advance(self, state: Any, token_BM: jax.Array) -> Any:
         """The state with the newest tokens, from that of the hypotheses that they continue."""
         del token_BM
         return state
@@ -65,45 +65,45 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True)
-class MinLength(Rule):
+class MinLength(LogitsRule):
     """No output of fewer tokens, EOS included."""
 
     min_length_B: jax.Array
 
-    def allowed(self, state, moment):
-        is_enough_B = moment.step + 1 >= self.min_length_B
-        return (is_enough_B[:, None] | (jnp.arange(moment.vocab_size) != EOS)[None])[:, None]
+    def mask(self, state, view):
+        is_enough_B = view.step + 1 >= self.min_length_B
+        return (is_enough_B[:, None] | (jnp.arange(view.vocab_size) != EOS)[None])[:, None]
 
 
 @dataclasses.dataclass(frozen=True)
-class NoRepeat(Rule):
+class NoRepeat(LogitsRule):
     """No n tokens that the output has already had in a row."""
 
     n: int
 
-    def allowed(self, state, moment):
-        tokens_BML, n = moment.tokens_BML, self.n
+    def mask(self, state, view):
+        tokens_BML, n = view.tokens_BML, self.n
         B, M, L = tokens_BML.shape
         if n > L:
             return None
         # The n-gram that begins at place p: here all but its last token, and that one apart.
         number_P = jnp.arange(L - n + 1)
         grams_BMPn = tokens_BML[:, :, number_P[:, None] + jnp.arange(n)[None]]
-        begin = moment.step - (n - 2)  # of the last n - 1 tokens
+        begin = view.step - (n - 2)  # of the last n - 1 tokens
         newest_BMn = jax.lax.dynamic_slice_in_dim(
             jnp.pad(tokens_BML, ((0, 0), (0, 0), (n, 0))), begin + n, n - 1, axis=2
         )
         is_repeat_BMP = (grams_BMPn[..., :-1] == newest_BMn[:, :, None]).all(axis=-1)
-        is_repeat_BMP &= (number_P + n - 1 <= moment.step)[None, None]
+        is_repeat_BMP &= (number_P + n - 1 <= view.step)[None, None]
         # Others ban PAD, which nobody may choose.
         banned_BMP = jnp.where(is_repeat_BMP, grams_BMPn[..., -1], PAD)
         rows_B11, rows_1M1 = jnp.arange(B)[:, None, None], jnp.arange(M)[None, :, None]
-        allowed_BMV = jnp.ones((B, M, moment.vocab_size), bool)
+        allowed_BMV = jnp.ones((B, M, view.vocab_size), bool)
         return allowed_BMV.at[rows_B11, rows_1M1, banned_BMP].set(False)
 
 
 @dataclasses.dataclass(frozen=True)
-class RepetitionPenalty(Rule):
+class RepetitionPenalty(LogitsRule):
     """Tokens that the output has already are less probable (Keskar et al. 2019, arXiv 1909.05858).
 
     Their logits are divided by the penalty, as in Section 4.1 of the paper; those below 0 are
@@ -112,8 +112,8 @@ class RepetitionPenalty(Rule):
 
     penalty: float
 
-    def weighed(self, logits_NV, moment):
-        tokens_NL = moment.tokens_BML.reshape(len(logits_NV), -1)
+    def weighed(self, logits_NV, view):
+        tokens_NL = view.tokens_BML.reshape(len(logits_NV), -1)
         old_NL = jnp.take_along_axis(logits_NV, tokens_NL, axis=1)
         new_NL = jnp.where(old_NL < 0, old_NL * self.penalty, old_NL / self.penalty)
         # Nobody chooses BOS or PAD, so their share of the probability stays.
@@ -123,23 +123,23 @@ class RepetitionPenalty(Rule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Prefix(Rule):
+class Prefix(LogitsRule):
     """How each output begins."""
 
     prefix_BP: jax.Array  # PAD where it may go on as it likes
 
-    def allowed(self, state, moment):
+    def mask(self, state, view):
         P = self.prefix_BP.shape[1]
-        at = jnp.minimum(moment.step, P - 1)
+        at = jnp.minimum(view.step, P - 1)
         token_B = jax.lax.dynamic_index_in_dim(self.prefix_BP, at, axis=1, keepdims=False)
-        is_free_B = (token_B == PAD) | (moment.step >= P)
-        return (is_free_B[:, None] | (jnp.arange(moment.vocab_size)[None] == token_B[:, None]))[
+        is_free_B = (token_B == PAD) | (view.step >= P)
+        return (is_free_B[:, None] | (jnp.arange(view.vocab_size)[None] == token_B[:, None]))[
             :, None
         ]
 
 
 @dataclasses.dataclass(frozen=True)
-class Coverage(Rule):
+class Coverage(LogitsRule):
     """Adds beta * sum over source tokens i of log min(sum over steps j of a_ij, 1).
 
     Wu et al. 2016, Equation 14. It is 0 where every source token has had all attention of a step.
@@ -151,10 +151,10 @@ class Coverage(Rule):
     def start(self, batch_size, M):
         return jnp.zeros((batch_size, M, self.real_BS.shape[1]), jnp.float32)
 
-    def see(self, state, moment):
-        return state + moment.attention_NS.reshape(state.shape)
+    def observe(self, state, view):
+        return state + view.attention_NS.reshape(state.shape)
 
-    def added(self, state):
+    def bonus(self, state):
         tiny = jnp.finfo(state.dtype).tiny  # the logarithm of 0 is lower than all others
         logs_BMS = jnp.log(jnp.clip(state, tiny, 1.0))
         return self.beta * jnp.sum(logs_BMS, axis=2, where=self.real_BS[:, None])

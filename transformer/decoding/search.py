@@ -1,7 +1,7 @@
 """The loop of all searches, over any step function; it never sees a model.
 
-A search is made of parts. A `Choice` says which continuations the hypotheses take: the best ones
-(beam search, Section 6.1), or samples, ... Rules say what an output must be like. See choices.py
+A search is made of parts. A `Strategy` says which continuations the hypotheses take: the best ones
+(beam search, Section 6.1), or samples, ... Rules say what an output must be like. See strategies.py
 and rules.py.
 """
 
@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from transformer.data.vocabulary import BOS, EOS, PAD
-from transformer.decoding.choices import Beam, Choice
-from transformer.decoding.rules import Moment, Rule
+from transformer.decoding.rules import LogitsRule, StepView
+from transformer.decoding.strategies import Beam, Strategy
 from transformer.decoding.top_k import log_softmax
-from transformer.models.cache import with_room
+from transformer.models.cache import with_capacity
 
 Cache = dict[str, Any]
 LARGE_CACHE = 2**24  # bytes of keys and values
@@ -43,7 +43,7 @@ class _Asked(NamedTuple):
     """What is asked of the outputs of each sentence."""
 
     max_length_B: jax.Array
-    rules: list[Rule]  # the last is the choice
+    rules: list[LogitsRule]  # the last is the choice
 
 
 class _State(NamedTuple):
@@ -52,7 +52,7 @@ class _State(NamedTuple):
     live_tokens_BML: jax.Array  # BOS first
     live_token_log_probs_BML: jax.Array
     live_log_probs_BM: jax.Array
-    wishes: list[Any]  # the state of each rule
+    rule_states: list[Any]  # the state of each rule
     finished: Hypotheses
 
 
@@ -79,8 +79,8 @@ def beam_search(
     longest: int,
     length_penalty: Callable[[jax.Array, float], jax.Array] = gnmt_length_penalty,
     nbest: int = 1,
-    choice: Choice | None = None,
-    rules: Sequence[Rule] = (),
+    strategy: Strategy | None = None,
+    rules: Sequence[LogitsRule] = (),
 ) -> Hypotheses:
     """The best outputs by log-probability / length penalty, alpha >= 0.
 
@@ -94,7 +94,7 @@ def beam_search(
     early termination would give; those after them are what was found on the way.
     """
     M = beam_size
-    asked = _Asked(jnp.asarray(max_length_B), [*rules, choice or Beam()])
+    asked = _Asked(jnp.asarray(max_length_B), [*rules, strategy or Beam()])
 
     def unsettled(asked: _Asked, state: _State) -> jax.Array:
         """Sentences [B] whose live hypotheses may still win."""
@@ -115,10 +115,12 @@ def beam_search(
         )
         logits_NV, cache = step_fn(newest_BM.reshape(-1), state.cache)
         V = logits_NV.shape[-1]
-        moment = Moment(state.step, state.live_tokens_BML, cache.get("attention"), V)
-        wishes = [rule.see(own, moment) for rule, own in zip(rules, state.wishes, strict=True)]
+        view = StepView(state.step, state.live_tokens_BML, cache.get("attention"), V)
+        rule_states = [
+            rule.observe(own, view) for rule, own in zip(rules, state.rule_states, strict=True)
+        ]
         for rule in rules:
-            logits_NV = rule.weighed(logits_NV, moment)
+            logits_NV = rule.weighed(logits_NV, view)
         log_probs_BMV = log_softmax(logits_NV).astype(jnp.float32).reshape(batch_size, M, V)
 
         # 2. What may not be: EOS is all that may be at the end, PAD and BOS never, ...
@@ -126,13 +128,15 @@ def beam_search(
         allowed_BMV = (jnp.arange(V) == EOS)[None] | ~is_last_B[:, None]
         allowed_BMV &= ((jnp.arange(V) != PAD) & (jnp.arange(V) != BOS))[None]
         allowed_BMV = allowed_BMV[:, None]
-        for rule, own in zip(rules, wishes, strict=True):
-            if (mask_BMV := rule.allowed(own, moment)) is not None:
+        for rule, own in zip(rules, rule_states, strict=True):
+            if (mask_BMV := rule.mask(own, view)) is not None:
                 allowed_BMV &= mask_BMV
         log_probs_BMV = jnp.where(allowed_BMV, log_probs_BMV, -jnp.inf)
 
         # 3. The candidates, in the order in which they are to go on.
-        index_BC = rules[-1].candidates(wishes[-1], moment, log_probs_BMV, state.live_log_probs_BM)
+        index_BC = rules[-1].candidates(
+            rule_states[-1], view, log_probs_BMV, state.live_log_probs_BM
+        )
         index_BC = index_BC.astype(jnp.int32)
         parent_BC, token_BC = index_BC // V, index_BC % V
         newest_BC = jnp.take_along_axis(log_probs_BMV.reshape(batch_size, -1), index_BC, axis=1)
@@ -150,7 +154,7 @@ def beam_search(
 
         # 4. Those that end join the finished ones, of which the best M are kept. A sentence that
         #    is settled keeps what it has, whatever others in its batch still do.
-        added_BM = sum(rule.added(own) for rule, own in zip(rules, wishes, strict=True))
+        added_BM = sum(rule.bonus(own) for rule, own in zip(rules, rule_states, strict=True))
         scores_BC = total_BC / length_penalty((state.step + 1).astype(jnp.float32), alpha)
         scores_BC += _take(jnp.broadcast_to(added_BM, (batch_size, M)), parent_BC)
         counts_BC = ends_BC & rules[-1].distinct(tokens_BCL) & unsettled(asked, state)[:, None]
@@ -173,9 +177,9 @@ def beam_search(
             "hypothesis": jax.tree.map(lambda x: x[parent_N], cache["hypothesis"]),
         }
         newest_BM = _take(token_BC, keep_BM)
-        wishes = [
-            rule.follow(jax.tree.map(lambda x: _take(x, parent_BM), own), newest_BM)
-            for rule, own in zip(rules, wishes, strict=True)
+        rule_states = [
+            rule.advance(jax.tree.map(lambda x: _take(x, parent_BM), own), newest_BM)
+            for rule, own in zip(rules, rule_states, strict=True)
         ]
         return state._replace(
             step=state.step + 1,
@@ -183,7 +187,7 @@ def beam_search(
             live_tokens_BML=_take(tokens_BCL, keep_BM),
             live_token_log_probs_BML=_take(token_log_probs_BCL, keep_BM),
             live_log_probs_BM=_take(jnp.where(ends_BC, -jnp.inf, total_BC), keep_BM),
-            wishes=wishes,
+            rule_states=rule_states,
             finished=finished,
         )
 
@@ -197,7 +201,7 @@ def beam_search(
         live_tokens_BML=tokens_BML,
         live_token_log_probs_BML=token_log_probs_BML,
         live_log_probs_BM=asked.rules[-1].first_log_probs(batch_size, M),
-        wishes=[rule.start(batch_size, M) for rule in asked.rules],
+        rule_states=[rule.start(batch_size, M) for rule in asked.rules],
         finished=Hypotheses(
             jnp.full((batch_size, M, longest), PAD, jnp.int32),
             token_log_probs_BML[:, :, 1:],
@@ -212,7 +216,7 @@ def beam_search(
         def is_wanted(state: _State) -> jax.Array:
             return (unsettled(asked, state).sum() > few) & (state.step < room)
 
-        state = state._replace(cache=with_room(state.cache, M, room))
+        state = state._replace(cache=with_capacity(state.cache, M, room))
         return jax.lax.while_loop(is_wanted, functools.partial(extend, asked), state)
 
     def settle(
@@ -257,7 +261,7 @@ def _rooms(cache: Cache, longest: int) -> list[int]:
     Attention reads all places, written or not. So a large cache begins small. A small one does
     not, because each loop is compiled.
     """
-    leaves = jax.tree.leaves(cache.get("places"))
+    leaves = jax.tree.leaves(cache.get("key_values"))
     # The number of sentences is not known in an export.
     if any(not isinstance(x.shape[0], int) for x in leaves) or (
         sum(x.nbytes for x in leaves) < LARGE_CACHE

@@ -24,21 +24,21 @@ from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import MOST_OUTPUTS, DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
-from transformer.decoding.programs import Arranged, Programs, Variables
-from transformer.decoding.rules import Coverage
-from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, beam_search
-from transformer.decoding.wishes import (
+from transformer.decoding.inputs import (
+    SearchInputs,
     Sentence,
-    Wishes,
     arrays_of,
     longest_phrases,
     parts_of_search,
-    sizes_of_wishes,
+    sizes_of_inputs,
 )
+from transformer.decoding.programs import Arranged, Programs, Variables
+from transformer.decoding.rules import Coverage
+from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, beam_search
 from transformer.decoding.word_alignment import word_alignment, words_of_tokens
-from transformer.models.arrangement import Arrangement
 from transformer.models.cache import widened
 from transformer.models.functional import FunctionalModel
+from transformer.models.weight_layout import WeightLayout
 from transformer.system.errors import UserError
 
 
@@ -100,33 +100,33 @@ class Translator:
         self,
         variables: Variables,
         src_BS: jax.Array,
-        wishes: Wishes,
+        inputs: SearchInputs,
         *,
         beam_size: int,
         nbest: int,
-        arrangement: Arrangement | None = None,
+        weight_layout: WeightLayout | None = None,
     ) -> Hypotheses:
-        """The part that is compiled. arrangement: that of the variables, if it runs on a CPU."""
+        """The part that is compiled. weight_layout: that of the variables, if it runs on a CPU."""
         c = self.config
         longest = c.longest(src_BS.shape[1])
-        bound = self._model.bind(*variables, arrangement=arrangement)
+        bound = self._model.bind(*variables, weight_layout=weight_layout)
         cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
-        if arrangement is not None:
+        if weight_layout is not None:
             cache = widened(cache)
-        choice, rules = parts_of_search(c, wishes, src_BS, self.grammar)
+        strategy, rules = parts_of_search(c, inputs, src_BS, self.grammar)
         if any(isinstance(rule, Coverage) for rule in rules):
             shape = src_BS.shape[0] * beam_size, src_BS.shape[1]
             cache["attention"] = jnp.zeros(shape, jnp.float32)
         found = beam_search(
             bound.decode_step,
             cache,
-            wishes.max_length_B,
+            inputs.max_length_B,
             beam_size=beam_size,
             alpha=c.length_penalty,
             longest=longest,
             length_penalty=LENGTH_PENALTIES[c.length_penalty_form],
             nbest=nbest,
-            choice=choice,
+            strategy=strategy,
             rules=rules,
         )
         return Hypotheses(*(x[:, :nbest] for x in found))
@@ -139,9 +139,9 @@ class Translator:
         shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
         programs = {}
         for shape in sorted(shapes, key=lambda s: -s.rows * self.config.longest(s.width)):
-            arguments = arrays_of(self.config, sentences, shape, [], sizes_of_wishes(sentences))
-            own, arrangement = arrange(shape)
-            static = {"beam_size": beam_size, "nbest": 1, "arrangement": arrangement}
+            arguments = arrays_of(self.config, sentences, shape, [], sizes_of_inputs(sentences))
+            own, weight_layout = arrange(shape)
+            static = {"beam_size": beam_size, "nbest": 1, "weight_layout": weight_layout}
             name = f"search, {shape.rows} x {shape.width} source tokens"
             programs[name] = self.programs.compiled(own, *arguments, **static)
             self.programs(own, *arguments, **static)
@@ -187,15 +187,15 @@ class Translator:
         encoded = self._encode(sentences, prefixes, constraints, source_cut, numbers)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
-        sizes = sizes_of_wishes(encoded)
+        sizes = sizes_of_inputs(encoded)
         beam_size = self._beam_size(encoded, nbest)
         arrange = self._arranging(variables, beam_size)
         parts = self._batches(variables, encoded, beam_size)
 
         def call(shape: Shape, members: list[int]) -> tuple[tuple, dict[str, Any]]:
-            own, arrangement = arrange(shape)
+            own, weight_layout = arrange(shape)
             arrays = arrays_of(self.config, encoded, shape, members, sizes)
-            static = {"beam_size": beam_size, "nbest": nbest, "arrangement": arrangement}
+            static = {"beam_size": beam_size, "nbest": nbest, "weight_layout": weight_layout}
             return (own, *arrays), static
 
         at_once = batches_at_once(self.mesh, [shape for shape, _ in parts], beam_size)
@@ -368,16 +368,16 @@ class Translator:
 
     def _arranging(
         self, variables: Variables, beam_size: int
-    ) -> Callable[[Shape], tuple[Variables, Arrangement | None]]:
+    ) -> Callable[[Shape], tuple[Variables, WeightLayout | None]]:
         """From a shape to what a search of that shape takes for these variables."""
         if not is_of_cpus(self.mesh):
             gathered = self.programs.gather(variables)
             return lambda shape: (gathered, None)
 
-        def arrange(shape: Shape) -> tuple[Variables, Arrangement | None]:
+        def arrange(shape: Shape) -> tuple[Variables, WeightLayout | None]:
             rows = shape.rows // self.mesh.size * beam_size
-            arrangement = arrangement_of(rows, self.config.int8)
-            return self._arranged(variables, arrangement), arrangement
+            weight_layout = arrangement_of(rows, self.config.int8)
+            return self._arranged(variables, weight_layout), weight_layout
 
         return arrange
 

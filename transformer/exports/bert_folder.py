@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, expect, expect_heads
-from transformer.models import bert_weights
-from transformer.models.bert import INITIAL_STDDEV, BertConfig
+from transformer.models.bert import bert_weights
+from transformer.models.bert.bert import INITIAL_STDDEV, BertConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.files import write_json

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import config_flags
 
-from transformer.data import marian as vocabularies
-from transformer.data.marian import MarianTokenizer
+from transformer.data import marian_vocabulary as vocabularies
+from transformer.data.marian_vocabulary import MarianTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, PAD
 from transformer.exports import marian
@@ -28,10 +28,10 @@ from transformer.models.family import build_model
 from transformer.models.functional import Params
 from transformer.models.transformer import TransformerConfig
 from transformer.runs import cli
-from transformer.runs.experiment import Experiment
 from transformer.runs.hub_files import ADVICE, HubConfig, HubWeights, check_ids
 from transformer.runs.provenance import ROOT
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, cannot_read
@@ -63,14 +63,14 @@ def main() -> None:
             raise UserError(f"--{flag.name} is missing; see the head of {Path(__file__).name}")
     output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
     check_is_new(output)
-    base = Experiment.from_dict(cli.config_of(CONFIG))
+    base = Config.from_dict(cli.config_of(CONFIG))
     model = read(Path(FOLDER.value).expanduser(), base)
     export(model, output)
     config = model.config
     print(f"written  {output}, with tokenizer.vocab_size={config.tokenizer.vocab_size}")
 
 
-def read(folder: Path, base: Experiment) -> TrainedModel:
+def read(folder: Path, base: Config) -> TrainedModel:
     """The model of a folder; all but its model and tokenizer sections is that of `base`.
 
     Raises UserError if the folder holds none, or one that ours cannot be.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer.data.marian import MarianTokenizer
+from transformer.data.marian_vocabulary import MarianTokenizer
 from transformer.data.sentencepiece import SentencePieceTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK

@@ -17,8 +17,8 @@ from jax import export
 
 from transformer.data.vocabulary import BOS, EOS, PAD
 from transformer.decoding.config import DecodingConfig
+from transformer.decoding.inputs import SearchInputs
 from transformer.decoding.translation import Translator
-from transformer.decoding.wishes import Wishes
 from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, leaf_names
 from transformer.exports.folder import optional_module
 from transformer.models.family import build_model
@@ -59,9 +59,9 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     def translate(arrays, src_BS, *, translator):
         decoding = translator.config
         variables = jax.tree.unflatten(structure, [arrays[name] for name in names])
-        wishes = lengths_of_outputs(decoding, src_BS)
+        inputs = lengths_of_outputs(decoding, src_BS)
         beam_size = translator.config.beam_size
-        found = translator.find(variables, src_BS, wishes, beam_size=beam_size, nbest=1)
+        found = translator.find(variables, src_BS, inputs, beam_size=beam_size, nbest=1)
         return found.tokens_BML[:, 0], found.scores_BM[:, 0]
 
     (batch,) = export.symbolic_shape("batch")
@@ -102,11 +102,11 @@ def _irrelevant(config: Any) -> dict[str, str]:
     return NOT_AT_INFERENCE | {f"model.{name}": "read where it counts" for name in required}
 
 
-def lengths_of_outputs(config: DecodingConfig, src_BS: jax.Array) -> Wishes:
+def lengths_of_outputs(config: DecodingConfig, src_BS: jax.Array) -> SearchInputs:
     """What the decoding section says of the lengths, for sources with EOS and then PAD.
 
     Looked up in tables of all lengths: a device would compute the ratios in binary fractions.
     """
     length_B = jnp.sum(src_BS != PAD, axis=1) - 1
     tables = [list(map(of, range(src_BS.shape[1]))) for of in (config.longest, config.shortest)]
-    return Wishes(*(jnp.array(table_S, jnp.int32)[length_B] for table_S in tables))
+    return SearchInputs(*(jnp.array(table_S, jnp.int32)[length_B] for table_S in tables))

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from transformer.runs import experiment
+from transformer.runs import run_config
 from transformer.runs.checkpoint_store import CHECKPOINTS, Store
 from transformer.runs.integrity import seal, signed
 from transformer.runs.provenance import ORIGIN
@@ -62,10 +62,10 @@ def export(model: TrainedModel, directory: Path) -> None:
         "stopped_early": model.stopped_early,
     }
     try:
-        experiment.save(temporary, model.config)
-        write_atomically(temporary / experiment.EXPORTED, json.dumps(signed(content)) + "\n")
+        run_config.save(temporary, model.config)
+        write_atomically(temporary / run_config.EXPORTED, json.dumps(signed(content)) + "\n")
         model.task.save(temporary)
-        seal(temporary, experiment.files_of(model.config))
+        seal(temporary, run_config.files_of(model.config))
         for name in HISTORY:
             # Without what a stranger would like to get, which a link may lead to.
             with contextlib.suppress(*MISSING, UserError), contextlib.ExitStack() as files:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.attention_blocks import in_blocks
-from transformer.models.cache import Places, attend_to_parts
+from transformer.models.cache import CachedKeyValues, attend_to_parts
 from transformer.models.layers import Linear
 from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, multiply
@@ -19,26 +19,26 @@ from transformer.system.sharding import on_each_device
 MAX_QUERIES = 256
 
 
-class KeysValues(NamedTuple):
+class KeyValues(NamedTuple):
     """What a query attends to. Heads come before length: that is the fast cache layout."""
 
     key_BHSK: jax.Array
     value_BHSU: jax.Array
 
 
-def as_places(keys_values: KeysValues) -> Places:
-    return Places(keys_values.key_BHSK.swapaxes(2, 3), keys_values.value_BHSU)
+def as_cached(key_values: KeyValues) -> CachedKeyValues:
+    return CachedKeyValues(key_values.key_BHSK.swapaxes(2, 3), key_values.value_BHSU)
 
 
 @jax.named_scope("attention")
 def dot_product_attention(
     query_BHTK: jax.Array,
-    memory: KeysValues,
+    memory: KeyValues,
     mask_BTS: jax.Array,
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
-    own: KeysValues | None = None,
+    own: KeyValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, T, U] and the weights.
 
@@ -73,13 +73,13 @@ def dot_product_attention(
 
 def attention(
     query_BHTK: jax.Array,
-    memory: KeysValues,
+    memory: KeyValues,
     mask: Mask,
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
     cudnn: bool = False,
-    own: KeysValues | None = None,
+    own: KeyValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
@@ -190,15 +190,15 @@ class MultiHeadAttention(nnx.Module):
         self.dropout_rate = dropout_rate
         self.cudnn = cudnn
 
-    def keys_values(self, x_BSD: jax.Array) -> KeysValues:
+    def key_values(self, x_BSD: jax.Array) -> KeyValues:
         """The keys and values of the vectors attended to."""
         key_BSX, value_BSX = self.key(x_BSD, apart=True), self.value(x_BSD, apart=True)
-        return KeysValues(self._split_heads(key_BSX), self._split_heads(value_BSX))
+        return KeyValues(self._split_heads(key_BSX), self._split_heads(value_BSX))
 
     def __call__(
         self,
         x_BTD: jax.Array,
-        memory: KeysValues,
+        memory: KeyValues,
         mask: Mask,
         rngs: DropoutRngs | None = None,
         return_weights: bool = False,
@@ -211,19 +211,19 @@ class MultiHeadAttention(nnx.Module):
         y_BTX = y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
         return self.output(y_BTX), weights_BHTS
 
-    def places(self, x_BSD: jax.Array) -> Places:
+    def cached_key_values(self, x_BSD: jax.Array) -> CachedKeyValues:
         """`keys_values`, as a decoding step takes them."""
-        return as_places(self.keys_values(x_BSD))
+        return as_cached(self.key_values(x_BSD))
 
     def step(
-        self, x_BMD: jax.Array, places: Places, mask_BMX: jax.Array
+        self, x_BMD: jax.Array, key_values: CachedKeyValues, mask_BMX: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Attends from the newest token of each hypothesis. Returns [B, M, D] and the weights."""
-        y_BMD, (weights_BHMX,) = self.step_over(x_BMD, [(places, mask_BMX)])
+        y_BMD, (weights_BHMX,) = self.step_over(x_BMD, [(key_values, mask_BMX)])
         return y_BMD, weights_BHMX
 
     def step_over(
-        self, x_BMD: jax.Array, parts: Sequence[tuple[Places, jax.Array]]
+        self, x_BMD: jax.Array, parts: Sequence[tuple[CachedKeyValues, jax.Array]]
     ) -> tuple[jax.Array, list[jax.Array]]:
         """`step` over places that lie in several arrays; see `attend_to_parts`."""
         y_BHMU, weights = attend_to_parts(self._split_heads(self.query(x_BMD)), parts)

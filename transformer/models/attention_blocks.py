@@ -43,10 +43,10 @@ def in_blocks(
 
     def attend_block(block):
         query_BHTK, segments_BT, positions_T, rngs, own = block
-        keys_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
+        key_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
         own_mask = mask._replace(query_segments_BT=segments_BT, query_positions_T=positions_T)
         mask_BTS = own_mask.dense()
-        return attend(query_BHTK, keys_values, mask_BTS, dropout_rate, rngs, return_weights, own)
+        return attend(query_BHTK, key_values, mask_BTS, dropout_rate, rngs, return_weights, own)
 
     # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
     results = jax.lax.map(jax.checkpoint(attend_block, prevent_cse=False), blocks)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.attention import KeysValues, MultiHeadAttention
-from transformer.models.cache import DecodingStep, Places, write_places
+from transformer.models.attention import KeyValues, MultiHeadAttention
+from transformer.models.cache import CachedKeyValues, DecodingStep, write_key_values
 from transformer.models.kernels import check_names, uses
 from transformer.models.layers import (
     ACTIVATIONS,
@@ -94,7 +94,7 @@ class LayerConfig:
         return self.d_v or self.d_model // self.num_heads
 
 
-def kept_or_recomputed(config: LayerConfig, function: Callable[..., Any]) -> Callable[..., Any]:
+def maybe_remat(config: LayerConfig, function: Callable[..., Any]) -> Callable[..., Any]:
     """A part of the model, for one call.
 
     With config.rematerialize the backward pass keeps its arguments alone and computes the rest
@@ -136,8 +136,8 @@ class EncoderLayer(nnx.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """The layer without its feed-forward network."""
         y_BSD = self.self_attention_norm.before(x_BSD)
-        keys_values = self.self_attention.keys_values(y_BSD)
-        y_BSD, weights_BHSS = self.self_attention(y_BSD, keys_values, mask, rngs, return_weights)
+        key_values = self.self_attention.key_values(y_BSD)
+        y_BSD, weights_BHSS = self.self_attention(y_BSD, key_values, mask, rngs, return_weights)
         return self.self_attention_norm.after(x_BSD, y_BSD, rngs), weights_BHSS
 
 
@@ -156,7 +156,7 @@ class DecoderLayer(nnx.Module):
     def __call__(
         self,
         x_BTD: jax.Array,
-        memory: KeysValues,
+        memory: KeyValues,
         self_mask: Mask,
         memory_mask: Mask,
         rngs: DropoutRngs | None = None,
@@ -172,7 +172,7 @@ class DecoderLayer(nnx.Module):
     def attend(
         self,
         x_BTD: jax.Array,
-        memory: KeysValues,
+        memory: KeyValues,
         self_mask: Mask,
         memory_mask: Mask,
         rngs: DropoutRngs | None = None,
@@ -181,9 +181,9 @@ class DecoderLayer(nnx.Module):
         """The layer without its feed-forward network."""
         # 1. Masked self-attention.
         y_BTD = self.self_attention_norm.before(x_BTD)
-        keys_values = self.self_attention.keys_values(y_BTD)
+        key_values = self.self_attention.key_values(y_BTD)
         y_BTD, self_weights_BHTT = self.self_attention(
-            y_BTD, keys_values, self_mask, rngs, return_weights
+            y_BTD, key_values, self_mask, rngs, return_weights
         )
         x_BTD = self.self_attention_norm.after(x_BTD, y_BTD, rngs)
         # 2. Attention over the memory.
@@ -195,8 +195,8 @@ class DecoderLayer(nnx.Module):
         return x_BTD, (self_weights_BHTT, cross_weights_BHTS)
 
     def step(
-        self, x_BMD: jax.Array, memory: Places, earlier: Places, at: DecodingStep
-    ) -> tuple[jax.Array, Places, jax.Array]:
+        self, x_BMD: jax.Array, memory: CachedKeyValues, earlier: CachedKeyValues, at: DecodingStep
+    ) -> tuple[jax.Array, CachedKeyValues, jax.Array]:
         """The newest token of each of a sentence's M hypotheses.
 
         Returns the layer's output, what is earlier to the next token, and the weights
@@ -207,11 +207,11 @@ class DecoderLayer(nnx.Module):
         return self.feed_forward_norm.after(x_BMD, y_BMD, None), earlier, weights_BHMS
 
     def attend_step(
-        self, x_BMD: jax.Array, memory: Places, earlier: Places, at: DecodingStep
-    ) -> tuple[jax.Array, Places, jax.Array]:
+        self, x_BMD: jax.Array, memory: CachedKeyValues, earlier: CachedKeyValues, at: DecodingStep
+    ) -> tuple[jax.Array, CachedKeyValues, jax.Array]:
         """`step` without the feed-forward network."""
         y_BMD = self.self_attention_norm.before(x_BMD)
-        earlier = write_places(earlier, self.self_attention.places(y_BMD), at.step)
+        earlier = write_key_values(earlier, self.self_attention.cached_key_values(y_BMD), at.step)
         y_BMD, _ = self.self_attention.step(y_BMD, earlier, at.mask_BMX)
         x_BMD = self.self_attention_norm.after(x_BMD, y_BMD, None)
         y_BMD = self.cross_attention_norm.before(x_BMD)

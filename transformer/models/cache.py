@@ -2,7 +2,7 @@
 
 A cache is a dict. Its "step" is the number of the next token. A search of M hypotheses for each of
 B sentences, N = B * M, reorders the leaves of "hypothesis", whose first dimension is N. It leaves
-alone those of "sentence", and those of "places", which only some models have. The rest of this file
+alone those of "sentence", and those of "key_values", which only some models have. The rest of this file
 is about these.
 
 Who wants to see attention puts an array [N, S] as "attention" into the cache. There each step
@@ -28,7 +28,7 @@ import numpy as np
 from transformer.models.numerics import multiply, rounded_to_bfloat16
 
 
-class Places(NamedTuple):
+class CachedKeyValues(NamedTuple):
     """Keys and values of a sentence's source tokens; or of its hypotheses' earlier tokens.
 
     Of the latter, that of token l in place m is number l * M + m of X = L * M. In these layouts
@@ -39,14 +39,14 @@ class Places(NamedTuple):
     value_BHXU: jax.Array
 
 
-def empty_places(like: Places, M: int, L: int) -> Places:
+def empty_key_values(like: CachedKeyValues, M: int, L: int) -> CachedKeyValues:
     """For L tokens of M hypotheses of each sentence; `like` has B, H, K and U."""
     B, H, K, _ = like.key_BHKX.shape
     U, dtype = like.value_BHXU.shape[3], like.key_BHKX.dtype
-    return Places(jnp.zeros((B, H, K, L * M), dtype), jnp.zeros((B, H, L * M, U), dtype))
+    return CachedKeyValues(jnp.zeros((B, H, K, L * M), dtype), jnp.zeros((B, H, L * M, U), dtype))
 
 
-def with_room(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
+def with_capacity(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
     """The cache with places for L tokens; a search makes room as it goes, and so reads less."""
 
     def resize(x: jax.Array, axis: int) -> jax.Array:
@@ -57,13 +57,15 @@ def with_room(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
         padding[axis] = (0, more)
         return jnp.pad(x, padding)
 
-    def resize_places(places: Places) -> Places:
-        return Places(resize(places.key_BHKX, 3), resize(places.value_BHXU, 2))
+    def resize_key_values(key_values: CachedKeyValues) -> CachedKeyValues:
+        return CachedKeyValues(resize(key_values.key_BHKX, 3), resize(key_values.value_BHXU, 2))
 
-    if "places" not in cache:
+    if "key_values" not in cache:
         return cache
-    resized = jax.tree.map(resize_places, cache["places"], is_leaf=lambda x: isinstance(x, Places))
-    return {**cache, "places": resized}
+    resized = jax.tree.map(
+        resize_key_values, cache["key_values"], is_leaf=lambda x: isinstance(x, CachedKeyValues)
+    )
+    return {**cache, "key_values": resized}
 
 
 def widened(cache: dict[str, Any]) -> dict[str, Any]:
@@ -74,14 +76,16 @@ def widened(cache: dict[str, Any]) -> dict[str, Any]:
     """
 
     def widen(x: Any) -> Any:
-        if isinstance(x, Places) and x.key_BHKX.dtype == jnp.bfloat16:
-            return Places(*map(rounded_to_bfloat16, x))
+        if isinstance(x, CachedKeyValues) and x.key_BHKX.dtype == jnp.bfloat16:
+            return CachedKeyValues(*map(rounded_to_bfloat16, x))
         return x
 
-    return jax.tree.map(widen, cache, is_leaf=lambda x: isinstance(x, Places))
+    return jax.tree.map(widen, cache, is_leaf=lambda x: isinstance(x, CachedKeyValues))
 
 
-def write_places(places: Places, new: Places, step: jax.Array) -> Places:
+def write_key_values(
+    key_values: CachedKeyValues, new: CachedKeyValues, step: jax.Array
+) -> CachedKeyValues:
     """The places with the keys [B, H, K, M] and values [B, H, M, U] of token number `step`."""
     begin = step * new.key_BHKX.shape[3]
 
@@ -90,28 +94,28 @@ def write_places(places: Places, new: Places, step: jax.Array) -> Places:
             new = rounded_to_bfloat16(new)
         return jax.lax.dynamic_update_slice_in_dim(x, new, begin, axis)
 
-    return Places(
-        write(places.key_BHKX, new.key_BHKX, 3), write(places.value_BHXU, new.value_BHXU, 2)
+    return CachedKeyValues(
+        write(key_values.key_BHKX, new.key_BHKX, 3), write(key_values.value_BHXU, new.value_BHXU, 2)
     )
 
 
 @jax.named_scope("attention")
 def attend_to_parts(
-    query_BHMK: jax.Array, parts: Sequence[tuple[Places, jax.Array]]
+    query_BHMK: jax.Array, parts: Sequence[tuple[CachedKeyValues, jax.Array]]
 ) -> tuple[jax.Array, list[jax.Array]]:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, M, U] and the weights of each part.
 
     parts: places and who sees them; one softmax is over all. They may lie in several arrays, since
       to put them side by side would copy them at each step. A mask may have size 1 in place of M.
-      Places may be `widened`.
+      CachedKeyValues may be `widened`.
 
     Weights, [B, H, M, X], are in at least float32.
     """
     dtype = query_BHMK.dtype
     query_BHMK = query_BHMK * jnp.asarray(query_BHMK.shape[-1] ** -0.5, dtype)
     scores = []
-    for places, mask_BMX in parts:
-        keys_BHKX = places.key_BHKX
+    for key_values, mask_BMX in parts:
+        keys_BHKX = key_values.key_BHKX
         scores_BHMX = multiply("BHMK,BHKX->BHMX", query_BHMK, keys_BHKX, keys_BHKX.dtype)
         scores.append(jnp.where(mask_BMX[:, None], scores_BHMX, jnp.finfo(scores_BHMX.dtype).min))
     weights_BHMX = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
@@ -124,8 +128,8 @@ def attend_to_parts(
         return multiply("BHMX,BHXU->BHMU", own_BHMX, values_BHXU, values_BHXU.dtype)
 
     y_BHMU = sum(
-        mean_of_values(own_BHMX, places.value_BHXU)
-        for own_BHMX, (places, _) in zip(weights, parts, strict=True)
+        mean_of_values(own_BHMX, key_values.value_BHXU)
+        for own_BHMX, (key_values, _) in zip(weights, parts, strict=True)
     )
     return y_BHMU.astype(dtype), weights
 
@@ -145,7 +149,10 @@ class DecodingStep(NamedTuple):
 
 
 def decoding_step(
-    step: jax.Array, ancestors_NL: jax.Array, source_segments_BS: jax.Array, places: Places
+    step: jax.Array,
+    ancestors_NL: jax.Array,
+    source_segments_BS: jax.Array,
+    key_values: CachedKeyValues,
 ) -> DecodingStep:
     """Token number `step`, which each hypothesis has in its own place.
 
@@ -153,7 +160,7 @@ def decoding_step(
     """
     N, B = ancestors_NL.shape[0], source_segments_BS.shape[0]
     M = N // B
-    L = places.key_BHKX.shape[3] // M
+    L = key_values.key_BHKX.shape[3] // M
     own_N = jnp.arange(N, dtype=jnp.int32) % M
     ancestors_NL = jax.lax.dynamic_update_index_in_dim(ancestors_NL, own_N, step, axis=1)
     own_NLM = ancestors_NL[:, :L, None] == jnp.arange(M)[None, None]

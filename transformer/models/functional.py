@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from transformer.models.arrangement import Arrangement
+from transformer.models.weight_layout import WeightLayout
 from transformer.system.sharding import ShardingRules
 
 Params = dict[str, Any]
@@ -59,52 +59,52 @@ class FunctionalModel:
         params: Params,
         extra: dict[str, Any] | None = None,
         *,
-        arrangement: Arrangement | None = None,
+        weight_layout: WeightLayout | None = None,
     ) -> nnx.Module:
         """The module with these arrays; free under `jax.jit`.
 
         extra: may be left out for a model without extra state; a TypeError for any other.
-        arrangement: that of `params`, if they are `arranged`.
+        weight_layout: that of `params`, if they are `arranged`.
         """
         if extra is None and self._extra:
             raise TypeError("this model has extra state: call bind(params, extra)")
-        graphdef, *states = self._parts(arrangement)
+        graphdef, *states = self._parts(weight_layout)
         states = jax.tree.map(lambda x: x, states)
         for state, arrays in zip(states, (params, extra or {}), strict=True):
             nnx.replace_by_pure_dict(state, arrays)
         return nnx.merge(graphdef, *states)
 
     def arranged(
-        self, params: Params, extra: dict[str, Any] | None, arrangement: Arrangement
+        self, params: Params, extra: dict[str, Any] | None, weight_layout: WeightLayout
     ) -> Params:
-        """The parameters in this arrangement; those that it leaves alone are the same arrays."""
+        """The parameters in this weight_layout; those that it leaves alone are the same arrays."""
         module = self.bind(params, extra)
-        _arrange(module, arrangement)
+        _arrange(module, weight_layout)
         return nnx.to_pure_dict(_split(module)[1])
 
     def takes_int8(self) -> bool:
-        """Whether any matrix is another in `Arrangement.INT8`."""
-        _, params, _ = self._parts(Arrangement.INT8)
+        """Whether any matrix is another in `WeightLayout.INT8`."""
+        _, params, _ = self._parts(WeightLayout.INT8)
         return any(leaf.dtype == np.int8 for leaf in jax.tree.leaves(params))
 
     def extra_of(self, module: nnx.Module) -> dict[str, Any]:
         """The extra state of a bound module, as its calls have left it."""
         return nnx.to_pure_dict(_split(module)[2])
 
-    def _abstract_parts(self, arrangement: Arrangement | None) -> tuple[nnx.GraphDef, Any, Any]:
+    def _abstract_parts(self, weight_layout: WeightLayout | None) -> tuple[nnx.GraphDef, Any, Any]:
         def build() -> nnx.Module:
             module = self._build(nnx.Rngs(0))
-            if arrangement is not None:
-                _arrange(module, arrangement)
+            if weight_layout is not None:
+                _arrange(module, weight_layout)
             return module
 
         return _split(nnx.eval_shape(build))
 
 
-def _arrange(module: nnx.Module, arrangement: Arrangement) -> None:
+def _arrange(module: nnx.Module, weight_layout: WeightLayout) -> None:
     for _, part in nnx.iter_modules(module):
         if hasattr(part, "arrange"):
-            part.arrange(arrangement)
+            part.arrange(weight_layout)
 
 
 def _split(module: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:

@@ -129,7 +129,7 @@ def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
 
 
 def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.attention import KeysValues, attention
+    from transformer.models.attention import KeyValues, attention
     from transformer.models.masks import Mask
 
     H, K, segments_BT = config.num_heads, config.key_size, _segments()
@@ -140,7 +140,7 @@ def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) 
     real_B1T1 = (segments_BT > 0)[:, None, :, None]
 
     def attend(query, key, value):
-        return attention(query, KeysValues(key, value), mask, cudnn=fast)[0] * real_B1T1
+        return attention(query, KeyValues(key, value), mask, cudnn=fast)[0] * real_B1T1
 
     result, pull_back = jax.vjp(attend, query, key, value)
     dquery, dkey, dvalue = pull_back(direction)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models import fused_norm
-from transformer.models.arrangement import Arrangement, multiply_int8, quantized
 from transformer.models.numerics import (
     DropoutRngs,
     as_operand,
@@ -19,6 +18,7 @@ from transformer.models.numerics import (
     standardize,
     unmerged,
 )
+from transformer.models.weight_layout import WeightLayout, multiply_int8, quantized
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -49,7 +49,7 @@ class Linear(nnx.Module):
         rngs: nnx.Rngs,
         takes_int8: bool = True,
     ):
-        """takes_int8: whether `Arrangement.INT8` applies."""
+        """takes_int8: whether `WeightLayout.INT8` applies."""
         self.takes_int8 = takes_int8
         self.kernel = nnx.Param(kernel_init(rngs.params(), (d_in, d_out), jnp.float32))
         if use_bias:
@@ -58,13 +58,13 @@ class Linear(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def arrange(self, arrangement: Arrangement) -> None:
+    def arrange(self, weight_layout: WeightLayout) -> None:
         """Keeps the kernel as products take it; see `FunctionalModel.arranged`."""
-        if arrangement is Arrangement.INT8 and self.takes_int8:
+        if weight_layout is WeightLayout.INT8 and self.takes_int8:
             kernel_IO, scale_1O = quantized(self.kernel[...], axis=0)
             self.kernel, self.scale_1O = nnx.Param(kernel_IO), nnx.Param(scale_1O)
             return
-        few_rows = arrangement is Arrangement.FEW_ROWS
+        few_rows = weight_layout is WeightLayout.FEW_ROWS
         self.for_few_rows = few_rows and self.dtype == jnp.float32
         kernel_IO = as_operand(self.kernel[...], self.dtype)
         self.kernel = nnx.Param(kernel_IO.T if self.for_few_rows else kernel_IO)
@@ -108,13 +108,13 @@ class Embedding(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def arrange(self, arrangement: Arrangement) -> None:
+    def arrange(self, weight_layout: WeightLayout) -> None:
         """Keeps the matrix as products take it; see `FunctionalModel.arranged`."""
-        if arrangement is Arrangement.INT8:
+        if weight_layout is WeightLayout.INT8:
             output_DV, scale_1V = quantized(self.table_VD[...].T, axis=0)
             self.output_DV, self.scale_1V = nnx.Param(output_DV), nnx.Param(scale_1V)
             return
-        few_rows = arrangement is Arrangement.FEW_ROWS
+        few_rows = weight_layout is WeightLayout.FEW_ROWS
         self.for_few_rows = few_rows and self.dtype == jnp.float32  # it is the first operand
         if self.dtype == jnp.bfloat16:
             self.output_DV = nnx.Param(as_operand(self.table_VD[...], self.dtype).T)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.system.cores import multiplies_bfloat16
+from transformer.system.cpu import multiplies_bfloat16
 
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:

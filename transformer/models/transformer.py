@@ -15,13 +15,13 @@ from transformer.models.blocks import (
     DecoderLayer,
     EncoderLayer,
     LayerConfig,
-    kept_or_recomputed,
+    maybe_remat,
     normalization,
 )
 from transformer.models.cache import (
     attention_to_see,
     decoding_step,
-    empty_places,
+    empty_key_values,
     first_ancestors,
 )
 from transformer.models.encoder_decoder import (
@@ -166,7 +166,7 @@ class Transformer(EncoderDecoder):
         weights = []
         for layer in self.encoder_layers:
             run = functools.partial(layer, mask=mask, rngs=rngs, return_weights=return_weights)
-            x_BSD, weights_BHSS = kept_or_recomputed(self.config, run)(x_BSD)
+            x_BSD, weights_BHSS = maybe_remat(self.config, run)(x_BSD)
             weights.append(weights_BHSS)
         return (self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD), weights
 
@@ -184,11 +184,11 @@ class Transformer(EncoderDecoder):
         weights = AttentionWeights(encoder, [], [])
 
         def decode(layer, y_BTD, memory_BSD):
-            memory = layer.cross_attention.keys_values(memory_BSD)
+            memory = layer.cross_attention.key_values(memory_BSD)
             return layer(y_BTD, memory, self_mask, memory_mask, rngs, return_weights)
 
         for layer in self.decoder_layers:
-            run = kept_or_recomputed(self.config, functools.partial(decode, layer))
+            run = maybe_remat(self.config, functools.partial(decode, layer))
             y_BTD, (self_weights_BHTT, cross_weights_BHTS) = run(y_BTD, memory_BSD)
             weights.decoder.append(self_weights_BHTT)
             weights.cross.append(cross_weights_BHTS)
@@ -202,28 +202,28 @@ class Transformer(EncoderDecoder):
         The keys and values of the memory are computed here, once a sentence.
         """
         layers = self.decoder_layers
-        memory = [layer.cross_attention.places(memory_BSD) for layer in layers]
+        memory = [layer.cross_attention.cached_key_values(memory_BSD) for layer in layers]
         return {
             "step": jnp.zeros((), jnp.int32),
             "sentence": {"memory": memory, "segments": self.source_segments(src_BS, None)},
             "hypothesis": first_ancestors(src_BS.shape[0], num_hypotheses, max_length),
-            "places": [empty_places(x, num_hypotheses, max_length) for x in memory],
+            "key_values": [empty_key_values(x, num_hypotheses, max_length) for x in memory],
         }
 
     def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
         """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
         step, sentence = cache["step"], cache["sentence"]
-        at = decoding_step(step, cache["hypothesis"], sentence["segments"], cache["places"][0])
+        at = decoding_step(step, cache["hypothesis"], sentence["segments"], cache["key_values"][0])
         tokens_BM = tokens_N.reshape(sentence["segments"].shape[0], -1)
         y_BMD = self._embed_target(tokens_BM, step[None, None], None)
-        places, weights = [], []
+        key_values, weights = [], []
         for layer, memory, earlier in zip(
-            self.decoder_layers, sentence["memory"], cache["places"], strict=True
+            self.decoder_layers, sentence["memory"], cache["key_values"], strict=True
         ):
             y_BMD, extended, weights_BHMS = layer.step(y_BMD, memory, earlier, at)
-            places.append(extended)
+            key_values.append(extended)
             weights.append(weights_BHMS)
-        cache = {**cache, "step": step + 1, "hypothesis": at.ancestors_NL, "places": places}
+        cache = {**cache, "step": step + 1, "hypothesis": at.ancestors_NL, "key_values": key_values}
         if "attention" in cache:
             self.check_aligns_words()
             cache["attention"] = attention_to_see(weights)

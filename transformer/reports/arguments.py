@@ -8,12 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from transformer.models.attention import KeysValues, attention, dot_product_attention
+from transformer.models.attention import KeyValues, attention, dot_product_attention
 from transformer.models.blocks import EncoderLayer, LayerConfig
-from transformer.models.convolutional_blocks import Block, ConvolutionalBlock, ConvolutionalConfig
+from transformer.models.convolutional.convolutional_blocks import (
+    Block,
+    ConvolutionalBlock,
+    ConvolutionalConfig,
+)
 from transformer.models.masks import Mask
 from transformer.models.numerics import multiply, standardize
-from transformer.models.recurrence import INITIALIZATIONS, LSTM, run_cell
+from transformer.models.rnn.recurrence import INITIALIZATIONS, LSTM, run_cell
 
 SIZES_OF_KEYS = (1, 4, 16, 64, 256, 1024)
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -39,7 +43,7 @@ def saturation(
             jnp.asarray(rng.normal(size=(1, 1, n, size)), jnp.float32)
             for n in (num_queries, num_keys)
         )
-        memory = KeysValues(key_BHSK, key_BHSK)
+        memory = KeyValues(key_BHSK, key_BHSK)
         everything = jnp.ones((1, num_queries, num_keys), bool)
         for name, factor in (("scaled", 1.0), ("not scaled", size**0.5)):
             _, weights_BHTS = dot_product_attention(
@@ -215,7 +219,7 @@ def memory_of_attention(lengths: Sequence[int] = LENGTHS) -> dict[str, list[int]
             vectors = jax.ShapeDtypeStruct((1, 8, length, 64), jnp.float32)
             segments = jax.ShapeDtypeStruct((1, length), jnp.int32)
             step = jax.jit(jax.grad(function, argnums=(0, 1)))
-            compiled = step.lower(vectors, KeysValues(vectors, vectors), segments).compile()
+            compiled = step.lower(vectors, KeyValues(vectors, vectors), segments).compile()
             bytes_needed = compiled.memory_analysis().temp_size_in_bytes
             found.setdefault(name, []).append(bytes_needed)
     return found

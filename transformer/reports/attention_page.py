@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer.inference.attention_maps import SIDES, Attention
 from transformer.reports.figures import (
     Picture,
     masks_figure,
@@ -17,7 +18,6 @@ from transformer.reports.figures import (
 )
 from transformer.reports.pages import image
 from transformer.runs.restore import TrainedModel
-from transformer.streams.attention_maps import SIDES, Attention
 
 TEMPLATE = Path(__file__).with_name("attention_page.html")
 # A page of more weights than this has them in 8 bits in place of 16.

@@ -22,7 +22,7 @@ from transformer.data.sources import DataConfig
 from transformer.reports import ledger
 from transformer.reports.plots import style
 from transformer.reports.translations import Texts, bleu_by_length, groups, names_of, read
-from transformer.runs import cli, experiment
+from transformer.runs import cli, run_config
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path, DEFINE_paths
@@ -94,7 +94,7 @@ def main() -> None:
 
 def of_workdir(workdir: Path) -> tuple[DataConfig, Texts]:
     """The data section of an evaluated run, and its texts."""
-    data = experiment.load(workdir).data
+    data = run_config.load(workdir).data
     if not hasattr(data, "target_language"):
         raise UserError(f"{workdir} is no run of translation; leave it out")
     return data, read(workdir, SPLIT.value)

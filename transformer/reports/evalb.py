@@ -8,7 +8,7 @@ which EVALB leaves out of its figures; here their number is said.
 """
 
 from transformer.data.text_files import read_lines
-from transformer.evaluation.evalb import (
+from transformer.metrics.parseval import (
     COLLINS,
     ERROR,
     Counts,

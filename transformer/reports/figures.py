@@ -19,18 +19,18 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from transformer.models.masks import Mask
-from transformer.models.positions import sinusoidal_encoding
-from transformer.runs.experiment import Experiment
-from transformer.runs.restore import TrainedModel
-from transformer.streams.attention_maps import (
+from transformer.inference.attention_maps import (
     Attention,
     Token,
     attention_of,
     by_words,
     merge_words,
 )
-from transformer.streams.model import Model
+from transformer.inference.model import Model
+from transformer.models.masks import Mask
+from transformer.models.positions import sinusoidal_encoding
+from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
 from transformer.training.schedules import make_schedule
@@ -246,7 +246,7 @@ def masks_figure(source: Sequence[Token], target: Sequence[Token]) -> Picture:
     return figure
 
 
-def schedule_figure(config: Experiment) -> Picture:
+def schedule_figure(config: Config) -> Picture:
     """The learning rate of a run, and the lecture's curves of Equation 3."""
     figure = Picture(9, 3)
     own, lecture = figure.subplots(1, 2)

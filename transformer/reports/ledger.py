@@ -23,7 +23,7 @@ from transformer.decoding.config import DecodingConfig
 from transformer.models.functional import num_params
 from transformer.reports.results import Result
 from transformer.reports.translations import Texts
-from transformer.runs import experiment, history, provenance
+from transformer.runs import history, provenance, run_config
 from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
 from transformer.runs.history import Run
 from transformer.runs.restore import TrainedModel
@@ -259,7 +259,7 @@ def search_flags(result: Result) -> dict[str, Any]:
         for field in dataclasses.fields(DecodingConfig)
         if field.name in recorded or field.default is not dataclasses.MISSING
     }
-    experiment.check_types("decoding", DecodingConfig, found)
+    run_config.check_types("decoding", DecodingConfig, found)
     return found
 
 
@@ -377,7 +377,7 @@ def _recorded_data(
     fields = {field.name: field for field in dataclasses.fields(section)}
     places = {name for name, field in fields.items() if field.metadata.get("place")}
     recorded = {f: config[f"data.{f}"] for f in fields.keys() - places if f"data.{f}" in config}
-    experiment.check_types("data", section, recorded)
+    run_config.check_types("data", section, recorded)
     given = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
     given = {name: value for name, value in given.items() if name in places}
     try:

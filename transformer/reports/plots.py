@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from transformer.runs.metrics import read_metrics
+from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 

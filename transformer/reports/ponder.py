@@ -10,10 +10,10 @@ from pathlib import Path
 
 from absl import flags
 
+from transformer.inference.attention_maps import Attention, attention_of
 from transformer.reports.figures import steps_figure
 from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
-from transformer.streams.attention_maps import Attention, attention_of
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer.runs.experiment import Experiment, flat
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config, flat
 from transformer.system import distributed
 from transformer.system.errors import UserError
 
@@ -45,14 +45,14 @@ class Recipe(NamedTuple):
     comparable: str
     beyond: str
 
-    def experiment(self) -> Experiment:
+    def experiment(self) -> Config:
         """Its config, with the changes."""
         module = importlib.import_module(f"configs.{self.config}")
         config = module.get_config().to_dict()
         for name, value in self.changes.items():
             section, _, field = name.partition(".")
             config[section][field] = value
-        return Experiment.from_dict(config)
+        return Config.from_dict(config)
 
 
 class Difference(NamedTuple):
@@ -97,7 +97,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def explain(
-    experiment: Experiment, recipe_name: str, *, evaluation: Mapping[str, Any]
+    experiment: Config, recipe_name: str, *, evaluation: Mapping[str, Any]
 ) -> list[Difference]:
     """How an evaluated run differs from a recipe, the most important difference first.
 

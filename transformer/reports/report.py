@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from transformer.inference.attention_maps import attentions, has_attention
 from transformer.reports.run_report import Run, page, run_of, table
 from transformer.reports.tables import FORMATS, aligned, formatted
 from transformer.reports.translation_report import Attend
 from transformer.reports.translations import names_of
 from transformer.runs import cli
-from transformer.runs.experiment import is_run
 from transformer.runs.restore import restore
-from transformer.streams.attention_maps import attentions, has_attention
+from transformer.runs.run_config import is_run
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically, write_named
 from transformer.system.paths import DEFINE_path, DEFINE_paths, matching

@@ -17,8 +17,8 @@ from transformer.reports.pages import table as html_table
 from transformer.reports.plots import style
 from transformer.reports.translation_report import Attend, translations
 from transformer.reports.translations import read
-from transformer.runs import experiment, history, provenance
-from transformer.runs.metrics import read_metrics
+from transformer.runs import history, provenance, run_config
+from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.reading import MISSING, Number, read_json
@@ -51,7 +51,7 @@ class Run(NamedTuple):
     """What is known of a run from its work directory; its parameters are not read."""
 
     workdir: Path
-    config: experiment.Experiment
+    config: run_config.Config
     metrics: list[dict[str, Any]]
     scores: dict[str, dict[str, Any]]  # scores.json of each evaluated split
     facts: Facts | None  # of its data; earlier commits wrote none
@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 def run_of(workdir: Path) -> Run:
     """Raises UserError if there is no run."""
-    config = experiment.load(workdir)
+    config = run_config.load(workdir)
     path = workdir / "metrics.jsonl"
     found = sorted((workdir / "eval").glob("*/scores.json"))
     found = [path for path in found if not path.parent.is_symlink()]  # eval/latest
@@ -85,7 +85,7 @@ def run_of(workdir: Path) -> Run:
 
 def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """The config fields in which runs differ, each with its value in every run."""
-    flats = [experiment.flat(run.config) for run in runs]
+    flats = [run_config.flat(run.config) for run in runs]
     names = sorted({name for flat in flats for name in flat})
     found = {name: [flat.get(name) for flat in flats] for name in names}
     return {name: values for name, values in found.items() if any(x != values[0] for x in values)}
@@ -182,7 +182,7 @@ def _config(run: Run, *, named: bool) -> str:
         for section, fields in base.items()
         for field, value in fields.items()
     }
-    flat, parts = sorted(experiment.flat(run.config).items()), []
+    flat, parts = sorted(run_config.flat(run.config).items()), []
     of = f" of {text(run.name)}" if named else ""
     # Not of a run that a program began.
     if run.starts and {"config_file", "overrides"} <= run.starts[-1].keys():

@@ -16,7 +16,7 @@ from transformer.models.functional import num_params
 from transformer.reports import run_report
 from transformer.reports.pages import shown
 from transformer.reports.plots import style
-from transformer.runs import experiment
+from transformer.runs import run_config
 from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
 from transformer.system.errors import UserError
@@ -84,7 +84,7 @@ def table(
 
 
 def _plain(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    settings = {name for row in rows for run in row.runs for name in experiment.flat(run.config)}
+    settings = {name for row in rows for run in row.runs for name in run_config.flat(run.config)}
     measured = set(columns) - settings - {"parameters"}
     head, lines = ["row", "done", "runs"], []
     for name in columns:

@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.attention import KeysValues, dot_product_attention
+from transformer.models.attention import KeyValues, dot_product_attention
 from transformer.models.layers import Normalization
 from transformer.models.loss import cross_entropy
 from transformer.models.masks import Mask
@@ -42,7 +42,7 @@ def causal_softmax(scores: tuple[float, ...]) -> np.ndarray:
     key_BHSK = jnp.array(scores, jnp.float32)[None, None, :, None]
     ones_BT = jnp.ones((1, T), jnp.int32)
     mask = Mask(ones_BT, ones_BT, jnp.arange(T)).dense()
-    memory = KeysValues(key_BHSK, key_BHSK)
+    memory = KeyValues(key_BHSK, key_BHSK)
     _, weights_BHTT = dot_product_attention(query_BHTK, memory, mask, return_weights=True)
     return np.asarray(weights_BHTT[0, 0])
 
@@ -51,7 +51,7 @@ def small_attention() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of QUERIES, KEYS and VALUES: scaled scores, weights and results."""
     q, k, v = (jnp.array(x, jnp.float32)[None, None] for x in (QUERIES, KEYS, VALUES))
     mask = jnp.ones((1, len(QUERIES), len(KEYS)), bool)
-    found, weights = dot_product_attention(q, KeysValues(k, v), mask, return_weights=True)
+    found, weights = dot_product_attention(q, KeyValues(k, v), mask, return_weights=True)
     scores = np.array(QUERIES) @ np.array(KEYS).T / len(KEYS[0]) ** 0.5
     return scores, np.asarray(weights[0, 0]), np.asarray(found[0, 0])
 

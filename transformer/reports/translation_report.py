@@ -8,7 +8,7 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.significance import PairedTest
 
 from transformer.data.words import words_of
-from transformer.evaluation import scores
+from transformer.metrics import scores
 from transformer.reports.pages import table, text, thumbnail
 from transformer.reports.translations import Texts, bleu_by_length, groups
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from transformer.data.sources import DataConfig
 from transformer.data.words import words_of
-from transformer.evaluation import scores
+from transformer.metrics import scores
 from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.reading import MISSING, read_text

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from absl import flags
 
+from transformer.inference.attention_maps import SIDES, Attention, attention_of, by_words
 from transformer.reports.attention_page import ABOUT, attention_page, pictures
 from transformer.reports.figures import Picture, attention_figure, draw_attention
 from transformer.runs import cli
 from transformer.runs.restore import TrainedModel, define_flags
-from transformer.streams.attention_maps import SIDES, Attention, attention_of, by_words
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path

@@ -8,13 +8,13 @@ import numpy as np
 
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS
+from transformer.inference.attention_maps import attentions
 from transformer.models.attention import attention
 from transformer.models.layers import ACTIVATIONS
 from transformer.models.loss import cross_entropy
 from transformer.models.masks import Mask
 from transformer.models.numerics import multiply
 from transformer.runs.restore import TrainedModel
-from transformer.streams.attention_maps import attentions
 from transformer.system.errors import UserError
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
@@ -106,15 +106,15 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
     embedded_BTD = bound.target_embedding.embed(tgt_BT)
     x_BTD = layer_input_BTD = bound._embed_target(tgt_BT, positions_T[None], None)
     for earlier in bound.decoder_layers[: layer - 1]:
-        keys_values = earlier.cross_attention.keys_values(memory_BSD)
-        layer_input_BTD, _ = earlier(layer_input_BTD, keys_values, self_mask, memory_mask)
+        key_values = earlier.cross_attention.key_values(memory_BSD)
+        layer_input_BTD, _ = earlier(layer_input_BTD, key_values, self_mask, memory_mask)
 
     # 2. Masked self-attention.
     own = bound.decoder_layers[layer - 1]
     mha = own.self_attention
     normed_BTD = own.self_attention_norm.before(layer_input_BTD)
     query_BHTK = mha._split_heads(mha.query(normed_BTD))
-    kv = mha.keys_values(normed_BTD)
+    kv = mha.key_values(normed_BTD)
     scores_BHTT = multiply("BHTK,BHSK->BHTS", query_BHTK, kv.key_BHSK, query_BHTK.dtype)
     scaled_BHTT = multiply(
         "BHTK,BHSK->BHTS",
@@ -128,7 +128,7 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
     after_self_BTD = own.self_attention_norm.after(layer_input_BTD, attended_BTD, None)
 
     # 3. Attention to the source, and the feed-forward network.
-    memory = own.cross_attention.keys_values(memory_BSD)
+    memory = own.cross_attention.key_values(memory_BSD)
     normed_BTD = own.cross_attention_norm.before(after_self_BTD)
     crossed_BTD, cross_BHTS = own.cross_attention(
         normed_BTD, memory, memory_mask, return_weights=True
@@ -141,8 +141,8 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
 
     # 4. The other layers, logits and loss.
     for later in bound.decoder_layers[layer:]:
-        keys_values = later.cross_attention.keys_values(memory_BSD)
-        y_BTD, _ = later(y_BTD, keys_values, self_mask, memory_mask)
+        key_values = later.cross_attention.key_values(memory_BSD)
+        y_BTD, _ = later(y_BTD, key_values, self_mask, memory_mask)
     y_BTD = bound._normalize(y_BTD)
     logits_BTV = bound._logits(y_BTD)
     smoothing = model.config.training.label_smoothing

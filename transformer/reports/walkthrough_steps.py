@@ -82,7 +82,7 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
             + ("" if layer == 1 else f" x has gone through {layer - 1} layer(s) before."),
             [
                 Line(MultiHeadAttention.__call__, "query_BHTK ="),
-                Line(MultiHeadAttention.keys_values, "return KeysValues"),
+                Line(MultiHeadAttention.key_values, "return KeyValues"),
             ],
             [
                 Matrix("x", one.layer_input_TD, inputs),

@@ -23,8 +23,8 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from transformer.runs import help
-from transformer.runs.experiment import is_run, type_of_field
 from transformer.runs.provenance import ROOT
+from transformer.runs.run_config import is_run, type_of_field
 from transformer.system import distributed
 from transformer.system.commands import command
 from transformer.system.compilation import CompilationWarning, use_cache
@@ -33,7 +33,7 @@ from transformer.system.paths import local, looked_up
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
 from transformer.system.terminal import escape_standard_output, printable, say
 
-OWN_CONFIG = Path(__file__).with_name("own_config.py")
+OWN_CONFIG = Path(__file__).with_name("resume_config.py")
 
 
 def run(main: Callable[[], None], default_config: Path | None = None) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 from transformer.data.test_sets import Input, TestSet
 from transformer.data.text_files import count_and_hash
-from transformer.evaluation.scores import kind_of_text
-from transformer.runs import experiment
-from transformer.runs.own_paths import absolute
+from transformer.metrics.scores import kind_of_text
+from transformer.runs import run_config
 from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
+from transformer.runs.trusted_paths import absolute
 from transformer.system import distributed
 from transformer.system.commands import command
 from transformer.system.errors import UserError
@@ -48,7 +48,7 @@ def check_can_evaluate(model: TrainedModel, splits: Sequence[str]) -> None:
         _check_place(model, split)
 
 
-def next_command(config: experiment.Experiment, task: TrainedTask, workdir: Path) -> str | None:
+def next_command(config: run_config.Config, task: TrainedTask, workdir: Path) -> str | None:
     """A command that works with the run of this task, now that it is done; None if none does."""
     kind = find_task(config.task.name)
     for split in ("test", "validation"):
@@ -91,7 +91,7 @@ def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
 def name_of(model: TrainedModel, of: str) -> str:
     """A folder below WORKDIR/eval: what was evaluated, and in what it was not as by default."""
     parts = [of]
-    default = model.checkpoint if (model.workdir / experiment.EXPORTED).exists() else "best"
+    default = model.checkpoint if (model.workdir / run_config.EXPORTED).exists() else "best"
     if model.checkpoint == "average" != default:
         parts.append(f"average-{len(model.steps)}-at-{model.steps[-1]}")
     elif model.checkpoint != default:
@@ -243,7 +243,7 @@ def one_a_line(lines: Sequence[str]) -> str:
     return "".join(f"{line.replace(chr(10), ' ')}\n" for line in lines)
 
 
-def check_task(workdir: Path, config: experiment.Experiment) -> None:
+def check_task(workdir: Path, config: run_config.Config) -> None:
     """Raises UserError for a run that knows no test sets but its splits, and no BLEU."""
     if config.task.name != "seq2seq":
         raise UserError(

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from transformer.runs.experiment import Experiment, section_types
 from transformer.runs.provenance import ROOT
+from transformer.runs.run_config import Config, section_types
 
 BASE = "configs/base.py"
 WIDTH = 96
@@ -27,13 +27,13 @@ class Field(NamedTuple):
 
 
 def sections_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a config file, as Experiment has them.
+    """The sections of a config file, as Config has them.
 
     Where overrides choose another task or another family than that of the file, sections that do
     not fit have the values of the file that explains them.
     """
     if not overrides.keys() & {"task.name", "model.family"}:
-        return Experiment.from_dict(given).sections
+        return Config.from_dict(given).sections
     found = {}
     for name, section in section_types(given["task"]["name"], given["model"]["family"]).items():
         known, values = {field.name for field in dataclasses.fields(section)}, None

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.runs import experiment, provenance
-from transformer.runs.experiment import EXPORTED, Experiment
-from transformer.runs.metrics import read_metrics
+from transformer.runs import provenance, run_config
+from transformer.runs.metric_writers import read_metrics
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import EXPORTED, Config
 from transformer.system.commands import command
 from transformer.system.errors import UserError
 
@@ -42,27 +42,27 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
     return run
 
 
-def recorded_fields(config: Experiment) -> dict[str, Any]:
+def recorded_fields(config: Config) -> dict[str, Any]:
     """The fields of a config that say what was computed, by name."""
-    recorded = experiment.fields_marked(config, "recorded", True)
-    fields = {name: value for name, value in experiment.flat(config).items() if recorded[name]}
+    recorded = run_config.fields_marked(config, "recorded", True)
+    fields = {name: value for name, value in run_config.flat(config).items() if recorded[name]}
     if getattr(config.data, "uses_text_files", False):
         fields["data.dataset"] = None
     return fields
 
 
-def overrides_of(start: Mapping[str, Any], config: Experiment) -> dict[str, Any]:
+def overrides_of(start: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """How a config differs from its file, as a start says.
 
     FILE stands for the name of a file, which means nothing elsewhere. The folders of the data,
     data.data_dir and data.raw_dir, are left out, and so is the project of training.wandb.
     """
-    recorded = experiment.fields_marked(config, "recorded", True)
+    recorded = run_config.fields_marked(config, "recorded", True)
     given = {name: value for name, value in start["overrides"].items() if recorded[name]}
     given.pop("training.seed", None)
     files = [
         name
-        for name, value in experiment.flat(config).items()
+        for name, value in run_config.flat(config).items()
         if not recorded[name] and isinstance(value, str) and not name.endswith(("_dir", "wandb"))
     ]
     return given | dict.fromkeys(files, "FILE")

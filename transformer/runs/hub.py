@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from transformer.data.wordpiece import WordPiece
-from transformer.models import bert_weights
-from transformer.models.bert import BertConfig
+from transformer.models.bert import bert_weights
+from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.functional import FunctionalModel
-from transformer.runs.experiment import Experiment
 from transformer.runs.hub_files import ADVICE, WEIGHTS, HubConfig, HubWeights
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.reading import MISSING, read_json
 
@@ -55,7 +55,7 @@ def is_hub_folder(folder: Path) -> bool:
         return False
 
 
-def read(folder: Path, base: Experiment) -> TrainedModel:
+def read(folder: Path, base: Config) -> TrainedModel:
     """The model of a folder; all but its sizes and its vocabulary are those of `base`.
 
     Its head is what the file of weights has. Raises UserError for a model that ours cannot be.

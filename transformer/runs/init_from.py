@@ -20,12 +20,12 @@ import numpy as np
 
 from transformer.models.family import find_family
 from transformer.models.functional import Params
-from transformer.runs import experiment, history, hub, provenance
+from transformer.runs import history, hub, provenance, run_config
 from transformer.runs import restore as restoring
 from transformer.runs.checkpoint_store import CHECKPOINTS, Damaged, Store, steps_in
-from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import digest, signed
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.system.commands import script
 from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
@@ -38,7 +38,7 @@ from transformer.training.step import initial_extra, initial_params
 NAMED = 10  # classes in a line of the log
 
 
-def with_its_model(config: Experiment, workdir: Path, given: Collection[str]) -> Experiment:
+def with_its_model(config: Config, workdir: Path, given: Collection[str]) -> Config:
     """The config with the model and the tokenizer of training.init_from.
 
     given: fields that are set by flags, such as model.d_model, and stay. `load` refuses what does
@@ -46,13 +46,13 @@ def with_its_model(config: Experiment, workdir: Path, given: Collection[str]) ->
     """
     origin = Path(local(config.training.init_from, "training.init_from"))
     source = workdir if (workdir / "config.json").exists() else origin
-    if not experiment.is_run(source):
+    if not run_config.is_run(source):
         return config  # a folder of the hub; or nothing, as `load` will say
-    other = experiment.load(source)
+    other = run_config.load(source)
     is_other_family = other.model.family != config.model.family
     if is_other_family and not any(name.startswith("model.") for name in given):
         config = dataclasses.replace(config, model=other.model)
-    fields, found = experiment.flat(config), _what_is_shared(other)
+    fields, found = run_config.flat(config), _what_is_shared(other)
     changes = {
         name: value
         for name, value in found.items()
@@ -61,7 +61,7 @@ def with_its_model(config: Experiment, workdir: Path, given: Collection[str]) ->
     if changes:
         said = ", ".join(f"{name}={value}" for name, value in changes.items())
         print(f"initial  as in {source}: {said}")
-    return experiment.with_fields(config, changes)
+    return run_config.with_fields(config, changes)
 
 
 def is_kept(workdir: Path) -> bool:
@@ -69,7 +69,7 @@ def is_kept(workdir: Path) -> bool:
     return bool(steps_in(_directory(workdir)))
 
 
-def load(config: Experiment) -> TrainedModel:
+def load(config: Config) -> TrainedModel:
     """The model that training.init_from names; of a work directory its best checkpoint.
 
     It may also be a folder of Hugging Face's hub. Raises UserError if there is none, or if its
@@ -97,7 +97,7 @@ def load(config: Experiment) -> TrainedModel:
     return model
 
 
-def with_heads(model: TrainedModel, task: TrainedTask, config: Experiment) -> TrainedModel:
+def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> TrainedModel:
     """The arrays of `load` for the model of `task`, whose heads and classes they need not have.
 
     Entries of classes go by the names of the classes. Those of new classes, and heads that the
@@ -227,8 +227,8 @@ def _directory(workdir: Path) -> Path:
     return workdir.absolute() / provenance.INITIAL / CHECKPOINTS
 
 
-def _what_is_shared(config: Experiment) -> dict[str, Any]:
-    shared, fields = experiment.architecture(config), experiment.flat(config)
+def _what_is_shared(config: Config) -> dict[str, Any]:
+    shared, fields = run_config.architecture(config), run_config.flat(config)
     del shared["model.dtype"]
     names = ["tokenizer.joint", "tokenizer.model_type", "tokenizer.vocab_size", "data.is_tokenized"]
     names.append("tokenizer.lowercase")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.runs.experiment import Experiment, flat
-from transformer.runs.metrics import MetricsWriter, read_metrics
+from transformer.runs.metric_writers import MetricsWriter, read_metrics
 from transformer.runs.progress import Progress
+from transformer.runs.run_config import Config, flat
 from transformer.runs.tracking import WandbWriter, check_login
 from transformer.system import distributed
 from transformer.system.errors import UserError
@@ -72,7 +72,7 @@ class Window:
         }
 
 
-def check_can_log(workdir: Path, config: Experiment) -> None:
+def check_can_log(workdir: Path, config: Config) -> None:
     """Raises UserError where RunLog.open would fail: before the work, not after."""
     check_can_write(workdir / "metrics.jsonl")  # TensorBoard's file is in the same folder
     if config.training.wandb:
@@ -90,7 +90,7 @@ class RunLog:
     def __init__(
         self,
         workdir: Path,
-        config: Experiment,
+        config: Config,
         schedule: Callable[[int], float],
         flops_per_token: float,
         peak: float | None,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from transformer.system.commands import ROOT
-from transformer.system.cores import available_cores, cpu_lines
+from transformer.system.cpu import available_cores, cpu_lines
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.reading import Count, read_json_lines, read_text

@@ -10,10 +10,10 @@ from absl import flags
 
 from transformer.decoding.translation import DecodingConfig
 from transformer.models.functional import Params
-from transformer.runs import experiment, fields, own_paths
+from transformer.runs import fields, run_config, trusted_paths
 from transformer.runs.checkpoints import Checkpoints
-from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import check_seal, read_signed
+from transformer.runs.run_config import Config
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, DEFINE_paths
@@ -37,7 +37,7 @@ class Exported(TypedDict):
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
     workdir: Path
-    config: Experiment  # as in WORKDIR/config.json
+    config: Config  # as in WORKDIR/config.json
     task: TrainedTask
     steps: list[int]  # of the checkpoint, or of those averaged
     checkpoint: str  # which of CHECKPOINTS these are, or a step
@@ -47,12 +47,12 @@ class TrainedModel:
     extra: dict[str, Any] | list[dict[str, Any]]  # likewise
     output_dir: Path | None = None  # where outputs go, if not to WORKDIR/eval
     others: Sequence[Self] = ()  # of an ensemble: the other models, without parameters
-    # That its config names and its user does not know, by field: see own_paths.py.
+    # That its config names and its user does not know, by field: see trusted_paths.py.
     unknown_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def check_paths(self) -> None:
         """To be called before the data are read: raises UserError if a stranger may name them."""
-        own_paths.check(self.workdir, self.unknown_paths)
+        trusted_paths.check(self.workdir, self.unknown_paths)
 
     def provenance(self) -> dict[str, Any]:
         """What produced an output, for scores.json."""
@@ -178,7 +178,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
 
 
 def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
-    fields = experiment.flat(model.config)
+    fields = run_config.flat(model.config)
     languages = "data.source_language", "data.target_language"
     shared = {name: fields[name] for name in languages if name in fields}
     checkpoints = {
@@ -207,12 +207,12 @@ def restore(
         raise UserError(
             f"--checkpoint={checkpoint}: it must be {', '.join(CHECKPOINTS)}, or a step"
         )
-    config = experiment.load(workdir)
+    config = run_config.load(workdir)
     check_seal(workdir)
     kind = find_task(config.task.name)
-    changed = experiment.with_fields(config, overrides or {})
+    changed = run_config.with_fields(config, overrides or {})
     given = [field for field, value in (overrides or {}).items() if value is not None]
-    unknown = {} if trust_paths else own_paths.unknown(config, given)
+    unknown = {} if trust_paths else trusted_paths.unknown(config, given)
     if "task.features" in unknown:  # a task opens it when it likes; data wait for `check_paths`
         without = dataclasses.replace(changed.task, features=None)
         changed = dataclasses.replace(changed, task=without)
@@ -309,7 +309,7 @@ def _chosen(
 
 def _exported(workdir: Path) -> Exported | None:
     """What exports/workdir.py wrote down; None for the work directory of a training run."""
-    path = workdir / experiment.EXPORTED
+    path = workdir / run_config.EXPORTED
     if not path.exists():
         return None
     content = read_signed(path, workdir, Exported)

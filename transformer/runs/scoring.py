@@ -17,8 +17,8 @@ from transformer.data.test_sets import (
     read_files,
     sacrebleu_test_set,
 )
-from transformer.evaluation.scores import check_language, kind_of_text
-from transformer.runs import experiment, own_paths
+from transformer.metrics.scores import check_language, kind_of_text
+from transformer.runs import run_config, trusted_paths
 from transformer.runs.evaluation import (
     check_can_evaluate,
     check_place,
@@ -76,7 +76,7 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Pa
     """
     _check_flags(workdir)
     workdir = workdir and os.path.expanduser(workdir)
-    config = experiment.load(Path(workdir)) if workdir and _is_for_seq2seq() else None
+    config = run_config.load(Path(workdir)) if workdir and _is_for_seq2seq() else None
     if config:
         check_task(Path(workdir), config)
     test = None
@@ -138,7 +138,7 @@ def _check_flags(workdir: str | None) -> None:
 
 def _score(
     workdir: Path | None,
-    config: experiment.Experiment | None,
+    config: run_config.Config | None,
     test: TestSet | None,
     output_dir: Path | None,
 ) -> None:
@@ -149,18 +149,18 @@ def _score(
     if config:
         given = {f"data.{name}": flags.FLAGS[name].value for name in DATA_FLAGS}
         given = {field: value for field, value in given.items() if value is not None}
-        data = experiment.with_fields(config, given).data
+        data = run_config.with_fields(config, given).data
         of = test.name if test else SPLIT.value[0]
         parts += parts_of_data(config.data, data, of)
         inputs |= inputs_of_data(config.data, data, of)
         kind = kind_of_text(data)
         if test is None:
             if not flags.FLAGS.trust_paths:
-                own_paths.check(workdir, own_paths.unknown(config, given))
+                trusted_paths.check(workdir, trusted_paths.unknown(config, given))
             sources, references = map(list, zip(*open_source(data, of).pairs(), strict=True))
             test = TestSet(of, sources, [references])
         if output_dir:
-            inputs["workdir"] = Input(own_paths.absolute(str(workdir)))
+            inputs["workdir"] = Input(trusted_paths.absolute(str(workdir)))
     else:
         kind = {"target_language": pair(LANGUAGES.value)[1], "bleu_tokenizer": BLEU_TOKENIZER.value}
         parts += [f"bleu_tokenizer={BLEU_TOKENIZER.value}"] * BLEU_TOKENIZER.present

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer.runs.experiment import Experiment, type_of_field
+from transformer.runs.run_config import Config, type_of_field
 from transformer.system.errors import UserError, code_of_the_user
 from transformer.system.paths import looked_up
 
@@ -46,7 +46,7 @@ class Run(NamedTuple):
     seed: int
     config_file: str
     settings: dict[str, Any]  # of its row, by field
-    config: Experiment | UserError  # the latter says why it cannot be run
+    config: Config | UserError  # the latter says why it cannot be run
 
     @property
     def name(self) -> str:
@@ -171,7 +171,7 @@ def runs_of(
         for seed in plan.seeds:
             sections["training"]["seed"] = seed
             try:
-                config = Experiment.from_dict(sections)
+                config = Config.from_dict(sections)
             except UserError as error:  # a grid may have combinations that cannot be
                 config = error
             run = Run(row, seed, file, settings, config)

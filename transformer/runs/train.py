@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.models.functional import FunctionalModel, num_params
-from transformer.runs import experiment, init_from
+from transformer.runs import init_from, run_config
 from transformer.runs.checkpoints import Checkpoints, saved_steps
 from transformer.runs.evaluation import next_command
-from transformer.runs.experiment import Experiment
 from transformer.runs.integrity import allow, check_seal, compile_digest, seal
 from transformer.runs.log import RunLog, check_can_log
 from transformer.runs.loop import Loop
 from transformer.runs.provenance import add_start
 from transformer.runs.restore import TrainedModel
+from transformer.runs.run_config import Config
 from transformer.runs.state import RunState
 from transformer.runs.updates import Updates
 from transformer.system import distributed
@@ -46,7 +46,7 @@ from transformer.training.step import TrainState, abstract_state, init_state
 
 
 def run(
-    config: Experiment,
+    config: Config,
     workdir: Path,
     profiled: range = range(0),
     start: Mapping | None = None,
@@ -80,7 +80,7 @@ def run(
 
 
 def train(
-    config: Experiment,
+    config: Config,
     workdir: Path,
     stop: StopRequest,
     profiled: range = range(0),
@@ -93,7 +93,7 @@ def train(
     with Compilations() as compilations, contextlib.ExitStack() as stack:
         # 1. What is wrong with the user's input shows here, before anything is written.
         if first:
-            experiment.check_workdir(workdir, config)
+            run_config.check_workdir(workdir, config)
             check_seal(workdir)
             check_can_log(workdir, config)
             if (done := max(saved_steps(workdir), default=0)) > training.steps:
@@ -190,13 +190,13 @@ def train(
     print("; ".join([f"done     {at.step} steps", *filter(None, then)]))
 
 
-def prepare(config: Experiment, workdir: Path) -> None:
+def prepare(config: Config, workdir: Path) -> None:
     """What `train` does before it needs its devices: the data, and a work directory to begin in.
 
     For clusters whose nodes with devices have no network. One process on any machine does it.
     """
     with lock_workdir(workdir):
-        experiment.check_workdir(workdir, config)
+        run_config.check_workdir(workdir, config)
         check_seal(workdir)
         origin = _origin(config, workdir)
         mesh = data_mesh(jax.local_devices()[:1])
@@ -207,16 +207,14 @@ def prepare(config: Experiment, workdir: Path) -> None:
     print(f"prepared {workdir}; {command('train', f'--workdir={workdir}')}")
 
 
-def _begin(
-    workdir: Path, config: Experiment, task: TrainingTask, origin: TrainedModel | None
-) -> None:
+def _begin(workdir: Path, config: Config, task: TrainingTask, origin: TrainedModel | None) -> None:
     """Writes what a run has before its first checkpoint."""
     begun_with = origin and init_from.with_heads(origin, task.task, config)
     if distributed.is_first():
-        allow(workdir, experiment.CONFIG, config.to_json())
-        experiment.save(workdir, config)
+        allow(workdir, run_config.CONFIG, config.to_json())
+        run_config.save(workdir, config)
         task.task.save(workdir)
-        seal(workdir, experiment.files_of(config))
+        seal(workdir, run_config.files_of(config))
         write_json(workdir / FACTS, task.facts()._asdict())
     if begun_with:
         init_from.keep(workdir, begun_with)
@@ -230,7 +228,7 @@ class Programs(NamedTuple):
     step: jax.stages.Compiled
 
 
-def prepare_programs(config: Experiment, task: TrainingTask, optimizer: Any, mesh) -> Programs:
+def prepare_programs(config: Config, task: TrainingTask, optimizer: Any, mesh) -> Programs:
     """Compiles all that the loop needs and runs it once, the largest first.
 
     What does not fit in memory fails now, and not hours later. The state used here is thrown away.
@@ -271,7 +269,7 @@ def prepare_programs(config: Experiment, task: TrainingTask, optimizer: Any, mes
     return Programs(init, like, step)
 
 
-def _origin(config: Experiment, workdir: Path) -> TrainedModel | None:
+def _origin(config: Config, workdir: Path) -> TrainedModel | None:
     """The model of training.init_from, unless the run has its copy already."""
     if not config.training.init_from or distributed.from_first(
         lambda: init_from.is_kept(workdir) or bool(saved_steps(workdir))
@@ -291,7 +289,7 @@ def _check_same_data(task: TrainingTask) -> None:
         )
 
 
-def _check_memory(config: Experiment, model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
+def _check_memory(config: Config, model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
     """Raises UserError for what cannot fit, whatever the optimizer."""
     limit = memory_limit(mesh.local_devices[0])
     everywhere = limit * mesh.size if limit else memory_of_host() * jax.process_count()
@@ -304,7 +302,7 @@ def _check_memory(config: Experiment, model: FunctionalModel, mesh: jax.sharding
 
 
 def _restore(
-    config: Experiment,
+    config: Config,
     workdir: Path,
     task: TrainingTask,
     checkpoints: Checkpoints,

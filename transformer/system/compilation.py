@@ -14,7 +14,7 @@ from typing import Self
 import jax
 from jax import monitoring
 
-from transformer.system.cores import cpu_lines
+from transformer.system.cpu import cpu_lines
 from transformer.system.hardware import units
 from transformer.system.paths import local
 from transformer.system.terminal import say

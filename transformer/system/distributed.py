@@ -17,7 +17,7 @@ import jax
 from absl import flags
 from jax._src.distributed import global_state  # the coordinator's store has no public name
 
-from transformer.system import lifelines
+from transformer.system import liveness
 from transformer.system.errors import UserError
 from transformer.system.terminal import say
 
@@ -106,15 +106,15 @@ def _find_coordinator(address: str) -> None:
 
 
 def _connect() -> None:
-    """From now on the death of another process ends this one soon; see lifelines.py."""
+    """From now on the death of another process ends this one soon; see liveness.py."""
     client = global_state.client
     if is_first():
-        client.key_value_set(_LIFELINES, lifelines.Hub(_end_since_one_died).address)
+        client.key_value_set(_LIFELINES, liveness.Hub(_end_since_one_died).address)
         return
     address = client.blocking_key_value_get(_LIFELINES, 60_000)
     host = global_state.coordinator_address.rpartition(":")[0].strip("[]")
     with contextlib.suppress(OSError):
-        lifelines.join(host, address, jax.process_index(), _end_since_one_died)
+        liveness.join(host, address, jax.process_index(), _end_since_one_died)
 
 
 def _end_since_one_died(number: int) -> None:

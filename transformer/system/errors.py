@@ -64,7 +64,7 @@ def setting(
       work is spread over devices.
     default: of a field that is newer than some work directories.
     architecture: of a model section: two models that differ in it cannot share parameters.
-    place: it is the path of files or folders: see system/paths.py and runs/own_paths.py.
+    place: it is the path of files or folders: see system/paths.py and runs/trusted_paths.py.
     """
     flags = {"may_change": may_change, "recorded": recorded}
     flags |= {"architecture": architecture, "place": place}

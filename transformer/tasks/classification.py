@@ -22,7 +22,7 @@ from transformer.data.labelled_text import (
 )
 from transformer.data.sequences import Labelled, evaluation_rows
 from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
-from transformer.evaluation.labels import class_scores, number_scores
+from transformer.metrics.labels import class_scores, number_scores
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
@@ -198,7 +198,7 @@ class ClassificationTraining:
 
     def __init__(
         self,
-        config: Any,  # the Experiment
+        config: Any,  # the Config
         mesh: jax.sharding.Mesh,
         task: Classification,
         training: TrainingBatches,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer.data.images import (
+from transformer.data.labelled_images import (
     ImageData,
     ImageSet,
     Shape,
@@ -23,8 +23,7 @@ from transformer.data.images import (
     read_images,
 )
 from transformer.data.pictures import grid, picture
-from transformer.evaluation.feature_classifier import FeatureClassifier, how_to_train_one
-from transformer.evaluation.image_scores import image_scores
+from transformer.metrics.image_scores import image_scores
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system import distributed
 from transformer.system.commands import script
@@ -33,6 +32,7 @@ from transformer.system.files import write_json
 from transformer.system.paths import local
 from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks.encoders import evaluation_step
+from transformer.tasks.feature_classifier import FeatureClassifier, how_to_train_one
 from transformer.tasks.task import Outputs
 from transformer.training.adversarial import AdversarialConfig, Drawn, from_bytes, to_bytes
 from transformer.training.step import TrainState

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.batches import Layout, TrainingBatches
-from transformer.data.images import (
+from transformer.data.labelled_images import (
     ImageData,
     ImageSet,
     check_memory,
@@ -19,16 +19,16 @@ from transformer.data.images import (
     labels_as,
     read_images,
 )
-from transformer.data.images import Shape as ImageShape
+from transformer.data.labelled_images import Shape as ImageShape
 from transformer.data.pictures import picture
-from transformer.evaluation.feature_classifier import how_to_train_one
-from transformer.evaluation.image_scores import fid, kid, precision_recall
+from transformer.metrics.image_scores import fid, kid, precision_recall
 from transformer.models.family import Sizes, build_model
-from transformer.models.sagan import discriminator_loss, generator_loss, multiplications
+from transformer.models.sagan.sagan import discriminator_loss, generator_loss, multiplications
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
 from transformer.tasks.encoders import no_ensemble
+from transformer.tasks.feature_classifier import how_to_train_one
 from transformer.tasks.image_generation import (
     CLASSES,
     ImageGenerator,
@@ -50,7 +50,7 @@ class ImageTraining:
 
     def __init__(
         self,
-        config: Any,  # the Experiment
+        config: Any,  # the Config
         mesh: jax.sharding.Mesh,
         task: ImageGenerator,
         training: ImageSet,
@@ -183,7 +183,7 @@ class ImageTraining:
 
 
 def discriminator_loss_on_host(real_B: np.ndarray, fake_B: np.ndarray) -> np.floating:
-    """As models/sagan.py:discriminator_loss, without a program to compile."""
+    """As models/sagan/sagan.py:discriminator_loss, without a program to compile."""
     return np.maximum(1 - real_B, 0).mean() + np.maximum(1 + fake_B, 0).mean()
 
 

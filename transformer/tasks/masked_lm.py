@@ -16,7 +16,7 @@ from transformer.data.masking import MaskedRows
 from transformer.data.sequences import Masked, evaluation_rows
 from transformer.data.sources import SPLITS
 from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
-from transformer.evaluation.masked_baselines import masked_baselines
+from transformer.metrics.masked_baselines import masked_baselines
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
@@ -212,7 +212,7 @@ class MaskedLMTraining:
 
     def __init__(
         self,
-        config: Any,  # the Experiment
+        config: Any,  # the Config
         mesh: jax.sharding.Mesh,
         task: MaskedLM,
         training: TrainingBatches,

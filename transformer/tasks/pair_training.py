@@ -24,7 +24,7 @@ class Seq2SeqTraining:
 
     def __init__(
         self,
-        config: Any,  # the Experiment
+        config: Any,  # the Config
         mesh: jax.sharding.Mesh,
         task: Any,  # a Seq2Seq
         batches: TrainingBatches,

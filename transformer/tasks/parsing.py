@@ -17,7 +17,7 @@ from transformer.data.words import words_of
 from transformer.decoding.brackets import Grammar, grammar_of
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.programs import Variables
-from transformer.evaluation import evalb
+from transformer.metrics import parseval
 from transformer.models.functional import Params
 from transformer.system import distributed
 from transformer.tasks import seq2seq
@@ -94,7 +94,7 @@ def mended(written: str, gold: Tree) -> Tree:
 
 def bracket_scores(trees: Sequence[Tree], gold: Sequence[Tree]) -> dict[str, dict[str, Any]]:
     """As Outputs has them."""
-    found = evalb.total([evalb.count([a], [b]) for a, b in zip(gold, trees, strict=True)])
+    found = parseval.total([parseval.count([a], [b]) for a, b in zip(gold, trees, strict=True)])
     names = ("f1", "precision", "recall", "complete")
     return {name: {"score": found[name], "definition": DEFINITIONS[name]} for name in names}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer.data.sources import DataConfig, open_source
 from transformer.decoding.programs import Variables
-from transformer.evaluation.accuracy import errors_by_task
+from transformer.metrics.accuracy import errors_by_task
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Metric

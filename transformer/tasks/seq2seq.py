@@ -23,7 +23,7 @@ from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.long_lines import Cutter, regrouped
 from transformer.decoding.programs import Variables
 from transformer.decoding.translation import Translation, Translator
-from transformer.evaluation import scores
+from transformer.metrics import scores
 from transformer.models.family import build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven

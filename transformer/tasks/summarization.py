@@ -21,7 +21,7 @@ from transformer.data.summaries import (
 )
 from transformer.data.token_files import TokenizedPairs
 from transformer.decoding.programs import Variables
-from transformer.evaluation.summary_scores import (
+from transformer.metrics.summary_scores import (
     check_package,
     lead,
     rouge,

@@ -15,7 +15,7 @@ import jax
 
 from transformer.data.sources import DataConfig, PairSource, open_source
 from transformer.decoding.programs import Variables
-from transformer.evaluation.accuracy import corpus_accuracies
+from transformer.metrics.accuracy import corpus_accuracies
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Metric
 

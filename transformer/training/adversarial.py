@@ -1,6 +1,6 @@
 """The update of a generator and a discriminator, each with its own optimizer.
 
-The letters are those of models/spectral.py.
+The letters are those of models/sagan/spectral.py.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from transformer.models.functional import FunctionalModel, Params
-from transformer.models.sagan import discriminator_loss, generator_loss
+from transformer.models.sagan.sagan import discriminator_loss, generator_loss
 from transformer.system.compilation import convolution_options
 from transformer.system.errors import COUNT, check_range
 from transformer.system.sharding import gather_fsdp, replicated, split_rows, state_sharding

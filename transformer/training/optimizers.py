@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.models.experts import OF_EXPERTS
+from transformer.models.decoder_only.experts import OF_EXPERTS
 from transformer.system.errors import COUNT, UserError, check_choice, check_range
 
 # By optimizer: the fields that it does not use, and which must then keep these values.

@@ -1,0 +1,442 @@
+"""ConvS2S beside a transcription of its paper, block by block."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from small_configs import sizes_of
+
+from configs import convs2s_iwslt, convs2s_wmt
+from transformer.data.batches import Batch
+from transformer.decoding.search import beam_search
+from transformer.models.convolutional.convolutional import scale_gradient, training_flops
+from transformer.models.convolutional.convolutional_blocks import (
+    Block,
+    ConvolutionalBlock,
+    ConvolutionalConfig,
+    NormalizedLinear,
+)
+from transformer.models.family import build_model
+from transformer.models.functional import num_params
+from transformer.models.loss import cross_entropy
+from transformer.models.numerics import DropoutRngs
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh, state_sharding
+
+SOURCE, TARGET = 23, 19  # vocabularies
+IWSLT = ConvolutionalConfig(**convs2s_iwslt.get_model().to_dict())
+# Channels that change, so that residual connections need a projection.
+CONFIG = dataclasses.replace(
+    IWSLT,
+    embedding_size=5,
+    encoder_blocks="4x3x2 6x5x1",
+    decoder_blocks="4x3x1 7x2x1",
+    output_size=3,
+    max_positions=6,
+    dropout=0.0,
+)
+SHARED = {"decoder_blocks": "4x3x2", "share_attention": True, "weight_normalization": False}
+variants = pytest.mark.parametrize("changes", [{}, SHARED], ids=["normalized", "shared"])
+
+
+def convolutional(**changes):
+    return build_model(dataclasses.replace(CONFIG, **changes), sizes_of(SOURCE, TARGET))
+
+
+def softmax(x):
+    return np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+
+
+# --- The paper ----------------------------------------------------------------------------
+
+
+def linear(p, x):
+    w = p["direction_XO"]
+    if "length_O" in p:
+        w = np.stack([g * v / np.sqrt(v @ v) for g, v in zip(p["length_O"], w.T)], axis=1)
+    return x @ w + p["bias_O"]
+
+
+def block(p, width, x, before, attend=None):
+    """(GLU(conv(x)), with attention, + x) sqrt(0.5)."""
+    rows = []
+    for t in range(len(x)):
+        window = [
+            x[t + tap - before] if 0 <= t + tap - before < len(x) else np.zeros(x.shape[1])
+            for tap in range(width)
+        ]
+        ab = linear(p["convolution"], np.concatenate(window))
+        half = len(ab) // 2
+        rows.append(ab[:half] / (1 + np.exp(-ab[half:])))
+    y = np.array(rows)
+    if attend:
+        y = attend(y)
+    return (y + (linear(p["residual"], x) if "residual" in p else x)) * np.sqrt(0.5)
+
+
+def transcription(params, config, source: list[int], target_in: list[int]):
+    """Logits of one sentence and the weights of each block's attention, in float64."""
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+    def embed(side, tokens):
+        places = [min(i, config.max_positions - 1) for i in range(len(tokens))]
+        return side["embedding_VE"][tokens] + side["positions_PE"][places]
+
+    e = embed(p["encoder"], source)
+    z = linear(p["encoder"]["input"], e)
+    for i, (_, width) in enumerate(config.encoder):
+        z = block(p["encoder"]["blocks"][i], width, z, width // 2)
+    z = linear(p["encoder"]["output"], z)
+    values = (z + e) * np.sqrt(0.5)
+
+    g = embed(p["decoder"], target_in)
+    y, weights = linear(p["decoder"]["input"], g), []
+    for i, (_, width) in enumerate(config.decoder):
+        attention = p["attentions"][0 if config.share_attention else i]
+
+        def attend(h, attention=attention):
+            d = (linear(attention["query"], h) + g) * np.sqrt(0.5)
+            alpha = np.array([softmax(z @ d_i) for d_i in d])
+            weights.append(alpha)
+            context = alpha @ values * np.sqrt(len(source))
+            return (linear(attention["output"], context) + h) * np.sqrt(0.5)
+
+        y = block(p["decoder"]["blocks"][i], width, y, width - 1, attend)
+    return linear(p["logits"], linear(p["decoder"]["output"], y)), weights
+
+
+SRC, TGT = [3, 1, 22, 7, 5, 9, 2], [1, 4, 18, 2]  # the source is longer than the positions
+
+
+@variants
+def test_it_is_the_paper(changes, random_params):
+    model = convolutional(**changes)
+    params = random_params(model)
+    logits, weights = jax.jit(
+        lambda params: model.bind(params)(
+            jnp.array([[*SRC, 0, 0]]), jnp.array([[*TGT, 0]]), return_weights=True
+        )
+    )(params)
+    expected, alphas = transcription(params, dataclasses.replace(CONFIG, **changes), SRC, TGT)
+    np.testing.assert_allclose(logits[0, :4], expected, rtol=1e-4, atol=1e-4)
+    for found, alpha in zip(weights, alphas, strict=True):
+        np.testing.assert_allclose(found[0, :4, :7], alpha, atol=1e-5)
+        assert (found[0, :4, 7:] == 0).all()
+    assert np.ptp(expected) > 0.1
+
+
+def test_gated_linear_unit_by_hand():
+    """(1, 2) times the sigmoid of (0, ln 3), and nothing from the residual connection."""
+    config = dataclasses.replace(CONFIG, weight_normalization=False)
+    block = ConvolutionalBlock(2, Block(2, 1), config, False, nnx.Rngs(0))
+    block.convolution.direction_XO[...] = jnp.zeros((2, 4))
+    block.convolution.bias_O[...] = jnp.array([1, 2, 0, np.log(3)])
+    y = block(jnp.zeros((1, 1, 2)), jnp.ones((1, 1), int), None)
+    np.testing.assert_allclose(y[0, 0], np.array([0.5, 1.5]) * 0.5**0.5, rtol=1e-6)
+
+
+def test_the_residual_connection_has_no_dropout():
+    config = dataclasses.replace(CONFIG, weight_normalization=False, dropout=0.5)
+    block = ConvolutionalBlock(3, Block(3, 1), config, False, nnx.Rngs(0))
+    block.convolution.direction_XO[...] *= 0
+    x, rngs = jnp.ones((2, 5, 3)), DropoutRngs(jax.random.key(0), jnp.arange(2))
+    np.testing.assert_allclose(block(x, jnp.ones((2, 5), int), rngs), 0.5**0.5, rtol=1e-6)
+
+
+def test_parameters_of_fairseq():
+    """fconv_iwslt_de_en with any vocabularies; a notebook's model with an attention for all."""
+    iwslt = build_model(IWSLT, sizes_of(101, 203))
+    assert num_params(iwslt.abstract_params()) == 3_944_448 + 256 * 101 + 514 * 203
+    # github.com/bentrevett/pytorch-seq2seq, the convolutional model.
+    ten = dataclasses.replace(
+        IWSLT,
+        encoder_blocks="512x3x10",
+        decoder_blocks="512x3x10",
+        max_positions=100,
+        weight_normalization=False,
+        share_attention=True,
+    )
+    model = build_model(ten, sizes_of(7853, 5893))
+    assert num_params(model.abstract_params()) == 37_351_173
+    wmt = ConvolutionalConfig(**convs2s_wmt.get_config().model.to_dict())
+    assert wmt.encoder == wmt.decoder == [(512, 3)] * 9 + [(1024, 3)] * 4 + [(2048, 1)] * 2
+
+    def linear(d_in, d_out):  # and a bias and a length for each output
+        return (d_in + 2) * d_out
+
+    blocks = 9 * linear(3 * 512, 1024) + linear(3 * 512, 2048) + 3 * linear(3 * 1024, 2048)
+    blocks += linear(1024, 4096) + linear(2048, 4096)
+    residuals = linear(512, 1024) + linear(1024, 2048)
+    side = 1024 * 768 + linear(768, 512) + blocks + residuals
+    attentions = sum(
+        n * (linear(size, 768) + linear(768, size)) for n, size in ((9, 512), (4, 1024), (2, 2048))
+    )
+    expected = 2 * side + linear(2048, 768) + linear(2048, 512) + attentions
+    expected += 768 * (101 + 203) + linear(512, 203)
+    assert num_params(build_model(wmt, sizes_of(101, 203)).abstract_params()) == expected
+
+
+def test_initial_values():
+    """Section 3.5. p is the dropout in front; none is before projections."""
+    config = dataclasses.replace(IWSLT, dropout=0.2, encoder_blocks="256x3x2 512x3x1")
+    params = build_model(config, sizes_of(997)).init(jax.random.key(0))
+    assert np.std(params["encoder"]["embedding_VE"]) == pytest.approx(0.1, rel=0.02)
+    assert np.std(params["decoder"]["positions_PE"]) == pytest.approx(0.1, rel=0.02)
+    for part, expected in (
+        (params["encoder"]["input"], (0.8 / 256) ** 0.5),
+        (params["encoder"]["blocks"][1]["convolution"], (4 * 0.8 / (3 * 256)) ** 0.5),
+        (params["encoder"]["blocks"][2]["residual"], (1 / 256) ** 0.5),
+        (params["encoder"]["output"], (1 / 512) ** 0.5),
+        (params["attentions"][0]["query"], (1 / 256) ** 0.5),
+        (params["attentions"][0]["output"], (1 / 256) ** 0.5),
+        (params["logits"], (0.8 / 256) ** 0.5),
+    ):
+        assert np.std(part["direction_XO"]) == pytest.approx(expected, rel=0.02)
+        assert not part["bias_O"].any()
+
+
+def test_weight_normalization():
+    """At first W = v. The length of v does not matter, and g is that of each output's weights."""
+    linear = NormalizedLinear(5, 3, 0.7, CONFIG, nnx.Rngs(0))
+    np.testing.assert_allclose(linear.kernel(), linear.direction_XO[...], rtol=1e-6)
+    linear.direction_XO[...] *= jnp.array([[2.0, 0.5, 7.0]])
+    linear.length_O[...] = jnp.array([1.0, 2.0, 3.0])
+    np.testing.assert_allclose(jnp.linalg.norm(linear.kernel(), axis=0), [1, 2, 3], rtol=1e-6)
+
+
+# --- Rows and batches ---------------------------------------------------------------------
+
+
+def packed_batch():
+    """Two rows of several sentences with padding at the end, and one row of padding."""
+    rng = np.random.default_rng(5)
+    src_segments = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 2, 2, 2, 3, 0, 0], [0] * 8])
+    tgt_segments = np.array([[1, 1, 2, 2, 2, 0, 0], [1, 2, 2, 2, 3, 3, 0], [0] * 7])
+    src = rng.integers(1, SOURCE, src_segments.shape) * (src_segments > 0)
+    tgt_in, tgt_out = rng.integers(1, TARGET, (2, *tgt_segments.shape)) * (tgt_segments > 0)
+    return Batch(*map(jnp.asarray, (src, src_segments, tgt_in, tgt_out, tgt_segments)))
+
+
+def test_packed_is_unpacked(random_params):
+    """And so a sentence's logits do not depend on the length of its batch."""
+    model, batch = convolutional(), packed_batch()
+    params = random_params(model)
+    inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+    found, weights = jax.jit(lambda params: model.bind(params)(*inputs, return_weights=True))(
+        params
+    )
+    for row, segment in ((0, 1), (0, 2), (1, 1), (1, 2), (1, 3)):
+        is_source = np.asarray(batch.src_segments_BS[row] == segment)
+        is_target = np.asarray(batch.tgt_segments_BT[row] == segment)
+        source, target = batch.src_BS[row][is_source], batch.tgt_in_BT[row][is_target]
+        logits, _ = transcription(params, CONFIG, source.tolist(), target.tolist())
+        np.testing.assert_allclose(found[row][is_target], logits, rtol=1e-4, atol=1e-4)
+        for weights_BTS in weights:
+            assert (weights_BTS[row][is_target][:, ~is_source] == 0).all()
+
+
+def test_a_neighbour_has_no_gradient(random_params):
+    """The loss of one sentence does not move with the words of another of its row."""
+    model, batch = convolutional(), packed_batch()
+
+    def loss(params):
+        inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+        only = (batch.tgt_segments_BT == 2) & jnp.array([[True], [False], [False]])
+        return cross_entropy(model.bind(params)(*inputs), batch.tgt_out_BT, only, 0.0).loss
+
+    gradient = jax.jit(jax.grad(loss))(random_params(model))
+    for side, tokens, segments in (
+        ("encoder", batch.src_BS, batch.src_segments_BS),
+        ("decoder", batch.tgt_in_BT, batch.tgt_segments_BT),
+    ):
+        table = gradient[side]["embedding_VE"]
+        moved = {int(i) for i in np.flatnonzero(np.abs(table).sum(axis=1))}
+        own = {int(i) for i in tokens[0][segments[0] == 2]}
+        # The last word may lie behind all that the sentence's convolutions see.
+        assert moved <= own
+        assert len(moved) >= len(own) - 1
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+def test_no_output_depends_on_later_words(random_params):
+    model = convolutional(decoder_blocks="4x3x2 7x2x1")
+    params = random_params(model)
+
+    def summed(table):
+        changed = params | {"decoder": params["decoder"] | {"embedding_VE": table}}
+        return model.bind(changed)(jnp.array([SRC]), jnp.array([TGT]))[0].sum(axis=-1)
+
+    jacobian = jax.jit(jax.jacobian(summed))(params["decoder"]["embedding_VE"])
+    depends = np.abs(jacobian).sum(axis=-1)[:, TGT] > 0
+    np.testing.assert_array_equal(depends, np.tril(np.ones((4, 4), bool)))
+
+
+def test_the_gradient_is_that_of_finite_differences(random_params, monkeypatch):
+    """Where nothing scales it: the forward pass knows nothing of that."""
+    monkeypatch.setattr(
+        "transformer.models.convolutional.convolutional.scale_gradient", lambda x, factor: x
+    )
+    model, batch = convolutional(), packed_batch()
+    params = random_params(model)
+    loss = jax.jit(lambda params: model.bind(params).loss(batch, None, 0.1).loss)
+    rng = np.random.default_rng(1)
+    direction = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), params)
+
+    def moved(step):
+        return float(loss(jax.tree.map(lambda p, d: p + step * d, params, direction)))
+
+    slope = sum(
+        jnp.vdot(g, d)
+        for g, d in zip(*map(jax.tree.leaves, (jax.grad(loss)(params), direction)), strict=True)
+    )
+    np.testing.assert_allclose((moved(1e-3) - moved(-1e-3)) / 2e-3, slope, rtol=1e-2)
+    assert abs(slope) > 0.1
+
+
+@pytest.mark.slow
+@variants
+def test_the_encoders_gradient_is_scaled(changes, random_params, monkeypatch):
+    """By 1 / (2 times two blocks that attend); the embeddings' own way into the values is not."""
+    assert jax.grad(lambda x: 3 * scale_gradient(x, 0.25))(1.0) == 0.75
+    batch = packed_batch()
+
+    def gradient():
+        model = convolutional(**changes)
+        params = random_params(model)
+        loss = jax.jit(jax.grad(lambda params: model.bind(params).loss(batch, None, 0.0).loss))
+        return loss(params)
+
+    scaled = gradient()
+    monkeypatch.setattr(
+        "transformer.models.convolutional.convolutional.scale_gradient", lambda x, factor: x
+    )
+    plain = gradient()
+    for name in ("output", "input", "blocks"):
+        for a, b in zip(*(jax.tree.leaves(x["encoder"][name]) for x in (scaled, plain))):
+            np.testing.assert_allclose(a, b / 4, rtol=1e-4, atol=1e-6)
+    a, b = (x["encoder"]["embedding_VE"] for x in (scaled, plain))
+    assert np.abs(a - b / 4).max() > 1e-3
+    jax.tree.map(  # two programs: the compiler may add up the same numbers in another order
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-9),
+        scaled["decoder"],
+        plain["decoder"],
+    )
+
+
+def test_dropout_follows_the_rows(random_params):
+    model, batch = convolutional(dropout=0.4), packed_batch()
+    params = random_params(model)
+
+    @jax.jit
+    def loss(rows, key):
+        return model.bind(params).loss(batch, DropoutRngs(key, rows), 0.0).loss
+
+    rows, key = jnp.arange(3), jax.random.key(3)
+    assert loss(rows, key) == loss(rows, key)
+    assert len({float(loss(*x)) for x in ((rows, key), (rows + 1, key))}) == 2
+
+
+@pytest.mark.slow
+def test_places_of_dropout(random_params, monkeypatch):
+    """Embeddings, the input of each block, and what the softmax layer sees."""
+    sizes = []
+
+    def recorded(x, rate, rngs):
+        sizes.append(x.shape[-1])
+        return x
+
+    for module in ("convolutional", "convolutional_blocks"):
+        monkeypatch.setattr(f"transformer.models.{module}.dropout", recorded)
+    model = convolutional()
+    model.bind(random_params(model)).loss(packed_batch(), None, 0.0)
+    assert sizes == [5, 4, 4, 4, 5, 4, 4, 3]
+
+
+# --- Decoding -----------------------------------------------------------------------------
+
+
+@variants
+def test_step_by_step_is_all_at_once(changes, random_params):
+    """With a cache whose size does not depend on the length."""
+    model, M, length = convolutional(**changes), 2, 8
+    params = random_params(model)
+    src = jnp.array([[*SRC, 0], [9, 2, 0, 0, 0, 0, 0, 0]])
+    tokens_NT = jnp.asarray(np.random.default_rng(2).integers(1, TARGET, (4, length)))
+
+    @jax.jit
+    def stepwise(params):
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(src), src, M, length)
+        assert all(x.shape[1] <= 2 for x in jax.tree.leaves(cache["hypothesis"]))
+        logits = []
+        for t in range(length):
+            found, cache = bound.decode_step(tokens_NT[:, t], cache)
+            logits.append(found)
+        return jnp.stack(logits, axis=1)
+
+    whole = jax.jit(lambda params: model.bind(params)(jnp.repeat(src, M, axis=0), tokens_NT))
+    np.testing.assert_allclose(stepwise(params), whole(params), rtol=1e-4, atol=1e-4)
+
+
+def test_a_searched_score_is_the_score_of_its_words(random_params):
+    model = convolutional()
+    params, src = random_params(model), jnp.array([SRC])
+
+    @jax.jit
+    def search(params):
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(src), src, 3, 6)
+        lengths = jnp.array([6])
+        return beam_search(bound.decode_step, cache, lengths, beam_size=3, alpha=0.6, longest=6)
+
+    found = search(params)
+    tokens = found.tokens_BML[0, 0]
+    length = int((tokens != 0).sum())
+    logits, _ = transcription(params, CONFIG, SRC, [1, *tokens[: length - 1].tolist()])
+    expected = sum(np.log(softmax(x))[t] for x, t in zip(logits, tokens[:length].tolist()))
+    np.testing.assert_allclose(found.log_probs_BM[0, 0], expected, rtol=1e-4)
+
+
+# --- The family ---------------------------------------------------------------------------
+
+
+@variants
+def test_every_parameter_has_a_place_on_a_mesh(changes):
+    model = convolutional(**changes)
+    params = model.abstract_params()
+    shardings = state_sharding(data_mesh(jax.devices()[:1]), params, model.sharding)
+    assert len(jax.tree.leaves(shardings)) == len(jax.tree.leaves(params))
+
+
+def test_flops_are_those_xla_counts():
+    config = dataclasses.replace(
+        CONFIG,
+        embedding_size=59,
+        encoder_blocks="61x3x2 67x5x1",
+        decoder_blocks="61x3x1 71x2x1",
+        output_size=53,
+    )
+    model = build_model(config, sizes_of(211))
+    ones = jnp.ones((5, 5), jnp.int32)
+    step = jax.jit(lambda params: model.bind(params)(ones, ones))
+    counted = step.lower(model.abstract_params()).compile().cost_analysis()["flops"]
+    ours = training_flops(config, sizes_of(211), np.full(5, 5), np.full(5, 5)).sum() / 3
+    assert 0.98 * ours < counted < 1.1 * ours
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder_blocks": "4x3"}, r"model\.encoder_blocks is '4x3'; it must be groups such as"),
+        ({"encoder_blocks": "4x2x1"}, r"model\.encoder_blocks has the width 2; the encoder needs"),
+        ({"share_attention": True}, r"model\.share_attention is True, which needs as many"),
+        ({"max_positions": 0}, r"model\.max_positions is 0; it must be at least 1"),
+        ({"dropout": 1.0}, r"model\.dropout is 1\.0"),
+    ],
+)
+def test_settings_that_cannot_be(changes, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(CONFIG, **changes)

@@ -1,0 +1,271 @@
+"""The decoder-only Transformer: one sequence, cached decoding, packing, counts."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_configs import sizes_of
+
+from configs import t_dmca
+from transformer.data.batches import Batch
+from transformer.data.vocabulary import BOS, EOS
+from transformer.decoding.search import beam_search
+from transformer.models.decoder_only.decoder_only import (
+    DecoderOnlyConfig,
+    one_sequence,
+    training_flops,
+)
+from transformer.models.family import build_model, find_family
+from transformer.models.functional import num_params
+from transformer.models.numerics import DropoutRngs
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh, state_sharding
+
+V = 23
+PAPER = DecoderOnlyConfig(**t_dmca.get_model().to_dict())
+CONFIG = dataclasses.replace(
+    PAPER,
+    layers="LMF",
+    d_model=14,
+    d_ff=11,
+    num_heads=2,
+    dropout=0.0,
+    block_length=5,
+    num_experts=4,
+    expert_d_ff=7,
+)
+T2T = {"local_attention": "tensor2tensor", "compressed_attention": "tensor2tensor"}
+VARIANTS = {
+    "paper": {},
+    "tensor2tensor": {**T2T, "norm": "pre", "share_embeddings": "none"},
+    "experts": {"layers": "FM", "expert_layer": 2},
+}
+
+
+def model_of(**changes):
+    return build_model(dataclasses.replace(CONFIG, **changes), sizes_of(V))
+
+
+@pytest.fixture(
+    scope="module",
+    params=["paper", "tensor2tensor", pytest.param("experts", marks=pytest.mark.slow)],
+)
+def trained(request, random_params):
+    """A model and its parameters; jitted, since op by op each operation is compiled."""
+    model = model_of(**VARIANTS[request.param])
+    return model, random_params(model)
+
+
+def full_forward(model):
+    return jax.jit(lambda params, src_BS, tgt_BT: model.bind(params)(src_BS, tgt_BT))
+
+
+def loss_of(model, batch, params, rngs=None, label_smoothing=0.0):
+    loss = jax.jit(lambda params, batch: model.bind(params).loss(batch, rngs, label_smoothing))
+    return loss(params, batch)
+
+
+def pairs(source_lengths, target_length, width=13, seed=0):
+    """Sources with EOS and padding, and targets that begin with BOS."""
+    rng = np.random.default_rng(seed)
+    src_BS = np.zeros((len(source_lengths), width), np.int32)
+    for row, length in zip(src_BS, source_lengths):
+        row[:length] = rng.integers(4, V, length)
+        row[length] = EOS
+    tgt_BT = rng.integers(4, V, (len(src_BS), target_length), dtype=np.int32)
+    tgt_BT[:, 0] = BOS
+    return src_BS, tgt_BT
+
+
+def test_one_sequence():
+    """m d y m d y of a row with two pairs; EOS and padding stand at the end."""
+    src = np.array([[7, 8, EOS, 9, EOS, 0]])
+    order, segments = one_sequence(
+        jnp.array(src), jnp.array([[1, 1, 1, 2, 2, 0]]), jnp.array([[1, 1, 2, 2, 0]])
+    )
+    tokens = np.concatenate([src, [[BOS, 5, BOS, 6, 0]]], axis=1)
+    np.testing.assert_array_equal(tokens[0][order[0]], [7, 8, BOS, 5, 9, BOS, 6, EOS, EOS, 0, 0])
+    np.testing.assert_array_equal(segments[0], [1, 1, 1, 1, 2, 2, 2, 0, 0, 0, 0])
+
+
+def test_cached_decoding_is_the_full_forward(trained):
+    """Sources of 0, 1 and 2 tokens more than blocks of 3, and on both sides of blocks of 5."""
+    model, params = trained
+    src_BS, tgt_BT = pairs([12, 11, 10, 9, 5, 4, 1, 0], 12)
+
+    def decode(params):
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(src_BS), src_BS, 2, tgt_BT.shape[1])
+        tokens_TN = jnp.repeat(tgt_BT.T, 2, axis=1)
+        return jax.lax.scan(lambda cache, x: bound.decode_step(x, cache)[::-1], cache, tokens_TN)[1]
+
+    logits_TNV = jax.jit(decode)(params)
+    full_BTV = full_forward(model)(params, src_BS, tgt_BT)
+    for first in (0, 1):  # of two hypotheses
+        decoded_BTV = jnp.moveaxis(logits_TNV[:, first::2], 0, 1)
+        np.testing.assert_allclose(decoded_BTV, full_BTV, rtol=2e-4, atol=2e-5)
+
+
+def test_no_output_depends_on_a_later_token(trained):
+    model, params = trained
+    number_1X = jnp.arange(16)[None]  # each token another one, and a row of the table of its own
+    x_XD = jnp.asarray(np.random.default_rng(0).normal(size=(16, CONFIG.d_model)), jnp.float32)
+
+    def outputs(x_XD):
+        table = params["target_embedding"] | {"table_VD": x_XD}
+        bound = model.bind(params | {"target_embedding": table})
+        y_BXD, *_ = bound._forward(number_1X, jnp.ones_like(number_1X), None)
+        return y_BXD[0] @ jnp.arange(CONFIG.d_model)
+
+    depends_XX = np.abs(jax.jit(jax.jacobian(outputs))(x_XD)).sum(axis=-1)
+    assert not np.triu(depends_XX, k=1).any()
+    assert depends_XX.diagonal().all()
+    assert depends_XX[-1, 0] > 0
+
+
+@pytest.mark.parametrize("trained", ["paper"], indirect=True)
+def test_search_follows_the_hypotheses(trained):
+    """The score of the best output is that of decoding it with the true prefix."""
+    model, params = trained
+    src_BS, _ = pairs([7, 12, 2], 2)
+    longest = 9
+
+    def search(params):
+        bound = model.bind(params)
+        cache = bound.init_cache(bound.encode(src_BS), src_BS, 4, longest)
+        lengths = jnp.full(3, longest)
+        options = dict(beam_size=4, alpha=0.6, longest=longest)
+        return beam_search(bound.decode_step, cache, lengths, **options)
+
+    found = jax.jit(search)(params)
+    best_BL = np.asarray(found.tokens_BML[:, 0])
+    tgt_in_BL = np.concatenate([np.full((3, 1), BOS), best_BL[:, :-1]], axis=1)
+    log_probs_BLV = jax.nn.log_softmax(full_forward(model)(params, src_BS, tgt_in_BL))
+    log_probs_BL = np.take_along_axis(np.asarray(log_probs_BLV), best_BL[..., None], axis=2)[..., 0]
+    expected_B = np.where(best_BL > 0, log_probs_BL, 0).sum(axis=1)
+    np.testing.assert_allclose(found.log_probs_BM[:, 0], expected_B, rtol=1e-4)
+
+
+def packed_and_not():
+    src_BS, tgt_BT = pairs([7, 11, 4], 6, width=12)
+    tgt_out_BT = np.roll(tgt_BT, -1, axis=1)
+    tgt_out_BT[:, -1] = EOS
+    alone = Batch(src_BS, (src_BS > 0).astype(int), tgt_BT, tgt_out_BT, np.ones_like(tgt_BT))
+    sources = [row[row > 0] for row in src_BS]
+    numbers = np.repeat([1, 2, 3], [len(x) for x in sources])
+    together = Batch(
+        np.concatenate(sources)[None],
+        numbers[None],
+        tgt_BT.reshape(1, -1),
+        tgt_out_BT.reshape(1, -1),
+        np.repeat([1, 2, 3], 6)[None],
+    )
+    return alone, together
+
+
+@pytest.mark.parametrize("loss_over", ["all", "target"])
+def test_packed_rows_are_single_ones(loss_over, random_params):
+    model = model_of(loss_over=loss_over)
+    params = random_params(model)
+    alone, together = (loss_of(model, batch, params) for batch in packed_and_not())
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), alone, together)
+    assert alone.tokens == 18
+
+
+def test_the_loss_over_all_tokens(random_params):
+    """Each token but the first: of the source, the separator, and the target."""
+    model = model_of(loss_over="all")
+    params = random_params(model)
+    batch, _ = packed_and_not()
+    batch = Batch(*(x[:1] for x in batch))
+    found = loss_of(model, batch, params)
+    m_d = [*batch.src_BS[0, :7], BOS]
+    # The source as the target of nothing, without its first token, which is a start there.
+    tokens_BX = np.array([[*m_d[:-1], *batch.tgt_in_BT[0]]])
+    labels_X = np.array([*m_d[1:], *batch.tgt_out_BT[0]])
+
+    def logits(params):
+        bound = model.bind(params)
+        y_BXD, *_ = bound._forward(tokens_BX, jnp.ones_like(tokens_BX), None)
+        return bound._output.logits(y_BXD)[0]
+
+    log_probs_XV = jax.nn.log_softmax(jax.jit(logits)(params))
+    nll_X = -np.asarray(log_probs_XV)[np.arange(len(labels_X)), labels_X]
+    np.testing.assert_allclose(found.loss, nll_X.sum(), rtol=1e-5)
+    np.testing.assert_allclose(found.nll, nll_X[7:].sum(), rtol=1e-5)
+    np.testing.assert_allclose(found.terms["source"], nll_X[:7].sum(), rtol=1e-5)
+
+
+def test_dropout_and_the_balance_of_experts(random_params):
+    model = model_of(layers="FM", expert_layer=2, dropout=0.3, attention_dropout=0.3)
+    params = random_params(model)
+    batch, _ = packed_and_not()
+    one, other, none = (
+        loss_of(model, batch, params, rngs)
+        for rngs in (*(DropoutRngs(jax.random.key(i), np.arange(3)) for i in (0, 1)), None)
+    )
+    assert len({float(x.loss) for x in (one, other, none)}) == 3
+    weight = CONFIG.balance_weight
+    assert 1.0 <= none.terms["balance"] / none.tokens / weight <= CONFIG.num_experts
+
+
+def test_parameters():
+    d, f = 14, 11
+    layer = 4 * d * d + 2 * d * f + f + d + 4 * d
+    assert num_params(model_of(layers="FLF").abstract_params()) == V * d + 3 * layer
+    paper, t2t = (num_params(model_of(**changes).abstract_params()) for changes in ({}, T2T))
+    assert paper - (V * d + 3 * layer) == 2 * (3 * d * d + d)
+    assert t2t - (V * d + 3 * layer) == 3 * d * d + d
+    experts = num_params(model_of(layers="FFF", expert_layer=3).abstract_params())
+    assert experts == V * d + 3 * layer - (2 * d * f + f + d) + 4 * (d + 2 * d * 7 + 7 + d)
+
+
+@pytest.mark.parametrize("changes", [{"layers": "FF"}, {"layers": "FM"}, {"layers": "FM", **T2T}])
+def test_flops_are_those_xla_counts(changes):
+    config = dataclasses.replace(
+        CONFIG, d_model=62, d_ff=67, block_length=64, loss_over="target", **changes
+    )
+    model = build_model(config, sizes_of(211))
+    ones = jnp.full((5, 31), 5)
+    step = jax.jit(lambda params: model.bind(params)(ones, ones))
+    counted = step.lower(model.abstract_params()).compile().cost_analysis()["flops"]
+    ours = training_flops(config, sizes_of(211), np.full(5, 32), np.full(5, 31)).sum() / 3
+    assert 0.95 * ours < counted < 1.25 * ours
+
+
+def test_every_parameter_has_one_row_of_the_table():
+    model = model_of(layers="LMF", expert_layer=3, attention_bias=True, **T2T)
+    state_sharding(data_mesh(), model.abstract_params(), model.sharding)
+    assert find_family("decoder_only").packs
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": "LXL"}, r"model\.layers is 'LXL'; give a letter"),
+        ({"layers": ""}, r"model\.layers is ''"),
+        ({"loss_over": "y"}, r"model\.loss_over is 'y'; it must be one of: all, target"),
+        ({"block_length": 0}, r"model\.block_length is 0"),
+        ({"compression": 1}, r"model\.compression is 1"),
+        ({"expert_layer": 4}, r"model\.expert_layer is 4"),
+        ({"experts_per_token": 5}, r"model\.experts_per_token is 5"),
+        ({"compressed_attention": "t2t"}, r"one of: paper, tensor2tensor"),
+    ],
+)
+def test_settings_that_cannot_be(changes, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(CONFIG, **changes)
+
+
+def test_two_vocabularies_are_refused():
+    with pytest.raises(UserError, match=r"set tokenizer\.joint to True"):
+        build_model(CONFIG, sizes_of(V, V - 1))
+
+
+def test_alignments_are_refused(random_params):
+    model = model_of()
+    bound = model.bind(random_params(model))
+    with pytest.raises(UserError, match="leave coverage penalty and alignments out"):
+        bound.decode_step(jnp.array([BOS]), {"attention": None})

@@ -1,0 +1,95 @@
+"""Arguments of the Python API: checked here, and named as in Python in all that is said of them."""
+
+import contextlib
+import dataclasses
+import difflib
+import os
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer.decoding.config import DecodingConfig
+from transformer.runs.run_config import check_type
+from transformer.system.errors import UserError
+from transformer.system.paths import local
+
+LOADING = ("checkpoint", "average_last", "ensemble", "long_lines", "max_tokens")
+_DECODING = {field.name: field.type for field in dataclasses.fields(DecodingConfig)}
+_FLAGS = re.compile(rf"(?:--|\bdecoding\.)({'|'.join(['workdir', *LOADING, *_DECODING])})\b")
+
+
+@contextlib.contextmanager
+def named_as_in_python() -> Iterator[None]:
+    """Turns --beam_size and decoding.beam_size of a UserError into beam_size."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_FLAGS.sub(r"\1", str(error))) from error
+
+
+def wrong(name: str, value: Any, expected: str) -> UserError:
+    return UserError(f"{name} is {reprlib.repr(value)}; give {expected}")
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise wrong(name, value, "a text")
+    return value
+
+
+def listed(name: str, values: Any, what: str) -> list[Any]:
+    """The values in their order, also of a generator."""
+    no_list = str | bytes | Mapping | set | frozenset
+    if isinstance(values, no_list) or not isinstance(values, Iterable):
+        raise wrong(name, values, f"a list of {what}")
+    return list(values)
+
+
+def texts(name: str, values: Any) -> list[str]:
+    return [text(f"{name}[{i}]", value) for i, value in enumerate(listed(name, values, "texts"))]
+
+
+def pairs(name: str, values: Any) -> list[tuple[str, str]]:
+    what = "pairs of two texts, source and target"
+    found = []
+    for i, pair in enumerate(listed(name, values, what)):
+        if isinstance(pair, str | bytes) or not isinstance(pair, Iterable):
+            raise wrong(f"{name}[{i}]", pair, f"a list of {what}")
+        sides = texts(f"{name}[{i}]", pair)
+        if len(sides) != 2:
+            raise wrong(f"{name}[{i}]", pair, "two texts, source and target")
+        found.append((sides[0], sides[1]))
+    return found
+
+
+def number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(name, value, "a whole number")
+    if value < 1:
+        raise UserError(f"{name} is {value}; it must be at least 1")
+    return value
+
+
+def function(name: str, value: Any) -> None:
+    if not callable(value):
+        raise wrong(name, value, "a function of one number")
+
+
+def folder(name: str, value: Any) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise wrong(name, value, "the path of a work directory")
+    return Path(local(value, name))
+
+
+def decoding(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `load` that are fields of the decoding section, by the fields' names."""
+    for name, value in options.items():
+        if name not in _DECODING:
+            near = difflib.get_close_matches(name, [*LOADING, *_DECODING], n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"load has no option {name}; {hint}help(transformer.load) has them")
+        if value is not None:
+            check_type(name, value, _DECODING[name])
+    return {f"decoding.{name}": value for name, value in options.items()}

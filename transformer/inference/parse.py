@@ -1,0 +1,81 @@
+"""Parses sentences with a trained model: a line in, a tree out.
+
+    python -m transformer.inference.parse --workdir=runs/genia < sentences.txt
+    python -m transformer.inference.parse --workdir=runs/genia --format=drawing --input=raw.txt
+    python -m transformer.inference.parse --workdir=runs/genia --is_tokenized --output=trees.txt
+
+Text is split into words as in the Penn Treebank, and brackets in words are written -LRB- and so
+on. The search finds trees alone, unless --nobrackets is given; then its outputs are mended.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import flags
+
+from transformer.data.penn_words import penn_words
+from transformer.data.text_files import blocks_of_lines, open_text
+from transformer.data.treebank import source_of
+from transformer.data.trees import Tree, escaped, own_tag, repaired
+from transformer.data.words import words_of
+from transformer.inference.tree_drawing import drawing
+from transformer.runs import cli, restore
+from transformer.system.commands import script
+from transformer.system.errors import UserError
+from transformer.system.files import check_can_write, write_named
+from transformer.system.paths import DEFINE_path
+from transformer.tasks.parsing import Parsing
+
+restore_model = restore.define_flags()
+INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz; standard input if none.")
+OUTPUT = DEFINE_path("output", None, "Where to write; standard output if none.")
+FORMAT = flags.DEFINE_enum("format", "brackets", ["brackets", "drawing"], "How to write trees.")
+IS_TOKENIZED = flags.DEFINE_bool("is_tokenized", False, "There are spaces between the words.")
+LINES_AT_ONCE = 256
+
+
+def main() -> None:
+    if INPUT.value is None and sys.stdin is None:  # closed by the shell
+        raise UserError("standard input is closed; give the text there, or --input")
+    path = Path(OUTPUT.value).expanduser() if OUTPUT.value else None
+    if path:
+        check_can_write(path)
+    file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
+    asked = {} if flags.FLAGS["brackets"].present else {"brackets": True}
+    model = restore_model(**asked)
+    if not isinstance(model.task, Parsing):
+        raise UserError(
+            f"{model.workdir} is of the task {model.config.task.name}; give the --workdir of a "
+            f"parser, or use {script('translate')}"
+        )
+    parts: list[str] = []
+    with file:
+        for lines in blocks_of_lines(file, INPUT.value or "standard input", LINES_AT_ONCE):
+            for tree in trees_of(model, lines):
+                text = "" if tree is None else str(tree)
+                if FORMAT.value == "drawing" and tree is not None:
+                    text = drawing(tree)
+                if path:
+                    parts.append(f"{text}\n")
+                else:
+                    print(text, flush=True)
+    if path:
+        write_named(path, "".join(parts))
+
+
+def trees_of(model: restore.TrainedModel, lines: list[str]) -> Iterator[Tree | None]:
+    """The tree of each line; None for a blank one."""
+    split = words_of if IS_TOKENIZED.value else penn_words
+    words = [[escaped(word) for word in split(line)] if line.strip() else [] for line in lines]
+    sources = [source_of(line, model.task.data) for line in words]
+    written = model.task.translate(model.params, model.extra, sources)
+    for line, sequence in zip(words, written, strict=True):
+        has_tags = model.task.data.tags == "gold"
+        tags = None if has_tags else [own_tag(word) for word in line]
+        yield repaired(words_of(sequence), line, tags) if line else None
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,5 @@
+"""BERT (Devlin et al. 2019)."""
+
+from transformer.models.bert.bert import FAMILY
+
+__all__ = ["FAMILY"]

@@ -1,0 +1,387 @@
+"""The decoder-only Transformer (Liu et al. 2018, arXiv 1801.10198): T-D, and T-DMCA.
+
+Source, separator and target are one sequence, m d y, and each token is predicted from those before
+it. The separator d is BOS, which no text holds; the source's EOS is left out. The layers are those
+of an encoder with causal attention. A model without a source is a language model: d y.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from transformer.data.batches import Batch
+from transformer.data.vocabulary import BOS, EOS, PAD
+from transformer.models.blocks import (
+    MOST_LAYERS,
+    LayerConfig,
+    add_and_norm,
+    feed_forward_network,
+    maybe_remat,
+    normalization,
+)
+from transformer.models.cache import (
+    CachedKeyValues,
+    decoding_step,
+    empty_key_values,
+    first_ancestors,
+)
+from transformer.models.decoder_only.experts import Experts
+from transformer.models.decoder_only.long_attention import KINDS, Now, Rows
+from transformer.models.encoder_decoder import segments_or_one
+from transformer.models.family import Family, Sizes
+from transformer.models.kernels import uses
+from transformer.models.layers import Embedding
+from transformer.models.loss import Loss, output_loss
+from transformer.models.numerics import DropoutRngs, dropout
+from transformer.models.positions import segment_positions, sinusoidal_encoding
+from transformer.models.transformer import D_FF, D_MODEL, HEADS
+from transformer.models.transformer import FAMILY as TRANSFORMER
+from transformer.system.errors import UserError, check_choice, check_range, setting
+
+Cache = dict[str, Any]
+FORMS = ("paper", "tensor2tensor")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderOnlyConfig(LayerConfig):
+    """See configs/t_dmca.py."""
+
+    layers: str
+    share_embeddings: str
+    scale_embeddings: bool
+    loss_over: str = setting(architecture=False)
+    block_length: int
+    local_attention: str
+    compression: int
+    compressed_attention: str
+    expert_layer: int
+    num_experts: int
+    experts_per_token: int
+    expert_d_ff: int
+    balance_weight: float = setting(architecture=False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.layers or set(self.layers) - KINDS.keys():
+            raise UserError(
+                f"model.layers is {self.layers!r}; give a letter for each layer: F (full), L "
+                "(local) or M (memory-compressed), as in LMLML"
+            )
+        if len(self.layers) > MOST_LAYERS:
+            raise UserError(
+                f"model.layers has {len(self.layers):,} letters; give at most {MOST_LAYERS:,}"
+            )
+        check_choice(self, "model", "share_embeddings", ("all", "none"))
+        check_choice(self, "model", "loss_over", ("all", "target"))
+        check_choice(self, "model", "local_attention", FORMS)
+        check_choice(self, "model", "compressed_attention", FORMS)
+        check_range(self, "model", "block_length", 1)
+        check_range(self, "model", "compression", 2)
+        check_range(self, "model", "expert_layer", 0, len(self.layers) + 1)
+        check_range(self, "model", "num_experts expert_d_ff", 1)
+        check_range(self, "model", "experts_per_token", 1, self.num_experts + 1)
+        check_range(self, "model", "balance_weight", 0)
+
+
+class Layer(nnx.Module):
+    """Causal self-attention and feed-forward network, each in add & norm."""
+
+    def __init__(self, config: DecoderOnlyConfig, number: int, rngs: nnx.Rngs):
+        """number: of the layer, from 1."""
+        self.self_attention = KINDS[config.layers[number - 1]](config, rngs)
+        self.self_attention_norm = add_and_norm(config)
+        if number == config.expert_layer:
+            self.feed_forward = Experts(
+                config.d_model,
+                config.expert_d_ff,
+                num_experts=config.num_experts,
+                num_chosen=config.experts_per_token,
+                activation=config.activation,
+                dtype=jnp.dtype(config.dtype),
+                rngs=rngs,
+            )
+        else:
+            self.feed_forward = feed_forward_network(config, rngs)
+        self.feed_forward_norm = add_and_norm(config)
+
+    def forward(
+        self, x_BXD: jax.Array, rows: Rows, rngs: DropoutRngs | None, return_weights: bool = False
+    ) -> tuple[jax.Array, Any, jax.Array | None, jax.Array | None]:
+        """Whole rows. Returns the output, the memory, how unevenly experts are used, the weights.
+
+        None if there are no experts, or if the weights are not asked for.
+        """
+        y_BXD = self.self_attention_norm.before(x_BXD)
+        y_BXD, memory, weights_BHXX = self.self_attention.forward(y_BXD, rows, rngs, return_weights)
+        x_BXD = self.self_attention_norm.after(x_BXD, y_BXD, rngs)
+        y_BXD, balance_B = self.feed_forward_norm.before(x_BXD), None
+        if isinstance(self.feed_forward, Experts):
+            balance_B = self.feed_forward.balance(y_BXD, rows.segments_BX > 0)
+        y_BXD = self.feed_forward(y_BXD, rngs)
+        return self.feed_forward_norm.after(x_BXD, y_BXD, rngs), memory, balance_B, weights_BHXX
+
+    def decode(
+        self, x_BMD: jax.Array, memory: Any, earlier: CachedKeyValues, state: Any, now: Now
+    ) -> tuple[jax.Array, CachedKeyValues, Any]:
+        """The newest token of each hypothesis."""
+        y_BMD = self.self_attention_norm.before(x_BMD)
+        y_BMD, earlier, state = self.self_attention.decode(y_BMD, memory, earlier, state, now)
+        x_BMD = self.self_attention_norm.after(x_BMD, y_BMD, None)
+        y_BMD = self.feed_forward(self.feed_forward_norm.before(x_BMD), None)
+        return self.feed_forward_norm.after(x_BMD, y_BMD, None), earlier, state
+
+
+class DecoderOnly(nnx.Module):
+    """A stack of layers over one sequence. Several pairs may be packed into a row."""
+
+    def __init__(self, config: DecoderOnlyConfig, sizes: Sizes, *, rngs: nnx.Rngs):
+        self.config = config
+        self.dtype = jnp.dtype(config.dtype)
+        scale = None if config.scale_embeddings else 1.0
+
+        def embedding() -> Embedding:
+            vocab_size, d_model = sizes.target_vocab, config.d_model
+            return Embedding(vocab_size, d_model, scale=scale, dtype=self.dtype, rngs=rngs)
+
+        self.target_embedding = embedding()
+        if config.share_embeddings == "none":
+            self.output_embedding = embedding()
+        numbers = range(1, len(config.layers) + 1)
+        self.layers = nnx.List([Layer(config, number, rngs) for number in numbers])
+        if config.norm == "pre":
+            self.decoder_norm = normalization(config)
+
+    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
+        """The loss of a batch of packed rows; `rngs=None` turns dropout off.
+
+        `nll` is that of the targets, whatever the loss is over: so it compares with an
+        encoder-decoder's. The term `source` is the loss of the source's tokens, but for the first,
+        and of the separator; `balance` is that of experts, the mean over the target's tokens.
+        """
+        y_BSD, y_BTD, balance_B, _ = self._both_sides(
+            batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
+        )
+        real_BT = batch.tgt_segments_BT > 0
+        table_VD = self._output.table_VD[...]
+        others = label_smoothing, self.dtype
+        blocked = uses(self.config, "blocked_loss")
+        labels_BT = batch.tgt_out_BT
+        loss = output_loss(y_BTD, table_VD, labels_BT, real_BT, *others, blocked=blocked)
+        terms = {}
+        if self.config.loss_over == "all":
+            labels_BS, real_BS = _next_tokens(batch.src_BS, batch.src_segments_BS)
+            source = output_loss(y_BSD, table_VD, labels_BS, real_BS, *others, blocked=blocked)
+            terms["source"] = source.loss
+        if balance_B is not None:
+            tokens_B = jnp.sum(real_BT, axis=1)
+            terms["balance"] = self.config.balance_weight * jnp.sum(balance_B * tokens_B)
+        return loss._replace(loss=loss.loss + sum(terms.values()), terms=terms)
+
+    def __call__(
+        self,
+        src_BS: jax.Array,
+        tgt_in_BT: jax.Array,
+        src_segments_BS: jax.Array | None = None,
+        tgt_segments_BT: jax.Array | None = None,
+        rngs: DropoutRngs | None = None,
+        return_weights: bool = False,
+    ) -> jax.Array | tuple[jax.Array, list[jax.Array]]:
+        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`, as `Transformer`.
+
+        return_weights: also each layer's weights [B, H, S + T, S + T] between the tokens of the
+        one sequence, in its order: that of `one_sequence`.
+        """
+        src_segments_BS = segments_or_one(src_BS, src_segments_BS)
+        tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
+        _, y_BTD, _, weights = self._both_sides(
+            src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights
+        )
+        logits_BTV = self._output.logits(y_BTD)
+        return (logits_BTV, weights) if return_weights else logits_BTV
+
+    def _both_sides(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
+    ):
+        """The outputs [B, S, D] and [B, T, D] at both sides' tokens; the balance; the weights."""
+        S = src_BS.shape[1]
+        order_BX, segments_BX = one_sequence(src_BS, src_segments_BS, tgt_segments_BT)
+        tokens_BX = jnp.concatenate([src_BS, tgt_in_BT], axis=1)
+        tokens_BX = jnp.take_along_axis(tokens_BX, order_BX, axis=1)
+        y_BXD, _, balance_B, weights = self._forward(tokens_BX, segments_BX, rngs, return_weights)
+        place_BX1 = jnp.argsort(order_BX, axis=1)[..., None]  # where each token now stands
+        y_BSD, y_BTD = (
+            jnp.take_along_axis(y_BXD, side, axis=1)
+            for side in (place_BX1[:, :S], place_BX1[:, S:])
+        )
+        return y_BSD, y_BTD, balance_B, weights
+
+    def _forward(self, tokens_BX, segments_BX, rngs, return_weights=False):
+        """The stack on whole rows: its output, the layers' memories, the balance, the weights."""
+        rows = Rows(segments_BX, segment_positions(segments_BX))
+        length, d_model = tokens_BX.shape[1], self.config.d_model
+        encoding_XD = sinusoidal_encoding(jnp.arange(length), d_model).astype(self.dtype)
+        x_BXD = self.target_embedding.embed(tokens_BX) + encoding_XD[rows.positions_BX]
+        x_BXD = dropout(x_BXD, self.config.dropout, rngs)
+        memories, weights, balance_B = [], [], None
+        for layer in self.layers:
+            forward = functools.partial(
+                layer.forward, rows=rows, rngs=rngs, return_weights=return_weights
+            )
+            run = maybe_remat(self.config, forward)
+            x_BXD, memory, found_B, weights_BHXX = run(x_BXD)
+            memories.append(memory)
+            weights.append(weights_BHXX)
+            balance_B = balance_B if found_B is None else found_B
+        return self._normalize(x_BXD), memories, balance_B, weights
+
+    def encode(self, src_BS: jax.Array) -> list[Any]:
+        """Prefill: the source is read in one pass. The memory of each layer."""
+        is_read_BS = (src_BS != PAD) & (src_BS != EOS)
+        return self._forward(src_BS, is_read_BS.astype(jnp.int32), None)[1]
+
+    def init_cache(
+        self, memory: list[Any], src_BS: jax.Array, num_hypotheses: int, max_length: int
+    ) -> Cache:
+        """An empty cache for `max_length` tokens of `num_hypotheses` (M) per sentence."""
+        c, B = self.config, src_BS.shape[0]
+        no_key_values = CachedKeyValues(
+            jnp.zeros((B, c.num_heads, c.key_size, 0), self.dtype),
+            jnp.zeros((B, c.num_heads, 0, c.value_size), self.dtype),
+        )
+        pairs = list(zip(self.layers, memory, strict=True))
+        states = [layer.self_attention.start(own, num_hypotheses) for layer, own in pairs]
+        is_read_BS = (src_BS != PAD) & (src_BS != EOS)
+        return {
+            "step": jnp.zeros((), jnp.int32),
+            "sentence": {"memory": memory, "segments": is_read_BS.astype(jnp.int32)},
+            "hypothesis": (first_ancestors(B, num_hypotheses, max_length), states),
+            "key_values": [
+                empty_key_values(no_key_values, num_hypotheses, max_length) for _ in pairs
+            ],
+        }
+
+    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+        if "attention" in cache:
+            raise UserError(
+                "this needs attention from the target to the source, and a decoder-only model has "
+                "one for both together; leave coverage penalty and alignments out"
+            )
+        step, sentence = cache["step"], cache["sentence"]
+        ancestors_NL, states = cache["hypothesis"]
+        at = decoding_step(step, ancestors_NL, sentence["segments"], cache["key_values"][0])
+        length_B = jnp.sum(sentence["segments"], axis=1)
+        now = Now(step, length_B, at.memory_mask_B1S, at.mask_BMX)
+
+        x_BMD = self.target_embedding.embed(tokens_N.reshape(sentence["segments"].shape[0], -1))
+        encoding_BD = sinusoidal_encoding(length_B + step, self.config.d_model)
+        x_BMD += encoding_BD.astype(self.dtype)[:, None]
+        key_values, followers = [], []
+        layers = zip(self.layers, sentence["memory"], cache["key_values"], states, strict=True)
+        for layer, memory, earlier, state in layers:
+            x_BMD, earlier, state = layer.decode(x_BMD, memory, earlier, state, now)
+            key_values.append(earlier)
+            followers.append(state)
+        hypothesis = at.ancestors_NL, followers
+        cache = {**cache, "step": step + 1, "hypothesis": hypothesis, "key_values": key_values}
+        y_N1D = self._normalize(x_BMD).reshape(tokens_N.shape[0], 1, -1)
+        return self._output.logits(y_N1D)[:, 0], cache
+
+    @property
+    def _output(self) -> Embedding:
+        shared = self.config.share_embeddings == "all"
+        return self.target_embedding if shared else self.output_embedding
+
+    def _normalize(self, x_BXD: jax.Array) -> jax.Array:
+        return self.decoder_norm(x_BXD) if self.config.norm == "pre" else x_BXD
+
+
+def one_sequence(
+    src_BS: jax.Array, src_segments_BS: jax.Array, tgt_segments_BT: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The order in which both sides' tokens, side by side, become m d y m d y ..., [B, S + T].
+
+    EOS and padding of the source and padding of the target come last. Also the segments in this
+    order; those that come last have 0.
+    """
+    is_read_BS = (src_segments_BS > 0) & (src_BS != EOS) & (src_BS != PAD)
+    segments_BX = jnp.concatenate(
+        [jnp.where(is_read_BS, src_segments_BS, 0), tgt_segments_BT], axis=1
+    )
+    is_target_X = jnp.arange(segments_BX.shape[1]) >= src_BS.shape[1]
+    last = np.iinfo(np.int32).max
+    rank_BX = jnp.where(segments_BX > 0, 2 * segments_BX + is_target_X[None], last)
+    order_BX = jnp.argsort(rank_BX, axis=1, stable=True)
+    return order_BX, jnp.take_along_axis(segments_BX, order_BX, axis=1)
+
+
+def _next_tokens(src_BS: jax.Array, segments_BS: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The token after each of the source in m d y, and whether there is one to be predicted."""
+    after_BS, same_BS = (jnp.pad(x, ((0, 0), (0, 1)))[:, 1:] for x in (src_BS, segments_BS))
+    is_read_BS = (segments_BS > 0) & (src_BS != EOS) & (src_BS != PAD)
+    is_followed_BS = is_read_BS & (same_BS == segments_BS) & (after_BS != PAD)
+    return jnp.where(after_BS == EOS, BOS, after_BS), is_followed_BS
+
+
+def build(config: DecoderOnlyConfig, sizes: Sizes, rngs: nnx.Rngs) -> DecoderOnly:
+    """The module; raises UserError where the config does not fit the data."""
+    if not sizes.joint:
+        raise UserError(
+            "model.family is 'decoder_only', whose one sequence has one vocabulary; set "
+            "tokenizer.joint to True"
+        )
+    return DecoderOnly(config, sizes, rngs=rngs)
+
+
+def training_flops(
+    config: DecoderOnlyConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
+) -> np.ndarray:
+    """As that of the Transformer: full attention counts every pair of a sequence.
+
+    Local attention counts as many pairs for each token as a block has, memory-compressed attention
+    a third of all pairs.
+    """
+    c = config
+    t = target_lengths.astype(np.float64)
+    x = source_lengths - 1 + t  # without the source's EOS
+    own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
+    pair = c.num_heads * (c.key_size + c.value_size)
+    seen = (1 + (c.local_attention == "tensor2tensor")) * c.block_length
+    convolution = c.num_heads**2 * (c.key_size**2 + c.value_size**2)
+    if c.compressed_attention == "tensor2tensor":
+        convolution = c.d_model**2 + own_token / 2 / c.compression
+    by_kind = {
+        "F": x * x * pair,
+        "L": x * np.minimum(x, seen) * pair,
+        "M": x * (x / c.compression) * pair + x * convolution,
+    }
+    total = sum(x * own_token + by_kind[kind] for kind in c.layers)
+    total += x * 2 * c.d_model * c.d_ff * (len(c.layers) - bool(c.expert_layer))
+    if c.expert_layer:
+        total += x * c.d_model * (c.num_experts + 2 * c.experts_per_token * c.expert_d_ff)
+    predicted = x if c.loss_over == "all" else t
+    return 3 * 2 * (total + predicted * c.d_model * sizes.target_vocab)
+
+
+FAMILY = Family(
+    config=DecoderOnlyConfig,
+    build=build,
+    sharding=(
+        *TRANSFORMER.sharding,
+        (r".+/self_attention/compress(_key|_value)?/kernel", P(None, HEADS)),
+        (r".+/self_attention/compress(_key|_value)?/bias", P(HEADS)),
+        (r".+/feed_forward/router/kernel", P(D_MODEL, None)),
+        (r".+/feed_forward/hidden_EDF", P(None, D_MODEL, D_FF)),
+        (r".+/feed_forward/hidden_bias_EF", P(None, D_FF)),
+        (r".+/feed_forward/output_EFD", P(None, D_FF, D_MODEL)),
+        (r".+/feed_forward/output_bias_ED", P()),
+    ),
+    flops=training_flops,
+    packs=True,
+)

@@ -1,0 +1,310 @@
+"""RNN encoder-decoders: without attention, and with Bahdanau's, Luong's and the conditional GRU's.
+
+The papers, by the names of their presets in configs/:
+
+    rnn_sutskever    Sutskever et al. 2014 (arXiv 1409.3215): deep LSTM, source reversed
+    rnn_bahdanau     Bahdanau et al. 2015 (arXiv 1409.0473): attention before the state
+    rnn_luong        Luong et al. 2015 (arXiv 1508.04025): attention after it, input feeding
+    rnn_conditional  dl4mt, Nematus, nmtpytorch: the conditional GRU, attention between two GRUs;
+                     nmtpy's is multi30k_conditional
+
+Here are the encoder and the whole; the decoder is in rnn_decoder.py, the cells in recurrence.py,
+the attention in alignment.py. Letters of this file beside theirs: E word embedding, U an annotation
+(what the encoder says of a token), X a summary of the source, R the readout. Matrices act from the
+right (x W).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from transformer.data.batches import Batch
+from transformer.data.vocabulary import PAD
+from transformer.models.cache import attention_to_see
+from transformer.models.family import Family, Sizes
+from transformer.models.loss import Loss, output_loss
+from transformer.models.masks import Mask
+from transformer.models.numerics import DropoutRngs, dropout, multiply
+from transformer.models.rnn.recurrence import CELLS, INITIALIZATIONS, run_cell
+from transformer.models.rnn.rnn_config import READOUTS, RNNConfig
+from transformer.models.rnn.rnn_decoder import Decoder, Source
+from transformer.system.errors import UserError
+
+Cache = dict[str, Any]
+
+
+class Memory(NamedTuple):
+    """What the decoder needs of the source, computed once a sentence."""
+
+    annotations_BSU: jax.Array
+    keys_BSK: jax.Array | None  # what scores need of them
+    # What the decoder's first state is made of: at the first and at the last token of a sentence,
+    # and of all tokens. Each [B, S, X], or None.
+    at_first_BSX: jax.Array | None
+    at_last_BSX: jax.Array | None
+    mean_of_BSX: jax.Array | None
+
+
+class RNN(nnx.Module):
+    """An encoder-decoder of the config's choices. Token id 0 is padding.
+
+    Several sentences may be packed into a row: segment ids (1, 2, ... in order, 0 for padding)
+    then keep them apart. Without segment ids, every row is one sentence. The tokens of a sentence
+    follow each other without padding between them.
+    """
+
+    def __init__(self, config: RNNConfig, sizes: Sizes, *, rngs: nnx.Rngs):
+        c = self.config = config
+        self.dtype = jnp.dtype(c.dtype)
+        E, H, U = c.embedding_size, c.hidden_size, c.annotation_size
+        init = INITIALIZATIONS[c.initialization]
+
+        def cells():
+            options = {"initialization": init, "dtype": self.dtype, "rngs": rngs}
+            sizes_in = (E, *[U] * (c.num_layers - 1))
+            make = CELLS[c.cell]
+            return nnx.List([make(size, H, biases=c.gate_biases, **options) for size in sizes_in])
+
+        self.target_embedding_VE = init.matrix("embedding", (sizes.target_vocab, E), rngs)
+        if c.share_embeddings != "all":
+            self.source_embedding_VE = init.matrix("embedding", (sizes.source_vocab, E), rngs)
+        if c.encoder != "reversed":
+            self.encoder_forward = cells()
+        if c.encoder != "forward":
+            self.encoder_backward = cells()
+        self.decoder = Decoder(c, rngs)
+        if c.share_embeddings == "none":
+            self.output_VR = init.matrix("other", (sizes.target_vocab, c.output_size), rngs)
+        if c.output_bias:
+            self.output_bias_V = init.vector(sizes.target_vocab, rngs)
+
+    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
+        """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
+        r_BTR, _ = self._decode(
+            batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
+        )
+        real_BT, (output_VR, bias_V) = batch.tgt_segments_BT > 0, self._output()
+        return output_loss(
+            r_BTR, output_VR, batch.tgt_out_BT, real_BT, label_smoothing, self.dtype, bias_V
+        )
+
+    def __call__(
+        self,
+        src_BS: jax.Array,
+        tgt_in_BT: jax.Array,
+        src_segments_BS: jax.Array | None = None,
+        tgt_segments_BT: jax.Array | None = None,
+        rngs: DropoutRngs | None = None,
+        *,
+        return_weights: bool = False,
+    ) -> jax.Array | tuple[jax.Array, jax.Array | None]:
+        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`.
+
+        With `return_weights`, also those of the attention, [B, T, S]; None if there is none.
+        """
+        r_BTR, weights_BTS = self._decode(src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs)
+        logits_BTV = self._logits(r_BTR)
+        return (logits_BTV, weights_BTS) if return_weights else logits_BTV
+
+    # --- Encoder ---
+
+    def encode(
+        self,
+        src_BS: jax.Array,
+        src_segments_BS: jax.Array | None = None,
+        rngs: DropoutRngs | None = None,
+    ) -> Memory:
+        """All layers over the whole source. "reversed" reads it from its end."""
+        c = self.config
+        segments_BS = _segments(src_BS, src_segments_BS)
+        shared = c.share_embeddings == "all"
+        table_VE = self.target_embedding_VE if shared else self.source_embedding_VE
+        x_BSU = dropout(table_VE[...][src_BS], c.embedding_dropout, rngs)
+        states = []
+        for layer in range(c.num_layers):
+            if layer:
+                x_BSU = dropout(x_BSU, c.layer_dropout, rngs)
+            of_layer = []
+            if c.encoder != "reversed":
+                of_layer.append(run_cell(self.encoder_forward[layer], x_BSU, _starts(segments_BS)))
+            if c.encoder != "forward":
+                cell, ends_BS = self.encoder_backward[layer], _ends(segments_BS)
+                of_layer.append(run_cell(cell, x_BSU, ends_BS, reverse=True))
+            states += of_layer
+            x_BSU = jnp.concatenate([state[0] for state in of_layer], axis=-1)
+
+        annotations_BSU = dropout(x_BSU, c.memory_dropout, rngs)
+        keys_BSK = self.decoder.alignment.keys(annotations_BSU) if c.attends else None
+        first = last = mean = None
+        if c.initial_state == "copy":
+            whole = jnp.concatenate([part for state in states for part in state], axis=-1)
+            first, last = (whole, None) if c.encoder == "reversed" else (None, whole)
+        elif c.initial_state == "mean":
+            mean = annotations_BSU
+        else:
+            first = of_layer[1][0]
+            last = of_layer[0][0] if c.initial_state == "both" else None
+        return Memory(annotations_BSU, keys_BSK, first, last, mean)
+
+    def _source(self, memory: Memory, mask_BTS: jax.Array, segments_BS: jax.Array) -> Source:
+        """The memory with a summary for each target position."""
+
+        def pick(which_BTS, x_BSX):
+            return multiply("BTS,BSX->BTX", which_BTS.astype(self.dtype), x_BSX, self.dtype)
+
+        parts = []
+        if memory.at_last_BSX is not None:
+            parts.append(pick(mask_BTS & _ends(segments_BS)[:, None], memory.at_last_BSX))
+        if memory.at_first_BSX is not None:
+            parts.append(pick(mask_BTS & _starts(segments_BS)[:, None], memory.at_first_BSX))
+        if memory.mean_of_BSX is not None:
+            count_BT1 = jnp.maximum(1, jnp.sum(mask_BTS, axis=-1, keepdims=True))
+            parts.append(pick(mask_BTS, memory.mean_of_BSX) / count_BT1)
+        summary_BTX = jnp.concatenate(parts, axis=-1)
+        return Source(memory.annotations_BSU, memory.keys_BSK, summary_BTX)
+
+    def _decode(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """The readout at all target positions [B, T, R]; the attention's weights."""
+        c = self.config
+        src_segments_BS = _segments(src_BS, src_segments_BS)
+        tgt_segments_BT = _segments(tgt_in_BT, tgt_segments_BT)
+        memory = self.encode(src_BS, src_segments_BS, rngs)
+        mask_BTS = Mask(tgt_segments_BT, src_segments_BS).dense()
+        source = self._source(memory, mask_BTS, src_segments_BS)
+        y_BTE = dropout(self.target_embedding_VE[...][tgt_in_BT], c.embedding_dropout, rngs)
+        starts_BT = _starts(tgt_segments_BT)
+        readout_BTR, weights_BTS = self.decoder(y_BTE, starts_BT, source, mask_BTS, rngs)
+        return dropout(readout_BTR, c.output_dropout, rngs), weights_BTS
+
+    def _output(self) -> tuple[jax.Array, jax.Array | None]:
+        """The softmax layer's matrix and bias."""
+        c = self.config
+        table = self.output_VR if c.share_embeddings == "none" else self.target_embedding_VE
+        return table[...], self.output_bias_V[...] if c.output_bias else None
+
+    def _logits(self, readout_BTR: jax.Array) -> jax.Array:
+        output_VR, bias_V = self._output()
+        logits_BTV = multiply("BTR,VR->BTV", readout_BTR, output_VR, self.dtype)
+        return logits_BTV if bias_V is None else logits_BTV + bias_V[None, None]
+
+    # --- Search ---
+
+    def init_cache(
+        self, memory: Memory, src_BS: jax.Array, num_hypotheses: int, max_length: int
+    ) -> Cache:
+        """The cache of `num_hypotheses` (M) per sentence: states, whatever their length."""
+        segments_BS = _segments(src_BS, None)
+        mask_B1S = (segments_BS > 0)[:, None]
+        source = self._source(memory, mask_B1S, segments_BS)
+        return {
+            "step": jnp.int32(0),
+            "sentence": {"source": source, "mask": mask_B1S},
+            "hypothesis": self.decoder.first_states(source, num_hypotheses),
+        }
+
+    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+        y_N1E = self.target_embedding_VE[...][tokens_N][:, None]
+        sentence = cache["sentence"]
+        readout_N1R, hypothesis, weights_BMS = self.decoder.step(
+            y_N1E, sentence["source"], sentence["mask"], cache["hypothesis"]
+        )
+        cache = {**cache, "step": cache["step"] + 1, "hypothesis": hypothesis}
+        if "attention" in cache:
+            if not self.config.attends:
+                raise UserError(
+                    f"this needs attention, and model.attention is {self.config.attention!r}; "
+                    "leave out alignments and decoding.coverage_penalty, or take another model"
+                )
+            cache["attention"] = attention_to_see([weights_BMS[:, None]])
+        return self._logits(readout_N1R)[:, 0], cache
+
+
+def _segments(tokens_BT: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
+    return (tokens_BT != PAD).astype(jnp.int32) if segments_BT is None else segments_BT
+
+
+def _starts(segments_BT: jax.Array) -> jax.Array:
+    """Where a sentence, or padding, begins."""
+    return segments_BT != jnp.pad(segments_BT, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+
+
+def _ends(segments_BT: jax.Array) -> jax.Array:
+    """Where a sentence, or padding, ends."""
+    return segments_BT != jnp.pad(segments_BT, ((0, 0), (0, 1)), constant_values=-1)[:, 1:]
+
+
+def training_flops(
+    config: RNNConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
+) -> np.ndarray:
+    """FLOPs to train on each pair once: products, forward and (twice that) backward.
+
+    Neither padding, dropout nor activations count, nor attention to others of a packed row.
+    """
+    c, cell = config, CELLS[config.cell]
+    E, H, U, K = c.embedding_size, c.hidden_size, c.annotation_size, c.attention_size
+    s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
+    G = cell.gates * H
+    directions = U // H
+    encoder = s * directions * G * ((E + H) + (c.num_layers - 1) * (U + H))
+    if c.initial_state != "copy":
+        encoder += c.summary_size * c.num_layers * cell.parts * H
+    decoder = t * G * ((E + H) + (c.num_layers - 1) * 2 * H)
+    if c.attend == "between":
+        decoder += t * G * (U + H)
+    if c.attention != "none" and c.attend == "previous":
+        decoder += t * U * G
+    if c.input_feeding:
+        decoder += t * c.readout_size * G
+    attention = 0
+    if c.attends:
+        attention = s * t * ((K if c.attention == "additive" else U) + U)
+        if c.attention == "general":
+            encoder += s * U * H
+            attention = s * t * (H + U)
+        if c.attention == "additive":
+            encoder += s * U * K
+            decoder += t * H * K
+        if c.attention_window:
+            decoder += t * (H * H + H)
+    readout = READOUTS[c.readout]
+    if readout.activation:
+        size = sum(c.part_sizes[part] for part in readout.parts)
+        decoder += t * size * readout.inputs * c.readout_size
+    output = t * c.output_size * sizes.target_vocab
+    return 3 * 2 * (encoder + decoder + attention + output)
+
+
+def build(config: RNNConfig, sizes: Sizes, rngs: nnx.Rngs) -> RNN:
+    """The module; raises UserError where the config does not fit the data."""
+    if config.share_embeddings == "all" and not sizes.joint:
+        raise UserError(
+            "model.share_embeddings is 'all', but the source and target vocabularies differ; "
+            "set it to 'decoder' or 'none', or set tokenizer.joint to True"
+        )
+    return RNN(config, sizes, rngs=rngs)
+
+
+FAMILY = Family(
+    config=RNNConfig,
+    build=build,
+    # Over tensor, which takes the vocabulary, the states are copied: split, every step of a
+    # recurrence would wait for messages. Vectors are copied, too.
+    sharding=(
+        (r"(source|target)_embedding_VE|output_VR", P("tensor", "fsdp")),
+        (r"output_bias_V", P("tensor")),
+        (r".+/(input_IG|gates_HX|candidate_HH|state_HG|context_UG|feed_RG|initial_XI)", P("fsdp")),
+        (r"decoder/alignment/(query_HK|key_UK|key_UH|position_HP)", P("fsdp")),
+        (r"decoder/readout/\w+", P("fsdp")),
+        (r".+/(bias_G|state_bias_G|key_bias_K|energy_K|position_P)", P()),
+        (r"decoder/(initial_bias_I|readout_bias_O)", P()),
+    ),
+    flops=training_flops,
+    packs=True,
+)

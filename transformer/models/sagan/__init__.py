@@ -1,0 +1,5 @@
+"""The self-attention GAN (Zhang et al. 2018)."""
+
+from transformer.models.sagan.sagan import FAMILY
+
+__all__ = ["FAMILY"]

@@ -1,0 +1,5 @@
+"""The Universal Transformer (Dehghani et al. 2019)."""
+
+from transformer.models.universal.universal import FAMILY
+
+__all__ = ["FAMILY"]

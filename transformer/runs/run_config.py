@@ -1,0 +1,359 @@
+"""A config file as checked, frozen sections, and the copy of it in the work directory."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.models.family import FAMILIES, find_family
+from transformer.system.commands import command
+from transformer.system.errors import UserError
+from transformer.system.files import remove_leftovers, write_atomically
+from transformer.system.paths import check_no_pattern, local, looked_up
+from transformer.system.reading import MISSING, read_json, read_text
+from transformer.system.sharding import MeshConfig
+from transformer.tasks.task import TASKS, find_task
+from transformer.training.optimizers import OptimizerConfig
+from transformer.training.step import TrainingConfig
+
+CONFIG = "config.json"  # in a work directory
+# Of work directories. A later commit that cannot continue those of an earlier one raises it.
+FORMAT = 2
+# In a work directory of one set of parameters: which they are. See exports/workdir.py.
+EXPORTED = "exported.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """See configs/base.py."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The sections of a config file.
+
+    The family decides what class `model` has; the task decides that of `data`, `tokenizer` and
+    `decoding`, and which of them there are. One that a task does not have is None.
+    """
+
+    task: TaskConfig
+    model: Any
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    mesh: MeshConfig
+    data: Any = None
+    tokenizer: Any = None
+    decoding: Any = None
+
+    def __post_init__(self):
+        training, metrics = self.training, find_task(self.task.name).metrics
+        if training.best_metric not in metrics:
+            raise UserError(
+                f"training.best_metric is {training.best_metric!r}, which the task "
+                f"{self.task.name} does not measure; give one of: {', '.join(metrics)}"
+            )
+        if metrics[training.best_metric].full and training.full_validation_every == 0:
+            cheap = [name for name, metric in metrics.items() if not metric.full]
+            raise UserError(
+                f"training.best_metric is {training.best_metric!r}, but "
+                "training.full_validation_every is 0 (never); set training.best_metric to "
+                f"{' or '.join(map(repr, cheap))}"
+            )
+        decay_steps = self.optimizer.decay_steps
+        if decay_steps is not None and training.steps > decay_steps:
+            raise UserError(
+                f"training.steps is {training.steps}, but the learning rate is 0 from update "
+                f"optimizer.decay_steps = {decay_steps} on; set the latter to training.steps"
+            )
+        if training.init_from and self.tokenizer and self.tokenizer.source_model:
+            raise UserError(
+                "tokenizer.source_model and training.init_from are both given, and the latter has "
+                "a tokenizer of its own; leave one of them out"
+            )
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], *, places_are_here: bool = True) -> "Config":
+        """Checks every key and value; raises UserError for the first that is wrong.
+
+        places_are_here: not of a recorded config, whose places may be on another machine.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        _check_keys(config, known, "")
+        task, family = _choice(config, "task", "name"), _choice(config, "model", "family")
+        types = section_types(task, family)
+        choice = f"--config.task.name={task}", f"--config.model.family={family}"
+        _check_keys(config, types, "", choice)
+        _check_complete(config, types, "", choice)
+        sections = {}
+        for name, section in types.items():
+            fields = [field.name for field in dataclasses.fields(section)]
+            if not isinstance(config[name], Mapping):
+                raise UserError(
+                    f"config section {name} is {config[name]!r:.60}; it must hold fields"
+                )
+            _check_keys(config[name], fields, f"{name}.", choice)
+            _check_complete(config[name], _required(section), f"{name}.", choice)
+            check_types(name, section, config[name])
+            for field, value in config[name].items():
+                if value and places_are_here and field in _places(section):
+                    local(value, f"{name}.{field}")
+            sections[name] = section(**config[name])
+        return cls(**sections)
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The sections that there are, by name."""
+        return {name: section for name, section in vars(self).items() if section is not None}
+
+    def to_json(self) -> str:
+        """The content of WORKDIR/config.json."""
+        sections = {name: dataclasses.asdict(x) for name, x in self.sections.items()}
+        return json.dumps({"format": FORMAT, **sections}, indent=2) + "\n"
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the config as `save` writes it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """The fields of all sections, by names such as model.d_model."""
+    return {
+        f"{section}.{name}": value
+        for section, fields in config.sections.items()
+        for name, value in vars(fields).items()
+    }
+
+
+def with_fields(config: Config, values: Mapping[str, Any]) -> Config:
+    """The config with other values for fields such as decoding.beam_size; None changes nothing."""
+    changes: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        section, _, field = path.partition(".")
+        if value is not None:
+            if path not in flat(config):
+                raise UserError(
+                    f"--{field} is given, and the task {config.task.name} has no {path}; leave it "
+                    "out"
+                )
+            changes.setdefault(section, {})[field] = value
+    sections = {
+        name: dataclasses.replace(config.sections[name], **fields)
+        for name, fields in changes.items()
+    }
+    return dataclasses.replace(config, **sections)
+
+
+def fields_marked(config: Config, flag: str, default: bool) -> dict[str, bool]:
+    """By field, such as model.d_model, what `setting` says of it under the name `flag`.
+
+    default: for fields without `setting`.
+    """
+    return {
+        f"{section}.{field.name}": field.metadata[flag] if field.metadata else default
+        for section, fields in config.sections.items()
+        for field in dataclasses.fields(fields)
+    }
+
+
+def type_of_field(path: str, choice: Sequence[str] = ()) -> Any:
+    """Of a field such as model.d_model; raises UserError unless some config has it.
+
+    None for a whole section. choice: the flags of train.py that choose the config.
+    """
+    sections = _all_fields()
+    section, _, field = path.partition(".")
+    _check_keys([section], sections, "", choice)
+    if not field:
+        return None
+    _check_keys([field], sections[section], f"{section}.", choice)
+    return sections[section][field]
+
+
+def _all_fields() -> dict[str, dict[str, Any]]:
+    """The types of all fields of all tasks and families, by section and name."""
+    sections: dict[str, dict[str, Any]] = {}
+    for task in TASKS:
+        for family in FAMILIES:
+            for name, section in section_types(task, family).items():
+                types = {field.name: field.type for field in dataclasses.fields(section)}
+                sections[name] = sections.get(name, {}) | types
+    return sections
+
+
+def is_run(directory: Path) -> bool:
+    """Whether it has a run's config. A folder of Hugging Face's has another of that name."""
+    path = directory / CONFIG
+    try:
+        return '"training"' in read_text(path, None)  # links are usual in the hub's cache
+    except MISSING:
+        return False
+    except UserError:
+        return True  # which `load` explains
+
+
+def load(workdir: Path) -> Config:
+    """The experiment of a work directory; raises UserError if it has none that can be used."""
+    path = workdir / CONFIG
+    mend = "restore it or start a new run"
+    try:
+        config = read_json(path, workdir, dict[str, Any], mend)
+    except MISSING as error:
+        raise UserError(
+            f"{workdir} is not a work directory: it has no config.json{looked_up(workdir)}; give "
+            "the --workdir of a training run"
+        ) from error
+    found = config.pop("format", 1)  # the first commits wrote none
+    if found != FORMAT:
+        raise UserError(
+            f"{workdir} has format {found!r:.60}, and this commit reads format {FORMAT} alone; "
+            "use the commit that the run was started with (starts.jsonl names it), or start a new "
+            "run"
+        )
+    try:
+        return Config.from_dict(config, places_are_here=False)
+    except UserError as error:  # edited
+        raise UserError(f"{path}: {error}") from error
+
+
+def check_workdir(workdir: Path, experiment: Config) -> None:
+    """Raises UserError if `workdir` belongs to another experiment or holds other files."""
+    check_no_pattern(workdir)
+    if (workdir / EXPORTED).exists():
+        raise UserError(
+            f"{workdir} was exported without what training needs to continue; train in the work "
+            "directory that it comes from, or in a new one"
+        )
+    if (workdir / CONFIG).exists():
+        old, new = flat(load(workdir)), flat(experiment)
+        if changes := _changes(old, new, fields_marked(experiment, "may_change", False)):
+            raise UserError(
+                f"{workdir} holds a run with another config ({'; '.join(changes)}); "
+                "give another --workdir, or the config the run was started with"
+            )
+    elif workdir.exists() and (not workdir.is_dir() or any(map(_is_foreign, workdir.iterdir()))):
+        raise UserError(
+            f"{workdir} is not empty and holds no run (no config.json); give another --workdir"
+        )
+
+
+def save(workdir: Path, experiment: Config) -> None:
+    """Makes `workdir` the work directory of this experiment."""
+    remove_leftovers(workdir.rglob("*.tmp"))
+    write_atomically(workdir / CONFIG, experiment.to_json())
+
+
+def files_of(config: Config) -> list[str]:
+    """All files of a work directory, beside its checkpoints, that a trained model is made of."""
+    return [CONFIG, *find_task(config.task.name).files]
+
+
+def architecture(config: Config) -> dict[str, Any]:
+    """The fields of the model section in which two models that share parameters agree."""
+    marked = fields_marked(config, "architecture", True)
+    return {
+        name: value
+        for name, value in flat(config).items()
+        if name.startswith("model.") and marked[name]
+    }
+
+
+def section_types(task: str, family: str) -> dict[str, type]:
+    """The sections of an experiment of this task and this family."""
+    fields = dataclasses.fields(Config)
+    types = {field.name: field.type for field in fields if field.default is dataclasses.MISSING}
+    return types | {"model": find_family(family).config} | dict(find_task(task).sections)
+
+
+def _choice(config: Mapping[str, Any], section: str, field: str) -> Any:
+    """The field that decides what class sections have."""
+    _check_complete(config, [section], "")
+    if not isinstance(config[section], Mapping):
+        raise UserError(f"config section {section} is {config[section]!r:.60}; it must hold fields")
+    _check_complete(config[section], [field], f"{section}.")
+    check_type(f"config.{section}.{field}", config[section][field], str)
+    return config[section][field]
+
+
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], may_change: Mapping[str, bool]
+) -> list[str]:
+    """The fields in which a run cannot be continued, in words."""
+    family = "model.family"  # fields of another family would be no news
+    if old[family] != new[family]:
+        return [f"{family} was {old[family]!r}, is {new[family]!r}"]
+    return [
+        f"{name} was {old[name]!r}, is {new[name]!r}"
+        for name in new
+        if old[name] != new[name] and not may_change[name]
+    ]
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file is neither the lock nor what a killed run may leave before its config."""
+    return path.name != "lock" and not path.name.endswith(".tmp")
+
+
+def _required(section: type) -> list[str]:
+    """The fields of a section; one with a default is newer than some work directories."""
+    fields = dataclasses.fields(section)
+    return [field.name for field in fields if field.default is dataclasses.MISSING]
+
+
+def _places(section: type) -> list[str]:
+    """The fields of a section that name files or folders."""
+    fields = dataclasses.fields(section)
+    return [field.name for field in fields if field.metadata and field.metadata["place"]]
+
+
+def _check_keys(
+    given: Collection[str], known: Collection[str], prefix: str, choice: Sequence[str] = ()
+) -> None:
+    """Raises UserError for a key that is not known. choice: flags that choose task and family."""
+    for key in given:
+        if key not in known:
+            listing = f"{command('train', *choice, '--help-config')} lists the fields"
+            section, others = prefix.removesuffix("."), _all_fields()
+            if key in (others[section] if section else others):
+                hint = "of another task or model family; give a config file that is made for this"
+                raise UserError(f"Unknown config field config.{prefix}{key}, {hint}: {listing}")
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {prefix}{near[0]}? " if near else ""
+            raise UserError(f"Unknown config field config.{prefix}{key:.60}; {hint}{listing}")
+
+
+def _check_complete(
+    given: Collection[str], known: Collection[str], prefix: str, choice: Sequence[str] = ()
+) -> None:
+    for key in known:
+        if key not in given:
+            listing = command("train", *choice, "--help-config")
+            raise UserError(f"config.{prefix}{key} is missing; {listing} says what it is")
+
+
+def check_types(prefix: str, section: type, values: Mapping[str, Any]) -> None:
+    """Raises UserError unless values of a section's fields have their types."""
+    types = {field.name: field.type for field in dataclasses.fields(section)}
+    for name, value in values.items():
+        check_type(f"config.{prefix}.{name}", value, types[name])
+
+
+def check_type(name: str, value: Any, kind: Any) -> None:
+    """Raises UserError unless a value has its field's type: int, float, str, bool; or None, too."""
+    if isinstance(value, bool):
+        fits = kind is bool
+    elif isinstance(value, int):
+        fits = isinstance(value, kind) or (abs(value) < 2**53 and isinstance(0.0, kind))
+    else:
+        fits = isinstance(value, kind)
+    if not fits:
+        kind = getattr(kind, "__name__", kind)
+        raise UserError(f"{name} is {value!r:.60}; it must be of type {kind}")
+    # What counts something goes into arrays of 32 bits.
+    if isinstance(value, int) and abs(value) >= 2**31 and name != "config.training.seed":
+        raise UserError(f"{name} is {value}; it must be less than {2**31}")

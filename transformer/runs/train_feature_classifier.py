@@ -1,0 +1,61 @@
+"""Trains the classifier whose features FID-ours and KID-ours are over.
+
+    python -m transformer.runs.train_feature_classifier --config=configs/sagan_cifar10.py \\
+        --config.data.train_images=cifar10 --output=features.npz
+
+It learns from the images that a run with this config would train on, and is measured on those that
+such a run holds out. Then give the file to runs as task.features.
+"""
+
+import time
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from transformer.data.labelled_images import Shape, labels_as, read_images
+from transformer.runs import cli
+from transformer.runs.provenance import ROOT
+from transformer.runs.run_config import Config
+from transformer.system.errors import UserError
+from transformer.system.files import check_can_write
+from transformer.system.paths import DEFINE_path
+from transformer.tasks.feature_classifier import FeatureClassifier, train_classifier
+
+DEFAULT = ROOT / "configs" / "sagan_cifar10.py"
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "A config of the task images (default: configs/sagan_cifar10.py)."
+)
+OUTPUT = DEFINE_path("output", "features.npz", "The file to write.")
+EPOCHS = flags.DEFINE_integer("epochs", 5, "How often each image is seen.", 1, 10_000)
+SEED = flags.DEFINE_integer("seed", 0, "Of initial values and order.", 0, 2**32 - 1)
+
+
+def main() -> None:
+    config = Config.from_dict(cli.config_of(CONFIG))
+    if config.task.name != "images":
+        raise UserError(f"--config is of the task {config.task.name}; give one of images")
+    path = Path(OUTPUT.value).expanduser()
+    check_can_write(path, ".npz")
+    shape = Shape(config.model.image_size, config.model.channels)
+    training = read_images(config.data, "train", shape)
+    if len(training.classes) < 2:
+        raise UserError("the training images have one class alone; a classifier needs two at least")
+    held_out = labels_as(
+        read_images(config.data, "validation", shape), training.classes, "the validation split"
+    )
+    start = time.monotonic()
+
+    def report(epoch: int, accuracy: float) -> None:
+        seconds = time.monotonic() - start
+        print(f"epoch {epoch}: accuracy {accuracy:.1f} per cent, {seconds:.0f} s", flush=True)
+
+    print(f"{len(training.labels_N)} images of {len(training.classes)} classes", flush=True)
+    params, about = train_classifier(training, held_out, EPOCHS.value, SEED.value, report)
+    FeatureClassifier.save(path, params, about)
+    print(f"wrote {path}: {FeatureClassifier.load(path).words}")
+
+
+if __name__ == "__main__":
+    cli.run(main, default_config=DEFAULT)

@@ -1,0 +1,210 @@
+"""A small classifier of images, whose hidden values are the features of FID-ours and KID-ours.
+
+The letters are those of models/sagan/spectral.py; D is the number of features.
+"""
+
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from transformer.data.labelled_images import ImageSet, Shape
+from transformer.models.functional import FunctionalModel, Params
+from transformer.models.sagan.image_convolution import convolve, halve
+from transformer.system.commands import command
+from transformer.system.compilation import convolution_options
+from transformer.system.errors import UserError
+from transformer.system.files import write_named
+from transformer.system.paths import cannot_read
+from transformer.system.reading import MOST, Count, parse_json, read_plain
+
+WIDTHS = (32, 64, 128, 128)  # the channels of each layer; the last are the features
+BATCH = 100
+
+
+class FeatureNetwork(nnx.Module):
+    """Layers of convolution, normalisation over the channels, ReLU and halving; their mean."""
+
+    def __init__(self, channels: int, num_classes: int, rngs: nnx.Rngs):
+        he, widths = nnx.initializers.he_normal(), (channels, *WIDTHS)
+        self.kernels = nnx.List(
+            nnx.Param(he(rngs.params(), (3, 3, I, O)))
+            for I, O in zip(widths, WIDTHS)  # noqa: E741
+        )
+        self.scales = nnx.List(nnx.Param(jnp.ones(O)) for O in WIDTHS)  # noqa: E741
+        self.shifts = nnx.List(nnx.Param(jnp.zeros(O)) for O in WIDTHS)  # noqa: E741
+        self.output_DN = nnx.Param(jnp.zeros((WIDTHS[-1], num_classes)))
+
+    def features(self, images_BHWC: jax.Array) -> jax.Array:
+        """[B, D] of images as bytes."""
+        x = images_BHWC.astype(jnp.float32) / 127.5 - 1
+        for kernel, scale_C, shift_C in zip(self.kernels, self.scales, self.shifts):
+            x = convolve(x, kernel[...], jnp.float32)
+            x = jax.nn.standardize(x, axis=-1, epsilon=1e-5)
+            x = x * scale_C[...].reshape(1, 1, 1, -1) + shift_C[...].reshape(1, 1, 1, -1)
+            x = halve(jax.nn.relu(x))
+        return jnp.mean(x, axis=(1, 2))
+
+    def logits(self, images_BHWC: jax.Array) -> jax.Array:
+        return self.features(images_BHWC) @ self.output_DN[...]
+
+
+class About(NamedTuple):
+    """What is known of a trained classifier."""
+
+    size: Count
+    channels: Count
+    classes: list[str]
+    accuracy: float  # per cent, on images held out
+    held_out: Count  # how many these were
+    data_sha256: str
+    epochs: Count
+    seed: int
+
+
+class FeatureClassifier:
+    def __init__(self, params: Params, about: About, sha256: str):
+        """sha256: of the file that holds it."""
+        self.params, self.about, self.sha256 = params, about, sha256
+        self._model = model_of(about.channels, len(about.classes))
+
+    @property
+    def words(self) -> str:
+        return (
+            f"features of our classifier {self.sha256[:12]} "
+            f"(accuracy {self.about.accuracy:.1f} on {self.about.held_out} images)"
+        )
+
+    def check(self, shape: Shape, path: Path) -> None:
+        if (self.about.size, self.about.channels) != shape:
+            raise UserError(
+                f"{path} was trained on images of {self.about.size} x {self.about.size} pixels "
+                f"and {self.about.channels} channel(s), and the model makes {shape.size} x "
+                f"{shape.size} and {shape.channels}; train one on such images"
+            )
+
+    @functools.cached_property
+    def _features(self) -> Any:
+        return jax.jit(lambda params, x: self._model.bind(params).features(x))
+
+    def features(
+        self, images_NHWC: np.ndarray, check: Callable[..., None] = lambda: None
+    ) -> np.ndarray:
+        """[N, D]; `check` is called after each batch."""
+        found = []
+        for batch, count in batches_of(images_NHWC):
+            found.append(np.asarray(self._features(self.params, batch))[:count])
+            check()
+        return np.concatenate(found)
+
+    @classmethod
+    def load(cls, path: Path) -> "FeatureClassifier":
+        try:
+            content = read_plain(path, None)
+            with np.load(io.BytesIO(content)) as file:
+                if sum(entry.file_size for entry in file.zip.infolist()) > MOST:
+                    raise ValueError("its arrays are too large")
+                about = About(**parse_json(str(file["about"]), About))
+                model = model_of(about.channels, len(about.classes))
+                leaves, tree = jax.tree.flatten(model.abstract_params())
+                arrays = [file[f"array_{i}"] for i in range(len(leaves))]
+            if [a.shape for a in arrays] != [x.shape for x in leaves]:
+                raise ValueError("its arrays have other shapes than the classifier's")
+        except UserError:
+            raise
+        except OSError as error:
+            advice = f"; give the file of a classifier; {how_to_train_one()}"
+            raise cannot_read(path, error, advice=advice) from error
+        except Exception as error:  # zipfile and zlib have exceptions of their own
+            raise UserError(f"{path} is no classifier, or is damaged ({error})") from error
+        return cls(jax.tree.unflatten(tree, arrays), about, hashlib.sha256(content).hexdigest())
+
+    @staticmethod
+    def save(path: Path, params: Params, about: About) -> None:
+        arrays = {f"array_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(params))}
+        file = io.BytesIO()
+        np.savez(file, about=np.array(json.dumps(about._asdict())), **arrays)
+        write_named(path, file.getvalue())
+
+
+def how_to_train_one() -> str:
+    return f"{command('transformer.runs.train_feature_classifier', '--help')} says how to train one"
+
+
+def model_of(channels: int, num_classes: int) -> FunctionalModel:
+    return FunctionalModel(lambda rngs: FeatureNetwork(channels, num_classes, rngs))
+
+
+def batches_of(images_NHWC: np.ndarray):
+    """Batches of BATCH images, the last filled up, each with how many of them are real."""
+    for i in range(0, len(images_NHWC), BATCH):
+        part = images_NHWC[i : i + BATCH]
+        missing = BATCH - len(part)
+        yield np.pad(part, ((0, missing), (0, 0), (0, 0), (0, 0))), len(part)
+
+
+def train_classifier(
+    training: ImageSet,
+    held_out: ImageSet,
+    epochs: int,
+    seed: int,
+    report: Callable[[int, float], None],
+) -> tuple[Params, About]:
+    """Adam with a cosine schedule, on images and their mirror images.
+
+    report: is told of each epoch, from 1, its accuracy on the images held out, in per cent.
+    """
+    model = model_of(training.images_NHWC.shape[-1], len(training.classes))
+    N = len(training.labels_N)
+    batch = min(BATCH, N)
+    steps = epochs * (N // batch)
+    adam = optax.adam(optax.cosine_decay_schedule(2e-3, steps))
+
+    @functools.partial(jax.jit, compiler_options=convolution_options(jax.default_backend()))
+    def step(params, state, images, labels):
+        def loss(params):
+            logits = model.bind(params).logits(images)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        updates, state = adam.update(jax.grad(loss)(params), state)
+        return optax.apply_updates(params, updates), state
+
+    logits = jax.jit(lambda params, images: model.bind(params).logits(images))
+    params = model.init(seed)
+    state, accuracy = adam.init(params), 0.0
+    for epoch in range(epochs):
+        rng = np.random.default_rng((seed, epoch))
+        order = rng.permutation(N)
+        for i in range(0, N - batch + 1, batch):
+            rows = order[i : i + batch]
+            images = training.images_NHWC[rows]
+            mirrored = rng.random(batch) < 0.5
+            images = np.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
+            params, state = step(params, state, images, training.labels_N[rows])
+        found = [
+            np.asarray(logits(params, part))[:count].argmax(axis=1)
+            for part, count in batches_of(held_out.images_NHWC)
+        ]
+        accuracy = 100 * float((np.concatenate(found) == held_out.labels_N).mean())
+        report(epoch + 1, accuracy)
+    _, size, _, channels = training.images_NHWC.shape
+    about = About(
+        size,
+        channels,
+        training.classes,
+        accuracy,
+        len(held_out.labels_N),
+        training.sha256,
+        epochs,
+        seed,
+    )
+    return params, about
