@@ -12,13 +12,13 @@ from processes import on_devices
 import transformer.models.attention
 from transformer.models.attention import (
     KeyValues,
+    Mask,
     MultiHeadAttention,
     attention,
     dot_product_attention,
     seeing_something,
 )
-from transformer.models.cache import CachedKeyValues, attend_to_parts, widened, write_key_values
-from transformer.models.masks import Mask
+from transformer.models.cache import CachedKeyValues, attend_to_cache, widened, write_key_values
 from transformer.models.numerics import DropoutRngs
 from transformer.system.sharding import data_mesh, split_rows
 
@@ -400,7 +400,7 @@ def test_widened_places_hold_the_same_numbers():
         assert (a.dtype, b.dtype) == (jnp.bfloat16, jnp.float32)
         np.testing.assert_array_equal(a.astype(jnp.float32), b)
     query, mask = random(B, H, M, K), jnp.ones((B, M, L * M), bool)
-    results = [attend_to_parts(query, [(x, mask)]) for x in (narrow, wide)]
+    results = [attend_to_cache(query, [(x, mask)]) for x in (narrow, wide)]
     (y, (weights,)), (of_wide, (weights_of_wide,)) = results
     assert of_wide.dtype == jnp.bfloat16
     np.testing.assert_allclose(weights, weights_of_wide, rtol=1e-4)
@@ -409,3 +409,55 @@ def test_widened_places_hold_the_same_numbers():
 
 if __name__ == "__main__":
     compare_one_and_two_devices()
+
+
+def drawn(*rows):
+    """A mask from its picture: x where a query (row) may attend to a key (column)."""
+    return np.array([[mark == "x" for mark in row] for row in rows])
+
+
+def test_causal_mask():
+    one = jnp.ones((1, 3), int)
+    mask = Mask(one, one, jnp.arange(3)).dense()
+    assert mask.dtype == bool
+    np.testing.assert_array_equal(mask, [drawn("x..", "xx.", "xxx")])
+    # A decoding step: one query, whose position is its step.
+    np.testing.assert_array_equal(Mask(one[:, :1], one, jnp.array([1])).dense(), [drawn("xx.")])
+
+
+def test_padding_mask_wherever_the_padding_stands():
+    mask = Mask(
+        jnp.array([[1, 1], [1, 0], [0, 0]]), jnp.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
+    ).dense()
+    assert mask.dtype == bool
+    expected = [drawn("xx.", "xx."), drawn(".xx", "..."), drawn("...", "...")]
+    np.testing.assert_array_equal(mask, expected)
+
+
+def test_packed_sentences_do_not_see_one_another():
+    queries = jnp.array([[1, 2, 2, 0, 3, 4]])
+    keys = jnp.array([[1, 1, 2, 0, 0, 3, 3]])
+    expected = drawn(
+        "xx.....",
+        "..x....",
+        "..x....",
+        ".......",
+        ".....xx",
+        ".......",  # nothing of this sentence is among the keys
+    )
+    np.testing.assert_array_equal(Mask(queries, keys).dense(), [expected])
+
+
+def test_packed_causal_mask():
+    segments = jnp.array([[1, 1, 1, 2, 2, 0, 0]])
+    expected = drawn(
+        "x......",
+        "xx.....",
+        "xxx....",
+        "...x...",
+        "...xx..",
+        ".......",
+        ".......",
+    )
+    mask = Mask(segments, segments, jnp.arange(7)).dense()
+    np.testing.assert_array_equal(mask, [expected])

@@ -8,10 +8,9 @@ from small_configs import sizes_of
 
 from configs import base
 from transformer.models import fused_norm, kernels
-from transformer.models.attention import KeyValues, attention
+from transformer.models.attention import KeyValues, Mask, attention
 from transformer.models.family import build_model
 from transformer.models.loss import output_loss
-from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError

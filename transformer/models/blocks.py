@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.attention import KeyValues, MultiHeadAttention
+from transformer.models.attention import KeyValues, Mask, MultiHeadAttention
 from transformer.models.cache import CachedKeyValues, DecodingStep, write_key_values
 from transformer.models.kernels import check_names, uses
 from transformer.models.layers import (
@@ -18,7 +18,6 @@ from transformer.models.layers import (
     FeedForward,
     Normalization,
 )
-from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.hardware import memory_of_host, units

@@ -129,8 +129,7 @@ def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
 
 
 def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.attention import KeyValues, attention
-    from transformer.models.masks import Mask
+    from transformer.models.attention import KeyValues, Mask, attention
 
     H, K, segments_BT = config.num_heads, config.key_size, _segments()
     mask = Mask(segments_BT, segments_BT, jnp.arange(T))

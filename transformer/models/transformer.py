@@ -11,6 +11,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
+from transformer.models.attention import Mask
 from transformer.models.blocks import (
     DecoderLayer,
     EncoderLayer,
@@ -33,7 +34,6 @@ from transformer.models.encoder_decoder import (
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
 from transformer.models.loss import Loss, output_loss
-from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.system.errors import UserError, check_choice, check_range

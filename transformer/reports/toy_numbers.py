@@ -5,10 +5,9 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.attention import KeyValues, dot_product_attention
+from transformer.models.attention import KeyValues, Mask, dot_product_attention
 from transformer.models.layers import Normalization
 from transformer.models.loss import cross_entropy
-from transformer.models.masks import Mask
 from transformer.models.numerics import standardize
 from transformer.models.positions import sinusoidal_encoding
 from transformer.reports.walkthrough_page import Line, Matrix, Step

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.attention import MultiHeadAttention, dot_product_attention
+from transformer.models.attention import Mask, MultiHeadAttention, dot_product_attention
 from transformer.models.blocks import DecoderLayer
 from transformer.models.layers import AddAndNorm, Embedding, FeedForward, Normalization
 from transformer.models.loss import cross_entropy
-from transformer.models.masks import Mask
 from transformer.models.positions import sinusoidal_encoding
 from transformer.models.transformer import Transformer
 from transformer.reports.pages import Html, shown, table

@@ -195,8 +195,8 @@ class ImageGenerator:
         if not self.config.features:
             raise UserError(
                 "task.features is not given, and scores need a classifier; train one with: "
-                "python -m transformer.runs.train_feature_classifier, and give its file (evaluate.py: "
-                "--features)"
+                "python -m transformer.runs.train_feature_classifier, and give its file "
+                "(evaluate.py: --features)"
             )
         path = Path(self.config.features).expanduser()
         classifier = FeatureClassifier.load(path)

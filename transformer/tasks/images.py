@@ -223,8 +223,8 @@ def check_config(config: Any, shards: int) -> None:
     if training.full_validation_every and not config.task.features:
         raise UserError(
             "task.features is not given, and full validation needs a classifier; train one with: "
-            "python -m transformer.runs.train_feature_classifier, or set training.full_validation_every "
-            "to 0 and training.best_metric to 'discriminator_loss'"
+            "python -m transformer.runs.train_feature_classifier, or set "
+            "training.full_validation_every to 0 and training.best_metric to 'discriminator_loss'"
         )
 
 

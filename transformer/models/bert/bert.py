@@ -15,13 +15,13 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.sequences import Labelled, Masked
+from transformer.models.attention import Mask
 from transformer.models.blocks import EncoderLayer, LayerConfig, maybe_remat, normalization
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
 from transformer.models.layers import ACTIVATIONS, Embedding, Linear
 from transformer.models.loss import Loss, cross_entropy, output_loss
-from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, at_least_float32, dropout
 from transformer.models.positions import segment_positions
 from transformer.system.errors import UserError, check_choice, check_range, setting

@@ -16,6 +16,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
+from transformer.models.attention import Mask
 from transformer.models.cache import attention_to_see
 from transformer.models.convolutional.convolutional_blocks import (
     HALF,
@@ -29,7 +30,6 @@ from transformer.models.convolutional.convolutional_blocks import (
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.loss import Loss, output_loss
-from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions
 

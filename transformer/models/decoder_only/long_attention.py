@@ -22,17 +22,17 @@ from flax import nnx
 
 from transformer.models.attention import (
     KeyValues,
+    Mask,
     MultiHeadAttention,
     as_cached,
     attention,
     dot_product_attention,
+    split_rngs,
 )
-from transformer.models.attention_blocks import split_rngs
 from transformer.models.blocks import LayerConfig
 from transformer.models.cache import CachedKeyValues, write_key_values
 from transformer.models.kernels import uses
 from transformer.models.layers import Linear
-from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, join, split
 
 

@@ -24,10 +24,10 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
+from transformer.models.attention import Mask
 from transformer.models.cache import attention_to_see
 from transformer.models.family import Family, Sizes
 from transformer.models.loss import Loss, output_loss
-from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, multiply
 from transformer.models.rnn.recurrence import CELLS, INITIALIZATIONS, run_cell
 from transformer.models.rnn.rnn_config import READOUTS, RNNConfig

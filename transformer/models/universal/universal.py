@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import UNK
+from transformer.models.attention import Mask
 from transformer.models.cache import (
     attention_to_see,
     decoding_step,
@@ -25,7 +26,6 @@ from transformer.models.encoder_decoder import EncoderDecoder, check_shared, seg
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
 from transformer.models.loss import Loss, output_loss
-from transformer.models.masks import Mask
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.models.positions import (
     positions_from_the_end,
