@@ -10,7 +10,7 @@ from configs import base
 from transformer.models import fused_norm, kernels
 from transformer.models.attention import KeyValues, Mask, attention
 from transformer.models.family import build_model
-from transformer.models.loss import output_loss
+from transformer.models.loss import OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
@@ -66,9 +66,8 @@ def test_blocked_loss_in_float64():
 
         def found(blocked):
             def loss(hidden_BTD, output_VD, bias_V):
-                sums = output_loss(
-                    hidden_BTD, output_VD, labels_BT, real_BT, 0.1, jnp.float64, bias_V, blocked
-                )
+                layer = OutputLayer(output_VD, bias_V, jnp.float64, blocked)
+                sums = output_loss(hidden_BTD, layer, labels_BT, real_BT, 0.1)
                 return 3 * sums.loss, sums
 
             return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
@@ -83,15 +82,8 @@ def test_logits_of_any_size():
     hidden_BTD = jnp.ones((1, 1, 1))
     for factor in (1e4, -1e4):
         output_VD = factor * jnp.array([[1.0], [0.5], [0.0]])
-        sums = output_loss(
-            hidden_BTD,
-            output_VD,
-            jnp.array([[1]]),
-            jnp.ones((1, 1), bool),
-            0.0,
-            jnp.float32,
-            blocked=True,
-        )
+        layer = OutputLayer(output_VD, None, jnp.float32, blocked=True)
+        sums = output_loss(hidden_BTD, layer, jnp.array([[1]]), jnp.ones((1, 1), bool), 0.0)
         assert float(sums.nll) == pytest.approx(5000)
 
 

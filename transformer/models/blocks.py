@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
 from transformer.models.attention import KeyValues, Mask, MultiHeadAttention
 from transformer.models.cache import CachedKeyValues, DecodingStep, write_key_values
@@ -21,8 +22,26 @@ from transformer.models.layers import (
 from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError, check_choice, check_range, setting
 from transformer.system.hardware import memory_of_host, units
+from transformer.system.sharding import ShardingRules
 
 MOST_LAYERS = 1000
+
+
+# What the dimensions of parameters are split over. Vectors of size d_model are copied: they are a
+# thousandth of the model, and each would cost a round of messages.
+VOCABULARY = HEADS = D_FF = "tensor"
+D_MODEL = "fsdp"
+LAYER_SHARDING: ShardingRules = (
+    (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
+    (r".+/(self|cross)_attention/(query|key|value)/bias", P(HEADS)),
+    (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),
+    (r".+/(self|cross)_attention/output/bias", P()),
+    (r".+/feed_forward/hidden/kernel", P(D_MODEL, D_FF)),
+    (r".+/feed_forward/hidden/bias", P(D_FF)),
+    (r".+/feed_forward/output/kernel", P(D_FF, D_MODEL)),
+    (r".+/feed_forward/output/bias", P()),
+    (r".+_norm/norm/(scale|bias)", P()),
+)
 
 
 @dataclasses.dataclass(frozen=True)

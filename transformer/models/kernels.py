@@ -166,7 +166,7 @@ def _norm_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> li
 
 
 def _loss_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.loss import output_loss
+    from transformer.models.loss import OutputLayer, output_loss
 
     V, D, segments_BT = 997, config.d_model, _segments()
     hidden_BTD = _normal(0, B, T, D, dtype=dtype)
@@ -174,9 +174,8 @@ def _loss_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> li
     labels_BT = jax.random.randint(jax.random.key(2), (B, T), 0, V)
 
     def loss(hidden_BTD, output_VD):
-        found = output_loss(
-            hidden_BTD, output_VD, labels_BT, segments_BT > 0, 0.1, dtype, blocked=fast
-        )
+        layer = OutputLayer(output_VD, None, dtype, blocked=fast)
+        found = output_loss(hidden_BTD, layer, labels_BT, segments_BT > 0, 0.1)
         return found.loss, found.nll
 
     (value, nll), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(hidden_BTD, output_VD)

@@ -8,6 +8,7 @@ import numpy as np
 
 from transformer.models.attention import Mask, MultiHeadAttention, dot_product_attention
 from transformer.models.blocks import DecoderLayer
+from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.layers import AddAndNorm, Embedding, FeedForward, Normalization
 from transformer.models.loss import cross_entropy
 from transformer.models.positions import sinusoidal_encoding
@@ -234,7 +235,7 @@ def update_step(found: Update) -> Step:
         "target embedding is also the output layer, unless the config says otherwise, so that rows "
         "of tokens that are not in the pair move, too: they become less probable.",
         [
-            Line(Transformer.loss, "return output_loss"),
+            Line(EncoderDecoder.loss, "loss = output_loss"),
             Line(make_optimizer, "chosen = _adam"),
         ],
         [
