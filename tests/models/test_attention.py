@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from processes import on_devices
+from small_configs import MODEL
 
 import transformer.models.attention
 from transformer.models.attention import (
@@ -317,8 +319,8 @@ def compare_one_and_two_devices():
 
 
 def layer_of(**changes):
-    arguments = dict(num_heads=3, d_k=5, d_v=2, dropout_rate=0.0, dtype=F32, rngs=nnx.Rngs(0))
-    return MultiHeadAttention(7, **{**arguments, **changes})
+    sizes = dict(d_model=7, num_heads=3, d_k=5, d_v=2)
+    return MultiHeadAttention(dataclasses.replace(MODEL, **sizes, **changes), nnx.Rngs(0))
 
 
 def test_projections_have_biases_only_if_asked():
@@ -327,14 +329,14 @@ def test_projections_have_biases_only_if_asked():
 
     kernels = {"query": (7, 15), "key": (7, 15), "value": (7, 6), "output": (6, 7)}
     assert shapes() == {name: {"kernel": shape} for name, shape in kernels.items()}
-    assert shapes(use_bias=True) == {
+    assert shapes(attention_bias=True) == {
         name: {"kernel": shape, "bias": shape[1:]} for name, shape in kernels.items()
     }
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_multi_head_attention_is_one_attention_a_head(use_bias):
-    layer, rng = layer_of(use_bias=use_bias), np.random.default_rng(0)
+    layer, rng = layer_of(attention_bias=use_bias), np.random.default_rng(0)
     x_BTD = rng.normal(size=(2, 11, 7)).astype(np.float32)
     y_BSD = rng.normal(size=(2, 13, 7)).astype(np.float32)
     mask = MASKS["segments"]._replace(query_segments_BT=jnp.full((2, 11), 1))
@@ -374,7 +376,7 @@ def test_products_of_keys_and_values_are_not_merged_on_a_gpu(platform, barriers)
 
 def test_attention_dropout_needs_a_rate_and_rngs():
     x, mask = jnp.ones((1, 5, 7)), Mask(*jnp.ones((2, 1, 5), int))
-    off, on = layer_of(), layer_of(dropout_rate=0.5)
+    off, on = layer_of(), layer_of(attention_dropout=0.5)
     memory = off.key_values(x)
     plain, weights = off(x, memory, mask, None, True)
     np.testing.assert_array_equal(off(x, memory, mask, nnx.Rngs(dropout=0))[0], plain)

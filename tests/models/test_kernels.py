@@ -8,7 +8,7 @@ from small_configs import sizes_of
 
 from configs import base
 from transformer.models import fused_norm, kernels
-from transformer.models.attention import KeyValues, Mask, attention
+from transformer.models.attention import KeyValues, Mask, fast_attention
 from transformer.models.family import build_model
 from transformer.models.loss import OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
@@ -144,7 +144,7 @@ def test_lengths_that_cudnn_gets(monkeypatch, T, S):
     monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
     query, key = jnp.zeros((1, 1, T, 8), jnp.bfloat16), jnp.zeros((1, 1, S, 8), jnp.bfloat16)
     mask = Mask(jnp.ones((1, T), int), jnp.ones((1, S), int))
-    attention(query, KeyValues(key, key), mask, cudnn=True)
+    fast_attention(query, KeyValues(key, key), mask)
     assert calls == ["cudnn"] * (T not in (33, 64) and S != 320)
 
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.cache import CachedKeyValues, attend_to_cache
-from transformer.models.layers import Linear
+from transformer.models.kernels import uses
+from transformer.models.layers import LayerConfig, Linear
 from transformer.models.numerics import (
     DropoutRngs,
     at_least_float32,
@@ -115,22 +116,12 @@ def attention(
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
-    cudnn: bool = False,
     own: KeyValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
     More than MAX_QUERIES are taken in blocks: `in_blocks`.
-
-    cudnn: by NVIDIA's kernel, where it can.
     """
-    if (
-        cudnn
-        and own is None
-        and not return_weights
-        and _cudnn_takes(query_BHTK, memory, dropout_rate, rngs)
-    ):
-        return _cudnn_attention(query_BHTK, memory, mask.dense()), None
     if query_BHTK.shape[2] <= MAX_QUERIES:
         mask_BTS = mask.dense()
         return dot_product_attention(
@@ -199,6 +190,19 @@ def split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
     return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
 
 
+def fast_attention(
+    query_BHTK: jax.Array,
+    memory: KeyValues,
+    mask: Mask,
+    dropout_rate: float = 0.0,
+    rngs: DropoutRngs | None = None,
+) -> tuple[jax.Array, None]:
+    """`attention` without its weights, by NVIDIA's kernel where it can."""
+    if _cudnn_takes(query_BHTK, memory, dropout_rate, rngs):
+        return _cudnn_attention(query_BHTK, memory, mask.dense()), None
+    return attention(query_BHTK, memory, mask, dropout_rate, rngs)
+
+
 def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
     """Whether cuDNN's kernel can do this: it has no dropout of ours, and takes even lengths.
 
@@ -250,31 +254,21 @@ class MultiHeadAttention(nnx.Module):
     those of the memory once a sentence and keeps those of earlier tokens in its cache.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        num_heads: int,
-        d_k: int,
-        d_v: int,
-        use_bias: bool = False,
-        dropout_rate: float,
-        cudnn: bool = False,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-    ):
-        """use_bias: of all four projections; the paper has none, BERT does. cudnn: see above."""
+    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+        """config.attention_bias is that of all four projections; the paper has none, BERT does."""
 
         def linear(d_in, d_out):
-            return Linear(d_in, d_out, use_bias=use_bias, dtype=dtype, rngs=rngs)
+            dtype = jnp.dtype(config.dtype)
+            return Linear(d_in, d_out, use_bias=config.attention_bias, dtype=dtype, rngs=rngs)
 
-        self.query = linear(d_model, num_heads * d_k)
-        self.key = linear(d_model, num_heads * d_k)
-        self.value = linear(d_model, num_heads * d_v)
-        self.output = linear(num_heads * d_v, d_model)
+        d_model, num_heads = config.d_model, config.num_heads
+        self.query = linear(d_model, num_heads * config.key_size)
+        self.key = linear(d_model, num_heads * config.key_size)
+        self.value = linear(d_model, num_heads * config.value_size)
+        self.output = linear(num_heads * config.value_size, d_model)
         self.num_heads = num_heads
-        self.dropout_rate = dropout_rate
-        self.cudnn = cudnn
+        self.dropout_rate = config.attention_dropout
+        self.cudnn = uses(config, "cudnn_attention")
 
     def key_values(self, x_BSD: jax.Array) -> KeyValues:
         """The keys and values of the vectors attended to."""
@@ -291,9 +285,11 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attends from x to the given keys and values. Returns [B, T, D] and the weights."""
         query_BHTK = self._split_heads(self.query(x_BTD))
-        y_BHTU, weights_BHTS = attention(
-            query_BHTK, memory, mask, self.dropout_rate, rngs, return_weights, self.cudnn
-        )
+        inputs = query_BHTK, memory, mask, self.dropout_rate, rngs
+        if self.cudnn and not return_weights:
+            y_BHTU, weights_BHTS = fast_attention(*inputs)
+        else:
+            y_BHTU, weights_BHTS = attention(*inputs, return_weights)
         y_BTX = y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
         return self.output(y_BTX), weights_BHTS
 

@@ -129,7 +129,7 @@ def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
 
 
 def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.attention import KeyValues, Mask, attention
+    from transformer.models.attention import KeyValues, Mask, attention, fast_attention
 
     H, K, segments_BT = config.num_heads, config.key_size, _segments()
     mask = Mask(segments_BT, segments_BT, jnp.arange(T))
@@ -139,7 +139,8 @@ def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) 
     real_B1T1 = (segments_BT > 0)[:, None, :, None]
 
     def attend(query, key, value):
-        return attention(query, KeyValues(key, value), mask, cudnn=fast)[0] * real_B1T1
+        attend = fast_attention if fast else attention
+        return attend(query, KeyValues(key, value), mask)[0] * real_B1T1
 
     result, pull_back = jax.vjp(attend, query, key, value)
     dquery, dkey, dvalue = pull_back(direction)

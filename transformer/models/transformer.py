@@ -17,9 +17,7 @@ from transformer.models.blocks import (
     VOCABULARY,
     DecoderLayer,
     EncoderLayer,
-    LayerConfig,
     maybe_remat,
-    normalization,
 )
 from transformer.models.cache import (
     attention_to_see,
@@ -36,6 +34,7 @@ from transformer.models.encoder_decoder import (
 )
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
+from transformer.models.layers import LayerConfig, Normalization
 from transformer.models.loss import OutputLayer
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
@@ -106,8 +105,8 @@ class Transformer(SharedEmbeddings):
         self.encoder_layers = nnx.List([EncoderLayer(config, rngs) for _ in encoder_layers])
         self.decoder_layers = nnx.List([DecoderLayer(config, rngs) for _ in decoder_layers])
         if config.norm == "pre":
-            self.encoder_norm = normalization(config)
-            self.decoder_norm = normalization(config)
+            self.encoder_norm = Normalization(config)
+            self.decoder_norm = Normalization(config)
 
     def output_layer(self) -> OutputLayer:
         bias_V = self.output_bias_V[...] if self.config.output_bias else None

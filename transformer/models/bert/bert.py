@@ -21,14 +21,12 @@ from transformer.models.blocks import (
     LAYER_SHARDING,
     VOCABULARY,
     EncoderLayer,
-    LayerConfig,
     maybe_remat,
-    normalization,
 )
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
-from transformer.models.layers import ACTIVATIONS, Embedding, Linear
+from transformer.models.layers import ACTIVATIONS, Embedding, LayerConfig, Linear, Normalization
 from transformer.models.loss import Loss, OutputLayer, cross_entropy, output_loss
 from transformer.models.numerics import DropoutRngs, at_least_float32, dropout
 from transformer.models.positions import segment_positions
@@ -63,7 +61,7 @@ class MaskedLMHead(nnx.Module):
     def __init__(self, config: BertConfig, vocab_size: int, rngs: nnx.Rngs):
         d_model, dtype = config.d_model, jnp.dtype(config.dtype)
         self.hidden = Linear(d_model, d_model, use_bias=True, dtype=dtype, rngs=rngs)
-        self.norm = normalization(config)
+        self.norm = Normalization(config)
         self.bias_V = nnx.Param(jnp.zeros(vocab_size, jnp.float32))
         self.activation = config.activation
 
@@ -87,11 +85,11 @@ class Bert(nnx.Module):
         )
         self.positions = nnx.Param(jnp.zeros((config.max_positions, d_model), jnp.float32))
         self.token_types = nnx.Param(jnp.zeros((config.num_token_types, d_model), jnp.float32))
-        self.embedding_norm = normalization(config)
+        self.embedding_norm = Normalization(config)
         layers = range(config.num_layers)
         self.encoder_layers = nnx.List([EncoderLayer(config, rngs) for _ in layers])
         if config.norm == "pre":
-            self.encoder_norm = normalization(config)
+            self.encoder_norm = Normalization(config)
         if config.head != "masked_lm":
             self.pooler = linear(d_model)
         if config.head in ("masked_lm", "pre_training"):

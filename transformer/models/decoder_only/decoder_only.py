@@ -21,11 +21,7 @@ from transformer.models.blocks import (
     D_FF,
     D_MODEL,
     HEADS,
-    LayerConfig,
-    add_and_norm,
-    feed_forward_network,
     maybe_remat,
-    normalization,
 )
 from transformer.models.cache import (
     CachedKeyValues,
@@ -38,7 +34,13 @@ from transformer.models.decoder_only.long_attention import KINDS, Now, Rows
 from transformer.models.encoder_decoder import Decoded, EncoderDecoder, segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
-from transformer.models.layers import Embedding
+from transformer.models.layers import (
+    AddAndNorm,
+    Embedding,
+    FeedForward,
+    LayerConfig,
+    Normalization,
+)
 from transformer.models.loss import Loss, OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
@@ -92,20 +94,12 @@ class Layer(nnx.Module):
     def __init__(self, config: DecoderOnlyConfig, number: int, rngs: nnx.Rngs):
         """number: of the layer, from 1."""
         self.self_attention = KINDS[config.layers[number - 1]](config, rngs)
-        self.self_attention_norm = add_and_norm(config)
+        self.self_attention_norm = AddAndNorm(config)
         if number == config.expert_layer:
-            self.feed_forward = Experts(
-                config.d_model,
-                config.expert_d_ff,
-                num_experts=config.num_experts,
-                num_chosen=config.experts_per_token,
-                activation=config.activation,
-                dtype=jnp.dtype(config.dtype),
-                rngs=rngs,
-            )
+            self.feed_forward = Experts(config, rngs)
         else:
-            self.feed_forward = feed_forward_network(config, rngs)
-        self.feed_forward_norm = add_and_norm(config)
+            self.feed_forward = FeedForward(config, rngs)
+        self.feed_forward_norm = AddAndNorm(config)
 
     def forward(
         self, x_BXD: jax.Array, rows: Rows, rngs: DropoutRngs | None, return_weights: bool = False
@@ -152,7 +146,7 @@ class DecoderOnly(EncoderDecoder):
         numbers = range(1, len(config.layers) + 1)
         self.layers = nnx.List([Layer(config, number, rngs) for number in numbers])
         if config.norm == "pre":
-            self.decoder_norm = normalization(config)
+            self.decoder_norm = Normalization(config)
 
     def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
         """The loss of a batch of packed rows; `rngs=None` turns dropout off.

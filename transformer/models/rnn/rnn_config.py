@@ -7,9 +7,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.models.rnn.alignment import SCORES
 from transformer.models.rnn.recurrence import CELLS, INITIALIZATIONS
 from transformer.system.errors import UserError, check_choice, check_range, setting
+
+SCORES = ("additive", "dot", "general")  # of attention: alignment.py
 
 
 class Readout(NamedTuple):

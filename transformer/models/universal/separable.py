@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.blocks import LayerConfig
-from transformer.models.layers import ACTIVATIONS, Linear
+from transformer.models.layers import ACTIVATIONS, LayerConfig, Linear
 from transformer.models.numerics import DropoutRngs, dropout, shifted
 
 WIDTHS = 3, 5

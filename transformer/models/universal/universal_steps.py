@@ -11,11 +11,10 @@ from flax import nnx
 from transformer.models.blocks import (
     DecoderLayer,
     EncoderLayer,
-    LayerConfig,
     maybe_remat,
-    normalization,
 )
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
+from transformer.models.layers import LayerConfig, Normalization
 from transformer.models.numerics import DropoutRngs, StepRngs, multiply, row_keys
 from transformer.models.positions import sinusoidal_encoding
 from transformer.models.universal.halting import OUTPUTS, Halting, begin, halt
@@ -119,7 +118,7 @@ class Recurrence(nnx.Module):
             # p = 0.73 at first: most positions halt at the second step. Tensor2Tensor's value.
             self.halting_bias = nnx.Param(jnp.ones((), jnp.float32))
         if c.norm == "pre":
-            self.norm = normalization(config)
+            self.norm = Normalization(config)
         self.num_steps = num_steps
         self.dtype = jnp.dtype(c.dtype)
 
