@@ -96,9 +96,7 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def explain(
-    config: Config, recipe_name: str, *, evaluation: Mapping[str, Any]
-) -> list[Difference]:
+def explain(config: Config, recipe_name: str, *, evaluation: Mapping[str, Any]) -> list[Difference]:
     """How an evaluated run differs from a recipe, the most important difference first.
 
     `evaluation` has what TrainedModel.provenance() says of checkpoints and search, and `split`,
