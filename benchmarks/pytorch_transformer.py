@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from transformer.models.blocks import LayerConfig
 from transformer.models.functional import Params
+from transformer.models.layers import LayerConfig
 from transformer.models.transformer import TransformerConfig
 
 ACTIVATIONS = {

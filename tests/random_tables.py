@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.decoding.search import LENGTH_PENALTIES, beam_search
+from transformer.decoding.search import LENGTH_PENALTIES, Settings, beam_search
 
 PAD, BOS, EOS = 0, 1, 2
 V, STATES = 7, 997
@@ -59,11 +59,13 @@ def search(
         step_fn,
         cache,
         max_length_B,
-        beam_size=beam_size,
-        alpha=alpha,
-        longest=longest,
-        length_penalty=LENGTH_PENALTIES[form],
-        nbest=nbest,
+        Settings(
+            beam_size=beam_size,
+            alpha=alpha,
+            longest=longest,
+            length_penalty=LENGTH_PENALTIES[form],
+            nbest=nbest,
+        ),
         **parts(arrays),
     )
 

@@ -70,7 +70,7 @@ def test_no_file_is_too_long_to_hold_in_the_head(path):
 
 def test_tests_mirror_the_rooms():
     tests = Path(__file__).parent
-    for path in tests.glob("*/test_*.py"):
-        room, subject = path.parent.name, path.stem.removeprefix("test_")
+    for path in tests.glob("*/**/test_*.py"):
+        room, subject = path.parent.relative_to(tests), path.stem.removeprefix("test_")
         found = [(PACKAGE / room / subject).with_suffix(".py"), PACKAGE / room / subject]
         assert any(candidate.exists() for candidate in found), path

@@ -18,15 +18,15 @@ this list; tests/test_rooms.py checks that. Its docstring says what lives there.
 
     system      what any JAX program needs: files, processes, devices
     data        text -> token ids -> packed batches                   Section 5.1
-    models      layers, attention, losses; one file for each family   Section 3
+    models      layers, attention, losses; a file or folder a family  Section 3
     training    the update: step, optimizers, schedules               Sections 5.3, 5.4
     decoding    beam search, ensembles, translation                   Section 6.1
-    evaluation  scores of outputs
+    metrics     scores of outputs
     tasks       what is learned from what
     runs        a run's life: config, loop, checkpoints, logs
-    streams     a trained model as a tool: lines in, lines out
+    inference   a trained model as a tool: lines in, lines out
     reports     what people read: ledger, results, curves, recipes
-    exports     models that leave home
+    exports     models that leave home or come from elsewhere
 
 Two seams hold it together. A Family (models/family.py) is a model; a Task (tasks/task.py) is what
 is learned from what. `config.model.family` and `config.task.name` choose them. To follow a run

@@ -10,7 +10,7 @@ from test_transformer import small, stepwise
 
 from configs import convs2s_iwslt, rnn_bahdanau
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.search import beam_search
+from transformer.decoding.search import Settings, beam_search
 from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
 from transformer.models.family import build_model
 from transformer.models.rnn.rnn_config import RNNConfig
@@ -44,7 +44,10 @@ def found(model, params, extra=None):
         cache = bound.init_cache(bound.encode(SRC), SRC, M, LONGEST)
         lengths = jnp.array([LONGEST, LONGEST - 2])
         return beam_search(
-            bound.decode_step, cache, lengths, beam_size=M, alpha=0.6, longest=LONGEST
+            bound.decode_step,
+            cache,
+            lengths,
+            Settings(beam_size=M, alpha=0.6, longest=LONGEST),
         )
 
     return search(params)

@@ -187,7 +187,7 @@ def test_a_repetition_penalty_by_hand():
     tokens_BML = jnp.array([[[BOS, 3, 5, 3, PAD], [BOS, 4, 4, PAD, PAD]]])
     logits_NV = jnp.array([[9.0, 8, -1, 6, 5, -4, 0], [9.0, -8, 3, 6, -5, -4, 0]])
     view = StepView(jnp.int32(3), tokens_BML, None, 7)
-    found = RepetitionPenalty(2.0).weighed(logits_NV, view)
+    found = RepetitionPenalty(2.0).rescore(logits_NV, view)
     expected = [[9, 8, -1, 3, 5, -8, 0], [9, -8, 3, 6, -10, -4, 0]]
     np.testing.assert_array_equal(found, expected)
     for row, tokens in enumerate(([3, 5, 3], [4, 4])):

@@ -20,7 +20,7 @@ from small_configs import MODEL, sizes_of
 
 from transformer.decoding import search as search_module
 from transformer.decoding.rules import Coverage, MinLength, NoRepeat, Prefix
-from transformer.decoding.search import Hypotheses, beam_search, gnmt_length_penalty
+from transformer.decoding.search import Hypotheses, Settings, beam_search, gnmt_length_penalty
 from transformer.decoding.strategies import Sample
 from transformer.decoding.top_k import top_k
 from transformer.models.family import build_model
@@ -69,9 +69,7 @@ def search_graph(probabilities, max_length, *, beam_size, alpha):
         step_fn,
         cache,
         jnp.array([max_length]),
-        beam_size=beam_size,
-        alpha=alpha,
-        longest=max_length,
+        Settings(beam_size=beam_size, alpha=alpha, longest=max_length),
     )
     return Hypotheses(*(np.asarray(x[0]) for x in found))
 
@@ -150,7 +148,12 @@ def test_the_search_takes_no_more_steps_than_its_slowest_sentence():
         return jnp.log(probabilities), {**cache, "step": cache["step"] + 1}
 
     cache = {"step": jnp.zeros((), jnp.int32), "sentence": jnp.array([0, 3]), "hypothesis": {}}
-    found = beam_search(step_fn, cache, jnp.array([29, 29]), beam_size=1, alpha=0.0, longest=31)
+    found = beam_search(
+        step_fn,
+        cache,
+        jnp.array([29, 29]),
+        Settings(beam_size=1, alpha=0.0, longest=31),
+    )
     jax.effects_barrier()
     assert sorted(steps) == [0, 1, 2, 3]
     assert outputs_of(found, 0) == [(EOS,)]
@@ -361,7 +364,10 @@ def test_parts_of_a_batch_and_a_cache_that_grows_change_nothing(random_params, m
         cache = bound.init_cache(bound.encode(src), src, M, longest)
         hypotheses = jax.jit(
             lambda cache: beam_search(
-                step_fn, cache, max_length_B, beam_size=M, alpha=0.6, longest=longest
+                step_fn,
+                cache,
+                max_length_B,
+                Settings(beam_size=M, alpha=0.6, longest=longest),
             )
         )(cache)
         return hypotheses, set(sizes)
@@ -410,7 +416,12 @@ def test_only_the_hypothesis_part_of_a_cache_is_reordered():
         "hypothesis": {"nested": [jnp.zeros((3 * M, longest), jnp.int32)]},
     }
     max_length_B = jnp.full(3, longest)
-    found = beam_search(step_fn, cache, max_length_B, beam_size=M, alpha=0.6, longest=longest)
+    found = beam_search(
+        step_fn,
+        cache,
+        max_length_B,
+        Settings(beam_size=M, alpha=0.6, longest=longest),
+    )
     expected = search(tables, max_length_B, 0.6, beam_size=M, longest=longest)
     np.testing.assert_array_equal(found.tokens_BML, expected.tokens_BML)
     np.testing.assert_allclose(found.scores_BM, expected.scores_BM, rtol=1e-6)
@@ -442,7 +453,10 @@ def test_score_is_that_of_forced_decoding(random_params):
         bound = model.bind(params)
         cache = bound.init_cache(bound.encode(src), src, M, longest)
         return beam_search(
-            bound.decode_step, cache, max_length_B, beam_size=M, alpha=alpha, longest=longest
+            bound.decode_step,
+            cache,
+            max_length_B,
+            Settings(beam_size=M, alpha=alpha, longest=longest),
         )
 
     @jax.jit

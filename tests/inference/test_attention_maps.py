@@ -22,10 +22,10 @@ from transformer.inference.attention_maps import (
     merge_words,
     rollout,
 )
+from transformer.models.attention import Mask
 from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
 from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
 from transformer.models.family import build_model
-from transformer.models.masks import Mask
 from transformer.models.rnn.rnn import RNNConfig
 from transformer.models.universal.universal_steps import UniversalConfig
 from transformer.reports.attention_page import attention_page

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import subprocess
 import sys
@@ -8,17 +9,18 @@ import numpy as np
 import pytest
 from flax import nnx
 from processes import on_devices
+from small_configs import MODEL
 
 import transformer.models.attention
 from transformer.models.attention import (
     KeyValues,
+    Mask,
     MultiHeadAttention,
     attention,
     dot_product_attention,
     seeing_something,
 )
-from transformer.models.cache import CachedKeyValues, attend_to_parts, widened, write_key_values
-from transformer.models.masks import Mask
+from transformer.models.cache import CachedKeyValues, attend_to_cache, widened, write_key_values
 from transformer.models.numerics import DropoutRngs
 from transformer.system.sharding import data_mesh, split_rows
 
@@ -317,8 +319,8 @@ def compare_one_and_two_devices():
 
 
 def layer_of(**changes):
-    arguments = dict(num_heads=3, d_k=5, d_v=2, dropout_rate=0.0, dtype=F32, rngs=nnx.Rngs(0))
-    return MultiHeadAttention(7, **{**arguments, **changes})
+    sizes = dict(d_model=7, num_heads=3, d_k=5, d_v=2)
+    return MultiHeadAttention(dataclasses.replace(MODEL, **sizes, **changes), nnx.Rngs(0))
 
 
 def test_projections_have_biases_only_if_asked():
@@ -327,14 +329,14 @@ def test_projections_have_biases_only_if_asked():
 
     kernels = {"query": (7, 15), "key": (7, 15), "value": (7, 6), "output": (6, 7)}
     assert shapes() == {name: {"kernel": shape} for name, shape in kernels.items()}
-    assert shapes(use_bias=True) == {
+    assert shapes(attention_bias=True) == {
         name: {"kernel": shape, "bias": shape[1:]} for name, shape in kernels.items()
     }
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_multi_head_attention_is_one_attention_a_head(use_bias):
-    layer, rng = layer_of(use_bias=use_bias), np.random.default_rng(0)
+    layer, rng = layer_of(attention_bias=use_bias), np.random.default_rng(0)
     x_BTD = rng.normal(size=(2, 11, 7)).astype(np.float32)
     y_BSD = rng.normal(size=(2, 13, 7)).astype(np.float32)
     mask = MASKS["segments"]._replace(query_segments_BT=jnp.full((2, 11), 1))
@@ -374,7 +376,7 @@ def test_products_of_keys_and_values_are_not_merged_on_a_gpu(platform, barriers)
 
 def test_attention_dropout_needs_a_rate_and_rngs():
     x, mask = jnp.ones((1, 5, 7)), Mask(*jnp.ones((2, 1, 5), int))
-    off, on = layer_of(), layer_of(dropout_rate=0.5)
+    off, on = layer_of(), layer_of(attention_dropout=0.5)
     memory = off.key_values(x)
     plain, weights = off(x, memory, mask, None, True)
     np.testing.assert_array_equal(off(x, memory, mask, nnx.Rngs(dropout=0))[0], plain)
@@ -400,7 +402,7 @@ def test_widened_places_hold_the_same_numbers():
         assert (a.dtype, b.dtype) == (jnp.bfloat16, jnp.float32)
         np.testing.assert_array_equal(a.astype(jnp.float32), b)
     query, mask = random(B, H, M, K), jnp.ones((B, M, L * M), bool)
-    results = [attend_to_parts(query, [(x, mask)]) for x in (narrow, wide)]
+    results = [attend_to_cache(query, [(x, mask)]) for x in (narrow, wide)]
     (y, (weights,)), (of_wide, (weights_of_wide,)) = results
     assert of_wide.dtype == jnp.bfloat16
     np.testing.assert_allclose(weights, weights_of_wide, rtol=1e-4)
@@ -409,3 +411,55 @@ def test_widened_places_hold_the_same_numbers():
 
 if __name__ == "__main__":
     compare_one_and_two_devices()
+
+
+def drawn(*rows):
+    """A mask from its picture: x where a query (row) may attend to a key (column)."""
+    return np.array([[mark == "x" for mark in row] for row in rows])
+
+
+def test_causal_mask():
+    one = jnp.ones((1, 3), int)
+    mask = Mask(one, one, jnp.arange(3)).dense()
+    assert mask.dtype == bool
+    np.testing.assert_array_equal(mask, [drawn("x..", "xx.", "xxx")])
+    # A decoding step: one query, whose position is its step.
+    np.testing.assert_array_equal(Mask(one[:, :1], one, jnp.array([1])).dense(), [drawn("xx.")])
+
+
+def test_padding_mask_wherever_the_padding_stands():
+    mask = Mask(
+        jnp.array([[1, 1], [1, 0], [0, 0]]), jnp.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
+    ).dense()
+    assert mask.dtype == bool
+    expected = [drawn("xx.", "xx."), drawn(".xx", "..."), drawn("...", "...")]
+    np.testing.assert_array_equal(mask, expected)
+
+
+def test_packed_sentences_do_not_see_one_another():
+    queries = jnp.array([[1, 2, 2, 0, 3, 4]])
+    keys = jnp.array([[1, 1, 2, 0, 0, 3, 3]])
+    expected = drawn(
+        "xx.....",
+        "..x....",
+        "..x....",
+        ".......",
+        ".....xx",
+        ".......",  # nothing of this sentence is among the keys
+    )
+    np.testing.assert_array_equal(Mask(queries, keys).dense(), [expected])
+
+
+def test_packed_causal_mask():
+    segments = jnp.array([[1, 1, 1, 2, 2, 0, 0]])
+    expected = drawn(
+        "x......",
+        "xx.....",
+        "xxx....",
+        "...x...",
+        "...xx..",
+        ".......",
+        ".......",
+    )
+    mask = Mask(segments, segments, jnp.arange(7)).dense()
+    np.testing.assert_array_equal(mask, [expected])

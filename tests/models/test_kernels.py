@@ -8,10 +8,9 @@ from small_configs import sizes_of
 
 from configs import base
 from transformer.models import fused_norm, kernels
-from transformer.models.attention import KeyValues, attention
+from transformer.models.attention import KeyValues, Mask, fast_attention
 from transformer.models.family import build_model
-from transformer.models.loss import output_loss
-from transformer.models.masks import Mask
+from transformer.models.loss import OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
@@ -67,9 +66,8 @@ def test_blocked_loss_in_float64():
 
         def found(blocked):
             def loss(hidden_BTD, output_VD, bias_V):
-                sums = output_loss(
-                    hidden_BTD, output_VD, labels_BT, real_BT, 0.1, jnp.float64, bias_V, blocked
-                )
+                layer = OutputLayer(output_VD, bias_V, jnp.float64, blocked)
+                sums = output_loss(hidden_BTD, layer, labels_BT, real_BT, 0.1)
                 return 3 * sums.loss, sums
 
             return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
@@ -84,15 +82,8 @@ def test_logits_of_any_size():
     hidden_BTD = jnp.ones((1, 1, 1))
     for factor in (1e4, -1e4):
         output_VD = factor * jnp.array([[1.0], [0.5], [0.0]])
-        sums = output_loss(
-            hidden_BTD,
-            output_VD,
-            jnp.array([[1]]),
-            jnp.ones((1, 1), bool),
-            0.0,
-            jnp.float32,
-            blocked=True,
-        )
+        layer = OutputLayer(output_VD, None, jnp.float32, blocked=True)
+        sums = output_loss(hidden_BTD, layer, jnp.array([[1]]), jnp.ones((1, 1), bool), 0.0)
         assert float(sums.nll) == pytest.approx(5000)
 
 
@@ -153,7 +144,7 @@ def test_lengths_that_cudnn_gets(monkeypatch, T, S):
     monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
     query, key = jnp.zeros((1, 1, T, 8), jnp.bfloat16), jnp.zeros((1, 1, S, 8), jnp.bfloat16)
     mask = Mask(jnp.ones((1, T), int), jnp.ones((1, S), int))
-    attention(query, KeyValues(key, key), mask, cudnn=True)
+    fast_attention(query, KeyValues(key, key), mask)
     assert calls == ["cudnn"] * (T not in (33, 64) and S != 320)
 
 

@@ -1,8 +1,11 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from small_configs import MODEL
 
 from transformer.models.layers import (
     NORMALIZATIONS,
@@ -17,12 +20,17 @@ from transformer.models.numerics import DropoutRngs
 F32, BF16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
 
 
+def config_of(**changes):
+    return dataclasses.replace(MODEL, num_heads=1, **changes)
+
+
 def rngs(seed=0):
     return nnx.Rngs(dropout=seed)
 
 
 def test_every_product_of_a_bfloat16_gradient_has_bfloat16_operands_and_float32_sums():
-    layer = FeedForward(5, 7, activation="relu", dropout_rate=0.1, dtype=BF16, rngs=nnx.Rngs(0))
+    changes = dict(d_model=5, d_ff=7, activation_dropout=0.1, dtype="bfloat16", kernels="plain")
+    layer = FeedForward(config_of(**changes), nnx.Rngs(0))
     graph, state = nnx.split(layer)
 
     def loss(state, x):
@@ -76,9 +84,8 @@ def test_initial_values():
 
 
 def feed_forward(activation="relu", dropout_rate=0.0):
-    layer = FeedForward(
-        2, 3, activation=activation, dropout_rate=dropout_rate, dtype=F32, rngs=nnx.Rngs(0)
-    )
+    changes = dict(d_model=2, d_ff=3, activation=activation, activation_dropout=dropout_rate)
+    layer = FeedForward(config_of(**changes), nnx.Rngs(0))
     layer.hidden.kernel[...] = jnp.array([[1.0, -1, 2], [0, 1, 1]])
     layer.hidden.bias[...] = jnp.array([0.0, -3, 1])
     layer.output.kernel[...] = jnp.array([[1.0, 0], [100, 100], [0, 2]])
@@ -119,7 +126,8 @@ def test_activation_dropout_acts_on_the_hidden_units_only():
 
 
 def norm_of(d_model, form="layer_norm", *, epsilon=1e-6, dtype=F32):
-    return Normalization(d_model, form=form, epsilon=epsilon, dtype=dtype)
+    changes = dict(d_model=d_model, normalization=form, norm_epsilon=epsilon, dtype=dtype.name)
+    return Normalization(config_of(**changes))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +173,7 @@ def test_normalisation_of_bfloat16_has_float32_statistics():
 
 
 def add_and_norm(norm, dropout_rate=0.0):
-    return AddAndNorm(norm_of(3), norm_first=norm == "pre", dropout_rate=dropout_rate)
+    return AddAndNorm(config_of(d_model=3, norm=norm, dropout=dropout_rate, norm_epsilon=1e-6))
 
 
 def test_post_ln_normalises_the_sum():

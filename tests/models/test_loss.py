@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.models.loss import Loss, cross_entropy, output_loss
+from transformer.models.loss import Loss, OutputLayer, cross_entropy, output_loss
 
 # Three tokens of a vocabulary of three, with their nll and, by hand, the cross-entropy
 # against 0.9 * one-hot + 0.1 / 3. Spread over the other two tokens, the 0.1 would give
@@ -52,7 +52,9 @@ def test_output_loss_is_the_cross_entropy_of_its_logits(dtype):
     hidden_BTD = jnp.array([[[1.0, 2, 0], [0, 1, -1], [3, 0, 1]]])
     output_VD = jnp.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]])
     real_BT = jnp.array([[True, True, False]])
-    found = output_loss(hidden_BTD, output_VD, LABELS, real_BT, 0.1, jnp.dtype(dtype))
+    found = output_loss(
+        hidden_BTD, OutputLayer(output_VD, None, jnp.dtype(dtype)), LABELS, real_BT, 0.1
+    )
     logits_BTV = jnp.array([[[1.0, 2, 0, 3], [0, 1, -1, 0], [3, 0, 1, 4]]])
     expected = cross_entropy(logits_BTV, LABELS, real_BT, 0.1)
     np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-6)

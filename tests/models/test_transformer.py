@@ -11,10 +11,10 @@ from small_configs import MODEL, sizes_of
 from configs import base, big
 from transformer.data.batches import Batch
 from transformer.models import numerics
+from transformer.models.attention import Mask
 from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, num_params
 from transformer.models.loss import cross_entropy
-from transformer.models.masks import Mask
 from transformer.models.transformer import Transformer, TransformerConfig, training_flops
 from transformer.models.weight_layout import WeightLayout, multiply_int8, quantized
 from transformer.system.errors import UserError

@@ -36,7 +36,7 @@ class LogitsRule:
         del view
         return state
 
-    def weighed(self, logits_NV: jax.Array, view: StepView) -> jax.Array:
+    def rescore(self, logits_NV: jax.Array, view: StepView) -> jax.Array:
         """The logits that the search goes by."""
         del view
         return logits_NV
@@ -112,7 +112,7 @@ class RepetitionPenalty(LogitsRule):
 
     penalty: float
 
-    def weighed(self, logits_NV, view):
+    def rescore(self, logits_NV, view):
         tokens_NL = view.tokens_BML.reshape(len(logits_NV), -1)
         old_NL = jnp.take_along_axis(logits_NV, tokens_NL, axis=1)
         new_NL = jnp.where(old_NL < 0, old_NL * self.penalty, old_NL / self.penalty)

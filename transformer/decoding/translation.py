@@ -34,7 +34,7 @@ from transformer.decoding.inputs import (
 )
 from transformer.decoding.programs import Arranged, Programs, Variables
 from transformer.decoding.rules import Coverage
-from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, beam_search
+from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, Settings, beam_search
 from transformer.decoding.word_alignment import word_alignment, words_of_tokens
 from transformer.models.cache import widened
 from transformer.models.functional import FunctionalModel
@@ -117,17 +117,10 @@ class Translator:
         if any(isinstance(rule, Coverage) for rule in rules):
             shape = src_BS.shape[0] * beam_size, src_BS.shape[1]
             cache["attention"] = jnp.zeros(shape, jnp.float32)
+        penalty = LENGTH_PENALTIES[c.length_penalty_form]
+        settings = Settings(beam_size, c.length_penalty, longest, nbest, penalty)
         found = beam_search(
-            bound.decode_step,
-            cache,
-            inputs.max_length_B,
-            beam_size=beam_size,
-            alpha=c.length_penalty,
-            longest=longest,
-            length_penalty=LENGTH_PENALTIES[c.length_penalty_form],
-            nbest=nbest,
-            strategy=strategy,
-            rules=rules,
+            bound.decode_step, cache, inputs.max_length_B, settings, strategy, rules
         )
         return Hypotheses(*(x[:, :nbest] for x in found))
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product and multi-head attention (Section 3.2)."""
+"""Masks, scaled dot-product attention and multi-head attention (Section 3.2)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,16 +7,52 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.attention_blocks import in_blocks
-from transformer.models.cache import CachedKeyValues, attend_to_parts
-from transformer.models.layers import Linear
-from transformer.models.masks import Mask
-from transformer.models.numerics import DropoutRngs, dropout, multiply
+from transformer.models.cache import CachedKeyValues, attend_to_cache
+from transformer.models.kernels import uses
+from transformer.models.layers import LayerConfig, Linear
+from transformer.models.numerics import (
+    DropoutRngs,
+    at_least_float32,
+    dropout,
+    join,
+    multiply,
+    row_keys,
+    split,
+)
 from transformer.system.sharding import on_each_device
 
 # The most queries whose scores are in memory at once. Rows of no more than that are one block,
 # which saves the second softmax. What longer rows gain is in docs/performance.md.
 MAX_QUERIES = 256
+
+
+class Mask(NamedTuple):
+    """Who may attend to whom, in memory linear in the length; `dense` makes the array [B, T, S].
+
+    A query attends to keys of its own segment and to no padding (id 0). With one sentence a
+    row, this is the padding mask. Either array may have size 1 in place of B, and
+    `query_segments_BT` in place of T.
+
+    With the queries' positions among the keys (0, 1, ...), no query attends to later ones
+    (Section 3.2.3). In training they are 0 to T - 1; a query that is decoded has its step.
+    A key need not stand at its position: `key_positions_BS` says from which query on it is seen.
+    """
+
+    query_segments_BT: jax.Array
+    key_segments_BS: jax.Array
+    query_positions_T: jax.Array | None = None
+    key_positions_BS: jax.Array | None = None
+
+    def dense(self) -> jax.Array:
+        """Boolean [B, T, S], True where a query may attend to a key; sizes of 1 stay."""
+        key_B1S = self.key_segments_BS[:, None, :]
+        mask_BTS = (self.query_segments_BT[:, :, None] == key_B1S) & (key_B1S > 0)
+        if self.query_positions_T is not None:
+            position_B1S = jnp.arange(self.key_segments_BS.shape[1])[None, None, :]
+            if self.key_positions_BS is not None:
+                position_B1S = self.key_positions_BS[:, None, :]
+            mask_BTS &= position_B1S <= self.query_positions_T[None, :, None]
+        return mask_BTS
 
 
 class KeyValues(NamedTuple):
@@ -41,6 +77,8 @@ def dot_product_attention(
     own: KeyValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, T, U] and the weights.
+
+    A decoding step computes the same over the arrays of its cache: cache.py:attend_to_cache.
 
     own: for each query one key and value more, that it alone sees; with S = T, one after another.
 
@@ -78,39 +116,91 @@ def attention(
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
     return_weights: bool = False,
-    cudnn: bool = False,
     own: KeyValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
-    More than MAX_QUERIES are taken in blocks: attention_blocks.py.
-
-    cudnn: by NVIDIA's kernel, where it can.
+    More than MAX_QUERIES are taken in blocks: `in_blocks`.
     """
-    if (
-        cudnn
-        and own is None
-        and not return_weights
-        and _cudnn_takes(query_BHTK, memory, dropout_rate, rngs)
-    ):
-        return _cudnn_attention(query_BHTK, memory, mask.dense()), None
     if query_BHTK.shape[2] <= MAX_QUERIES:
         mask_BTS = mask.dense()
         return dot_product_attention(
             query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights, own
         )
 
-    return in_blocks(
-        dot_product_attention,
-        MAX_QUERIES,
-        query_BHTK,
-        memory,
-        mask,
-        dropout_rate,
-        rngs,
-        return_weights,
-        own,
+    return in_blocks(query_BHTK, memory, mask, dropout_rate, rngs, return_weights, own)
+
+
+def in_blocks(
+    query_BHTK: jax.Array,
+    memory: KeyValues,
+    mask: Mask,
+    dropout_rate: float,
+    rngs: DropoutRngs | None,
+    return_weights: bool,
+    own: KeyValues | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """`dot_product_attention` of at most MAX_QUERIES at once: linear memory, not quadratic.
+
+    Blocks come one after another, and the backward pass computes the softmax of a block again
+    instead of keeping it (Rabe and Staats, arXiv 2112.05682).
+    """
+    B, _, T, _ = query_BHTK.shape
+    num_blocks = -(-T // MAX_QUERIES)
+    positions_T = mask.query_positions_T
+    blocks = (
+        split(query_BHTK, num_blocks, axis=2),
+        # Queries that fill up the last block have segment 0: they attend to nothing.
+        split(jnp.broadcast_to(mask.query_segments_BT, (B, T)), num_blocks, axis=1),
+        None if positions_T is None else split(positions_T, num_blocks, axis=0),
+        None if rngs is None or dropout_rate == 0 else split_rngs(rngs, B, num_blocks),
+        None if own is None else jax.tree.map(lambda x: split(x, num_blocks, axis=2), own),
     )
+    # Gradients of keys and values are sums over the blocks, and summed in the type of these
+    # copies: bfloat16 would round after each block.
+    copies = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), memory)
+
+    def attend_block(block):
+        query_BHTK, segments_BT, positions_T, rngs, own = block
+        key_values = jax.tree.map(lambda copy, x: copy.astype(x.dtype), copies, memory)
+        own_mask = mask._replace(query_segments_BT=segments_BT, query_positions_T=positions_T)
+        mask_BTS = own_mask.dense()
+        return dot_product_attention(
+            query_BHTK, key_values, mask_BTS, dropout_rate, rngs, return_weights, own
+        )
+
+    # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
+    results = jax.lax.map(jax.checkpoint(attend_block, prevent_cse=False), blocks)
+    return jax.tree.map(lambda x: join(x, axis=2)[:, :, :T], results)
+
+
+class _DrawnKeys(NamedTuple):
+    """In place of DropoutRngs: keys drawn before, one for each row."""
+
+    keys_B: jax.Array
+
+    def dropout(self) -> jax.Array:
+        return self.keys_B
+
+
+def split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
+    """Keys of their own for each block, along a first axis."""
+    keys_B = row_keys(rngs, num_rows)
+    fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
+    return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
+
+
+def fast_attention(
+    query_BHTK: jax.Array,
+    memory: KeyValues,
+    mask: Mask,
+    dropout_rate: float = 0.0,
+    rngs: DropoutRngs | None = None,
+) -> tuple[jax.Array, None]:
+    """`attention` without its weights, by NVIDIA's kernel where it can."""
+    if _cudnn_takes(query_BHTK, memory, dropout_rate, rngs):
+        return _cudnn_attention(query_BHTK, memory, mask.dense()), None
+    return attention(query_BHTK, memory, mask, dropout_rate, rngs)
 
 
 def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
@@ -164,31 +254,21 @@ class MultiHeadAttention(nnx.Module):
     those of the memory once a sentence and keeps those of earlier tokens in its cache.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        *,
-        num_heads: int,
-        d_k: int,
-        d_v: int,
-        use_bias: bool = False,
-        dropout_rate: float,
-        cudnn: bool = False,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-    ):
-        """use_bias: of all four projections; the paper has none, BERT does. cudnn: see above."""
+    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+        """config.attention_bias is that of all four projections; the paper has none, BERT does."""
 
         def linear(d_in, d_out):
-            return Linear(d_in, d_out, use_bias=use_bias, dtype=dtype, rngs=rngs)
+            dtype = jnp.dtype(config.dtype)
+            return Linear(d_in, d_out, use_bias=config.attention_bias, dtype=dtype, rngs=rngs)
 
-        self.query = linear(d_model, num_heads * d_k)
-        self.key = linear(d_model, num_heads * d_k)
-        self.value = linear(d_model, num_heads * d_v)
-        self.output = linear(num_heads * d_v, d_model)
+        d_model, num_heads = config.d_model, config.num_heads
+        self.query = linear(d_model, num_heads * config.key_size)
+        self.key = linear(d_model, num_heads * config.key_size)
+        self.value = linear(d_model, num_heads * config.value_size)
+        self.output = linear(num_heads * config.value_size, d_model)
         self.num_heads = num_heads
-        self.dropout_rate = dropout_rate
-        self.cudnn = cudnn
+        self.dropout_rate = config.attention_dropout
+        self.cudnn = uses(config, "cudnn_attention")
 
     def key_values(self, x_BSD: jax.Array) -> KeyValues:
         """The keys and values of the vectors attended to."""
@@ -205,9 +285,11 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attends from x to the given keys and values. Returns [B, T, D] and the weights."""
         query_BHTK = self._split_heads(self.query(x_BTD))
-        y_BHTU, weights_BHTS = attention(
-            query_BHTK, memory, mask, self.dropout_rate, rngs, return_weights, self.cudnn
-        )
+        inputs = query_BHTK, memory, mask, self.dropout_rate, rngs
+        if self.cudnn and not return_weights:
+            y_BHTU, weights_BHTS = fast_attention(*inputs)
+        else:
+            y_BHTU, weights_BHTS = attention(*inputs, return_weights)
         y_BTX = y_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
         return self.output(y_BTX), weights_BHTS
 
@@ -225,8 +307,8 @@ class MultiHeadAttention(nnx.Module):
     def step_over(
         self, x_BMD: jax.Array, parts: Sequence[tuple[CachedKeyValues, jax.Array]]
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """`step` over places that lie in several arrays; see `attend_to_parts`."""
-        y_BHMU, weights = attend_to_parts(self._split_heads(self.query(x_BMD)), parts)
+        """`step` over keys and values in several arrays; see `attend_to_cache`."""
+        y_BHMU, weights = attend_to_cache(self._split_heads(self.query(x_BMD)), parts)
         return self.output(y_BHMU.swapaxes(1, 2).reshape(*x_BMD.shape[:2], -1)), weights
 
     def _split_heads(self, x_BTX: jax.Array) -> jax.Array:

@@ -1,97 +1,33 @@
-"""The layers of encoder and decoder (Figure 1), and the fields of a config that they need."""
+"""The layers of encoder and decoder (Figure 1)."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
-from transformer.models.attention import KeyValues, MultiHeadAttention
+from transformer.models.attention import KeyValues, Mask, MultiHeadAttention
 from transformer.models.cache import CachedKeyValues, DecodingStep, write_key_values
-from transformer.models.kernels import check_names, uses
-from transformer.models.layers import (
-    ACTIVATIONS,
-    NORMALIZATIONS,
-    AddAndNorm,
-    FeedForward,
-    Normalization,
-)
-from transformer.models.masks import Mask
+from transformer.models.layers import AddAndNorm, FeedForward, LayerConfig
 from transformer.models.numerics import DropoutRngs
-from transformer.system.errors import UserError, check_choice, check_range, setting
-from transformer.system.hardware import memory_of_host, units
+from transformer.system.sharding import ShardingRules
 
-MOST_LAYERS = 1000
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerConfig:
-    """The fields of the model section that these layers read; see configs/base.py."""
-
-    family: str
-    d_model: int
-    d_ff: int
-    num_heads: int
-    d_k: int
-    d_v: int
-    attention_bias: bool
-    dropout: float = setting(architecture=False)
-    attention_dropout: float = setting(architecture=False)
-    activation_dropout: float = setting(architecture=False)
-    activation: str
-    norm: str
-    normalization: str
-    norm_epsilon: float
-    dtype: str
-    kernels: str = setting(
-        may_change=True, architecture=False, default="plain"
-    )  # which work directories of earlier commits lack
-    rematerialize: bool = setting(may_change=True, architecture=False, default=False)  # likewise
-
-    def __post_init__(self):
-        check_range(self, "model", "d_model d_ff num_heads", 1)
-        check_range(self, "model", "d_k d_v", 0)
-        check_range(self, "model", "dropout attention_dropout activation_dropout", 0, 1)
-        check_choice(self, "model", "activation", ACTIVATIONS)
-        check_names(self.kernels)
-        check_choice(self, "model", "norm", ("post", "pre"))
-        check_choice(self, "model", "normalization", NORMALIZATIONS)
-        check_range(self, "model", "norm_epsilon", 1e-12, 1)
-        check_choice(self, "model", "dtype", ("float32", "bfloat16", "float64"))
-        if self.dtype == "float64" and not jax.config.jax_enable_x64:
-            raise UserError("model.dtype is 'float64', which JAX has only with JAX_ENABLE_X64=1")
-        if not (self.d_k and self.d_v) and self.d_model % self.num_heads:
-            raise UserError(
-                f"model.d_model = {self.d_model} is not divisible by model.num_heads = "
-                f"{self.num_heads}; change one of them, or set model.d_k and model.d_v"
-            )
-
-    def check_layers(self, fields: str) -> None:
-        """Raises UserError for a number of layers below 1 or above MOST_LAYERS.
-
-        It says so in bytes where this machine could not hold them.
-        """
-        attention = 2 * self.num_heads * (self.key_size + self.value_size) * self.d_model
-        each = 8 * (attention + 2 * self.d_model * self.d_ff)  # with gradients, in float32
-        for field in fields.split():
-            number, memory = getattr(self, field), memory_of_host()
-            if number > MOST_LAYERS and number * each > memory:
-                raise UserError(
-                    f"model.{field} is {number}; they would need at least {units(number * each)} "
-                    f"of memory to be trained, and there is {units(memory)}; lower it"
-                )
-        # Each layer is built and compiled by itself, which takes its time.
-        check_range(self, "model", fields, 1, MOST_LAYERS + 1)
-
-    @property
-    def key_size(self) -> int:
-        return self.d_k or self.d_model // self.num_heads
-
-    @property
-    def value_size(self) -> int:
-        return self.d_v or self.d_model // self.num_heads
+# What the dimensions of parameters are split over. Vectors of size d_model are copied: they are a
+# thousandth of the model, and each would cost a round of messages.
+VOCABULARY = HEADS = D_FF = "tensor"
+D_MODEL = "fsdp"
+LAYER_SHARDING: ShardingRules = (
+    (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
+    (r".+/(self|cross)_attention/(query|key|value)/bias", P(HEADS)),
+    (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),
+    (r".+/(self|cross)_attention/output/bias", P()),
+    (r".+/feed_forward/hidden/kernel", P(D_MODEL, D_FF)),
+    (r".+/feed_forward/hidden/bias", P(D_FF)),
+    (r".+/feed_forward/output/kernel", P(D_FF, D_MODEL)),
+    (r".+/feed_forward/output/bias", P()),
+    (r".+_norm/norm/(scale|bias)", P()),
+)
 
 
 def maybe_remat(config: LayerConfig, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,10 +44,10 @@ class EncoderLayer(nnx.Module):
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
         """feed_forward: a module in its place, for those who call `attend` and then it."""
-        self.self_attention = _attention(config, rngs)
-        self.self_attention_norm = add_and_norm(config)
-        self.feed_forward = feed_forward or feed_forward_network(config, rngs)
-        self.feed_forward_norm = add_and_norm(config)
+        self.self_attention = MultiHeadAttention(config, rngs)
+        self.self_attention_norm = AddAndNorm(config)
+        self.feed_forward = feed_forward or FeedForward(config, rngs)
+        self.feed_forward_norm = AddAndNorm(config)
 
     def __call__(
         self,
@@ -146,12 +82,12 @@ class DecoderLayer(nnx.Module):
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
         """feed_forward: as in `EncoderLayer`."""
-        self.self_attention = _attention(config, rngs)
-        self.self_attention_norm = add_and_norm(config)
-        self.cross_attention = _attention(config, rngs)
-        self.cross_attention_norm = add_and_norm(config)
-        self.feed_forward = feed_forward or feed_forward_network(config, rngs)
-        self.feed_forward_norm = add_and_norm(config)
+        self.self_attention = MultiHeadAttention(config, rngs)
+        self.self_attention_norm = AddAndNorm(config)
+        self.cross_attention = MultiHeadAttention(config, rngs)
+        self.cross_attention_norm = AddAndNorm(config)
+        self.feed_forward = feed_forward or FeedForward(config, rngs)
+        self.feed_forward_norm = AddAndNorm(config)
 
     def __call__(
         self,
@@ -217,46 +153,3 @@ class DecoderLayer(nnx.Module):
         y_BMD = self.cross_attention_norm.before(x_BMD)
         y_BMD, weights_BHMS = self.cross_attention.step(y_BMD, memory, at.memory_mask_B1S)
         return self.cross_attention_norm.after(x_BMD, y_BMD, None), earlier, weights_BHMS
-
-
-def normalization(config: LayerConfig) -> Normalization:
-    return Normalization(
-        config.d_model,
-        form=config.normalization,
-        epsilon=config.norm_epsilon,
-        dtype=jnp.dtype(config.dtype),
-    )
-
-
-def add_and_norm(config: LayerConfig) -> AddAndNorm:
-    return AddAndNorm(
-        normalization(config),
-        norm_first=config.norm == "pre",
-        dropout_rate=config.dropout,
-        fused=uses(config, "triton_norm"),
-    )
-
-
-def _attention(config: LayerConfig, rngs: nnx.Rngs) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.d_model,
-        num_heads=config.num_heads,
-        d_k=config.key_size,
-        d_v=config.value_size,
-        use_bias=config.attention_bias,
-        dropout_rate=config.attention_dropout,
-        cudnn=uses(config, "cudnn_attention"),
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-    )
-
-
-def feed_forward_network(config: LayerConfig, rngs: nnx.Rngs) -> FeedForward:
-    return FeedForward(
-        config.d_model,
-        config.d_ff,
-        activation=config.activation,
-        dropout_rate=config.activation_dropout,
-        dtype=jnp.dtype(config.dtype),
-        rngs=rngs,
-    )

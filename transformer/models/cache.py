@@ -1,21 +1,21 @@
-"""What a decoder keeps of earlier tokens while a search goes on.
+"""The KV cache of a decoder: keys and values of the tokens so far.
 
 A cache is a dict. Its "step" is the number of the next token. A search of M hypotheses for each of
 B sentences, N = B * M, reorders the leaves of "hypothesis", whose first dimension is N. It leaves
-alone those of "sentence", and those of "key_values", which only some models have. The rest of this file
-is about these.
+those of "sentence" as they are, and those of "key_values", which only some models have. The rest of
+this file is about these.
 
-Who wants to see attention puts an array [N, S] as "attention" into the cache. There each step
-leaves its weights over the source tokens: of one layer (the last but one, if there are several),
-the mean of its heads.
+To see the attention, put an array [N, S] as "attention" into the cache. There each step leaves its
+weights over the source tokens: of one layer (the last but one, if there are several), the mean of
+its heads.
 
 A search reorders its hypotheses at every step. To reorder their keys and values with them would
-copy the whole cache each time. So these stay in the place, one of M for each sentence, where they
-were written. Each hypothesis has a list of its ancestors instead: in which place the key of each
-of its tokens stands. The list is short, and it is reordered.
+copy the whole cache each time. So these stay in the slot, one of M for each sentence, where they
+were written. Each hypothesis has a list of its ancestors instead: the slot of each of its tokens.
+The list is short, and it is reordered.
 
-The M queries of a sentence read all places together, and a mask hides what is not their own. That
-is M times as many scores as there need be, and still faster: scores are cheap, and reading is not.
+The M queries of a sentence read all slots together, and a mask hides those of other hypotheses.
+That is M times as many scores as needed, and still faster: scores are cheap, and reading is not.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from transformer.models.numerics import multiply, rounded_to_bfloat16
 class CachedKeyValues(NamedTuple):
     """Keys and values of a sentence's source tokens; or of its hypotheses' earlier tokens.
 
-    Of the latter, that of token l in place m is number l * M + m of X = L * M. In these layouts
+    Of the latter, that of token l in slot m is number l * M + m of X = L * M. In these layouts
     a CPU multiplies without transposing first.
     """
 
@@ -47,7 +47,7 @@ def empty_key_values(like: CachedKeyValues, M: int, L: int) -> CachedKeyValues:
 
 
 def with_capacity(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
-    """The cache with places for L tokens; a search makes room as it goes, and so reads less."""
+    """The cache with capacity for L tokens; a search lets it grow, and so reads less."""
 
     def resize(x: jax.Array, axis: int) -> jax.Array:
         more = L * M - x.shape[axis]
@@ -69,7 +69,7 @@ def with_capacity(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
 
 
 def widened(cache: dict[str, Any]) -> dict[str, Any]:
-    """The cache with all places in float32, for a CPU; what stands there is rounded as before.
+    """The cache with all keys and values in float32, for a CPU; they are rounded as before.
 
     XLA on CPUs writes a bfloat16 array as a float32 one: at each step it would convert the whole
     cache, and back.
@@ -86,7 +86,7 @@ def widened(cache: dict[str, Any]) -> dict[str, Any]:
 def write_key_values(
     key_values: CachedKeyValues, new: CachedKeyValues, step: jax.Array
 ) -> CachedKeyValues:
-    """The places with the keys [B, H, K, M] and values [B, H, M, U] of token number `step`."""
+    """With the keys [B, H, K, M] and values [B, H, M, U] of token number `step`."""
     begin = step * new.key_BHKX.shape[3]
 
     def write(x: jax.Array, new: jax.Array, axis: int) -> jax.Array:
@@ -100,14 +100,14 @@ def write_key_values(
 
 
 @jax.named_scope("attention")
-def attend_to_parts(
+def attend_to_cache(
     query_BHMK: jax.Array, parts: Sequence[tuple[CachedKeyValues, jax.Array]]
 ) -> tuple[jax.Array, list[jax.Array]]:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, M, U] and the weights of each part.
 
-    parts: places and who sees them; one softmax is over all. They may lie in several arrays, since
-      to put them side by side would copy them at each step. A mask may have size 1 in place of M.
-      CachedKeyValues may be `widened`.
+    parts: keys and values, and who sees them; one softmax is over all. They may lie in several
+      arrays, since to put them side by side would copy them at each step. A mask may have size 1
+      in place of M. Keys and values may be `widened`.
 
     Weights, [B, H, M, X], are in at least float32.
     """
@@ -154,9 +154,9 @@ def decoding_step(
     source_segments_BS: jax.Array,
     key_values: CachedKeyValues,
 ) -> DecodingStep:
-    """Token number `step`, which each hypothesis has in its own place.
+    """Token number `step`, which each hypothesis has in its own slot.
 
-    places: those of any layer.
+    key_values: those of any layer.
     """
     N, B = ancestors_NL.shape[0], source_segments_BS.shape[0]
     M = N // B

@@ -1,19 +1,91 @@
-"""What encoder-decoders have in common: embeddings, the output layer, and their checks."""
+"""The trunk of encoder-decoders: loss, logits, and the three matrices of Section 3.4."""
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
 from transformer.models.family import Sizes
 from transformer.models.layers import Embedding
+from transformer.models.loss import Loss, OutputLayer, output_loss
+from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError
 
 SHARE_EMBEDDINGS = ("all", "decoder", "none")
 MASK_DEVIATION = 0.5  # the standard deviation of word masks at first
 
 
+class Decoded(NamedTuple):
+    """The decoder's outputs at all target positions at once.
+
+    y_BTD: what the output layer takes.
+    weights: those of attention, as each family has them.
+    terms: what the loss has beside the cross-entropy, weighted, by name.
+    """
+
+    y_BTD: jax.Array
+    weights: Any
+    terms: dict[str, jax.Array] = {}
+
+
 class EncoderDecoder(nnx.Module):
+    """A model of p(target | source). A family says how it decodes and what its output layer is.
+
+    Token id 0 is padding, wherever it stands. Several pairs may be packed into a row: segment ids
+    (1, 2, ... in order, 0 for padding) keep them apart. Without segment ids, every row is one pair.
+    """
+
+    def decode(
+        self,
+        src_BS: jax.Array,
+        tgt_in_BT: jax.Array,
+        src_segments_BS: jax.Array | None,
+        tgt_segments_BT: jax.Array | None,
+        rngs: DropoutRngs | None,
+        return_weights: bool = False,
+    ) -> Decoded:
+        raise NotImplementedError
+
+    def output_layer(self) -> OutputLayer:
+        raise NotImplementedError
+
+    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
+        """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
+        sides = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+        y_BTD, _, terms = self.decode(*sides, rngs)
+        real_BT = batch.tgt_segments_BT > 0
+        loss = output_loss(y_BTD, self.output_layer(), batch.tgt_out_BT, real_BT, label_smoothing)
+        return loss._replace(loss=sum(terms.values(), loss.loss), terms=terms)
+
+    def __call__(
+        self,
+        src_BS: jax.Array,
+        tgt_in_BT: jax.Array,
+        src_segments_BS: jax.Array | None = None,
+        tgt_segments_BT: jax.Array | None = None,
+        rngs: DropoutRngs | None = None,
+        return_weights: bool = False,
+    ) -> jax.Array | tuple[jax.Array, Any]:
+        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`.
+
+        `tgt_in` is the target shifted right, so that it begins with BOS. `rngs`, with a
+        stream named dropout, turns dropout on.
+
+        return_weights: also return the weights of attention, as the family has them.
+        """
+        sides = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
+        y_BTD, weights, _ = self.decode(*sides, rngs, return_weights)
+        logits_BTV = self.logits_of(y_BTD)
+        return (logits_BTV, weights) if return_weights else logits_BTV
+
+
+class SharedEmbeddings(EncoderDecoder):
     """The three matrices of Section 3.4: source embedding, target embedding, output layer."""
 
     def __init__(

@@ -129,8 +129,7 @@ def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
 
 
 def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.attention import KeyValues, attention
-    from transformer.models.masks import Mask
+    from transformer.models.attention import KeyValues, Mask, attention, fast_attention
 
     H, K, segments_BT = config.num_heads, config.key_size, _segments()
     mask = Mask(segments_BT, segments_BT, jnp.arange(T))
@@ -140,7 +139,8 @@ def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) 
     real_B1T1 = (segments_BT > 0)[:, None, :, None]
 
     def attend(query, key, value):
-        return attention(query, KeyValues(key, value), mask, cudnn=fast)[0] * real_B1T1
+        attend = fast_attention if fast else attention
+        return attend(query, KeyValues(key, value), mask)[0] * real_B1T1
 
     result, pull_back = jax.vjp(attend, query, key, value)
     dquery, dkey, dvalue = pull_back(direction)
@@ -167,7 +167,7 @@ def _norm_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> li
 
 
 def _loss_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.loss import output_loss
+    from transformer.models.loss import OutputLayer, output_loss
 
     V, D, segments_BT = 997, config.d_model, _segments()
     hidden_BTD = _normal(0, B, T, D, dtype=dtype)
@@ -175,9 +175,8 @@ def _loss_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> li
     labels_BT = jax.random.randint(jax.random.key(2), (B, T), 0, V)
 
     def loss(hidden_BTD, output_VD):
-        found = output_loss(
-            hidden_BTD, output_VD, labels_BT, segments_BT > 0, 0.1, dtype, blocked=fast
-        )
+        layer = OutputLayer(output_VD, None, dtype, blocked=fast)
+        found = output_loss(hidden_BTD, layer, labels_BT, segments_BT > 0, 0.1)
         return found.loss, found.nll
 
     (value, nll), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(hidden_BTD, output_VD)

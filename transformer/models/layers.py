@@ -1,5 +1,6 @@
-"""The small parts: linear layer, embedding, feed-forward network, add & norm."""
+"""The small parts: linear layer, embedding, feed-forward network, add & norm; and their config."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models import fused_norm
+from transformer.models.kernels import check_names, uses
 from transformer.models.numerics import (
     DropoutRngs,
     as_operand,
@@ -19,6 +21,8 @@ from transformer.models.numerics import (
     unmerged,
 )
 from transformer.models.weight_layout import WeightLayout, multiply_int8, quantized
+from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.hardware import memory_of_host, units
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -29,9 +33,78 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 NORMALIZATIONS = "layer_norm", "rms_norm"
+MOST_LAYERS = 1000
 
 # Glorot: the paper is silent; this is Tensor2Tensor's choice.
 kernel_init = nnx.initializers.xavier_uniform()
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerConfig:
+    """The fields of the model section that these layers read; see configs/base.py."""
+
+    family: str
+    d_model: int
+    d_ff: int
+    num_heads: int
+    d_k: int
+    d_v: int
+    attention_bias: bool
+    dropout: float = setting(architecture=False)
+    attention_dropout: float = setting(architecture=False)
+    activation_dropout: float = setting(architecture=False)
+    activation: str
+    norm: str
+    normalization: str
+    norm_epsilon: float
+    dtype: str
+    kernels: str = setting(
+        may_change=True, architecture=False, default="plain"
+    )  # which work directories of earlier commits lack
+    rematerialize: bool = setting(may_change=True, architecture=False, default=False)  # likewise
+
+    def __post_init__(self):
+        check_range(self, "model", "d_model d_ff num_heads", 1)
+        check_range(self, "model", "d_k d_v", 0)
+        check_range(self, "model", "dropout attention_dropout activation_dropout", 0, 1)
+        check_choice(self, "model", "activation", ACTIVATIONS)
+        check_names(self.kernels)
+        check_choice(self, "model", "norm", ("post", "pre"))
+        check_choice(self, "model", "normalization", NORMALIZATIONS)
+        check_range(self, "model", "norm_epsilon", 1e-12, 1)
+        check_choice(self, "model", "dtype", ("float32", "bfloat16", "float64"))
+        if self.dtype == "float64" and not jax.config.jax_enable_x64:
+            raise UserError("model.dtype is 'float64', which JAX has only with JAX_ENABLE_X64=1")
+        if not (self.d_k and self.d_v) and self.d_model % self.num_heads:
+            raise UserError(
+                f"model.d_model = {self.d_model} is not divisible by model.num_heads = "
+                f"{self.num_heads}; change one of them, or set model.d_k and model.d_v"
+            )
+
+    def check_layers(self, fields: str) -> None:
+        """Raises UserError for a number of layers below 1 or above MOST_LAYERS.
+
+        It says so in bytes where this machine could not hold them.
+        """
+        attention = 2 * self.num_heads * (self.key_size + self.value_size) * self.d_model
+        each = 8 * (attention + 2 * self.d_model * self.d_ff)  # with gradients, in float32
+        for field in fields.split():
+            number, memory = getattr(self, field), memory_of_host()
+            if number > MOST_LAYERS and number * each > memory:
+                raise UserError(
+                    f"model.{field} is {number}; they would need at least {units(number * each)} "
+                    f"of memory to be trained, and there is {units(memory)}; lower it"
+                )
+        # Each layer is built and compiled by itself, which takes its time.
+        check_range(self, "model", fields, 1, MOST_LAYERS + 1)
+
+    @property
+    def key_size(self) -> int:
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def value_size(self) -> int:
+        return self.d_v or self.d_model // self.num_heads
 
 
 class Linear(nnx.Module):
@@ -141,20 +214,12 @@ class Embedding(nnx.Module):
 class FeedForward(nnx.Module):
     """Position-wise feed-forward network, Equation 2, with a choice of activation."""
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        *,
-        activation: str,
-        dropout_rate: float,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-    ):
-        self.hidden = Linear(d_model, d_ff, use_bias=True, dtype=dtype, rngs=rngs)
-        self.output = Linear(d_ff, d_model, use_bias=True, dtype=dtype, rngs=rngs)
-        self.activation = activation
-        self.dropout_rate = dropout_rate
+    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+        D, F, dtype = config.d_model, config.d_ff, jnp.dtype(config.dtype)
+        self.hidden = Linear(D, F, use_bias=True, dtype=dtype, rngs=rngs)
+        self.output = Linear(F, D, use_bias=True, dtype=dtype, rngs=rngs)
+        self.activation = config.activation
+        self.dropout_rate = config.activation_dropout
 
     def __call__(self, x_BTD: jax.Array, rngs: DropoutRngs | None = None) -> jax.Array:
         x_BTF = ACTIVATIONS[self.activation](self.hidden(x_BTD))
@@ -166,13 +231,13 @@ class Normalization(nnx.Module):
     Sennrich 2019): no mean is subtracted and no bias added. Statistics are float32.
     """
 
-    def __init__(self, d_model: int, *, form: str, epsilon: float, dtype: jnp.dtype):
-        self.scale = nnx.Param(jnp.ones(d_model, jnp.float32))
-        if form == "layer_norm":
-            self.bias = nnx.Param(jnp.zeros(d_model, jnp.float32))
-        self.form = form
-        self.epsilon = epsilon
-        self.dtype = dtype
+    def __init__(self, config: LayerConfig):
+        self.scale = nnx.Param(jnp.ones(config.d_model, jnp.float32))
+        if config.normalization == "layer_norm":
+            self.bias = nnx.Param(jnp.zeros(config.d_model, jnp.float32))
+        self.form = config.normalization
+        self.epsilon = config.norm_epsilon
+        self.dtype = jnp.dtype(config.dtype)
 
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         x_BTD = x_BTD.astype(at_least_float32(x_BTD.dtype))
@@ -195,15 +260,13 @@ class AddAndNorm(nnx.Module):
         x = add_and_norm.after(x, y, rngs)
     """
 
-    def __init__(
-        self, norm: nnx.Module, *, norm_first: bool, dropout_rate: float, fused: bool = False
-    ):
-        """fused: by the kernel of fused_norm.py, where it can."""
-        self.norm = norm
-        self.norm_first = norm_first
-        self.dropout_rate = dropout_rate
-        takes = not norm_first and norm.form == "layer_norm"
-        self.fused = fused and takes and fused_norm.fits(norm.scale.shape[0])
+    def __init__(self, config: LayerConfig):
+        self.norm = Normalization(config)
+        self.norm_first = config.norm == "pre"
+        self.dropout_rate = config.dropout
+        # The kernel of fused_norm.py.
+        takes = not self.norm_first and config.normalization == "layer_norm"
+        self.fused = uses(config, "triton_norm") and takes and fused_norm.fits(config.d_model)
 
     @jax.named_scope("add_and_norm")
     def before(self, x_BTD: jax.Array) -> jax.Array:

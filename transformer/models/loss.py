@@ -25,6 +25,18 @@ class Loss(NamedTuple):
     terms: dict[str, jax.Array] = {}
 
 
+class OutputLayer(NamedTuple):
+    """What makes logits of the last hidden states: hidden @ table^T + bias.
+
+    blocked: whether `output_loss` takes positions in blocks, so that whole logits never exist.
+    """
+
+    table_VD: jax.Array
+    bias_V: jax.Array | None
+    dtype: jnp.dtype
+    blocked: bool = False
+
+
 @jax.named_scope("loss")
 def cross_entropy(
     logits_BTV: jax.Array, labels_BT: jax.Array, real_BT: jax.Array, label_smoothing: float
@@ -49,24 +61,22 @@ def cross_entropy(
 
 def output_loss(
     hidden_BTD: jax.Array,
-    output_VD: jax.Array,
+    layer: OutputLayer,
     labels_BT: jax.Array,
     real_BT: jax.Array,
     label_smoothing: float,
-    dtype: jnp.dtype,
-    bias_V: jax.Array | None = None,
-    blocked: bool = False,
 ) -> Loss:
-    """`cross_entropy` of the logits hidden @ output^T + bias.
+    """`cross_entropy` of the logits that the layer makes.
 
     A model's loss begins with its last hidden states, so that the logits, its largest array, are
     made here and nowhere else. More than MAX_POSITIONS are taken in parts, one after another, and
     the backward pass computes their logits again.
 
-    blocked: in blocks of positions, so that they never exist as a whole. What is kept of a block
-    is the gradient of its logits, in `dtype`, in which products take it anyway; the forward pass
-    computes it, so that no logits are computed twice. `nll` then has no gradient.
+    Of a blocked layer, what is kept of a block of positions is the gradient of its logits, in
+    `dtype`, in which products take it anyway; the forward pass computes it, so that no logits are
+    computed twice. `nll` then has no gradient.
     """
+    output_VD, bias_V, dtype, blocked = layer
     if blocked:
         static = (label_smoothing, jnp.dtype(dtype))
         loss, nll = _blocked(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT)
@@ -77,8 +87,7 @@ def output_loss(
 
         def of_block(block):
             hidden_BTD, labels_BT, real_BT = block
-            others = label_smoothing, dtype, bias_V
-            return output_loss(hidden_BTD, output_VD, labels_BT, real_BT, *others)
+            return output_loss(hidden_BTD, layer, labels_BT, real_BT, label_smoothing)
 
         blocks = tuple(split(x, num_blocks, axis=1) for x in sides)
         losses = jax.lax.map(jax.checkpoint(of_block, prevent_cse=False), blocks)

@@ -239,3 +239,12 @@ def join(x: jax.Array, axis: int) -> jax.Array:
     """Undoes `split`, but for what fills up the last block."""
     x = jnp.moveaxis(x, 0, axis)
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+
+def shifted(x_BT: jax.Array, offset: int) -> jax.Array:
+    """x at position t + offset of its row; zeros beyond the ends."""
+    length = x_BT.shape[1]
+    padding = [(0, 0)] * x_BT.ndim
+    padding[1] = (max(0, -offset), max(0, offset))
+    start = max(0, offset)
+    return jnp.pad(x_BT, padding)[:, start : start + length]

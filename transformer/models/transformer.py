@@ -10,13 +10,14 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from transformer.data.batches import Batch
+from transformer.models.attention import Mask
 from transformer.models.blocks import (
+    D_MODEL,
+    LAYER_SHARDING,
+    VOCABULARY,
     DecoderLayer,
     EncoderLayer,
-    LayerConfig,
     maybe_remat,
-    normalization,
 )
 from transformer.models.cache import (
     attention_to_see,
@@ -26,14 +27,15 @@ from transformer.models.cache import (
 )
 from transformer.models.encoder_decoder import (
     SHARE_EMBEDDINGS,
-    EncoderDecoder,
+    Decoded,
+    SharedEmbeddings,
     check_shared,
     segments_or_one,
 )
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
-from transformer.models.loss import Loss, output_loss
-from transformer.models.masks import Mask
+from transformer.models.layers import LayerConfig, Normalization
+from transformer.models.loss import OutputLayer
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.system.errors import UserError, check_choice, check_range
@@ -74,12 +76,8 @@ class AttentionWeights(NamedTuple):
     cross: list[jax.Array]  # from target to source, [B, H, T, S]
 
 
-class Transformer(EncoderDecoder):
-    """The encoder-decoder of Figure 1. Token id 0 is padding, wherever it stands.
-
-    Several sentences may be packed into a row: segment ids (1, 2, ... in order, 0 for
-    padding) then keep them apart. Without segment ids, every row is one sentence.
-    """
+class Transformer(SharedEmbeddings):
+    """The encoder-decoder of Figure 1."""
 
     def __init__(self, config: TransformerConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         self.config = config
@@ -107,48 +105,13 @@ class Transformer(EncoderDecoder):
         self.encoder_layers = nnx.List([EncoderLayer(config, rngs) for _ in encoder_layers])
         self.decoder_layers = nnx.List([DecoderLayer(config, rngs) for _ in decoder_layers])
         if config.norm == "pre":
-            self.encoder_norm = normalization(config)
-            self.decoder_norm = normalization(config)
+            self.encoder_norm = Normalization(config)
+            self.decoder_norm = Normalization(config)
 
-    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
-        """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
-        y_BTD, _ = self._decode(
-            batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
-        )
-        real_BT = batch.tgt_segments_BT > 0
-        labels_BT, table_VD = batch.tgt_out_BT, self._output.table_VD[...]
+    def output_layer(self) -> OutputLayer:
         bias_V = self.output_bias_V[...] if self.config.output_bias else None
-        return output_loss(
-            y_BTD,
-            table_VD,
-            labels_BT,
-            real_BT,
-            label_smoothing,
-            self.dtype,
-            bias_V,
-            blocked=uses(self.config, "blocked_loss"),
-        )
-
-    def __call__(
-        self,
-        src_BS: jax.Array,
-        tgt_in_BT: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        tgt_segments_BT: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-        return_weights: bool = False,
-    ) -> jax.Array | tuple[jax.Array, AttentionWeights]:
-        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`.
-
-        `tgt_in` is the target shifted right, so that it begins with BOS. `rngs`, with a
-        stream named dropout, turns dropout on.
-
-        return_weights: also return the weights of all attentions.
-        """
-        inputs = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
-        y_BTD, weights = self._decode(*inputs, rngs, return_weights)
-        logits_BTV = self._logits(y_BTD)
-        return (logits_BTV, weights) if return_weights else logits_BTV
+        table_VD = self._output.table_VD[...]
+        return OutputLayer(table_VD, bias_V, self.dtype, uses(self.config, "blocked_loss"))
 
     def encode(
         self,
@@ -170,10 +133,10 @@ class Transformer(EncoderDecoder):
             weights.append(weights_BHSS)
         return (self.encoder_norm(x_BSD) if self.config.norm == "pre" else x_BSD), weights
 
-    def _decode(
+    def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
-    ) -> tuple[jax.Array, AttentionWeights]:
-        """The decoder's output at all target positions at once, [B, T, D]."""
+    ) -> Decoded:
+        """The decoder of Figure 1 at all target positions at once; weights: `AttentionWeights`."""
         memory_BSD, encoder = self._encode(src_BS, src_segments_BS, rngs, return_weights)
         src_segments_BS = self.source_segments(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
@@ -183,16 +146,16 @@ class Transformer(EncoderDecoder):
         y_BTD = self._embed_target(tgt_in_BT, segment_positions(tgt_segments_BT), rngs)
         weights = AttentionWeights(encoder, [], [])
 
-        def decode(layer, y_BTD, memory_BSD):
+        def decode_layer(layer, y_BTD, memory_BSD):
             memory = layer.cross_attention.key_values(memory_BSD)
             return layer(y_BTD, memory, self_mask, memory_mask, rngs, return_weights)
 
         for layer in self.decoder_layers:
-            run = maybe_remat(self.config, functools.partial(decode, layer))
+            run = maybe_remat(self.config, functools.partial(decode_layer, layer))
             y_BTD, (self_weights_BHTT, cross_weights_BHTS) = run(y_BTD, memory_BSD)
             weights.decoder.append(self_weights_BHTT)
             weights.cross.append(cross_weights_BHTS)
-        return self._normalize(y_BTD), weights
+        return Decoded(self._normalize(y_BTD), weights)
 
     def init_cache(
         self, memory_BSD: jax.Array, src_BS: jax.Array, num_hypotheses: int, max_length: int
@@ -228,7 +191,7 @@ class Transformer(EncoderDecoder):
             self.check_aligns_words()
             cache["attention"] = attention_to_see(weights)
         y_N1D = self._normalize(y_BMD).reshape(tokens_N.shape[0], 1, -1)
-        return self._logits(y_N1D)[:, 0], cache
+        return self.logits_of(y_N1D)[:, 0], cache
 
     def _embed_source(self, src_BS, positions_BS, rngs):
         table = self.source_positions[...] if self.config.positions == "learned" else None
@@ -253,7 +216,7 @@ class Transformer(EncoderDecoder):
         x_BTD += encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)
 
-    def _logits(self, y_BTD: jax.Array) -> jax.Array:
+    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
         logits_BTV = self._output.logits(y_BTD)
         if self.config.output_bias:
             logits_BTV += self.output_bias_V[...][None, None]
@@ -301,29 +264,15 @@ def training_flops(
     return 3 * 2 * (c.num_encoder_layers * encoder + c.num_decoder_layers * decoder + output)
 
 
-# What the dimensions of parameters are split over.
-VOCABULARY = HEADS = D_FF = "tensor"
-D_MODEL = "fsdp"
-
 FAMILY = Family(
     config=TransformerConfig,
     build=build,
-    # Vectors of size d_model are copied: they are a thousandth of the model, and each would
-    # cost a round of messages.
     sharding=(
         (r"(source|target|output)_embedding/table_VD", P(VOCABULARY, D_MODEL)),
         (r"(source|target)_positions", P(None, D_MODEL)),
         (r"word_masks_WD", P()),
         (r"output_bias_V", P(VOCABULARY)),
-        (r".+/(self|cross)_attention/(query|key|value)/kernel", P(D_MODEL, HEADS)),
-        (r".+/(self|cross)_attention/(query|key|value)/bias", P(HEADS)),
-        (r".+/(self|cross)_attention/output/kernel", P(HEADS, D_MODEL)),
-        (r".+/(self|cross)_attention/output/bias", P()),
-        (r".+/feed_forward/hidden/kernel", P(D_MODEL, D_FF)),
-        (r".+/feed_forward/hidden/bias", P(D_FF)),
-        (r".+/feed_forward/output/kernel", P(D_FF, D_MODEL)),
-        (r".+/feed_forward/output/bias", P()),
-        (r".+_norm/norm/(scale|bias)", P()),
+        *LAYER_SHARDING,
         (r"(encoder|decoder)_norm/(scale|bias)", P()),
     ),
     flops=training_flops,

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from transformer.models.attention import KeyValues, attention, dot_product_attention
-from transformer.models.blocks import EncoderLayer, LayerConfig
+from transformer.models.attention import KeyValues, Mask, attention, dot_product_attention
+from transformer.models.blocks import EncoderLayer
 from transformer.models.convolutional.convolutional_blocks import (
     Block,
     ConvolutionalBlock,
     ConvolutionalConfig,
 )
-from transformer.models.masks import Mask
+from transformer.models.layers import LayerConfig
 from transformer.models.numerics import multiply, standardize
 from transformer.models.rnn.recurrence import INITIALIZATIONS, LSTM, run_cell
 

@@ -27,7 +27,7 @@ from transformer.inference.attention_maps import (
     merge_words,
 )
 from transformer.inference.model import Model
-from transformer.models.masks import Mask
+from transformer.models.attention import Mask
 from transformer.models.positions import sinusoidal_encoding
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config

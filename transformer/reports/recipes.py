@@ -45,7 +45,7 @@ class Recipe(NamedTuple):
     comparable: str
     beyond: str
 
-    def experiment(self) -> Config:
+    def resolved(self) -> Config:
         """Its config, with the changes."""
         module = importlib.import_module(f"configs.{self.config}")
         config = module.get_config().to_dict()
@@ -96,9 +96,7 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def explain(
-    experiment: Config, recipe_name: str, *, evaluation: Mapping[str, Any]
-) -> list[Difference]:
+def explain(config: Config, recipe_name: str, *, evaluation: Mapping[str, Any]) -> list[Difference]:
     """How an evaluated run differs from a recipe, the most important difference first.
 
     `evaluation` has what TrainedModel.provenance() says of checkpoints and search, and `split`,
@@ -106,7 +104,7 @@ def explain(
     UserError for an unknown recipe, and for a run of another task or family.
     """
     recipe = find_recipe(recipe_name)
-    run, published = flat(experiment), flat(recipe.experiment())
+    run, published = flat(config), flat(recipe.resolved())
     for name in ("task.name", "model.family"):
         if run[name] != published[name]:
             raise UserError(
@@ -135,9 +133,14 @@ def explain(
 
 
 def compare(run: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[Difference]:
-    """The EFFECTS in which two sets of facts differ, of the facts that a recipe has."""
+    """The EFFECTS in which two sets of facts differ, of the facts that a recipe has.
+
+    Fields without an entry in recipes.toml come last.
+    """
+    known = {fact for effect in EFFECTS for fact in effect.facts} | set(IRRELEVANT)
+    others = [Effect([name], "not known", "none yet") for name in recipe if name not in known]
     differences = []
-    for facts, effect, source in EFFECTS:
+    for facts, effect, source in [*EFFECTS, *others]:
         if names := [f for f in facts if f in recipe and run[f] != recipe[f]]:
             values = (", ".join(str(side[name]) for name in names) for side in (run, recipe))
             differences.append(Difference(", ".join(names), *values, effect, source))

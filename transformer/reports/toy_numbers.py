@@ -5,10 +5,9 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.attention import KeyValues, dot_product_attention
+from transformer.models.attention import KeyValues, Mask, dot_product_attention
 from transformer.models.layers import Normalization
 from transformer.models.loss import cross_entropy
-from transformer.models.masks import Mask
 from transformer.models.numerics import standardize
 from transformer.models.positions import sinusoidal_encoding
 from transformer.reports.walkthrough_page import Line, Matrix, Step
@@ -30,9 +29,8 @@ class _Noam:
 
 
 def layer_norm(numbers: tuple[float, ...]) -> np.ndarray:
-    """By the model's layer, with scale 1 and bias 0."""
-    norm = Normalization(len(numbers), form="layer_norm", epsilon=1e-6, dtype=jnp.dtype("float32"))
-    return np.asarray(norm(jnp.array([[numbers]], jnp.float32))[0, 0])
+    """As the model's layer has it, with scale 1 and bias 0."""
+    return np.asarray(standardize(jnp.array([[numbers]], jnp.float32), epsilon=1e-6)[0, 0])
 
 
 def causal_softmax(scores: tuple[float, ...]) -> np.ndarray:

@@ -18,8 +18,7 @@ import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
-from transformer.models.attention import dot_product_attention
-from transformer.models.attention_blocks import in_blocks
+from transformer.models.attention import dot_product_attention, in_blocks
 from transformer.models.layers import Embedding
 from transformer.models.numerics import standardize
 from transformer.reports import arguments

@@ -9,10 +9,9 @@ import numpy as np
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS
 from transformer.inference.attention_maps import attentions
-from transformer.models.attention import attention
+from transformer.models.attention import Mask, attention
 from transformer.models.layers import ACTIVATIONS
 from transformer.models.loss import cross_entropy
-from transformer.models.masks import Mask
 from transformer.models.numerics import multiply
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.attention import MultiHeadAttention, dot_product_attention
+from transformer.models.attention import Mask, MultiHeadAttention, dot_product_attention
 from transformer.models.blocks import DecoderLayer
+from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.layers import AddAndNorm, Embedding, FeedForward, Normalization
 from transformer.models.loss import cross_entropy
-from transformer.models.masks import Mask
 from transformer.models.positions import sinusoidal_encoding
 from transformer.models.transformer import Transformer
 from transformer.reports.pages import Html, shown, table
@@ -235,7 +235,7 @@ def update_step(found: Update) -> Step:
         "target embedding is also the output layer, unless the config says otherwise, so that rows "
         "of tokens that are not in the pair move, too: they become less probable.",
         [
-            Line(Transformer.loss, "return output_loss"),
+            Line(EncoderDecoder.loss, "loss = output_loss"),
             Line(make_optimizer, "chosen = _adam"),
         ],
         [

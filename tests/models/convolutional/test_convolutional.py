@@ -11,7 +11,7 @@ from small_configs import sizes_of
 
 from configs import convs2s_iwslt, convs2s_wmt
 from transformer.data.batches import Batch
-from transformer.decoding.search import beam_search
+from transformer.decoding.search import Settings, beam_search
 from transformer.models.convolutional.convolutional import scale_gradient, training_flops
 from transformer.models.convolutional.convolutional_blocks import (
     Block,
@@ -390,7 +390,12 @@ def test_a_searched_score_is_the_score_of_its_words(random_params):
         bound = model.bind(params)
         cache = bound.init_cache(bound.encode(src), src, 3, 6)
         lengths = jnp.array([6])
-        return beam_search(bound.decode_step, cache, lengths, beam_size=3, alpha=0.6, longest=6)
+        return beam_search(
+            bound.decode_step,
+            cache,
+            lengths,
+            Settings(beam_size=3, alpha=0.6, longest=6),
+        )
 
     found = search(params)
     tokens = found.tokens_BML[0, 0]

@@ -11,7 +11,7 @@ from small_configs import sizes_of
 from configs import t_dmca
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS
-from transformer.decoding.search import beam_search
+from transformer.decoding.search import Settings, beam_search
 from transformer.models.decoder_only.decoder_only import (
     DecoderOnlyConfig,
     one_sequence,
@@ -136,8 +136,8 @@ def test_search_follows_the_hypotheses(trained):
         bound = model.bind(params)
         cache = bound.init_cache(bound.encode(src_BS), src_BS, 4, longest)
         lengths = jnp.full(3, longest)
-        options = dict(beam_size=4, alpha=0.6, longest=longest)
-        return beam_search(bound.decode_step, cache, lengths, **options)
+        settings = Settings(beam_size=4, alpha=0.6, longest=longest)
+        return beam_search(bound.decode_step, cache, lengths, settings)
 
     found = jax.jit(search)(params)
     best_BL = np.asarray(found.tokens_BML[:, 0])

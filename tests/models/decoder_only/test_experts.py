@@ -2,20 +2,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from small_configs import EXPERTS, model_config
 
+from configs import t_dmca
+from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
 from transformer.models.decoder_only.experts import Experts, groups
 
 
 def experts(num_experts=5, num_chosen=2):
-    return Experts(
-        6,
-        7,
-        num_experts=num_experts,
-        num_chosen=num_chosen,
-        activation="relu",
-        dtype=jnp.dtype("float32"),
-        rngs=nnx.Rngs(0),
-    )
+    changes = EXPERTS | {"d_model": 6, "expert_d_ff": 7, "activation": "relu"}
+    changes |= {"num_experts": num_experts, "experts_per_token": num_chosen}
+    return Experts(model_config(DecoderOnlyConfig, t_dmca, **changes), nnx.Rngs(0))
 
 
 def apply(module, x_BXD):

@@ -12,7 +12,7 @@ import rnn_papers
 from small_configs import sizes_of
 
 from transformer.data.batches import Batch
-from transformer.decoding.search import beam_search
+from transformer.decoding.search import Settings, beam_search
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.loss import cross_entropy
@@ -315,7 +315,12 @@ def test_a_searched_score_is_the_papers_score_of_its_words(name, params_of):
         bound = model.bind(params)
         cache = bound.init_cache(bound.encode(SRC_BS[:1]), SRC_BS[:1], 3, 6)
         lengths = jnp.array([6])
-        return beam_search(bound.decode_step, cache, lengths, beam_size=3, alpha=0.6, longest=6)
+        return beam_search(
+            bound.decode_step,
+            cache,
+            lengths,
+            Settings(beam_size=3, alpha=0.6, longest=6),
+        )
 
     found = search(params)
     tokens = found.tokens_BML[0, 0]

@@ -11,7 +11,7 @@ from small_configs import sizes_of
 from configs import universal_act_base, universal_base
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import UNK
-from transformer.decoding.search import beam_search
+from transformer.decoding.search import Settings, beam_search
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.numerics import DropoutRngs, StepRngs
@@ -509,7 +509,12 @@ def test_a_searched_score_is_the_score_of_its_words(variant):
         bound = model.bind(params)
         cache = bound.init_cache(bound.encode(src), src, 3, 6)
         lengths = jnp.array([6])
-        return beam_search(bound.decode_step, cache, lengths, beam_size=3, alpha=0.6, longest=6)
+        return beam_search(
+            bound.decode_step,
+            cache,
+            lengths,
+            Settings(beam_size=3, alpha=0.6, longest=6),
+        )
 
     found = search(params)
     tokens = found.tokens_BML[0, 0]

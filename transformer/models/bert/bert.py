@@ -15,13 +15,19 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.sequences import Labelled, Masked
-from transformer.models.blocks import EncoderLayer, LayerConfig, maybe_remat, normalization
+from transformer.models.attention import Mask
+from transformer.models.blocks import (
+    D_MODEL,
+    LAYER_SHARDING,
+    VOCABULARY,
+    EncoderLayer,
+    maybe_remat,
+)
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
-from transformer.models.layers import ACTIVATIONS, Embedding, Linear
-from transformer.models.loss import Loss, cross_entropy, output_loss
-from transformer.models.masks import Mask
+from transformer.models.layers import ACTIVATIONS, Embedding, LayerConfig, Linear, Normalization
+from transformer.models.loss import Loss, OutputLayer, cross_entropy, output_loss
 from transformer.models.numerics import DropoutRngs, at_least_float32, dropout
 from transformer.models.positions import segment_positions
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -55,7 +61,7 @@ class MaskedLMHead(nnx.Module):
     def __init__(self, config: BertConfig, vocab_size: int, rngs: nnx.Rngs):
         d_model, dtype = config.d_model, jnp.dtype(config.dtype)
         self.hidden = Linear(d_model, d_model, use_bias=True, dtype=dtype, rngs=rngs)
-        self.norm = normalization(config)
+        self.norm = Normalization(config)
         self.bias_V = nnx.Param(jnp.zeros(vocab_size, jnp.float32))
         self.activation = config.activation
 
@@ -79,11 +85,11 @@ class Bert(nnx.Module):
         )
         self.positions = nnx.Param(jnp.zeros((config.max_positions, d_model), jnp.float32))
         self.token_types = nnx.Param(jnp.zeros((config.num_token_types, d_model), jnp.float32))
-        self.embedding_norm = normalization(config)
+        self.embedding_norm = Normalization(config)
         layers = range(config.num_layers)
         self.encoder_layers = nnx.List([EncoderLayer(config, rngs) for _ in layers])
         if config.norm == "pre":
-            self.encoder_norm = normalization(config)
+            self.encoder_norm = Normalization(config)
         if config.head != "masked_lm":
             self.pooler = linear(d_model)
         if config.head in ("masked_lm", "pre_training"):
@@ -155,16 +161,14 @@ class Bert(nnx.Module):
         if self.config.head == "classification":
             return self.class_loss(self.classify(batch, rngs), batch, label_smoothing)
         x_BSD, _ = self.encode(batch.tokens_BS, batch.types_BS, batch.segments_BS, rngs)
-        loss = output_loss(
-            self.masked_lm(_gather(x_BSD, batch.masked_BP)),
+        layer = OutputLayer(
             self.embedding.table_VD[...],
-            batch.labels_BP,
-            batch.labels_BP > 0,
-            label_smoothing,
-            self.dtype,
             self.masked_lm.bias_V[...],
-            blocked=uses(self.config, "blocked_loss"),
+            self.dtype,
+            uses(self.config, "blocked_loss"),
         )
+        y_BPD, is_real_BP = self.masked_lm(_gather(x_BSD, batch.masked_BP)), batch.labels_BP > 0
+        loss = output_loss(y_BPD, layer, batch.labels_BP, is_real_BP, label_smoothing)
         if self.config.head == "masked_lm":
             return loss
         logits_BC2 = self.next_sentence_logits(self.pool(x_BSD, batch.firsts_BC))
@@ -233,10 +237,6 @@ def training_flops(
     return 3 * 2 * (c.num_layers * layer + heads)
 
 
-# What the dimensions of parameters are split over.
-VOCABULARY = HIDDEN = "tensor"
-D_MODEL = "fsdp"
-
 FAMILY = Family(
     config=BertConfig,
     build=build,
@@ -244,15 +244,7 @@ FAMILY = Family(
         (r"embedding/table_VD", P(VOCABULARY, D_MODEL)),
         (r"positions|token_types", P(None, D_MODEL)),
         (r"(embedding|encoder)_norm/(scale|bias)", P()),
-        (r".+/self_attention/(query|key|value)/kernel", P(D_MODEL, HIDDEN)),
-        (r".+/self_attention/(query|key|value)/bias", P(HIDDEN)),
-        (r".+/self_attention/output/kernel", P(HIDDEN, D_MODEL)),
-        (r".+/self_attention/output/bias", P()),
-        (r".+/feed_forward/hidden/kernel", P(D_MODEL, HIDDEN)),
-        (r".+/feed_forward/hidden/bias", P(HIDDEN)),
-        (r".+/feed_forward/output/kernel", P(HIDDEN, D_MODEL)),
-        (r".+/feed_forward/output/bias", P()),
-        (r".+_norm/norm/(scale|bias)", P()),
+        *LAYER_SHARDING,
         # The heads' layers are a hundredth of the model.
         (r"(pooler|masked_lm/hidden|next_sentence|classifier)/kernel", P(D_MODEL, None)),
         (r"(pooler|masked_lm/hidden|next_sentence|classifier)/bias", P()),

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from transformer.data.batches import Batch
+from transformer.models.attention import Mask
 from transformer.models.cache import attention_to_see
 from transformer.models.convolutional.convolutional_blocks import (
     HALF,
@@ -26,10 +26,9 @@ from transformer.models.convolutional.convolutional_blocks import (
     Memory,
     NormalizedLinear,
 )
-from transformer.models.encoder_decoder import segments_or_one
+from transformer.models.encoder_decoder import Decoded, EncoderDecoder, segments_or_one
 from transformer.models.family import Family, Sizes
-from transformer.models.loss import Loss, output_loss
-from transformer.models.masks import Mask
+from transformer.models.loss import OutputLayer
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions
 
@@ -61,8 +60,8 @@ class Side(nnx.Module):
         return x_BTE.astype(self.dtype)
 
 
-class Convolutional(nnx.Module):
-    """The model of Figure 1. Token id 0 is padding. Rows may be packed, as with `Transformer`."""
+class Convolutional(EncoderDecoder):
+    """The model of Figure 1."""
 
     def __init__(self, config: ConvolutionalConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         c = self.config = config
@@ -75,33 +74,11 @@ class Convolutional(nnx.Module):
         std = ((1 - c.dropout) / c.output_size) ** 0.5
         self.logits = NormalizedLinear(c.output_size, sizes.target_vocab, std, c, rngs)
 
-    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
-        """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
-        y_BTO, _ = self._decode(
-            batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
-        )
-        real_BT, table_VO = batch.tgt_segments_BT > 0, self.logits.kernel().T
-        bias_V = self.logits.bias_O[...]
-        labels_BT = batch.tgt_out_BT
-        return output_loss(y_BTO, table_VO, labels_BT, real_BT, label_smoothing, self.dtype, bias_V)
+    def output_layer(self) -> OutputLayer:
+        return OutputLayer(self.logits.kernel().T, self.logits.bias_O[...], self.dtype)
 
-    def __call__(
-        self,
-        src_BS: jax.Array,
-        tgt_in_BT: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        tgt_segments_BT: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-        *,
-        return_weights: bool = False,
-    ) -> jax.Array | tuple[jax.Array, list[jax.Array]]:
-        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`.
-
-        With `return_weights`, also those of each block's attention, [B, T, S].
-        """
-        y_BTO, weights = self._decode(src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs)
-        logits_BTV = self.logits.unrounded(y_BTO)
-        return (logits_BTV, weights) if return_weights else logits_BTV
+    def logits_of(self, y_BTO: jax.Array) -> jax.Array:
+        return self.logits.unrounded(y_BTO)
 
     def encode(
         self,
@@ -119,8 +96,10 @@ class Convolutional(nnx.Module):
         z_BSE = scale_gradient(self.encoder.output(z_BSC), 0.5 / len(self.decoder.blocks))
         return Memory(z_BSE, (z_BSE + e_BSE) * HALF)
 
-    def _decode(self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs):
-        """The decoder's output at all target positions at once, [B, T, O]; attention's weights."""
+    def decode(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
+    ) -> Decoded:
+        """All target positions at once; the weights of each block, [B, T, S], in any case."""
         src_segments_BS = segments_or_one(src_BS, src_segments_BS)
         segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
         memory = self.encode(src_BS, src_segments_BS, rngs)
@@ -137,7 +116,7 @@ class Convolutional(nnx.Module):
                 return h_BTC
 
             y_BTC = block(y_BTC, segments_BT, rngs, attend)
-        return dropout(self.decoder.output(y_BTC), self.config.dropout, rngs), weights
+        return Decoded(dropout(self.decoder.output(y_BTC), self.config.dropout, rngs), weights)
 
     def _attentions(self) -> list[Attention]:
         """That of each block."""
@@ -181,7 +160,7 @@ class Convolutional(nnx.Module):
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis}
         if "attention" in cache:
             cache["attention"] = attention_to_see(weights)
-        return self.logits.unrounded(self.decoder.output(y_N1C))[:, 0], cache
+        return self.logits_of(self.decoder.output(y_N1C))[:, 0], cache
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.blocks import MOST_LAYERS
-from transformer.models.numerics import dropout, multiply
-from transformer.models.universal.separable import shifted
+from transformer.models.layers import MOST_LAYERS
+from transformer.models.numerics import dropout, multiply, shifted
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
 HALF = 0.5**0.5  # keeps the variance of a sum of two

@@ -18,12 +18,10 @@ from jax.sharding import PartitionSpec as P
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS, PAD
 from transformer.models.blocks import (
-    MOST_LAYERS,
-    LayerConfig,
-    add_and_norm,
-    feed_forward_network,
+    D_FF,
+    D_MODEL,
+    HEADS,
     maybe_remat,
-    normalization,
 )
 from transformer.models.cache import (
     CachedKeyValues,
@@ -33,14 +31,20 @@ from transformer.models.cache import (
 )
 from transformer.models.decoder_only.experts import Experts
 from transformer.models.decoder_only.long_attention import KINDS, Now, Rows
-from transformer.models.encoder_decoder import segments_or_one
+from transformer.models.encoder_decoder import Decoded, EncoderDecoder, segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
-from transformer.models.layers import Embedding
-from transformer.models.loss import Loss, output_loss
+from transformer.models.layers import (
+    MOST_LAYERS,
+    AddAndNorm,
+    Embedding,
+    FeedForward,
+    LayerConfig,
+    Normalization,
+)
+from transformer.models.loss import Loss, OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
-from transformer.models.transformer import D_FF, D_MODEL, HEADS
 from transformer.models.transformer import FAMILY as TRANSFORMER
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
@@ -95,20 +99,12 @@ class Layer(nnx.Module):
     def __init__(self, config: DecoderOnlyConfig, number: int, rngs: nnx.Rngs):
         """number: of the layer, from 1."""
         self.self_attention = KINDS[config.layers[number - 1]](config, rngs)
-        self.self_attention_norm = add_and_norm(config)
+        self.self_attention_norm = AddAndNorm(config)
         if number == config.expert_layer:
-            self.feed_forward = Experts(
-                config.d_model,
-                config.expert_d_ff,
-                num_experts=config.num_experts,
-                num_chosen=config.experts_per_token,
-                activation=config.activation,
-                dtype=jnp.dtype(config.dtype),
-                rngs=rngs,
-            )
+            self.feed_forward = Experts(config, rngs)
         else:
-            self.feed_forward = feed_forward_network(config, rngs)
-        self.feed_forward_norm = add_and_norm(config)
+            self.feed_forward = FeedForward(config, rngs)
+        self.feed_forward_norm = AddAndNorm(config)
 
     def forward(
         self, x_BXD: jax.Array, rows: Rows, rngs: DropoutRngs | None, return_weights: bool = False
@@ -137,7 +133,7 @@ class Layer(nnx.Module):
         return self.feed_forward_norm.after(x_BMD, y_BMD, None), earlier, state
 
 
-class DecoderOnly(nnx.Module):
+class DecoderOnly(EncoderDecoder):
     """A stack of layers over one sequence. Several pairs may be packed into a row."""
 
     def __init__(self, config: DecoderOnlyConfig, sizes: Sizes, *, rngs: nnx.Rngs):
@@ -155,7 +151,7 @@ class DecoderOnly(nnx.Module):
         numbers = range(1, len(config.layers) + 1)
         self.layers = nnx.List([Layer(config, number, rngs) for number in numbers])
         if config.norm == "pre":
-            self.decoder_norm = normalization(config)
+            self.decoder_norm = Normalization(config)
 
     def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
         """The loss of a batch of packed rows; `rngs=None` turns dropout off.
@@ -164,51 +160,41 @@ class DecoderOnly(nnx.Module):
         encoder-decoder's. The term `source` is the loss of the source's tokens, but for the first,
         and of the separator; `balance` is that of experts, the mean over the target's tokens.
         """
-        y_BSD, y_BTD, balance_B, _ = self._both_sides(
+        y_BSD, (y_BTD, _, terms) = self._both_sides(
             batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
         )
-        real_BT = batch.tgt_segments_BT > 0
-        table_VD = self._output.table_VD[...]
-        others = label_smoothing, self.dtype
-        blocked = uses(self.config, "blocked_loss")
-        labels_BT = batch.tgt_out_BT
-        loss = output_loss(y_BTD, table_VD, labels_BT, real_BT, *others, blocked=blocked)
-        terms = {}
+        layer, real_BT = self.output_layer(), batch.tgt_segments_BT > 0
+        loss = output_loss(y_BTD, layer, batch.tgt_out_BT, real_BT, label_smoothing)
         if self.config.loss_over == "all":
             labels_BS, real_BS = _next_tokens(batch.src_BS, batch.src_segments_BS)
-            source = output_loss(y_BSD, table_VD, labels_BS, real_BS, *others, blocked=blocked)
-            terms["source"] = source.loss
-        if balance_B is not None:
-            tokens_B = jnp.sum(real_BT, axis=1)
-            terms["balance"] = self.config.balance_weight * jnp.sum(balance_B * tokens_B)
+            source = output_loss(y_BSD, layer, labels_BS, real_BS, label_smoothing)
+            terms = {"source": source.loss, **terms}
         return loss._replace(loss=loss.loss + sum(terms.values()), terms=terms)
 
-    def __call__(
-        self,
-        src_BS: jax.Array,
-        tgt_in_BT: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        tgt_segments_BT: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-        return_weights: bool = False,
-    ) -> jax.Array | tuple[jax.Array, list[jax.Array]]:
-        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`, as `Transformer`.
+    def output_layer(self) -> OutputLayer:
+        table_VD = self._output.table_VD[...]
+        return OutputLayer(table_VD, None, self.dtype, uses(self.config, "blocked_loss"))
 
-        return_weights: also each layer's weights [B, H, S + T, S + T] between the tokens of the
-        one sequence, in its order: that of `one_sequence`.
+    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
+        return self._output.logits(y_BTD)
+
+    def decode(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
+    ) -> Decoded:
+        """The outputs at the target's tokens; the term `balance`.
+
+        Each layer's weights, [B, H, S + T, S + T], are between the tokens of the one sequence, in
+        its order: that of `one_sequence`.
         """
         src_segments_BS = segments_or_one(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
-        _, y_BTD, _, weights = self._both_sides(
-            src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights
-        )
-        logits_BTV = self._output.logits(y_BTD)
-        return (logits_BTV, weights) if return_weights else logits_BTV
+        sides = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
+        return self._both_sides(*sides, rngs, return_weights)[1]
 
     def _both_sides(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
-    ):
-        """The outputs [B, S, D] and [B, T, D] at both sides' tokens; the balance; the weights."""
+    ) -> tuple[jax.Array, Decoded]:
+        """The outputs [B, S, D] at the source's tokens, and those at the target's."""
         S = src_BS.shape[1]
         order_BX, segments_BX = one_sequence(src_BS, src_segments_BS, tgt_segments_BT)
         tokens_BX = jnp.concatenate([src_BS, tgt_in_BT], axis=1)
@@ -219,7 +205,11 @@ class DecoderOnly(nnx.Module):
             jnp.take_along_axis(y_BXD, side, axis=1)
             for side in (place_BX1[:, :S], place_BX1[:, S:])
         )
-        return y_BSD, y_BTD, balance_B, weights
+        terms = {}
+        if balance_B is not None:
+            tokens_B = jnp.sum(tgt_segments_BT > 0, axis=1)
+            terms["balance"] = self.config.balance_weight * jnp.sum(balance_B * tokens_B)
+        return y_BSD, Decoded(y_BTD, weights, terms)
 
     def _forward(self, tokens_BX, segments_BX, rngs, return_weights=False):
         """The stack on whole rows: its output, the layers' memories, the balance, the weights."""
@@ -291,7 +281,7 @@ class DecoderOnly(nnx.Module):
         hypothesis = at.ancestors_NL, followers
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis, "key_values": key_values}
         y_N1D = self._normalize(x_BMD).reshape(tokens_N.shape[0], 1, -1)
-        return self._output.logits(y_N1D)[:, 0], cache
+        return self.logits_of(y_N1D)[:, 0], cache
 
     @property
     def _output(self) -> Embedding:

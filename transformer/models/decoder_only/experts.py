@@ -6,6 +6,7 @@ token at a time computes what it has learned from whole rows.
 """
 
 import functools
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,17 @@ from transformer.models.numerics import DropoutRngs, multiply
 OF_EXPERTS = "hidden_EDF", "output_EFD"
 
 
+class ExpertsConfig(Protocol):
+    """The fields of `DecoderOnlyConfig` that they read."""
+
+    d_model: int
+    num_experts: int
+    experts_per_token: int
+    expert_d_ff: int
+    activation: str
+    dtype: str
+
+
 class Experts(nnx.Module):
     """E feed-forward networks, of which each token uses k.
 
@@ -26,17 +38,10 @@ class Experts(nnx.Module):
     groups of tokens that go to one expert together, R tokens of a group.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        *,
-        num_experts: int,
-        num_chosen: int,
-        activation: str,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-    ):
+    def __init__(self, config: ExpertsConfig, rngs: nnx.Rngs):
+        num_experts, d_model, d_ff = config.num_experts, config.d_model, config.expert_d_ff
+        dtype = jnp.dtype(config.dtype)
+
         def kernels(d_in: int, d_out: int) -> nnx.Param:
             keys = jax.random.split(rngs.params(), num_experts)
             one = functools.partial(kernel_init, shape=(d_in, d_out), dtype=jnp.float32)
@@ -50,8 +55,8 @@ class Experts(nnx.Module):
         self.hidden_bias_EF = nnx.Param(jnp.zeros((num_experts, d_ff), jnp.float32))
         self.output_EFD = kernels(d_ff, d_model)
         self.output_bias_ED = nnx.Param(jnp.zeros((num_experts, d_model), jnp.float32))
-        self.num_experts, self.num_chosen = num_experts, num_chosen
-        self.activation, self.dtype = activation, dtype
+        self.num_experts, self.num_chosen = num_experts, config.experts_per_token
+        self.activation, self.dtype = config.activation, dtype
 
     def __call__(self, x_BXD: jax.Array, rngs: DropoutRngs | None = None) -> jax.Array:
         del rngs  # hidden layers have no dropout: tokens lie in them in an order of the batch's

@@ -22,17 +22,15 @@ from flax import nnx
 
 from transformer.models.attention import (
     KeyValues,
+    Mask,
     MultiHeadAttention,
     as_cached,
     attention,
     dot_product_attention,
+    split_rngs,
 )
-from transformer.models.attention_blocks import split_rngs
-from transformer.models.blocks import LayerConfig
 from transformer.models.cache import CachedKeyValues, write_key_values
-from transformer.models.kernels import uses
-from transformer.models.layers import Linear
-from transformer.models.masks import Mask
+from transformer.models.layers import LayerConfig, Linear
 from transformer.models.numerics import DropoutRngs, join, split
 
 
@@ -64,19 +62,6 @@ class FullAttention(MultiHeadAttention):
     Its memory is what a search needs of a source that was read at once: arrays that begin with B.
     Its state is what a hypothesis has beside the keys and values of its tokens: arrays with N.
     """
-
-    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
-        super().__init__(
-            config.d_model,
-            num_heads=config.num_heads,
-            d_k=config.key_size,
-            d_v=config.value_size,
-            use_bias=config.attention_bias,
-            dropout_rate=config.attention_dropout,
-            cudnn=uses(config, "cudnn_attention"),
-            dtype=jnp.dtype(config.dtype),
-            rngs=rngs,
-        )
 
     def forward(
         self,

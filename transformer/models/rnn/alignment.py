@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.numerics import multiply
-from transformer.models.rnn.recurrence import Initialization, Product, Weights
-
-SCORES = ("additive", "dot", "general")
+from transformer.models.rnn.recurrence import INITIALIZATIONS, Product, Weights
+from transformer.models.rnn.rnn_config import RNNConfig
 
 
 class Alignment(nnx.Module):
@@ -27,24 +26,14 @@ class Alignment(nnx.Module):
     only annotations within D of it have weights, times exp(-(j - p)^2 / (2 (D / 2)^2)).
     """
 
-    def __init__(
-        self,
-        score: str,
-        state_size: int,
-        annotation_size: int,
-        attention_size: int,
-        *,
-        use_bias: bool,
-        window: int,
-        initialization: Initialization,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-    ):
-        H, U, K = state_size, annotation_size, attention_size
+    def __init__(self, config: RNNConfig, rngs: nnx.Rngs):
+        H, U, K = config.hidden_size, config.annotation_size, config.attention_size
+        score, window = config.attention, config.attention_window
+        initialization = INITIALIZATIONS[config.initialization]
         if score == "additive":
             self.query_HK = initialization.matrix("alignment", (H, K), rngs)
             self.key_UK = initialization.matrix("alignment", (U, K), rngs)
-            if use_bias:
+            if config.attention_bias:
                 self.key_bias_K = initialization.vector(K, rngs)
             energy_K1 = initialization.energy(rngs.params(), (K, 1), jnp.float32)
             self.energy_K = nnx.Param(energy_K1[:, 0])
@@ -54,7 +43,8 @@ class Alignment(nnx.Module):
             self.position_HP = initialization.matrix("alignment", (H, H), rngs)
             position_P1 = initialization.energy(rngs.params(), (H, 1), jnp.float32)
             self.position_P = nnx.Param(position_P1[:, 0])
-        self.score, self.use_bias, self.window, self.dtype = score, use_bias, window, dtype
+        self.score, self.window, self.dtype = score, window, jnp.dtype(config.dtype)
+        self.use_bias = config.attention_bias
 
     def keys(self, annotations_BSU: jax.Array) -> jax.Array:
         """What scores need of the annotations, once a sentence: [B, S, K]."""

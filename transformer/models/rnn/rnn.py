@@ -22,12 +22,16 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from transformer.data.batches import Batch
-from transformer.data.vocabulary import PAD
+from transformer.models.attention import Mask
 from transformer.models.cache import attention_to_see
+from transformer.models.encoder_decoder import (
+    Decoded,
+    EncoderDecoder,
+    check_shared,
+    segments_or_one,
+)
 from transformer.models.family import Family, Sizes
-from transformer.models.loss import Loss, output_loss
-from transformer.models.masks import Mask
+from transformer.models.loss import OutputLayer
 from transformer.models.numerics import DropoutRngs, dropout, multiply
 from transformer.models.rnn.recurrence import CELLS, INITIALIZATIONS, run_cell
 from transformer.models.rnn.rnn_config import READOUTS, RNNConfig
@@ -49,12 +53,10 @@ class Memory(NamedTuple):
     mean_of_BSX: jax.Array | None
 
 
-class RNN(nnx.Module):
-    """An encoder-decoder of the config's choices. Token id 0 is padding.
+class RNN(EncoderDecoder):
+    """An encoder-decoder of the config's choices.
 
-    Several sentences may be packed into a row: segment ids (1, 2, ... in order, 0 for padding)
-    then keep them apart. Without segment ids, every row is one sentence. The tokens of a sentence
-    follow each other without padding between them.
+    The tokens of a sentence follow each other without padding between them.
     """
 
     def __init__(self, config: RNNConfig, sizes: Sizes, *, rngs: nnx.Rngs):
@@ -82,34 +84,6 @@ class RNN(nnx.Module):
         if c.output_bias:
             self.output_bias_V = init.vector(sizes.target_vocab, rngs)
 
-    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
-        """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
-        r_BTR, _ = self._decode(
-            batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
-        )
-        real_BT, (output_VR, bias_V) = batch.tgt_segments_BT > 0, self._output()
-        return output_loss(
-            r_BTR, output_VR, batch.tgt_out_BT, real_BT, label_smoothing, self.dtype, bias_V
-        )
-
-    def __call__(
-        self,
-        src_BS: jax.Array,
-        tgt_in_BT: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        tgt_segments_BT: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-        *,
-        return_weights: bool = False,
-    ) -> jax.Array | tuple[jax.Array, jax.Array | None]:
-        """Logits [B, T, V] of the token that follows each prefix of `tgt_in`.
-
-        With `return_weights`, also those of the attention, [B, T, S]; None if there is none.
-        """
-        r_BTR, weights_BTS = self._decode(src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs)
-        logits_BTV = self._logits(r_BTR)
-        return (logits_BTV, weights_BTS) if return_weights else logits_BTV
-
     # --- Encoder ---
 
     def encode(
@@ -120,7 +94,7 @@ class RNN(nnx.Module):
     ) -> Memory:
         """All layers over the whole source. "reversed" reads it from its end."""
         c = self.config
-        segments_BS = _segments(src_BS, src_segments_BS)
+        segments_BS = segments_or_one(src_BS, src_segments_BS)
         shared = c.share_embeddings == "all"
         table_VE = self.target_embedding_VE if shared else self.source_embedding_VE
         x_BSU = dropout(table_VE[...][src_BS], c.embedding_dropout, rngs)
@@ -167,29 +141,29 @@ class RNN(nnx.Module):
         summary_BTX = jnp.concatenate(parts, axis=-1)
         return Source(memory.annotations_BSU, memory.keys_BSK, summary_BTX)
 
-    def _decode(
-        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """The readout at all target positions [B, T, R]; the attention's weights."""
+    def decode(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
+    ) -> Decoded:
+        """The readout [B, T, R]; weights [B, T, S] in any case, None if there is no attention."""
         c = self.config
-        src_segments_BS = _segments(src_BS, src_segments_BS)
-        tgt_segments_BT = _segments(tgt_in_BT, tgt_segments_BT)
+        src_segments_BS = segments_or_one(src_BS, src_segments_BS)
+        tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
         memory = self.encode(src_BS, src_segments_BS, rngs)
         mask_BTS = Mask(tgt_segments_BT, src_segments_BS).dense()
         source = self._source(memory, mask_BTS, src_segments_BS)
         y_BTE = dropout(self.target_embedding_VE[...][tgt_in_BT], c.embedding_dropout, rngs)
         starts_BT = _starts(tgt_segments_BT)
         readout_BTR, weights_BTS = self.decoder(y_BTE, starts_BT, source, mask_BTS, rngs)
-        return dropout(readout_BTR, c.output_dropout, rngs), weights_BTS
+        return Decoded(dropout(readout_BTR, c.output_dropout, rngs), weights_BTS)
 
-    def _output(self) -> tuple[jax.Array, jax.Array | None]:
-        """The softmax layer's matrix and bias."""
+    def output_layer(self) -> OutputLayer:
         c = self.config
         table = self.output_VR if c.share_embeddings == "none" else self.target_embedding_VE
-        return table[...], self.output_bias_V[...] if c.output_bias else None
+        bias_V = self.output_bias_V[...] if c.output_bias else None
+        return OutputLayer(table[...], bias_V, self.dtype)
 
-    def _logits(self, readout_BTR: jax.Array) -> jax.Array:
-        output_VR, bias_V = self._output()
+    def logits_of(self, readout_BTR: jax.Array) -> jax.Array:
+        output_VR, bias_V, *_ = self.output_layer()
         logits_BTV = multiply("BTR,VR->BTV", readout_BTR, output_VR, self.dtype)
         return logits_BTV if bias_V is None else logits_BTV + bias_V[None, None]
 
@@ -199,7 +173,7 @@ class RNN(nnx.Module):
         self, memory: Memory, src_BS: jax.Array, num_hypotheses: int, max_length: int
     ) -> Cache:
         """The cache of `num_hypotheses` (M) per sentence: states, whatever their length."""
-        segments_BS = _segments(src_BS, None)
+        segments_BS = segments_or_one(src_BS, None)
         mask_B1S = (segments_BS > 0)[:, None]
         source = self._source(memory, mask_B1S, segments_BS)
         return {
@@ -223,11 +197,7 @@ class RNN(nnx.Module):
                     "leave out alignments and decoding.coverage_penalty, or take another model"
                 )
             cache["attention"] = attention_to_see([weights_BMS[:, None]])
-        return self._logits(readout_N1R)[:, 0], cache
-
-
-def _segments(tokens_BT: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
-    return (tokens_BT != PAD).astype(jnp.int32) if segments_BT is None else segments_BT
+        return self.logits_of(readout_N1R)[:, 0], cache
 
 
 def _starts(segments_BT: jax.Array) -> jax.Array:
@@ -283,11 +253,7 @@ def training_flops(
 
 def build(config: RNNConfig, sizes: Sizes, rngs: nnx.Rngs) -> RNN:
     """The module; raises UserError where the config does not fit the data."""
-    if config.share_embeddings == "all" and not sizes.joint:
-        raise UserError(
-            "model.share_embeddings is 'all', but the source and target vocabularies differ; "
-            "set it to 'decoder' or 'none', or set tokenizer.joint to True"
-        )
+    check_shared(config.share_embeddings, sizes)
     return RNN(config, sizes, rngs=rngs)
 
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.models.blocks import MOST_LAYERS
-from transformer.models.rnn.alignment import SCORES
+from transformer.models.layers import MOST_LAYERS
 from transformer.models.rnn.recurrence import CELLS, INITIALIZATIONS
 from transformer.system.errors import UserError, check_choice, check_range, setting
+
+SCORES = ("additive", "dot", "general")  # of attention: alignment.py
 
 
 class Readout(NamedTuple):

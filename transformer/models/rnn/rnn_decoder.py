@@ -56,15 +56,7 @@ class Decoder(nnx.Module):
         if c.input_feeding:
             self.feed_RG = init.matrix("other", (c.readout_size, H), rngs, make.gates)
         if c.attends:
-            self.alignment = Alignment(
-                c.attention,
-                H,
-                U,
-                c.attention_size,
-                use_bias=c.attention_bias,
-                window=c.attention_window,
-                **options,
-            )
+            self.alignment = Alignment(c, rngs)
         readout = READOUTS[c.readout]
         if readout.activation:
             size = readout.inputs * c.readout_size

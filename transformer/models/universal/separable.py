@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.blocks import LayerConfig
-from transformer.models.layers import ACTIVATIONS, Linear
-from transformer.models.numerics import DropoutRngs, dropout
+from transformer.models.layers import ACTIVATIONS, LayerConfig, Linear
+from transformer.models.numerics import DropoutRngs, dropout, shifted
 
 WIDTHS = 3, 5
 
@@ -73,12 +72,3 @@ class SeparableTransition(nnx.Module):
             x_shifted_BTC = jnp.where(same_BT[..., None], shifted(x_BTC, offset), 0)
             y_BTC += x_shifted_BTC * taps_WC[tap][None, None]
         return y_BTC, None
-
-
-def shifted(x_BT: jax.Array, offset: int) -> jax.Array:
-    """x at position t + offset of its row; zeros beyond the ends."""
-    length = x_BT.shape[1]
-    padding = [(0, 0)] * x_BT.ndim
-    padding[1] = (max(0, -offset), max(0, offset))
-    start = max(0, offset)
-    return jnp.pad(x_BT, padding)[:, start : start + length]

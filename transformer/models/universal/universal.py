@@ -13,19 +13,23 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from transformer.data.batches import Batch
 from transformer.data.vocabulary import UNK
+from transformer.models.attention import Mask
 from transformer.models.cache import (
     attention_to_see,
     decoding_step,
     empty_key_values,
     first_ancestors,
 )
-from transformer.models.encoder_decoder import EncoderDecoder, check_shared, segments_or_one
+from transformer.models.encoder_decoder import (
+    Decoded,
+    SharedEmbeddings,
+    check_shared,
+    segments_or_one,
+)
 from transformer.models.family import Family, Sizes
 from transformer.models.kernels import uses
-from transformer.models.loss import Loss, output_loss
-from transformer.models.masks import Mask
+from transformer.models.loss import OutputLayer
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.models.positions import (
     positions_from_the_end,
@@ -50,11 +54,8 @@ class Spacing(NamedTuple):
     stride_B1: jax.Array | int
 
 
-class Universal(EncoderDecoder):
-    """The encoder-decoder of Figure 2. Token id 0 is padding.
-
-    Several sentences may be packed into a row, as with `Transformer`.
-    """
+class Universal(SharedEmbeddings):
+    """The encoder-decoder of Figure 2."""
 
     def __init__(self, config: UniversalConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         self.config = config
@@ -71,42 +72,32 @@ class Universal(EncoderDecoder):
         self.encoder = Recurrence(config, config.encoder_steps, False, rngs)
         self.decoder = Recurrence(config, config.decoder_steps, True, rngs)
 
-    def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
-        """The loss of a batch of packed rows; `rngs=None` turns dropout off.
+    def output_layer(self) -> OutputLayer:
+        table_VD = self._output.table_VD[...]
+        return OutputLayer(table_VD, None, self.dtype, uses(self.config, "blocked_loss"))
 
-        With halting, its term `ponder` is the ponder cost of all source and target tokens, times
+    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
+        return self._output.logits(y_BTD)
+
+    def decode(
+        self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
+    ) -> Decoded:
+        """The decoder of Figure 2 at all target positions at once; weights: those of each step.
+
+        With halting, the term `ponder` is the ponder cost of all source and target tokens, times
         its weight. Padding costs nothing.
         """
-        inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
-        y_BTD, halting, _ = self._decode(*inputs, rngs)
-        real_BT, table_VD = batch.tgt_segments_BT > 0, self._output.table_VD[...]
-        blocked = uses(self.config, "blocked_loss")
-        labels_BT, eps = batch.tgt_out_BT, label_smoothing
-        loss = output_loss(y_BTD, table_VD, labels_BT, real_BT, eps, self.dtype, blocked=blocked)
+        sides = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
+        y_BTD, halting, weights = self._decode(*sides, rngs, return_weights)
         if self.config.halting == "none":
-            return loss
-        real = self.source_segments(batch.src_BS, batch.src_segments_BS) > 0, real_BT
+            return Decoded(y_BTD, weights)
+        real_BS = self.source_segments(src_BS, src_segments_BS) > 0
+        real_BT = segments_or_one(tgt_in_BT, tgt_segments_BT) > 0
         cost = sum(
             jnp.sum(side.num_steps_BT + side.remainder_BT, where=is_real)
-            for side, is_real in zip(halting, real, strict=True)
+            for side, is_real in zip(halting, (real_BS, real_BT), strict=True)
         )
-        ponder = self.config.ponder_weight * cost
-        return loss._replace(loss=loss.loss + ponder, terms={"ponder": ponder})
-
-    def __call__(
-        self,
-        src_BS: jax.Array,
-        tgt_in_BT: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        tgt_segments_BT: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-        return_weights: bool = False,
-    ) -> jax.Array | tuple[jax.Array, AttentionWeights]:
-        """As that of `Transformer`; the weights are those of each step."""
-        inputs = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
-        y_BTD, _, weights = self._decode(*inputs, rngs, return_weights)
-        logits_BTV = self._output.logits(y_BTD)
-        return (logits_BTV, weights) if return_weights else logits_BTV
+        return Decoded(y_BTD, weights, {"ponder": self.config.ponder_weight * cost})
 
     def num_steps(self, src_BS: jax.Array, tgt_in_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
         """How many steps each position takes, [B, S / words] and [B, T]; padding's mean nothing."""
@@ -228,7 +219,7 @@ class Universal(EncoderDecoder):
         if "attention" in cache:
             self.check_aligns_words()
             cache["attention"] = attention_to_see(list(weights))
-        return self._output.logits(self.decoder.finish(carry).reshape(N, 1, -1))[:, 0], cache
+        return self.logits_of(self.decoder.finish(carry).reshape(N, 1, -1))[:, 0], cache
 
     def _transition(self, recurrence, x_BTD, segments_BT, rngs, cache=None):
         """The layer's second half; segments for a whole row, or else the cache."""

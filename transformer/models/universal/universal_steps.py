@@ -9,14 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.blocks import (
-    MOST_LAYERS,
     DecoderLayer,
     EncoderLayer,
-    LayerConfig,
     maybe_remat,
-    normalization,
 )
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
+from transformer.models.layers import MOST_LAYERS, LayerConfig, Normalization
 from transformer.models.numerics import (
     DropoutRngs,
     StepRngs,
@@ -125,7 +123,7 @@ class Recurrence(nnx.Module):
             # p = 0.73 at first: most positions halt at the second step. Tensor2Tensor's value.
             self.halting_bias = nnx.Param(jnp.ones((), jnp.float32))
         if c.norm == "pre":
-            self.norm = normalization(config)
+            self.norm = Normalization(config)
         self.num_steps = num_steps
         self.dtype = jnp.dtype(c.dtype)
 

@@ -1,0 +1,80 @@
+"""The pages for contributors: each is applied as a whole to a copy of the project, and trained."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripts import environment
+
+from transformer.runs.provenance import ROOT
+
+SMALL = (
+    *("--config.training.steps=2", "--config.training.checkpoint_every=2"),
+    *("--config.training.full_validation_every=0", "--config.tokenizer.vocab_size=340"),
+    *("--config.training.tokens_per_update=500", "--config.training.best_metric=nll"),
+)
+BLOCK = re.compile(r"^## .*?(?:: (\S+\.py))?$|^```(\w+)\n(.*?)^```", re.M | re.S)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the project's code, to which pages are applied."""
+    for name in ("transformer", "configs"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("train.py", "evaluate.py", "translate.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def patch(text: str, hunk: str) -> str:
+    """The text with the lines of a hunk of `diff -u`; its context says where."""
+    lines = hunk.splitlines(keepends=True)
+    old, new = ("".join(x[1:] for x in lines if x[0] in kinds) for kinds in (" -", " +"))
+    assert text.count(old) == 1, old
+    return text.replace(old, new)
+
+
+def apply(page: str, copy: Path) -> list[str]:
+    """Does what a page says, and gives the training commands that it names.
+
+    A Python block is the whole file that the heading before it names.
+    """
+    commands, path = [], None
+    for heading, language, text in BLOCK.findall((ROOT / "docs" / page).read_text()):
+        if not language:
+            path = heading
+        elif language == "python":
+            (copy / path).write_text(text)
+        elif language == "diff":
+            edited = copy / re.search(r"^\+\+\+ b/(\S+)", text, re.M)[1]
+            for hunk in text.split("@@\n")[1:]:
+                edited.write_text(patch(edited.read_text(), hunk))
+        elif language == "sh":
+            for line in text.splitlines():
+                if line.startswith("python train.py"):
+                    commands.append(line)
+                else:
+                    subprocess.run(line, shell=True, check=True, cwd=copy)
+    return commands
+
+
+@pytest.mark.slow  # the demo's data are made, and two models compiled
+@pytest.mark.parametrize("page", ["add-an-option.md", "add-a-family.md"])
+def test_a_page_can_be_followed_and_its_model_trains(page, copy):
+    (command,) = apply(page, copy)
+    words = [sys.executable, *command.split()[1:], *SMALL]
+    words.append(f"--config.data.data_dir={copy / 'data'}")
+    variables = os.environ | environment() | {"PYTHONPATH": str(copy)}
+    done = subprocess.run(words, cwd=copy, capture_output=True, text=True, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert "done     2 steps" in done.stdout
+
+
+def test_a_hunk_whose_context_is_not_there_is_noticed():
+    with pytest.raises(AssertionError):
+        patch("a\nb\n", " c\n+d\n")
+    assert patch("a\nb\n", " a\n-b\n+c\n") == "a\nc\n"
