@@ -95,7 +95,7 @@ def scores_of(workdir, config, split, output_dir=None, **places):
 
 
 @pytest.mark.parametrize(
-    ("split", "key_values", "folder"),
+    ("split", "places", "folder"),
     [
         ("test", {"raw_dir": "other/craft/"}, "test-raw_dir=craft"),
         ("validation", {"raw_dir": "craft"}, "validation-raw_dir=craft"),
@@ -155,7 +155,7 @@ def test_another_place_for_outputs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("split", "key_values"),
+    ("split", "places"),
     [
         ("test", {"raw_dir": "./genia/"}),  # the same folder
         ("test", {"data_dir": "elsewhere"}),
