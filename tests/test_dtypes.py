@@ -126,12 +126,12 @@ def check_search(model, config, grammar=None, **asked):
     translator = Translator(model, None, config, data_mesh(jax.devices()[:1]), grammar)
     wishes = Wishes(np.full(B, 9, np.int32), np.full(B, 2, np.int32), **asked)
 
-    def search(params, src_BS):
+    def search(params, src_BS, wishes):
         variables = model.arranged(params, {}, Arrangement.FEW_ROWS), {}
         how = {"beam_size": config.beam_size, "nbest": 1, "arrangement": Arrangement.FEW_ROWS}
         return translator.find(variables, src_BS, wishes, **how)
 
-    found = jax.eval_shape(search, model.abstract_params(), pairs(B, S).src_BS)
+    found = jax.eval_shape(search, model.abstract_params(), pairs(B, S).src_BS, wishes)
     assert types(found) == ("int32", "float32", "float32", "float32")
 
 
