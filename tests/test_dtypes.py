@@ -124,14 +124,14 @@ def test_an_update_and_a_search(name, dtype):
 
 def check_search(model, config, grammar=None, **asked):
     translator = Translator(model, None, config, data_mesh(jax.devices()[:1]), grammar)
-    wishes = SearchInputs(np.full(B, 9, np.int32), np.full(B, 2, np.int32), **asked)
+    inputs = SearchInputs(np.full(B, 9, np.int32), np.full(B, 2, np.int32), **asked)
 
-    def search(params, src_BS):
+    def search(params, src_BS, inputs):
         variables = model.arranged(params, {}, WeightLayout.FEW_ROWS), {}
         how = {"beam_size": config.beam_size, "nbest": 1, "weight_layout": WeightLayout.FEW_ROWS}
-        return translator.find(variables, src_BS, wishes, **how)
+        return translator.find(variables, src_BS, inputs, **how)
 
-    found = jax.eval_shape(search, model.abstract_params(), pairs(B, S).src_BS)
+    found = jax.eval_shape(search, model.abstract_params(), pairs(B, S).src_BS, inputs)
     assert types(found) == ("int32", "float32", "float32", "float32")
 
 
