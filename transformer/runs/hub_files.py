@@ -126,7 +126,7 @@ def check_ids(path: Path, content: Mapping[str, Any], size: int) -> None:
     """Raises UserError unless a vocabulary gives each piece one of the ids below its size."""
     ids = list(content.values())
     if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):
-        raise UserError(f"{path} gives other ids than 0 to {len(ids) - 1}; {ADVICE}")
+        raise UserError(f"{path} gives other ids; expected ids below {size}, each once; {ADVICE}")
     if len(ids) != size:
         raise UserError(f"{path} holds {len(ids)} pieces; expected ids below {size}")
     for piece in content:
