@@ -16,10 +16,10 @@ ADVICE = "take the file from its source again"
 # Fields of config.json that do not change what ours computes of a source.
 _LIBRARY = (  # names, and how the library runs the model
     "architectures _name_or_path name_or_path transformers_version torch_dtype dtype use_cache "
-    "output_past return_dict output_attentions output_hidden_states torchscript use_bfloat16 tokenizer_class "
+    "return_dict output_attentions output_hidden_states torchscript use_bfloat16 tokenizer_class "
     "chunk_size_feed_forward is_encoder_decoder finetuning_task task_specific_params id2label "
     "label2id num_labels _num_labels problem_type gradient_checkpointing _attn_implementation "
-    "attn_implementation _attn_implementation_autoset prefix"
+    "attn_implementation _attn_implementation_autoset prefix output_past"
 )
 _TRAINING = (
     "dropout attention_dropout activation_dropout classifier_dropout classif_dropout "
