@@ -97,7 +97,7 @@ def test_marian_there_and_back(folder_of_marian, tmp_path):
         ("config.json", "[]", "config.json is damaged .it holds no JSON object.; take"),
         ("config.json", {"qk_norm": True}, "config.json: qk_norm is True, which ours does not kno"),
         ("config.json", {"rope_scaling": {"type": "x"}}, "rope_scaling is {'type': 'x'}, which"),
-        ("vocab.json", {"</s>": "2"}, "vocab.json gives other ids than 0 to 270"),
+        ("vocab.json", {"</s>": "2"}, "vocab.json gives other ids; expected ids below 271"),
         ("vocab.json", {"</s>": [2]}, "vocab.json gives other ids"),
         ("vocab.json", {"more": 271}, "vocab.json holds 272 pieces; expected ids below 271"),
         ("vocab.json", DEEP, "vocab.json is damaged"),

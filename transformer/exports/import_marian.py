@@ -41,6 +41,7 @@ from transformer.tasks.seq2seq import Seq2Seq, sizes_of
 # Fields of config.json that need not be read, beside those of every model there.
 IRRELEVANT = {
     "max_position_embeddings": "of a table that is computed",
+    "extra_pos_embeddings": "of learned positions, in older files",
     "num_hidden_layers": "another name of encoder_layers",
 }
 # Tensors that are copies of others, or computed.

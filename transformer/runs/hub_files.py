@@ -19,7 +19,7 @@ _LIBRARY = (  # names, and how the library runs the model
     "return_dict output_attentions output_hidden_states torchscript use_bfloat16 tokenizer_class "
     "chunk_size_feed_forward is_encoder_decoder finetuning_task task_specific_params id2label "
     "label2id num_labels _num_labels problem_type gradient_checkpointing _attn_implementation "
-    "attn_implementation _attn_implementation_autoset prefix"
+    "attn_implementation _attn_implementation_autoset prefix output_past"
 )
 _TRAINING = (
     "dropout attention_dropout activation_dropout classifier_dropout classif_dropout "
@@ -126,7 +126,7 @@ def check_ids(path: Path, content: Mapping[str, Any], size: int) -> None:
     """Raises UserError unless a vocabulary gives each piece one of the ids below its size."""
     ids = list(content.values())
     if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):
-        raise UserError(f"{path} gives other ids than 0 to {len(ids) - 1}; {ADVICE}")
+        raise UserError(f"{path} gives other ids; expected ids below {size}, each once; {ADVICE}")
     if len(ids) != size:
         raise UserError(f"{path} holds {len(ids)} pieces; expected ids below {size}")
     for piece in content:
