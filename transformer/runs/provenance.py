@@ -37,17 +37,17 @@ class Start(TypedDict):
 Fields = TypedDict("Fields", {"training.steps": Count})  # and others, of a recorded config
 
 
-class Origin(TypedDict):
+class Origin(TypedDict, total=False):
     """ORIGIN. If the past of the run is not known, all but the checkpoint is missing."""
 
     checkpoint: str
     checkpoint_steps: list[Count]
-    stopped_early: NotRequired[bool]
-    starts: NotRequired[list[Start]]
-    overrides: NotRequired[dict[str, Any]]
-    config: NotRequired[Fields]
-    steps: NotRequired[Count]
-    init_from: NotRequired["Origin"]
+    stopped_early: bool
+    starts: list[Start]
+    overrides: dict[str, Any]
+    config: Fields
+    steps: Count
+    init_from: "Origin"
 
 
 def conditions() -> dict[str, Any]:
