@@ -116,8 +116,8 @@ def prepare_search(config: Config, vocab_size: int, case: Case) -> Prepared:
     decoding = dataclasses.replace(config.decoding, max_length=TARGET, max_extra_length=TARGET)
     search = Translator(model, None, decoding, data_mesh()).programs.jitted(beam_size=4, nbest=1)
     src = jax.ShapeDtypeStruct((1, case.length), np.int32)
-    wishes = SearchInputs(jax.ShapeDtypeStruct((1,), np.int32))
-    shapes = (model.abstract_params(), model.abstract_extra()), src, wishes
+    inputs = SearchInputs(jax.ShapeDtypeStruct((1,), np.int32))
+    shapes = (model.abstract_params(), model.abstract_extra()), src, inputs
     compiled = search.lower(*shapes).compile()
     arguments = jax.tree.map(lambda x: jnp.full(x.shape, TARGET, x.dtype), shapes)
     return compiled, lambda: compiled(*arguments)

@@ -86,11 +86,11 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
         }
     translator = Translator(model, None, config.decoding, MESH)
     search = translator.programs.jitted(beam_size=4, nbest=1)
-    wishes = SearchInputs(ints(16))
+    inputs = SearchInputs(ints(16))
     return {
         "train": (train_step, state, Batch(*[ints(2, 16, 256)] * 5)),
         "nll": (make_nll_step(model, MESH), state.params, state.extra, Batch(*[ints(16, 256)] * 5)),
-        "search": (search, (state.params, state.extra), ints(16, 64), wishes),
+        "search": (search, (state.params, state.extra), ints(16, 64), inputs),
     }
 
 

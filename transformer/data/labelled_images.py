@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from transformer.data.pictures import of_eight_bits, on_white
 from transformer.data.sources import SPLITS
 from transformer.system.decimals import written
 from transformer.system.errors import UserError, check_choice, check_range, place
@@ -338,8 +339,8 @@ def _converted(
     for i, (name, open_image) in enumerate(images):
         try:
             with open_image() as image:
-                upright = _of_eight_bits(ImageOps.exif_transpose(image))
-                pixels = _on_white(upright).convert("L" if channels == 1 else "RGB")
+                upright = of_eight_bits(ImageOps.exif_transpose(image))
+                pixels = on_white(upright).convert("L" if channels == 1 else "RGB")
         except _UNREADABLE as error:
             reason = str(error).partition("\n")[0]
             if config.corrupt_files == "refuse":
@@ -363,23 +364,6 @@ def _converted(
         print(f"warning: {len(bad)} of {count} images cannot be read and are left out: "
               f"{', '.join(bad[:NAMED])}{more}", flush=True)  # fmt: skip
     return made[: len(good)], np.array(good, np.int64)
-
-
-def _of_eight_bits(image: Image.Image) -> Image.Image:
-    """Pillow's conversions would make white of all grey pixels above 255."""
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode in ("I", "F"):
-        raise ValueError(f"its pixels are of Pillow's mode {image.mode}; give them 8 bits")
-    return image
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    """What is transparent has a colour, too, often black, which nobody has seen."""
-    if not image.has_transparency_data:
-        return image
-    image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
 
 
 def check_memory(count: int, shape: Shape, place: str) -> None:

@@ -1,4 +1,4 @@
-"""Arrays of pixels as PNG files."""
+"""Arrays of pixels as PNG files, and images of other kinds as pixels of eight bits."""
 
 import io
 from typing import NamedTuple
@@ -36,3 +36,20 @@ def grid(images_NHWC: np.ndarray, columns: int) -> np.ndarray:
         x = BORDER + n % columns * (W + BORDER)
         page[y : y + H, x : x + W] = image
     return page
+
+
+def of_eight_bits(image: Image.Image) -> Image.Image:
+    """Pillow's conversions would make white of all grey pixels above 255."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are of Pillow's mode {image.mode}; give them 8 bits")
+    return image
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """What is transparent has a colour, too, often black, which nobody has seen."""
+    if not image.has_transparency_data:
+        return image
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

@@ -1,9 +1,11 @@
 """Which sentences are decoded together, and in arrays of which shape."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from transformer.models.weight_layout import WeightLayout
 from transformer.system.cpu import available_cores
@@ -49,6 +51,22 @@ def most_rows(
     else:
         fit = min(memory // 4 // bytes_of_row(width), MOST_ROWS)
     return 1 << (max(1, fit).bit_length() - 1)
+
+
+def row_bytes(model: Any, variables: Any, width: int, beam_size: int, longest: int) -> int:
+    """The memory of a sentence of so many tokens in a search: its cache, and its logits.
+
+    model: a FunctionalModel or an Ensemble. longest: the most tokens of an output.
+    """
+
+    def step(variables, src_BS):
+        bound = model.bind(*variables)
+        cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
+        return bound.decode_step(jnp.zeros(beam_size, np.int32), cache)
+
+    logits_MV, cache = jax.eval_shape(step, variables, jax.ShapeDtypeStruct((1, width), np.int32))
+    # The logits, and what becomes of them, are there a few times, in float32.
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)) + 16 * logits_MV.size
 
 
 def check_memory(beam_size: int, longest: int, bytes_of_row: Callable[[], int]) -> None:

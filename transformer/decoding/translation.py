@@ -19,6 +19,7 @@ from transformer.decoding.batching import (
     check_memory,
     is_of_cpus,
     most_rows,
+    row_bytes,
 )
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import MOST_OUTPUTS, DecodingConfig
@@ -378,18 +379,7 @@ class Translator:
         self, variables: Variables, sentences: Sequence[Sentence], beam_size: int
     ) -> list[tuple[Shape, list[int]]]:
         def bytes_of_row(width: int) -> int:
-            one = jax.ShapeDtypeStruct((1, width), np.int32)
-
-            def step(variables, src_BS):
-                bound = self._model.bind(*variables)
-                longest = self.config.longest(width)
-                cache = bound.init_cache(bound.encode(src_BS), src_BS, beam_size, longest)
-                return bound.decode_step(jnp.zeros(beam_size, np.int32), cache)
-
-            logits_MV, cache = jax.eval_shape(step, variables, one)
-            # The logits, and what becomes of them, are there a few times, in float32.
-            sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)]
-            return sum(sizes) + 16 * logits_MV.size
+            return row_bytes(self._model, variables, width, beam_size, self.config.longest(width))
 
         width = max((len(sentence.source) for sentence in sentences), default=0)
         check_memory(beam_size, self.config.longest(width), lambda: bytes_of_row(width))

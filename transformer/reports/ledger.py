@@ -71,9 +71,18 @@ def record(
         one.check_paths()
     check_can_evaluate(model, ["validation", *tested])
     with distributed.first_alone():
-        hashes = _hashes(task, model, ["train", "validation", *tested])
+        hashes = {
+            split: task.content_sha256(model.task.data, split)
+            for split in ["train", "validation", *tested]
+        }
     for other in model.others:
-        if not _hashes(task, other, ["train", "validation"]).items() <= hashes.items():
+        if (
+            not {
+                split: task.content_sha256(other.task.data, split)
+                for split in ["train", "validation"]
+            }.items()
+            <= hashes.items()
+        ):
             raise UserError(
                 f"{other.workdir} and {model.workdir} were trained on different text; a result is "
                 "of an ensemble on the same"
@@ -172,10 +181,6 @@ def _earlier_files(path: Path) -> set[Path]:
     """The outputs of the result that is at `path`; raises UserError for another file."""
     splits = read(path)["splits"] if path.exists() else ()
     return {_outputs_file(path, split) for split in splits}
-
-
-def _hashes(task: Task, model: TrainedModel, splits: Sequence[str]) -> dict[str, str]:
-    return {split: task.content_sha256(model.task.data, split) for split in splits}
 
 
 def _text(outputs: Outputs) -> bytes:

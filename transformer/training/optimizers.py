@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from transformer.models.decoder_only.experts import OF_EXPERTS
 from transformer.system.errors import COUNT, UserError, check_choice, check_range
 
 # By optimizer: the fields that it does not use, and which must then keep these values.
@@ -73,7 +72,7 @@ class OptimizerConfig:
                         f"optimizer.schedule is {self.schedule}, which needs optimizer.{field}; "
                         "give a value"
                     )
-                check_range(self, "optimizer", field, 0, COUNT)
+                check_range(self, "optimizer", field, 0, COUNT if field == "decay_steps" else None)
             elif getattr(self, field) is not None:
                 others = [name for name, needs in SCHEDULES.items() if field in needs]
                 raise UserError(
@@ -191,7 +190,8 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
 
     def update(updates, state, params):
         def scaled(path: Any, u: jax.Array, x: jax.Array) -> jax.Array:
-            axes = tuple(range(_name(path) in OF_EXPERTS, u.ndim))
+            letters = _name(path).rpartition("_")[2]  # E: a matrix for each expert
+            axes = tuple(range(letters.startswith("E") and u.ndim == len(letters) > 2, u.ndim))
             of_x, of_u = (jnp.sqrt(jnp.sum(y * y, axes, keepdims=True)) for y in (x, u))
             has_both = (of_x > 0) & (of_u > 0)
             return u * jnp.where(has_both, of_x / jnp.where(has_both, of_u, 1), 1)

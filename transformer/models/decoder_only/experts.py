@@ -16,9 +16,6 @@ from jax.core import min_dim
 from transformer.models.layers import ACTIVATIONS, Linear, kernel_init
 from transformer.models.numerics import DropoutRngs, multiply
 
-# Parameters with a matrix for each expert, along their first axis.
-OF_EXPERTS = "hidden_EDF", "output_EFD"
-
 
 class ExpertsConfig(Protocol):
     """The fields of `DecoderOnlyConfig` that they read."""
