@@ -18,6 +18,7 @@ from small_models import trained_model
 
 from configs import demo
 from transformer.reports import ledger, results_page
+from transformer.reports.results import checkpoint_flags, search_flags
 from transformer.runs import history, run_config, sweep
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN, PACKAGES, add_start
@@ -345,9 +346,9 @@ def test_every_setting_of_a_search_is_given_again(random_params, tmp_path):
         model = trained_model(random_params, search=search)
         recorded = result(seed=2, **model.task.provenance())
         used = dataclasses.asdict(model.task.translator.config)
-        assert ledger.search_flags(recorded) == used
+        assert search_flags(recorded) == used
         again = run_config.with_fields(
-            model.config, {f"decoding.{k}": v for k, v in ledger.search_flags(recorded).items()}
+            model.config, {f"decoding.{k}": v for k, v in search_flags(recorded).items()}
         )
         assert again.decoding == model.config.decoding
         runs = {"a": result(seed=2), "b": recorded}
@@ -361,9 +362,9 @@ def test_every_setting_of_a_search_is_given_again(random_params, tmp_path):
 def test_a_search_that_leaves_out_what_the_config_asks_for():
     recorded = result()
     recorded["config"] = recorded["config"] | {"decoding.brackets": True}
-    assert ledger.search_flags(recorded)["brackets"] is False
+    assert search_flags(recorded)["brackets"] is False
     assert "--brackets=False" in results_page.commands("a", recorded)[-1]
-    assert ledger.search_flags({"config": {}}) == {}  # a task without a search
+    assert search_flags({"config": {}}) == {}  # a task without a search
 
 
 def test_where_files_lie_is_not_recorded():
@@ -681,7 +682,7 @@ def test_damaged_results_are_refused_in_one_line(tmp_path, name):
         ledger._recorded_data(path, found, task, None, "raw")
         nothing = {split: {} for split in found["splits"]}
         assert ledger.disagreements(found, nothing, ledger.TOLERANCE)
-        for flags in (ledger.checkpoint_flags(found), ledger.search_flags(found)):
+        for flags in (checkpoint_flags(found), search_flags(found)):
             assert isinstance(flags, dict)
 
     content["curve"] = {metric: curve[:2] for metric, curve in content["curve"].items()}

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer.data.sources import DataConfig, open_source
-from transformer.decoding.config import DecodingConfig
 from transformer.models.functional import num_params
-from transformer.reports.results import Result
+from transformer.reports.results import Result, checkpoint_flags, search_flags
 from transformer.reports.translations import Texts
 from transformer.runs import history, provenance, run_config
 from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
@@ -71,18 +70,9 @@ def record(
         one.check_paths()
     check_can_evaluate(model, ["validation", *tested])
     with distributed.first_alone():
-        hashes = {
-            split: task.content_sha256(model.task.data, split)
-            for split in ["train", "validation", *tested]
-        }
+        hashes = _hashes(task, model, ["train", "validation", *tested])
     for other in model.others:
-        if (
-            not {
-                split: task.content_sha256(other.task.data, split)
-                for split in ["train", "validation"]
-            }.items()
-            <= hashes.items()
-        ):
+        if not _hashes(task, other, ["train", "validation"]).items() <= hashes.items():
             raise UserError(
                 f"{other.workdir} and {model.workdir} were trained on different text; a result is "
                 "of an ensemble on the same"
@@ -183,6 +173,10 @@ def _earlier_files(path: Path) -> set[Path]:
     return {_outputs_file(path, split) for split in splits}
 
 
+def _hashes(task: Task, model: TrainedModel, splits: Sequence[str]) -> dict[str, str]:
+    return {split: task.content_sha256(model.task.data, split) for split in splits}
+
+
 def _text(outputs: Outputs) -> bytes:
     return one_a_line(outputs.texts["hypotheses"]).encode()
 
@@ -238,33 +232,6 @@ def all_runs(result: Result) -> list[Run]:
     found = []
     for run in runs(result):
         found += [one for one in history.lineage(run) if one not in found]
-    return found
-
-
-def checkpoint_flags(run: Run) -> dict[str, Any]:
-    """The flags of evaluate.py for a result's checkpoint, or for that of what a run began with."""
-    average = {"average_last": len(run["checkpoint_steps"])}
-    return {"checkpoint": run["checkpoint"], **(average if run["checkpoint"] == "average" else {})}
-
-
-def search_flags(result: Result) -> dict[str, Any]:
-    """The flags of evaluate.py that choose how outputs are searched for: see Seq2Seq.provenance."""
-    if "beam_size" not in result:  # a task without a search
-        return {}
-    penalty = result["length_penalty"]
-    recorded = {
-        **result,
-        "length_penalty": penalty["alpha"],
-        "length_penalty_form": penalty["name"],
-        "seed": result.get("search_seed", 0),
-    }
-    # What is not recorded was as by default, whatever the config of the run says.
-    found = {
-        field.name: recorded.get(field.name, field.default)
-        for field in dataclasses.fields(DecodingConfig)
-        if field.name in recorded or field.default is not dataclasses.MISSING
-    }
-    run_config.check_types("decoding", DecodingConfig, found)
     return found
 
 

@@ -1,7 +1,10 @@
 """The type of a result: what a file of the ledger must say, and of each run that was trained."""
 
+import dataclasses
 from typing import Any, NotRequired, TypedDict
 
+from transformer.decoding.config import DecodingConfig
+from transformer.runs import run_config
 from transformer.runs.provenance import Start as AnyStart
 from transformer.system.reading import Count, Number
 
@@ -92,3 +95,30 @@ class Result(Run):
     length_penalty: NotRequired[Penalty]
     ensemble_with: NotRequired[list[Run]]
     notes: NotRequired[list[str]]
+
+
+def checkpoint_flags(run: Run) -> dict[str, Any]:
+    """The flags of evaluate.py for a result's checkpoint, or for that of what a run began with."""
+    average = {"average_last": len(run["checkpoint_steps"])}
+    return {"checkpoint": run["checkpoint"], **(average if run["checkpoint"] == "average" else {})}
+
+
+def search_flags(result: Result) -> dict[str, Any]:
+    """The flags of evaluate.py that choose how outputs are searched for: see Seq2Seq.provenance."""
+    if "beam_size" not in result:  # a task without a search
+        return {}
+    penalty = result["length_penalty"]
+    recorded = {
+        **result,
+        "length_penalty": penalty["alpha"],
+        "length_penalty_form": penalty["name"],
+        "seed": result.get("search_seed", 0),
+    }
+    # What is not recorded was as by default, whatever the config of the run says.
+    found = {
+        field.name: recorded.get(field.name, field.default)
+        for field in dataclasses.fields(DecodingConfig)
+        if field.name in recorded or field.default is not dataclasses.MISSING
+    }
+    run_config.check_types("decoding", DecodingConfig, found)
+    return found

@@ -18,6 +18,7 @@ from transformer.decoding.config import DecodingConfig
 from transformer.reports import ledger
 from transformer.reports.ledger import Result
 from transformer.reports.plots import label, write_curves
+from transformer.reports.results import checkpoint_flags, search_flags
 from transformer.runs import history
 from transformer.runs.history import Run
 from transformer.runs.provenance import PACKAGES, ROOT
@@ -185,7 +186,7 @@ def _all_but_the_seed(result: Result) -> str:
         for run in ledger.runs(result)
         for one in history.lineage(run)[:-1]
     ]
-    search, candidates = ledger.search_flags(result), sorted(result["candidates"])
+    search, candidates = search_flags(result), sorted(result["candidates"])
     return json.dumps([hashes, configs, origins, search, candidates], sort_keys=True)
 
 
@@ -201,7 +202,7 @@ def _changed_search(result: Result) -> dict[str, Any]:
     defaults = {field.name: field.default for field in dataclasses.fields(DecodingConfig)}
     return {
         name: value
-        for name, value in ledger.search_flags(result).items()
+        for name, value in search_flags(result).items()
         # Configs of earlier commits lack the newer fields.
         if value != result["config"].get(f"decoding.{name}", defaults[name])
     }
@@ -301,13 +302,13 @@ def commands(name: str, result: Result) -> list[str]:
         models.append(workdir)
         if run not in runs and run["checkpoint"] != "best":  # training.init_from takes the best
             models[-1] += f".{run['checkpoint']}"
-            flags = {"workdir": workdir, **ledger.checkpoint_flags(run), "export": models[-1]}
+            flags = {"workdir": workdir, **checkpoint_flags(run), "export": models[-1]}
             lines.append(_command("evaluate", flags))
     first, *others = [workdirs[trained.index(run)] for run in runs]
     ensemble = {"ensemble": ",".join(others)} if others else {}
-    search = ledger.search_flags(result)
+    search = search_flags(result)
     shown = {name: search[name] for name in ("beam_size", "length_penalty") if name in search}
-    flags = ledger.checkpoint_flags(result) | shown | _changed_search(result)
+    flags = checkpoint_flags(result) | shown | _changed_search(result)
     for split in [s for s in result["splits"] if s != "validation"] or ["validation"]:
         lines.append(_command("evaluate", {"workdir": first, **ensemble, "split": split, **flags}))
     return lines
