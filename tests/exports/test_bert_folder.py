@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from small_bert import CONFIG, write_vocabulary
 
+from transformer.data import hub_files
 from transformer.data.sequences import Labelled
 from transformer.exports import bert_folder
 from transformer.models.functional import num_params
-from transformer.runs import hub
 from transformer.system.errors import UserError
+from transformer.tasks import pretrained_bert
 
 torch = pytest.importorskip("torch", reason="requirements-bert-test.txt")
 transformers = pytest.importorskip("transformers", reason="requirements-bert-test.txt")
@@ -106,7 +107,7 @@ def test_an_imported_model_and_its_export(head, activation, tmp_path):
     tokens, types = inputs(tokenizer.vocab_size)
     expected = their_outputs(theirs, tokens, types)
 
-    imported = hub.read(tmp_path / "theirs", CONFIG)
+    imported = pretrained_bert.read(tmp_path / "theirs", CONFIG)
     assert imported.config.model.head == head
     assert_same_outputs(our_outputs(imported, tokens, types), expected, tokens)
 
@@ -158,7 +159,7 @@ def test_names_of_older_files_and_weights_without_a_prefix(tmp_path):
 
     tokenizer = write_vocabulary(tmp_path)
     their_model("pre_training", tmp_path, tokenizer.vocab_size)
-    expected = hub.read(tmp_path, CONFIG).params
+    expected = pretrained_bert.read(tmp_path, CONFIG).params
     weights = load_file(tmp_path / "model.safetensors")
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -168,21 +169,21 @@ def test_names_of_older_files_and_weights_without_a_prefix(tmp_path):
     }
     assert old.keys() != weights.keys()
     save_file(old, tmp_path / "model.safetensors")
-    found = hub.read(tmp_path, CONFIG).params
+    found = pretrained_bert.read(tmp_path, CONFIG).params
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_what_cannot_be_imported(tmp_path):
     def refused(message, **changes):
         with pytest.raises(UserError, match=message):
-            hub.read(tmp_path, dataclasses.replace(CONFIG, **changes))
+            pretrained_bert.read(tmp_path, dataclasses.replace(CONFIG, **changes))
 
     tokenizer = write_vocabulary(tmp_path)
     their_model("none", tmp_path, tokenizer.vocab_size)
     path, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
     good = path.read_text(), weights.read_bytes()
-    assert hub.is_hub_folder(tmp_path)
-    assert not hub.is_hub_folder(tmp_path / "nothing")
+    assert hub_files.is_hub_folder(tmp_path)
+    assert not hub_files.is_hub_folder(tmp_path / "nothing")
 
     for field, value, message in (
         ("model_type", "gpt2", "has model_type 'gpt2'; expected 'bert'"),
@@ -228,4 +229,4 @@ def test_what_cannot_be_exported(changes, message):
 
 def test_a_folder_is_no_work_directory_of_ours(tmp_path: Path):
     (tmp_path / "config.json").write_text("[]")
-    assert not hub.is_hub_folder(tmp_path)
+    assert not hub_files.is_hub_folder(tmp_path)

@@ -20,9 +20,9 @@ from transformer.exports.folder import new_folder
 from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.transformer import TransformerConfig
-from transformer.runs.hub import HubTask
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
+from transformer.tasks.pretrained_bert import HubTask
 
 
 def small_transformer(random_params, folder) -> TrainedModel:
@@ -34,7 +34,7 @@ def small_bert(random_params, folder) -> TrainedModel:
     tokenizer = write_vocabulary(folder / "vocabulary")
     config = dataclasses.replace(BERT, model=dataclasses.replace(BERT.model, head="masked_lm"))
     model = build_model(config.model, Sizes(*2 * [tokenizer.vocab_size], False, 1, 1))
-    task = HubTask(model, tokenizer)
+    task = HubTask(model, tokenizer, None)
     return TrainedModel(Path("run"), config, task, [3], "last", 3, False, random_params(model), {})
 
 

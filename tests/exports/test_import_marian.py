@@ -10,13 +10,13 @@ import pytest
 import sentencepiece
 from small_configs import PAPER
 
+from transformer.data.hub_files import HubConfig
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.exports import marian
 from transformer.exports.folder import new_folder
 from transformer.exports.import_marian import _model_config, read
 from transformer.exports.workdir import export
 from transformer.runs import init_from
-from transformer.runs.hub_files import HubConfig
 from transformer.runs.restore import restore
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError

@@ -253,7 +253,6 @@ ALLOWED = {
     "reports/results_page.py",  # texts of ours
     "runs/cli.py",  # /dev/null
     "runs/fields.py",  # config files of ours
-    "runs/hub.py",  # weights
     "runs/launcher.py",  # logs beside the work directories
     "runs/trusted_paths.py",  # below ~/.local/state
     "inference/output.py",  # what --output names

@@ -13,12 +13,12 @@ from test_masked_lm import Going
 
 from transformer.models.bert.bert_weights import to_theirs
 from transformer.models.family import Sizes, build_model
-from transformer.runs import hub, train
+from transformer.runs import train
 from transformer.runs.restore import TrainedModel, restore
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
-from transformer.tasks import classification
+from transformer.tasks import classification, pretrained_bert
 from transformer.training.step import initial_params
 
 WORDS = "one", "two", "three", "four", "fourteen"
@@ -203,7 +203,7 @@ def test_a_run_of_another_family_cannot_begin_with_it(text, tmp_path):
         CONFIG, model=dataclasses.replace(CONFIG.model, family="transformer")
     )
     with pytest.raises(UserError, match="a run of the family 'bert' can begin with it"):
-        hub.read(tmp_path, other)
+        pretrained_bert.read(tmp_path, other)
 
 
 @pytest.mark.parametrize(

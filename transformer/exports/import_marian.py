@@ -18,6 +18,7 @@ import numpy as np
 from ml_collections import config_flags
 
 from transformer.data import marian_vocabulary as vocabularies
+from transformer.data.hub_files import ADVICE, HubConfig, HubWeights, check_ids
 from transformer.data.marian_vocabulary import MarianTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, PAD
@@ -28,7 +29,6 @@ from transformer.models.family import build_model
 from transformer.models.functional import Params
 from transformer.models.transformer import TransformerConfig
 from transformer.runs import cli
-from transformer.runs.hub_files import ADVICE, HubConfig, HubWeights, check_ids
 from transformer.runs.provenance import ROOT
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config

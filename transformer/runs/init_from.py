@@ -18,9 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.data.hub_files import is_hub_folder
 from transformer.models.family import find_family
 from transformer.models.functional import Params
-from transformer.runs import history, hub, provenance, run_config
+from transformer.runs import history, provenance, run_config
 from transformer.runs import restore as restoring
 from transformer.runs.checkpoint_store import CHECKPOINTS, Damaged, Store, steps_in
 from transformer.runs.integrity import digest, signed
@@ -32,7 +33,7 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.paths import local
 from transformer.system.sharding import name_of
-from transformer.tasks.task import TrainedTask
+from transformer.tasks.task import TrainedTask, find_task
 from transformer.training.step import initial_extra, initial_params
 
 NAMED = 10  # classes in a line of the log
@@ -77,8 +78,8 @@ def load(config: Config) -> TrainedModel:
     """
     directory = Path(local(config.training.init_from, "training.init_from"))
     try:
-        is_hub_folder = from_first(lambda: hub.is_hub_folder(directory))
-        model = hub.read(directory, config) if is_hub_folder else restoring.restore(directory)
+        is_of_hub = from_first(lambda: is_hub_folder(directory))
+        model = _of_hub(directory, config) if is_of_hub else restoring.restore(directory)
     except UserError as error:
         hint = ""
         if "--checkpoint" in str(error):
@@ -95,6 +96,17 @@ def load(config: Config) -> TrainedModel:
             f"run to begin; give both the same{': ' if flags else ''}{shlex.join(flags)}"
         )
     return model
+
+
+def _of_hub(folder: Path, config: Config) -> TrainedModel:
+    read = find_task(config.task.name).pretrained
+    if read is None:
+        raise UserError(
+            f"{folder} holds a model of Hugging Face's, and the task {config.task.name} cannot "
+            "begin with one; give the work directory of a run"
+        )
+    config, task, params = read(folder, config)
+    return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
 
 
 def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> TrainedModel:

@@ -23,7 +23,7 @@ from transformer.data.labelled_images import Shape as ImageShape
 from transformer.data.pictures import picture
 from transformer.metrics.image_scores import fid, kid, precision_recall
 from transformer.models.family import Sizes, build_model
-from transformer.models.sagan.sagan import discriminator_loss, generator_loss, multiplications
+from transformer.models.sagan.sagan import multiplications
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, distribute, row_shards, split_rows
@@ -36,7 +36,13 @@ from transformer.tasks.image_generation import (
     Ready,
 )
 from transformer.tasks.task import Examples, Facts, Metric, Task, read_classes
-from transformer.training.adversarial import ImageBatch, from_bytes, make_adversarial_step
+from transformer.training.adversarial import (
+    ImageBatch,
+    discriminator_loss,
+    from_bytes,
+    generator_loss,
+    make_adversarial_step,
+)
 from transformer.training.divergence import norms_by_layer
 from transformer.training.optimizers import by_part, make_optimizer
 from transformer.training.schedules import make_schedule
@@ -183,7 +189,7 @@ class ImageTraining:
 
 
 def discriminator_loss_on_host(real_B: np.ndarray, fake_B: np.ndarray) -> np.floating:
-    """As models/sagan/sagan.py:discriminator_loss, without a program to compile."""
+    """As training/adversarial.py:discriminator_loss, without a program to compile."""
     return np.maximum(1 - real_B, 0).mean() + np.maximum(1 + fake_B, 0).mean()
 
 

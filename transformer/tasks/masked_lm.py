@@ -30,6 +30,7 @@ from transformer.system.sharding import (
     row_shards,
     split_rows,
 )
+from transformer.tasks import pretrained_bert
 from transformer.tasks.encoders import (
     check_model,
     evaluation_step,
@@ -369,4 +370,5 @@ TASK = Task(
     ensemble=no_ensemble,
     content_sha256=content_sha256,
     rescore=rescore,
+    pretrained=pretrained_bert.read,
 )

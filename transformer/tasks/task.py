@@ -137,6 +137,18 @@ def one_optimizer(config: Any, schedule: Callable) -> optax.GradientTransformati
     return make_optimizer(config.optimizer, schedule)
 
 
+class Pretrained(NamedTuple):
+    """A model from elsewhere that a run can begin with.
+
+    config: that of the run, with the sizes of this model. task: has `model`, and what the model
+    needs to be begun with.
+    """
+
+    config: Any
+    task: Any
+    params: Params
+
+
 class Task(NamedTuple):
     """An entry of the registry.
 
@@ -151,6 +163,8 @@ class Task(NamedTuple):
     content_sha256: (data section, split) gives a hash of a split's examples.
     rescore: (data section, split, hypotheses) gives their scores, as Outputs has them, but for
       those that need the model.
+    pretrained: (folder, config) reads a folder of Hugging Face's hub that training.init_from names;
+      None where there is no such model for the task.
     make_optimizer: (config, schedule) gives what make_step takes; optimizers.make_optimizer, but
       for a task with several optimizers.
     check_scores: raises UserError if the TrainedTask lacks what scores need beside its data.
@@ -167,6 +181,7 @@ class Task(NamedTuple):
     ensemble: Callable[..., TrainedTask]
     content_sha256: Callable[[Any, str], str]
     rescore: Callable[[Any, str, list[str]], dict[str, dict[str, Any]]]
+    pretrained: Callable[[Path, Any], Pretrained] | None = None
     make_optimizer: Callable[..., optax.GradientTransformationExtraArgs] = one_optimizer
     check_scores: Callable[[Any], None] = lambda task: None
     other_use: tuple[str, ...] | None = None

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import optax
 
 from transformer.models.functional import FunctionalModel, Params
-from transformer.models.sagan.sagan import discriminator_loss, generator_loss
 from transformer.system.compilation import convolution_options
 from transformer.system.errors import COUNT, check_range
 from transformer.system.sharding import gather_fsdp, replicated, split_rows, state_sharding
@@ -54,6 +53,15 @@ class Drawn(NamedTuple):
 
     noise_BZ: jax.Array
     labels_B: jax.Array
+
+
+def discriminator_loss(real_B: jax.Array, fake_B: jax.Array) -> jax.Array:
+    """The hinge loss of the logits of real and of generated images; 2 if all are 0."""
+    return jnp.mean(jax.nn.relu(1 - real_B)) + jnp.mean(jax.nn.relu(1 + fake_B))
+
+
+def generator_loss(fake_B: jax.Array) -> jax.Array:
+    return -jnp.mean(fake_B)
 
 
 def from_bytes(images: jax.Array) -> jax.Array:

@@ -13,12 +13,11 @@ from transformer.models.family import Sizes, build_model
 from transformer.models.functional import num_params
 from transformer.models.sagan.sagan import (
     SAGANConfig,
-    discriminator_loss,
-    generator_loss,
     multiplications,
 )
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, state_sharding
+from transformer.training.adversarial import discriminator_loss, generator_loss
 
 TINY = SAGANConfig("sagan", 32, 3, 5, 16, 8, "paper", 16, "float32")
 

@@ -207,15 +207,6 @@ class Discriminator(nnx.Module):
         return x
 
 
-def discriminator_loss(real_B: jax.Array, fake_B: jax.Array) -> jax.Array:
-    """The hinge loss of the logits of real and of generated images; 2 if all are 0."""
-    return jnp.mean(jax.nn.relu(1 - real_B)) + jnp.mean(jax.nn.relu(1 + fake_B))
-
-
-def generator_loss(fake_B: jax.Array) -> jax.Array:
-    return -jnp.mean(fake_B)
-
-
 class Average(nnx.Variable):
     """The moving average of a parameter: state that no gradient updates."""
 

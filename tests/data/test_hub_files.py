@@ -12,14 +12,14 @@ from small_configs import PAPER, model_config
 from small_models import trained_model
 
 from configs import rnn_bahdanau
+from transformer.data.hub_files import WEIGHTS
 from transformer.exports import bert_folder, marian
 from transformer.exports.import_marian import read
 from transformer.models.family import Sizes, build_model
 from transformer.models.rnn.rnn import RNNConfig
-from transformer.runs import hub
-from transformer.runs.hub_files import WEIGHTS
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
+from transformer.tasks import pretrained_bert
 
 numpy_files = pytest.importorskip("safetensors.numpy", reason="requirements-exports.txt")
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -40,7 +40,7 @@ def folder_of_bert(random_params, tmp_path_factory):
     tokenizer = write_vocabulary(folder)
     config = dataclasses.replace(BERT, model=dataclasses.replace(BERT.model, head="pre_training"))
     model = build_model(config.model, Sizes(*2 * [tokenizer.vocab_size], False, 1, 1))
-    arguments = config, hub.HubTask(model, tokenizer), [3], "last", 3, False
+    arguments = config, pretrained_bert.HubTask(model, tokenizer, None), [3], "last", 3, False
     model = TrainedModel(folder, *arguments, random_params(model), {})
     bert_folder.write(model, folder)
     return model, folder
@@ -137,7 +137,7 @@ def test_bert_there_and_back(folder_of_bert, tmp_path):
     copied(folder, tmp_path)
     spoil(tmp_path, "config.json", {"pooler_type": "first_token_transform", "use_cache": True})
     spoil(tmp_path, WEIGHTS, {"bert.embeddings.position_ids": np.arange(13)[None]})
-    found = hub.read(tmp_path, BERT)
+    found = pretrained_bert.read(tmp_path, BERT)
     jax.tree.map(np.testing.assert_array_equal, found.params, model.params)
 
 
@@ -167,5 +167,5 @@ def test_bert_there_and_back(folder_of_bert, tmp_path):
 def test_a_spoiled_folder_of_bert(folder_of_bert, tmp_path, name, change, message):
     spoil(copied(folder_of_bert[1], tmp_path), name, change)
     with pytest.raises(UserError, match=message.replace("WEIGHTS", WEIGHTS)) as error:
-        hub.read(tmp_path, BERT)
+        pretrained_bert.read(tmp_path, BERT)
     assert "\n" not in str(error.value)

@@ -10,6 +10,7 @@ import numpy as np
 from transformer.system.errors import UserError
 from transformer.system.json_fields import JsonFields
 from transformer.system.packages import optional_module
+from transformer.system.reading import MISSING, read_json
 
 WEIGHTS = "model.safetensors"
 ADVICE = "take the file from its source again"
@@ -36,6 +37,15 @@ _TOKENS = (  # those of vocab.json and vocab.txt are found by name
     "pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id unk_token_id"
 )
 _IRRELEVANT = frozenset(f"{_LIBRARY} {_TRAINING} {_SEARCH} {_TOKENS}".split())
+
+
+def is_hub_folder(folder: Path) -> bool:
+    """Whether a folder has the config.json of a model of the hub, and not that of a run."""
+    try:
+        theirs = read_json(folder / "config.json", None, dict[str, Any], ADVICE)  # maybe a link
+        return "model_type" in theirs
+    except (*MISSING, UserError):
+        return False
 
 
 class HubConfig(JsonFields):

@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from transformer.data.hub_files import ADVICE, WEIGHTS, HubConfig, HubWeights
 from transformer.data.wordpiece import WordPiece
 from transformer.models.bert import bert_weights
 from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.functional import FunctionalModel
-from transformer.runs.hub_files import ADVICE, WEIGHTS, HubConfig, HubWeights
-from transformer.runs.restore import TrainedModel
-from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
-from transformer.system.reading import MISSING, read_json
+from transformer.tasks.task import Pretrained
 
 # Fields of config.json that need not be read, beside those of every model there.
 IRRELEVANT = {
@@ -46,17 +44,8 @@ class HubTask(NamedTuple):
     classes: list[str] | None
 
 
-def is_hub_folder(folder: Path) -> bool:
-    """Whether a folder has the config.json of a model of the hub, and not that of a run."""
-    try:
-        theirs = read_json(folder / "config.json", None, dict[str, Any], ADVICE)  # maybe a link
-        return "model_type" in theirs
-    except (*MISSING, UserError):
-        return False
-
-
-def read(folder: Path, base: Config) -> TrainedModel:
-    """The model of a folder; all but its sizes and its vocabulary are those of `base`.
+def read(folder: Path, base: Any) -> Pretrained:
+    """The model of a folder; all but its sizes and its vocabulary are those of `base`, a Config.
 
     Its head is what the file of weights has. Raises UserError for a model that ours cannot be.
     """
@@ -95,8 +84,7 @@ def read(folder: Path, base: Config) -> TrainedModel:
         ),
     )
     task = HubTask(model, tokenizer, _classes(theirs, classes))
-    params = jax.tree.map(jnp.asarray, params)
-    return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
+    return Pretrained(config, task, jax.tree.map(jnp.asarray, params))
 
 
 def _classes(theirs: HubConfig, number: int) -> list[str] | None:
