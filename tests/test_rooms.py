@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import transformer
+from transformer.models.family import FAMILIES
 
 PACKAGE = Path(transformer.__file__).parent
 # As the map in the package's docstring lists them.
@@ -39,6 +40,31 @@ def test_a_room_says_what_lives_there(room):
     title, _, text = ast.get_docstring(module).partition("\n\n")
     assert title.endswith(".")
     assert text
+
+
+# What a room's docstring promises in a sentence, "Imports no ...", as patterns of modules.
+PROMISES = {
+    "model": r"transformer\.models",
+    "family": rf"transformer\.models\.({'|'.join(FAMILIES)})\b",
+    "optimizer": r"transformer\.training",
+    "score": r"transformer\.metrics",
+    "work directory": r"transformer\.runs",
+}
+
+
+def promised(room: str) -> list[str]:
+    doc = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text()))
+    sentence = re.search(r"Imports no ([\w\s,]+)\.", doc)
+    return re.split(r",? (?:and )?no ", " ".join(sentence[1].split())) if sentence else []
+
+
+@pytest.mark.parametrize("room", [x for x in ROOMS if x not in ("system", "reports", "exports")])
+def test_a_room_keeps_its_promise(room):
+    assert promised(room)
+    for path in (PACKAGE / room).rglob("*.py"):
+        for name in imported(path.read_text(encoding="utf-8")):
+            for kind in promised(room):
+                assert not re.match(PROMISES[kind], name), f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)

@@ -9,6 +9,7 @@ from flax import nnx
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
 from transformer.models.family import Sizes
+from transformer.models.kernels import uses
 from transformer.models.layers import Embedding
 from transformer.models.loss import Loss, OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs
@@ -138,6 +139,13 @@ class SharedEmbeddings(EncoderDecoder):
         """Segment ids of positions, [B, S / words]; without any, every row is one sentence."""
         segments_BS = segments_or_one(src_BS, segments_BS)
         return segments_BS if self.words == 1 else _by_position(segments_BS, self.words)[:, :, 0]
+
+    def output_layer(self) -> OutputLayer:
+        table_VD = self._output.table_VD[...]
+        return OutputLayer(table_VD, None, self.dtype, uses(self.config, "blocked_loss"))
+
+    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
+        return self._output.logits(y_BTD)
 
     def check_aligns_words(self) -> None:
         """Raises UserError if attention is not to single words."""

@@ -33,7 +33,6 @@ from transformer.models.encoder_decoder import (
     segments_or_one,
 )
 from transformer.models.family import Family, Sizes
-from transformer.models.kernels import uses
 from transformer.models.layers import LayerConfig, Normalization
 from transformer.models.loss import OutputLayer
 from transformer.models.numerics import DropoutRngs, dropout
@@ -110,8 +109,7 @@ class Transformer(SharedEmbeddings):
 
     def output_layer(self) -> OutputLayer:
         bias_V = self.output_bias_V[...] if self.config.output_bias else None
-        table_VD = self._output.table_VD[...]
-        return OutputLayer(table_VD, bias_V, self.dtype, uses(self.config, "blocked_loss"))
+        return super().output_layer()._replace(bias_V=bias_V)
 
     def encode(
         self,

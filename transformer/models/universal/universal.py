@@ -28,8 +28,6 @@ from transformer.models.encoder_decoder import (
     segments_or_one,
 )
 from transformer.models.family import Family, Sizes
-from transformer.models.kernels import uses
-from transformer.models.loss import OutputLayer
 from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.models.positions import (
     positions_from_the_end,
@@ -71,13 +69,6 @@ class Universal(SharedEmbeddings):
         )
         self.encoder = Recurrence(config, config.encoder_steps, False, rngs)
         self.decoder = Recurrence(config, config.decoder_steps, True, rngs)
-
-    def output_layer(self) -> OutputLayer:
-        table_VD = self._output.table_VD[...]
-        return OutputLayer(table_VD, None, self.dtype, uses(self.config, "blocked_loss"))
-
-    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
-        return self._output.logits(y_BTD)
 
     def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
