@@ -1,4 +1,4 @@
-"""The files of a model of Hugging Face's hub, read so that nothing is passed over unnoticed."""
+"""The files of a Hugging Face model, read so that no field or tensor is silently ignored."""
 
 import fnmatch
 from collections.abc import Collection, Iterator, Mapping
@@ -14,7 +14,7 @@ from transformer.system.reading import MISSING, read_json
 
 WEIGHTS = "model.safetensors"
 ADVICE = "take the file from its source again"
-# Fields of config.json that do not change what ours computes of a source.
+# Fields of config.json that do not change what our model computes from a source.
 _LIBRARY = (  # names, and how the library runs the model
     "architectures _name_or_path name_or_path transformers_version torch_dtype dtype use_cache "
     "return_dict output_attentions output_hidden_states torchscript use_bfloat16 tokenizer_class "
@@ -27,13 +27,13 @@ _TRAINING = (
     "encoder_layerdrop decoder_layerdrop init_std initializer_range hidden_dropout_prob "
     "attention_probs_dropout_prob"
 )
-_SEARCH = (  # the config file has its own
+_SEARCH = (  # our config file has its own
     "max_length min_length max_new_tokens num_beams num_beam_groups num_return_sequences "
     "length_penalty repetition_penalty encoder_no_repeat_ngram_size no_repeat_ngram_size "
     "diversity_penalty temperature top_k top_p typical_p do_sample early_stopping bad_words_ids "
     "forced_bos_token_id forced_eos_token_id"
 )
-_TOKENS = (  # those of vocab.json and vocab.txt are found by name
+_TOKENS = (  # tokens are found by name in vocab.json and vocab.txt
     "pad_token_id bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id unk_token_id"
 )
 _IRRELEVANT = frozenset(f"{_LIBRARY} {_TRAINING} {_SEARCH} {_TOKENS}".split())
@@ -52,7 +52,7 @@ class HubConfig(JsonFields):
     """config.json."""
 
     def check(self, irrelevant: Collection[str]) -> None:
-        """Raises UserError for a field that is set, was not taken and may change the model."""
+        """Raises UserError for a set field that was not read and may change the model."""
         for name, value in self.left().items():
             if value and name not in irrelevant and name not in _IRRELEVANT:
                 raise UserError(
@@ -62,10 +62,10 @@ class HubConfig(JsonFields):
 
 
 class HubWeights(Mapping):
-    """The tensors of model.safetensors, which takes note of those that are read.
+    """The tensors of model.safetensors; remembers which ones were read.
 
-    model_class: the library's class that can convert a pickle. requirements: the file that has the
-    package of safetensors.
+    model_class: the library's class that can convert a pickle. requirements: the requirements file
+    that lists safetensors.
     """
 
     def __init__(self, folder: Path, model_class: str, requirements: str):
@@ -82,7 +82,7 @@ class HubWeights(Mapping):
             raise UserError(f"{folder} has no {WEIGHTS}{hint}")
         try:
             self._tensors = safetensors.load_file(self.path)
-        except Exception as error:  # of safetensors, which has no public name
+        except Exception as error:  # safetensors' exception has no public name
             raise UserError(f"{self.path} cannot be read ({error}); {ADVICE}") from error
         self._read: set[str] = set()
 
@@ -111,13 +111,13 @@ class HubWeights(Mapping):
         return found.astype(np.float32)
 
     def rows(self, name: str) -> int:
-        """How many rows a tensor has; 0 if it is not there, 1 of a number."""
+        """The number of rows of a tensor; 0 if it is missing, 1 for a scalar."""
         return len(np.atleast_1d(self[name])) if name in self else 0
 
     def check(self, irrelevant: Collection[str]) -> None:
         """Raises UserError for a tensor that was not read.
 
-        irrelevant: patterns of names that need not be.
+        irrelevant: patterns of names that may be ignored.
         """
         unread = [
             name
@@ -133,7 +133,7 @@ class HubWeights(Mapping):
 
 
 def check_ids(path: Path, content: Mapping[str, Any], size: int) -> None:
-    """Raises UserError unless a vocabulary gives each piece one of the ids below its size."""
+    """Raises UserError unless a vocabulary gives each piece a distinct id below its size."""
     ids = list(content.values())
     if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):
         raise UserError(f"{path} gives other ids; expected ids below {size}, each once; {ADVICE}")

@@ -1,11 +1,11 @@
-"""A folder of checkpoints: arrays through Orbax, with digests, so that damage is noticed.
+"""A folder of checkpoints: Orbax writes the arrays, and digests reveal damage.
 
-<step>/params, opt_state, extra    arrays; opt_state and extra only where there are any
-<step>/record/record.json          what was said of them, their shapes and digests
-<step>/scores.json                 validation scores, written later
-<step>/files.json                  an inventory of the other files
+  <step>/params, opt_state, extra    arrays; opt_state and extra only where they are not empty
+  <step>/record/record.json          the notes given to `begin`, shapes and digests of the arrays
+  <step>/scores.json                 validation scores, written later
+  <step>/files.json                  an inventory of the other files
 
-A checkpoint has its name when it is complete.
+A checkpoint gets its final name only when it is complete.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.reading import MISSING, Count, Number
 
-CHECKPOINTS = "checkpoints"  # the folder, in a work directory
-# What Orbax raises, in its main thread and in its others, when it cannot write.
+CHECKPOINTS = "checkpoints"  # the folder in a work directory
+# Orbax raises these, in its main thread and its others, when it cannot write.
 SAVE_ERRORS = (OSError, ValueError, jax.errors.JaxRuntimeError)
-SECONDS_UNTIL_VISIBLE = 60.0  # of a directory, to all hosts of a network file system
+SECONDS_UNTIL_VISIBLE = 60.0  # for a new directory, on all hosts of a network file system
 _HALF_WRITTEN, _DELETED, _DAMAGED = ".orbax-checkpoint-tmp", ".deleted", ".damaged"
 _RECORD, _SCORES = "record.json", "scores.json"
 _DISK = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM EIO ENOENT ENOTDIR ENXIO ESTALE ETIMEDOUT EMFILE"
 _DISK_ERRORS = "|".join(os.strerror(getattr(errno, name)) for name in _DISK.split())
-# Of these, what says nothing about what is on the disk.
+# The subset that says nothing about the content of the disk.
 _UNREADABLE = "EACCES EPERM EIO ENXIO ESTALE ETIMEDOUT EMFILE ENFILE"
 _UNREADABLE_ERRORS = "|".join(os.strerror(getattr(errno, name)) for name in _UNREADABLE.split())
 
@@ -61,27 +61,27 @@ class _Patience(TypedDict):
 
 
 class Damaged(Exception):
-    """A checkpoint is not what was saved; the message says in what way."""
+    """A checkpoint is not as it was saved; the message says how."""
 
 
 class Store:
-    """Reads and writes checkpoints in one folder; saving goes on in the background."""
+    """Reads and writes checkpoints in one folder; saving runs in the background."""
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.saving: int | None = None  # the step that is being saved
+        self.saving: int | None = None  # the step being saved
         self._checkpointer = self._new_checkpointer()
 
     # --- Saving ---
 
     def prepare(self) -> None:
-        """Makes the folder, and removes what a killed process left half-written or half-removed."""
+        """Makes the folder; removes what a killed process left half-written or half-removed."""
         if is_first():
             self.directory.mkdir(parents=True, exist_ok=True)
             self.remove_leftovers()
 
     def begin(self, step: int, items: Mapping[str, Any], **said: Any) -> None:
-        """Begins to save trees of arrays, and what is said of them; may raise SAVE_ERRORS."""
+        """Begins to save trees of arrays and notes about them; may raise SAVE_ERRORS."""
         record = {
             "step": step,
             **said,
@@ -94,12 +94,12 @@ class Store:
         self._checkpointer.save(self.directory / str(step), args=arguments)
 
     def wait(self) -> None:
-        """Returns when what was being saved is on the disk; may raise SAVE_ERRORS."""
+        """Returns when the current save is on the disk; may raise SAVE_ERRORS."""
         self._checkpointer.wait_until_finished()
         self.saving = None
 
     def save_params(self, step: int, params: Params, extra: dict[str, Any]) -> None:
-        """Saves parameters and extra state alone, and waits; raises OSError if the disk fails."""
+        """Saves only parameters and extra state, and waits; raises OSError if the disk fails."""
         try:
             self.prepare()
             self.begin(step, {"params": params, "extra": extra}, scheduled=True)
@@ -112,11 +112,11 @@ class Store:
     def abandon(self) -> None:
         """Gives up a save that has failed; later ones may succeed."""
         self.saving = None
-        with contextlib.suppress(*SAVE_ERRORS):  # the same trouble again
+        with contextlib.suppress(*SAVE_ERRORS):  # the same error again
             self._checkpointer.close()
         self._checkpointer = self._new_checkpointer()
         if is_first():
-            self.remove_leftovers()  # what is half-written takes space that may be missing
+            self.remove_leftovers()  # half-written files take up space that may be needed
 
     def close(self) -> None:
         self._checkpointer.close()
@@ -125,11 +125,11 @@ class Store:
         write_atomically(self._scores_file(step), json.dumps(signed(scores)) + "\n")
 
     def remove(self, step: int) -> None:
-        """Removes a checkpoint. What a killed process leaves of it does not look complete."""
+        """Removes a checkpoint; a process killed meanwhile leaves nothing that looks complete."""
         self._rename(step, _DELETED)
 
     def set_aside(self, step: int) -> Path:
-        """Gives a damaged checkpoint another name, which it returns."""
+        """Renames a damaged checkpoint and returns its new path."""
         return self._rename(step, _DAMAGED)
 
     def remove_leftovers(self) -> None:
@@ -137,7 +137,7 @@ class Store:
             for path in self.directory.iterdir():
                 if path.name.endswith(_DELETED) or _HALF_WRITTEN in path.name:
                     shutil.rmtree(path, ignore_errors=True)
-            for path in self.directory.glob("*/*.tmp"):  # of scores
+            for path in self.directory.glob("*/*.tmp"):  # half-written scores
                 path.unlink()
 
     def _rename(self, step: int, suffix: str) -> Path:
@@ -153,30 +153,30 @@ class Store:
         )
         options = ocp.options.AsyncOptions(
             post_finalization_callback=self._write_inventory,
-            # Otherwise, where a folder cannot be made, Orbax's threads wait minutes for it.
+            # Otherwise, if a folder cannot be made, Orbax's threads wait for it for minutes.
             create_directories_asynchronously=False,
         )
         return ocp.AsyncCheckpointer(handler, async_options=options)
 
     def _write_inventory(self) -> None:
-        """Notes what files there are, so that each that is altered or lost is noticed.
+        """Lists the files, so that any that is altered or lost is noticed.
 
-        Called in the background, in process 0, when all is written but has no name yet.
+        Called in the background, in process 0, when all is written but not yet renamed.
         """
         (directory,) = self.directory.glob(f"{self.saving}{_HALF_WRITTEN}*")
         write_inventory(directory, later=("_CHECKPOINT_METADATA",))  # Orbax adds a time to it
 
-    # --- What there is ---
+    # --- Listing ---
 
     def has(self, step: int) -> bool:
-        """Whether this step has a complete checkpoint that can be reached."""
+        """True if this step has a complete checkpoint that can be reached."""
         try:
             return (self.directory / str(step)).is_dir()
         except OSError:  # a file system that went away
             return False
 
     def record(self, step: int) -> dict[str, Any] | None:
-        """What was saved beside the arrays; None if it is not as it was saved."""
+        """The notes saved beside the arrays; None if they are damaged."""
         directory = self.directory / str(step)
         record = read_signed(directory / "record" / _RECORD, directory, _Record)
         return record if record and record["step"] == step else None
@@ -200,8 +200,8 @@ class Store:
     def restore(self, step: int, likes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Items and record of a checkpoint; items are laid out as `likes`.
 
-        Raises Damaged in all processes or in none, and UserError if the checkpoint cannot be read
-        or holds other arrays than those of `likes`.
+        Raises Damaged in all processes or in none. Raises UserError if the checkpoint cannot be
+        read or its arrays are not those of `likes`.
         """
         directory = self.directory / str(step)
 
@@ -210,7 +210,7 @@ class Store:
                 f"cannot read the checkpoint {directory}: {reason}; mend that, then start again"
             )
 
-        # 1. The files.
+        # 1. Check the files.
         def record_and_reason() -> tuple[dict[str, Any] | None, str | None]:
             try:
                 record, reason = self.record(step), difference(directory)
@@ -226,7 +226,7 @@ class Store:
         end = time.monotonic() + SECONDS_UNTIL_VISIBLE
         while not self.has(step) and time.monotonic() < end:
             time.sleep(0.1)
-        # 2. Whether they are of this model.
+        # 2. Check that the shapes are this model's.
         for name, like in likes.items():
             saved = record["shapes"].get(name, {})
             if found := _other_shape(saved, _shapes(like)):
@@ -234,7 +234,7 @@ class Store:
                     f"the checkpoint {directory} is of another model: in its {name}, {found}; use "
                     "the config and the commit that the run was started with (starts.jsonl)"
                 )
-        # 3. What Orbax reads.
+        # 3. Let Orbax read the arrays.
         wanted = {name: _abstract(like) for name, like in _filled(likes).items()}
         arguments = {name: ocp.args.StandardRestore(like) for name, like in wanted.items()}
         items = dict(likes)
@@ -243,13 +243,13 @@ class Store:
             items |= {name: found[name] for name in wanted}
         except MemoryError:
             raise
-        except Exception as error:  # whatever Orbax makes of missing or mangled files
+        except Exception as error:  # Orbax raises many types for missing or mangled files
             if "RESOURCE_EXHAUSTED" in str(error):
                 raise
             reason = reason_of(error)
             if re.search(_UNREADABLE_ERRORS, str(error)):
                 raise unreadable(reason) from error
-        # 4. Its bits.
+        # 4. Check the bits.
         if in_all(reason is None):
             wrong = [name for name in wanted if digest(items[name]) != record["digests"].get(name)]
             if in_all(not wrong):
@@ -267,12 +267,12 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def is_disk_trouble(error: BaseException) -> bool:
-    """Whether a save failed because of the disk, and not because of a defect of ours."""
+    """True if a save failed because of the disk, not because of a bug of ours."""
     return isinstance(error, OSError) or re.search(_DISK_ERRORS, str(error)) is not None
 
 
 def reason_of(error: BaseException) -> str:
-    """One short line of what Orbax may say in fifty."""
+    """Shortens an Orbax error, which may have fifty lines, to one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     if match := re.search(_DISK_ERRORS, text):
         return match[0]
@@ -280,7 +280,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _shapes(tree: Any) -> dict[str, str]:
-    """Type and shape of each array, by its place."""
+    """Type and shape of each array, by its path."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{x.dtype}{list(x.shape)}"
         for path, x in jax.tree_util.tree_leaves_with_path(tree)
@@ -288,7 +288,7 @@ def _shapes(tree: Any) -> dict[str, str]:
 
 
 def _other_shape(saved: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
-    """The first array that is not the same, in words."""
+    """The first array whose type or shape differs, in words."""
     for name in dict.fromkeys([*wanted, *saved]):
         if name not in saved:
             return f"{name} is missing"
@@ -300,7 +300,7 @@ def _other_shape(saved: Mapping[str, str], wanted: Mapping[str, str]) -> str | N
 
 
 def _filled(items: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that have arrays; Orbax refuses the others."""
+    """The items that have arrays; Orbax refuses empty ones."""
     return {name: item for name, item in items.items() if jax.tree.leaves(item)}
 
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: which are kept, which is the best, their average (Section 6.1)."""
+"""The checkpoints of a run: pruning, the choice of the best, averaging (Section 6.1)."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -24,22 +24,22 @@ from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
 from transformer.training.step import TrainState
 
-# Saves that may fail one after the other for a reason that is not the disk's.
+# Consecutive failed saves that are allowed for a reason other than the disk.
 FAILURES_ALLOWED = 3
 
 
 class Restored(NamedTuple):
     state: TrainState
-    notes: dict[str, Any]  # what was given to `save`
-    scores: dict[str, Any] | None  # what was given to `record_scores`
+    notes: dict[str, Any]  # as given to `save`
+    scores: dict[str, Any] | None  # as given to `record_scores`
 
 
 class Checkpoints:
     """WORKDIR/checkpoints/<step>/: the last few, and the best by one metric.
 
-    Scheduled checkpoints are the ones to keep and to average; the others, saved when a run was
-    stopped in between, only last until the next. Saving goes on in the background; `close` waits
-    for it. direction: which way `best_metric` is better.
+    Scheduled checkpoints are kept and averaged. An unscheduled one, saved when a run is stopped in
+    between, lasts only until the next. Saving runs in the background; `close` waits for it.
+    direction: the better direction of `best_metric`.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class Checkpoints:
         direction: Literal["lower", "higher"],
         read_only: bool = False,
     ):
-        """`read_only` leaves alone what a training run in the same place may be writing."""
+        """`read_only` changes nothing that a training run in the same folder may be writing."""
         self._store = Store(workdir.absolute() / CHECKPOINTS)
         self._keep_last = keep_last
         self._best_metric, self._direction = best_metric, direction
         self._read_only = read_only
-        self._is_scheduled = False  # whether what is being saved was due
-        self._has_saved = False  # a scheduled checkpoint: there must always be one from then on
-        self._damaged_scores: set[int] = set()  # the steps
-        self._failures = 0  # saves in a row that failed for a reason that is not the disk's
+        self._is_scheduled = False  # whether the current save was due
+        self._has_saved = False  # a scheduled checkpoint: from then on there must always be one
+        self._damaged_scores: set[int] = set()  # steps
+        self._failures = 0  # consecutive failed saves for a reason other than the disk
         if not read_only:
             self._store.prepare()
 
@@ -70,15 +70,15 @@ class Checkpoints:
     # --- Saving ---
 
     def save(self, state: TrainState, notes: Mapping[str, Any], *, scheduled: bool) -> None:
-        """Begins to save the state, with notes for whoever restores it.
+        """Begins to save the state, with notes for `restore_newest`.
 
-        When the disk fails, now or in the background, that is reported and nothing else changes:
-        the checkpoints there are stay, and the next save tries anew.
+        A disk failure, now or in the background, is reported and changes nothing else: the existing
+        checkpoints stay, and the next save tries again.
         """
         step = int(state.step)
         self.wait()
         if from_first(lambda: self.has(step)):
-            return  # the one that the run was just restored from
+            return  # the run was just restored from it
         self._is_scheduled = scheduled
         try:
             self._store.begin(step, _items(state), scheduled=scheduled, notes=dict(notes))
@@ -86,7 +86,7 @@ class Checkpoints:
             self._give_up(error)
 
     def wait(self) -> None:
-        """Returns when what was being saved is on the disk, or has failed."""
+        """Returns when the current save is on the disk or has failed."""
         if self._store.saving is None:
             return
         try:
@@ -111,10 +111,10 @@ class Checkpoints:
         self._prune()
 
     def remove_unscheduled(self) -> None:
-        """Removes what was saved between scheduled checkpoints."""
+        """Removes checkpoints saved between scheduled ones."""
         self.wait()
         if is_first():
-            with contextlib.suppress(OSError):  # they are never averaged, and go with the next
+            with contextlib.suppress(OSError):  # never averaged; the next save removes them
                 for step in set(self.steps()) - set(self.scheduled_steps()):
                     if self._store.record(step) is not None:
                         self._store.remove(step)
@@ -140,10 +140,10 @@ class Checkpoints:
         )
 
     def _prune(self) -> None:
-        """Deletes what need not be kept, now that a newer checkpoint is complete."""
+        """Deletes checkpoints that are no longer needed, now that a newer one is complete."""
         if not is_first() or self._read_only:
             return
-        with contextlib.suppress(OSError):  # later, then
+        with contextlib.suppress(OSError):  # try again later
             steps = self.steps()
             keep = {*steps[-1:], *self.scheduled_steps()[-self._keep_last :]}
             if (best := self._best_step()) is not None:
@@ -154,20 +154,20 @@ class Checkpoints:
                     self._store.remove(step)
         self._store.remove_leftovers()
 
-    # --- What there is ---
+    # --- Listing ---
 
     def steps(self) -> list[int]:
         """The steps that have a complete checkpoint, in ascending order."""
         return steps_in(self.directory)
 
     def has(self, step: int) -> bool:
-        """Whether this step has a complete checkpoint that can be reached."""
+        """True if this step has a complete checkpoint that can be reached."""
         return self._store.has(step)
 
     def scheduled_steps(self) -> list[int]:
-        """Those of them that were due, in ascending order.
+        """The scheduled steps among `steps`, in ascending order.
 
-        One that was not becomes so when a later start of the run ends there, and scores it.
+        An unscheduled one becomes scheduled when a later start of the run ends there and scores it.
         """
         records = ((step, self._store.record(step)) for step in self.steps())
         return [
@@ -200,7 +200,7 @@ class Checkpoints:
         return step
 
     def patience(self, step: int) -> int:
-        """How many measurements had brought nothing better at this step, as training counts."""
+        """Measurements without improvement at this step, as training counts them."""
         scores = self._scores(step)
         return scores["patience"]["without_better"] if scores and "patience" in scores else 0
 
@@ -214,7 +214,7 @@ class Checkpoints:
         return max(found, key=found.__getitem__) if found else None
 
     def _scores(self, step: int) -> dict[str, Any] | None:
-        """What was given to `record_scores`; None, and a warning, if it is damaged."""
+        """The scores given to `record_scores`; None, with a warning, if they are damaged."""
         try:
             return self._store.scores(step)
         except Damaged as error:
@@ -228,10 +228,10 @@ class Checkpoints:
     def restore_newest(self, like: TrainState, *, scheduled_only: bool = False) -> Restored | None:
         """The newest state, laid out as the arrays or shapes of `like`; None if there is none.
 
-        What is damaged is reported and set aside under another name, and the one before it
-        is used. Process 0 says what there is and what is damaged: to another one a network
-        file system may still show older files. Raises UserError if there are checkpoints and
-        all of them are damaged, if one is of another model, and if those that were there are gone.
+        A damaged checkpoint is reported and renamed, and the one before it is used. Process 0
+        decides which checkpoints exist and which are damaged, since a network file system may still
+        show older files to the others. Raises UserError if all checkpoints are damaged, if one is
+        of another model, and if earlier ones have disappeared.
         """
         self.wait()
         damaged = {}
@@ -272,7 +272,7 @@ class Checkpoints:
     ) -> tuple[Params, dict[str, Any]]:
         """The mean of the parameters of some checkpoints, and the extra state of the last.
 
-        Both are laid out as the given ones. Raises UserError if a checkpoint cannot be used.
+        Both are laid out as `params` and `extra`. Raises UserError if a checkpoint cannot be used.
         """
         total, likes = None, {"params": params, "extra": extra}
         for step in steps:

@@ -1,8 +1,8 @@
-"""What the entry scripts share: flags, one-line errors, exit codes.
+"""Shared by the entry scripts: flags, one-line errors, exit codes.
 
-Exit codes: 0 done; 1 of evaluate.py --verify: scores disagree; 2 the user's input is wrong;
-75 told to stop, and saved: the same command goes on from there (train.py); any other is a
-defect of ours.
+Exit codes: 0 done; 1 evaluate.py --verify found that scores disagree; 2 the user's input is wrong;
+75 told to stop, and saved: the same command continues from there (train.py). Any other code is a
+bug of ours.
 """
 
 import contextlib
@@ -37,25 +37,25 @@ OWN_CONFIG = Path(__file__).with_name("resume_config.py")
 
 
 def run(main: Callable[[], None], default_config: Path | None = None) -> None:
-    """Parses the flags and runs `main`; a mistake of the user ends it with one line.
+    """Parses the flags and runs `main`; a user's mistake ends it with a one-line error.
 
-    A script with a --config flag, defined without a default, gives its default here:
-    `config_flags` would read it while the flag is being defined, outside of our reach. A --workdir
-    with a run comes with a config of its own; else a run to begin with, training.init_from, does.
+    A script that defines --config without a default gives the default here: `config_flags` would
+    read the file while defining the flag, where we cannot catch errors. A --workdir that holds a
+    run brings its own config; otherwise the run of training.init_from does.
     """
     fill_closed_streams()
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_handler().setFormatter(_Formatter("warning: %(message)s"))
     escape_standard_output()
-    # Libraries warn of what users of ours can do nothing about: Pillow of metadata, NumPy of old
-    # files. Python's -W or PYTHONWARNINGS shows that.
+    # Libraries warn of things our users cannot change: Pillow of metadata, NumPy of old files.
+    # Python's -W or PYTHONWARNINGS shows these warnings.
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
     warnings.simplefilter("always", CompilationWarning)
-    # What fails in Orbax's threads is logged with tracebacks, and raised where we save; its
-    # warnings are about our way of using it.
+    # Errors in Orbax's threads are logged with tracebacks and raised again where we save; its
+    # warnings are about how we use it.
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
-    # And these are what its threads leave behind when a save has failed.
+    # Orbax's threads leave these behind when a save has failed.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     python_logging.getLogger("asyncio").setLevel(python_logging.CRITICAL)
     show = sys.unraisablehook
@@ -70,7 +70,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     }.items():
         config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
     choosing = r"--?(config|config\.task\.name|config\.model\.family|workdir)="
-    choice = [arg for arg in sys.argv[1:] if re.match(choosing, arg)]  # as it was typed
+    choice = [arg for arg in sys.argv[1:] if re.match(choosing, arg)]  # as typed
     if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
         with one_line_errors():
             run_with_it = _run_whose_config_counts(sys.argv)
@@ -81,7 +81,7 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
         with one_line_errors():
             if help.is_asked_for(argv):
                 print(help.text())
-                sys.stdout.flush()  # a reader that is gone shows here
+                sys.stdout.flush()  # a closed reader shows here
                 sys.exit(0)
             given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
             overrides = [override[1] for override in given if override]
@@ -130,10 +130,10 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
 def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
     """The sections of the file that --config names; raises UserError if there are none."""
     path = Path(config_flags.get_config_filename(flags.FLAGS[flag.name]).partition(":")[0])
-    if not path.is_file():  # config_flags would say so at the first use, at length
+    if not path.is_file():  # config_flags would report it at the first use, at length
         raise UserError(_no_config_file(path))
     with code_of_the_user("the config file"):
-        if (kept := getattr(flag.value, "_error", None)) is not None:  # an OSError, by config_flags
+        if (kept := getattr(flag.value, "_error", None)) is not None:  # an OSError, kept there
             raise kept
         if not isinstance(flag.value, ConfigDict):
             raise UserError(f"get_config of {path} returns no ConfigDict; see configs/base.py")
@@ -145,7 +145,7 @@ def _no_config_file(path: Path) -> str:
 
 
 class _OrNone(flags.ArgumentParser):
-    """Of a field's flag: None is what unsets it."""
+    """Parses a field's flag; None unsets the field."""
 
     def __init__(self, parser: flags.ArgumentParser):
         self._parser = parser
@@ -159,21 +159,21 @@ class _OrNone(flags.ArgumentParser):
 
 
 def _say_that_a_thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """What helps the work, and can do without: in one line. Python would print a traceback."""
+    """Reports the error of a helper thread in one line; Python would print a traceback."""
     if not isinstance(failed.exc_value, SystemExit):
         error = " ".join(f"{failed.exc_type.__name__}: {failed.exc_value}".split())
         say(f"warning: a helper thread has ended ({error}); the work goes on"[:400])
 
 
 class _Formatter(python_logging.Formatter):
-    """One line, whatever texts and names of files it holds."""
+    """Formats a record as one line, even if texts and file names in it have line breaks."""
 
     def format(self, record: python_logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 def _whole(arg: str, types: Mapping[str, Any]) -> str:
-    """1e5 as 100000, where a field is a whole number."""
+    """Turns 1e5 into 100000 where a field is a whole number."""
     match = re.fullmatch(r"(--?config\.([^=]*)=)(\d+(?:\.\d+)?e\+?\d+)", arg, re.I)
     if not match or types[match[2]] not in (int, int | None) or float(match[3]) % 1:
         return arg
@@ -181,7 +181,7 @@ def _whole(arg: str, types: Mapping[str, Any]) -> str:
 
 
 def _of_the_package(arg: str) -> str:
-    """--config=configs/base.py also where the package is installed and there is no such folder."""
+    """Finds --config=configs/base.py in the installed package if there is no such folder."""
     flag, _, path = arg.partition("=")
     if flag.lstrip("-") != "config" or not path:
         return arg
@@ -199,19 +199,19 @@ def _run_whose_config_counts(argv: Sequence[str]) -> str | None:
 
 
 def _values(argv: Sequence[str], flag: str) -> list[str]:
-    """What a command gives as a flag's value, before it is parsed."""
+    """The values that a command gives for a flag, before parsing."""
     given = [re.match(rf"--?{re.escape(flag)}(?:=(.*))?$", arg) for arg in argv]
     return [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turns the errors that a user can mend into one line and exit code 2, of all processes."""
+    """Turns errors that a user can fix into one line and exit code 2, in all processes."""
     try:
         yield
     except UserError as error:
         message = str(error)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it
         if sys.stdout is not None:  # so that Python's last flush succeeds
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         distributed.end(0, "")

@@ -1,4 +1,4 @@
-"""The scripts as commands of an installed package: transformer-train is train.py, and so on."""
+"""The scripts as commands of the installed package: transformer-train is train.py, and so on."""
 
 import functools
 import runpy

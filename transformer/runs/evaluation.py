@@ -1,4 +1,4 @@
-"""A trained model on a split or a test set: what it makes of it, written to the work directory."""
+"""Evaluates a trained model on a split or a test set, and writes the outputs."""
 
 import contextlib
 import dataclasses
@@ -29,14 +29,14 @@ from transformer.system.files import (
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Outputs, TrainedTask, find_task
 
-LATEST = "latest"  # below WORKDIR/eval: a link to the folder that was written last
-DIGITS = 8  # of hashes in names of folders
+LATEST = "latest"  # below WORKDIR/eval: a link to the folder written last
+DIGITS = 8  # of the hashes in folder names
 
 
 def check_can_evaluate(model: TrainedModel, splits: Sequence[str]) -> None:
-    """Raises UserError for splits that are not there, and where outputs cannot be written.
+    """Raises UserError for unknown splits and where outputs cannot be written.
 
-    Better before hours of work than after.
+    This check comes before hours of work.
     """
     model.check_paths()
     kind = find_task(model.config.task.name)
@@ -49,10 +49,10 @@ def check_can_evaluate(model: TrainedModel, splits: Sequence[str]) -> None:
 
 
 def next_command(config: run_config.Config, task: TrainedTask, workdir: Path) -> str | None:
-    """A command that works with the run of this task, now that it is done; None if none does."""
+    """A command to run next with this finished run; None if there is none."""
     kind = find_task(config.task.name)
     for split in ("test", "validation"):
-        with contextlib.suppress(Exception):  # whatever it is: the run is done
+        with contextlib.suppress(Exception):  # any error: the run is already done
             kind.check_scores(task)
             kind.content_sha256(task.data, split)
             return command("evaluate", f"--workdir={workdir}", f"--split={split}")
@@ -63,7 +63,7 @@ def next_command(config: run_config.Config, task: TrainedTask, workdir: Path) ->
 
 
 def evaluate(model: TrainedModel, split: str) -> Outputs:
-    """Outputs for a split, by the devices of all processes; process 0 prints and writes them."""
+    """Outputs for a split, using the devices of all processes; process 0 prints and writes."""
     model.check_paths()
     with _told(model, split) as progress:
         start = time.monotonic()
@@ -73,7 +73,7 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
 
 
 def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
-    """As `evaluate`, for a test set that the config does not name."""
+    """Evaluates, as `evaluate` does, a test set that the config does not name."""
     check_task(model.workdir, model.config)
     data = model.task.data
     model.task.check_data(data, test.references[0])
@@ -89,7 +89,7 @@ def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
 
 
 def name_of(model: TrainedModel, of: str) -> str:
-    """A folder below WORKDIR/eval: what was evaluated, and in what it was not as by default."""
+    """The name of a folder below WORKDIR/eval: the split, then each setting that is not default."""
     parts = [of]
     default = model.checkpoint if (model.workdir / run_config.EXPORTED).exists() else "best"
     if model.checkpoint == "average" != default:
@@ -110,7 +110,7 @@ def name_of(model: TrainedModel, of: str) -> str:
 
 
 def parts_of_data(usual: Any, asked: Any, of: str) -> list[str]:
-    """Parts of a folder's name: the data and their scores, where they are not those of the run."""
+    """Name parts for data and BLEU tokenizer that differ from the run's own."""
     places = _places_beside(usual, asked, of).items()
     named = [f"{field}={os.path.basename(place)}" for field, place in places]
     tokenizers = [getattr(data, "bleu_tokenizer", None) for data in (usual, asked)]
@@ -118,7 +118,7 @@ def parts_of_data(usual: Any, asked: Any, of: str) -> list[str]:
 
 
 def inputs_of_data(usual: Any, asked: Any, of: str) -> dict[str, Input]:
-    """The data that are given beside those of the run's config, by field."""
+    """The data given in place of those of the run's config, by field."""
     return {
         field: Input(place, count_and_hash(place)[1] if os.path.isfile(place) else None)
         for field, place in _places_beside(usual, asked, of).items()
@@ -126,7 +126,10 @@ def inputs_of_data(usual: Any, asked: Any, of: str) -> dict[str, Input]:
 
 
 def _places_beside(usual: Any, asked: Any, of: str) -> dict[str, str]:
-    """What is given where the config's is not there takes its place, for data move."""
+    """The given paths whose configured counterparts still exist, by field.
+
+    Where the configured path is gone, the data have only moved, and the given path replaces it.
+    """
     return {
         field: absolute(given)
         for field, given in _other_data(usual, asked, of).items()
@@ -135,9 +138,9 @@ def _places_beside(usual: Any, asked: Any, of: str) -> dict[str, str]:
 
 
 def _other_data(usual: Any, asked: Any, of: str) -> dict[str, str]:
-    """The places of data that are not those of the run's config, by field.
+    """The data paths that differ from those of the run's config, by field.
 
-    data.data_dir is left out: it keeps what can be made or downloaded again.
+    data.data_dir is left out: it keeps only what can be made or downloaded again.
     """
     fields = ("raw_dir", "test_file") if of == "test" else ("raw_dir",)
     pairs = {field: (getattr(usual, field, None), getattr(asked, field, None)) for field in fields}
@@ -155,10 +158,10 @@ def write_outputs(
     scores: dict[str, Any],
     inputs: Mapping[str, Input] = {},
 ) -> Path:
-    """PLACE/<name>/: the texts, one example a line, and scores.json last.
+    """Writes the texts to PLACE/<name>/, one example a line, and scores.json last.
 
-    place: WORKDIR/eval, or --output_dir. inputs: what the scores are of, beside the run's own
-    data; if the folder has scores of others, its name gets a hash of these.
+    place: WORKDIR/eval, or --output_dir. inputs: the inputs scored beside the run's own data. If
+    the folder has scores of other inputs, a hash of these is added to its name.
     """
     directory = _folder(place, name, inputs)
     remove_leftovers(place.rglob("*.tmp"))
@@ -170,7 +173,7 @@ def write_outputs(
         write_atomically(directory / file, content)
     write_atomically(directory / "scores.json", json.dumps(scores, indent=2) + "\n")
     latest, new = directory.with_name(LATEST), temporary_beside(directory.with_name(LATEST))
-    with contextlib.suppress(OSError):  # file systems of buckets have no links
+    with contextlib.suppress(OSError):  # bucket file systems have no links
         new.unlink(missing_ok=True)
         new.symlink_to(directory.name)
         new.replace(latest)
@@ -178,7 +181,7 @@ def write_outputs(
 
 
 def place_of(workdir: Path | None, output_dir: Path | None) -> Path | None:
-    """The folder of all outputs; raises UserError for a link of a stranger's work directory."""
+    """The folder of all outputs; raises UserError for a link in a stranger's work directory."""
     if output_dir or not workdir:
         return output_dir
     _refuse_link(place := workdir / "eval")
@@ -186,7 +189,7 @@ def place_of(workdir: Path | None, output_dir: Path | None) -> Path | None:
 
 
 def _folder(place: Path, name: str, inputs: Mapping[str, Input]) -> Path:
-    """Where outputs go. Other inputs whose files have the same names have a folder of their own."""
+    """The folder for outputs; other inputs whose files share a name get a folder of their own."""
     directory = place / name.replace("/", "_")
     own = {role: one.path or one.sha256 for role, one in inputs.items()}
     if _inputs_in(directory) not in (None, own):
@@ -198,7 +201,7 @@ def _folder(place: Path, name: str, inputs: Mapping[str, Input]) -> Path:
 
 
 def _inputs_in(directory: Path) -> dict[str, str] | None:
-    """What the scores in a folder are of; None if there are none that can be read."""
+    """The inputs behind the scores in a folder; None if there are none that can be read."""
     try:
         inputs = json.loads((directory / "scores.json").read_text()).get("inputs", {})
         return {role: one["path"] or one["sha256"] for role, one in inputs.items()}
@@ -234,7 +237,7 @@ def _check_place(model: TrainedModel, of: str, inputs: Mapping[str, Input] = {})
 
 
 def _inputs(model: TrainedModel, of: str, given: Mapping[str, Input]) -> dict[str, Input]:
-    """All that tells scores of a model from those of the same name: see write_outputs."""
+    """Everything that distinguishes scores of the same name: see write_outputs."""
     runs = {"workdir": Input(absolute(str(model.workdir)))} if model.output_dir else {}
     return {**given, **inputs_of_data(model.config.data, model.task.data, of), **runs}
 
@@ -244,7 +247,7 @@ def one_a_line(lines: Sequence[str]) -> str:
 
 
 def check_task(workdir: Path, config: run_config.Config) -> None:
-    """Raises UserError for a run that knows no test sets but its splits, and no BLEU."""
+    """Raises UserError for a run whose task has no test sets besides its splits, and no BLEU."""
     if config.task.name != "seq2seq":
         raise UserError(
             f"{workdir} is a run of the task {config.task.name}, and test sets by file or name "
@@ -254,7 +257,7 @@ def check_task(workdir: Path, config: run_config.Config) -> None:
 
 @contextlib.contextmanager
 def _told(model: TrainedModel, of: str) -> Iterator[Callable[[int, int], None]]:
-    """Prints what is evaluated; gives a function that is told how far that is."""
+    """Prints what is evaluated; yields a function that reports progress."""
     steps = ", ".join(map(str, model.steps))
     others = "".join(f" with {other.workdir}" for other in model.others)
     print(f"{model.workdir} at step {steps}{others}; {of}", flush=True)
@@ -298,7 +301,7 @@ def _write(
 
 
 def table(outputs: Outputs) -> str:
-    """The scores, a line each."""
+    """The scores, one a line."""
     lines = []
     for name, found in outputs.scores.items():
         kind = found["signature"] if "signature" in found else found["definition"]

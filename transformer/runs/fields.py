@@ -1,7 +1,7 @@
-"""What the config files say of each field: `train.py --help-config`.
+"""The comments of the config files on each field: `train.py --help-config`.
 
-A comment stands once, in the file that the docstring of the section's class names: configs/base.py
-for most. It is the field's help here and the help of the flags of its name.
+Each comment stands once, in the file that the docstring of the section's class names:
+configs/base.py for most. It is the field's help here and the help of the flags of its name.
 """
 
 import dataclasses
@@ -19,18 +19,18 @@ WIDTH = 96
 
 
 class Field(NamedTuple):
-    name: str  # such as model.d_model
+    name: str  # e.g. model.d_model
     value: Any
     default: Any  # the value in `file`
-    file: str  # which explains the field
+    file: str  # the config file that explains the field
     comment: str
 
 
 def sections_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The sections of a config file, as Config has them.
 
-    Where overrides choose another task or another family than that of the file, sections that do
-    not fit have the values of the file that explains them.
+    If overrides choose another task or family than the file's, sections that do not fit take the
+    values of the file that explains them.
     """
     if not overrides.keys() & {"task.name", "model.family"}:
         return Config.from_dict(given).sections
@@ -63,29 +63,29 @@ def fields(sections: Mapping[str, Any]) -> list[Field]:
 
 
 def explained_in(section: type) -> str:
-    """The config file that has all fields of a section's class, as its docstring says."""
+    """The config file with all fields of a section's class, as named by the class docstring."""
     return re.search(r"configs/\w+\.py", section.__doc__)[0]
 
 
 def comments(file: str) -> dict[str, str]:
-    """What a config file says of each field, as decoding.beam_size, above it and beside it.
+    """The comments above and beside each field in a config file, e.g. of decoding.beam_size.
 
-    They begin with a capital, unless with a value. Lines without a comment share the one above
-    the first of them. What a file does not say, it leaves to configs/base.py.
+    They begin with a capital, unless with a value. Lines without a comment share the one above the
+    first of them. Fields that a file does not explain are explained in configs/base.py.
     """
     found = {} if file == BASE else comments(BASE)
     above, is_used = [], False
     content = (ROOT / file).read_text(encoding="utf-8")
     values = set(re.findall(r' = "([\w-]+)"', content))
     for line in content.splitlines():
-        # config.model.dropout = 0.1, and model.dropout = 0.1 in a function for the section
+        # matches config.model.dropout = 0.1, and model.dropout = 0.1 in a function for the section
         if match := re.fullmatch(
             r" *(?!config\.\w+ )(?:config\.)?(\w+\.\w+) = [^#]*(?:# (.*))?", line
         ):
             beside = [match[2]] if match[2] else []
             if words := " ".join(beside if is_used and beside else [*above, *beside]):
                 begin = re.match(r"([\w-]*)(:?)", words)
-                if not begin[2] and begin[1] not in values:  # which is to be typed as it stands
+                if not begin[2] and begin[1] not in values:  # a value is typed as it stands
                     words = words[:1].upper() + words[1:]
                 found[match[1]] = re.sub(r"(?<!\.)\.$", "", words)
             is_used = True
@@ -98,7 +98,7 @@ def comments(file: str) -> dict[str, str]:
 
 
 def listing(sections: Mapping[str, Any]) -> str:
-    """For people: every field with its value, its default if that is another, and its comment."""
+    """Every field for people to read: value, default if it differs, and comment."""
     lines, section = [], ""
     for field in fields(sections):
         if field.name.partition(".")[0] != section:

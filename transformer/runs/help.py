@@ -1,4 +1,4 @@
-"""What --help prints: how a script is used, and each of its flags, the commonest first."""
+"""The text of --help: how to use a script, and each of its flags, the most common first."""
 
 import inspect
 import re
@@ -16,7 +16,7 @@ COLUMN = 26  # where explanations begin
 HELP = ("help", "h", "helpshort", "helpfull")
 
 
-# Flags of several scripts that come last, below headings.
+# Flags of several scripts, which come last, below headings.
 LATER = {
     "Instead of what the run's config says": (
         *("data_dir", "raw_dir", "test_file", "bleu_tokenizer"),
@@ -31,9 +31,10 @@ def is_asked_for(argv: Sequence[str]) -> bool:
 
 
 def text() -> str:
-    """Of the script that runs: its docstring, the flags that choose a model, its own, the others.
+    """The running script's docstring, then its flags.
 
-    A script's own flags stand in their order in the file.
+    Flags that choose a model come first, then the script's own in the order of its file, then the
+    others.
     """
     by_module = flags.FLAGS.flags_by_module_dict()
     own = by_module.get(sys.argv[0], [])

@@ -1,4 +1,4 @@
-"""What is known of how a run was made: with what, on what, from what, for how long."""
+"""The record of how a run was made: config, starts, initial parameters, training time."""
 
 import math
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ Run = Mapping[str, Any]
 
 
 def run_of(model: TrainedModel) -> dict[str, Any]:
-    """What the ledger keeps of one run."""
+    """The ledger's entry for one run."""
     metrics, starts = _metrics(model), provenance.starts(model.workdir)
     path = Path(starts[-1]["config_file"])
     apart = "config_file", "overrides", "command"
     run = {
-        # An absolute path is one of this machine; a relative one, as a rule, of the project.
+        # An absolute path belongs to this machine; a relative one usually belongs to the project.
         "config_file": path.name if path.is_absolute() else str(path),
         "overrides": overrides_of(starts[-1], model.config),
         "seed": model.config.training.seed,
@@ -30,7 +30,7 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
         "steps": model.last_step,
         "target_tokens": int(total(metrics, "target_tokens")),
         "training_seconds": round(total(metrics, "seconds")),
-        # A start after the last step has trained nothing, but may have said that this is the end.
+        # A start after the last step has trained nothing, but may have ended the run there.
         "starts": [
             {name: value for name, value in start.items() if name not in apart}
             for start in starts
@@ -43,7 +43,7 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
 
 
 def recorded_fields(config: Config) -> dict[str, Any]:
-    """The fields of a config that say what was computed, by name."""
+    """The config fields that determine what is computed, by name."""
     recorded = run_config.fields_marked(config, "recorded", True)
     fields = {name: value for name, value in run_config.flat(config).items() if recorded[name]}
     if getattr(config.data, "uses_text_files", False):
@@ -52,10 +52,10 @@ def recorded_fields(config: Config) -> dict[str, Any]:
 
 
 def overrides_of(start: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """How a config differs from its file, as a start says.
+    """The differences between a config and its file, as recorded at a start.
 
-    FILE stands for the name of a file, which means nothing elsewhere. The folders of the data,
-    data.data_dir and data.raw_dir, are left out, and so is the project of training.wandb.
+    FILE stands for a file name, which means nothing elsewhere. The data folders data.data_dir and
+    data.raw_dir are left out, and so is the project of training.wandb.
     """
     recorded = run_config.fields_marked(config, "recorded", True)
     given = {name: value for name, value in start["overrides"].items() if recorded[name]}
@@ -69,7 +69,7 @@ def overrides_of(start: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def validation_curves(model: TrainedModel) -> dict[str, list[tuple[int, float]]]:
-    """What a run logged of its validation: steps and values of each metric."""
+    """The validation metrics that a run logged: steps and values, by metric."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for line in _metrics(model):
         for name, value in line.items():
@@ -80,13 +80,13 @@ def validation_curves(model: TrainedModel) -> dict[str, list[tuple[int, float]]]
 
 
 def lineage(run: Run) -> list[Run]:
-    """The runs whose parameters a run began with, the first of them first, and the run itself."""
+    """The runs whose parameters a run began with, the earliest first, then the run itself."""
     origin = run.get("init_from")
     return [*(lineage(origin) if origin else []), run]
 
 
 def identity(run: Run) -> dict[str, Any]:
-    """What tells a run from others. Parameters do not: other machines train other digits."""
+    """The fields that identify a run. Parameters do not: their digits differ between machines."""
     names = "checkpoint", "checkpoint_steps", "config"
     beginning = [[one.get(name) for name in names] for one in lineage(run)[:-1]]
     own = {"checkpoint_steps": run["checkpoint_steps"], "what it began with": beginning}
@@ -94,7 +94,7 @@ def identity(run: Run) -> dict[str, Any]:
 
 
 def is_known(origin: Run | None) -> bool:
-    """Whether what a run began with can be made again from what is known of it."""
+    """True if the run that another began with can be repeated from its record."""
     known = {"starts", "overrides", "config", "steps"}
     if not origin or known - origin.keys() or not origin["starts"] or origin["starts"][0]["step"]:
         return False
@@ -106,7 +106,7 @@ def is_known(origin: Run | None) -> bool:
 
 
 def check_can_be_repeated(model: TrainedModel) -> None:
-    """Raises UserError if a work directory does not say how its run is made from the beginning."""
+    """Raises UserError if a work directory does not record how its run began."""
     workdir, training = model.workdir, model.config.training
     if (workdir / EXPORTED).exists():
         raise UserError(f"{workdir} was exported; record the training run that it comes from")
@@ -136,6 +136,6 @@ def _metrics(model: TrainedModel) -> list[dict[str, float]]:
 
 
 def total(metrics: list[dict[str, float]], name: str) -> float:
-    """The last value of a total, which counts on over starts; 0 if there is none yet."""
+    """The last value of a total, which continues across starts; 0 if there is none yet."""
     found = [line.get(f"total/{name}") for line in metrics]
     return max((x for x in found if x is not None and math.isfinite(x)), default=0.0)

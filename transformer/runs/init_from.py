@@ -1,7 +1,7 @@
-"""What a run begins with if that is another's parameters: training.init_from.
+"""The parameters of another run, with which a run begins: training.init_from.
 
-They are copied to WORKDIR/initial. So the run can begin again, after a kill or a divergence,
-whatever has become of the other one.
+They are copied to WORKDIR/initial. So the run can start over after a kill or a divergence even if
+the other run is gone.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ from transformer.system.sharding import name_of
 from transformer.tasks.task import TrainedTask, find_task
 from transformer.training.step import initial_extra, initial_params
 
-NAMED = 10  # classes in a line of the log
+NAMED = 10  # classes listed in a log line
 
 
 def with_its_model(config: Config, workdir: Path, given: Collection[str]) -> Config:
     """The config with the model and the tokenizer of training.init_from.
 
-    given: fields that are set by flags, such as model.d_model, and stay. `load` refuses what does
-    not fit. A run that has begun has them in its own config.
+    given: fields set by flags, such as model.d_model, which stay. `load` refuses what does not fit.
+    A run that has begun has these fields in its own config.
     """
     origin = Path(local(config.training.init_from, "training.init_from"))
     source = workdir if (workdir / "config.json").exists() else origin
     if not run_config.is_run(source):
-        return config  # a folder of the hub; or nothing, as `load` will say
+        return config  # a hub folder; or nothing, which `load` reports
     other = run_config.load(source)
     is_other_family = other.model.family != config.model.family
     if is_other_family and not any(name.startswith("model.") for name in given):
@@ -66,15 +66,15 @@ def with_its_model(config: Config, workdir: Path, given: Collection[str]) -> Con
 
 
 def is_kept(workdir: Path) -> bool:
-    """Whether a run has its copy."""
+    """True if a run has its copy."""
     return bool(steps_in(_directory(workdir)))
 
 
 def load(config: Config) -> TrainedModel:
-    """The model that training.init_from names; of a work directory its best checkpoint.
+    """The model that training.init_from names; the best checkpoint of a work directory.
 
     It may also be a folder of Hugging Face's hub. Raises UserError if there is none, or if its
-    parameters do not fit the run. Dropout, the type of activations and heads may differ.
+    parameters do not fit the run. Dropout, activation dtype and heads may differ.
     """
     directory = Path(local(config.training.init_from, "training.init_from"))
     try:
@@ -110,16 +110,17 @@ def _of_hub(folder: Path, config: Config) -> TrainedModel:
 
 
 def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> TrainedModel:
-    """The arrays of `load` for the model of `task`, whose heads and classes they need not have.
+    """Fits the arrays of `load` to the model of `task`, whose heads and classes may differ.
 
-    Entries of classes go by the names of the classes. Those of new classes, and heads that the
-    model lacks or has in another size, begin as in a run without training.init_from. Says which.
+    Entries of classes are matched by class name. Entries of new classes, and heads that the model
+    lacks or has in another size, are initialised as in a run without training.init_from. Prints
+    which.
     """
     family = find_family(config.model.family)
     axes, seed = family.class_axes, config.training.seed
 
     def sizes(arrays: Any) -> dict[Any, tuple[int, ...]]:
-        """By path the shapes, but for the axes of classes."""
+        """The shapes by path, without the axes of classes."""
         return {
             path: tuple(np.delete(x.shape, _class_axes(path, axes)))
             for path, x in jax.tree_util.tree_leaves_with_path(arrays)
@@ -140,7 +141,7 @@ def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> Traine
     if fresh_parts:
         print(f"initial  with fresh values: {', '.join(sorted(fresh_parts))}")
 
-    # 2. Classes, unless what has them is fresh.
+    # 2. Classes, unless their part is fresh.
     has_classes = [
         path for path in new if _class_axes(path, axes) and part(path) not in fresh_parts
     ]
@@ -176,7 +177,7 @@ def _class_axes(path: jax.tree_util.KeyPath, axes: Sequence[tuple[str, int]]) ->
 
 
 def _said(old: Sequence[str], new: Sequence[str]) -> str:
-    """What becomes of the classes of a model in a run with others."""
+    """Describes what becomes of a model's classes in a run with other classes."""
     before, after = dict.fromkeys(old), dict.fromkeys(new)
     kinds = {
         "taken over": [name for name in after if name in before],
@@ -191,9 +192,9 @@ def _said(old: Sequence[str], new: Sequence[str]) -> str:
 
 
 def keep(workdir: Path, model: TrainedModel) -> None:
-    """Copies the parameters of `load` to `workdir`, and what is known of them."""
+    """Copies the parameters of `load` and their provenance to `workdir`."""
     past: dict[str, Any] = {}
-    # Nothing is known of a model that was stripped of it, or that train.py has not made.
+    # A stripped model, or one not made by train.py, has no provenance.
     with contextlib.suppress(UserError, LookupError, ValueError):
         past = history.run_of(model)
     origin = {

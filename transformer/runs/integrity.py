@@ -1,4 +1,4 @@
-"""Whether files and arrays are still what they were: hashes of both."""
+"""Hashes of files and arrays, to check that neither has changed."""
 
 import hashlib
 import json
@@ -29,16 +29,16 @@ _LARGE = 1 << 24  # bytes
 
 
 class Inventory(TypedDict):
-    """files: by name, what each is known by. absent: files that were not there."""
+    """files: size and hash by name. absent: files that did not exist."""
 
     files: dict[str, list[Any]]
     absent: NotRequired[list[str]]
 
 
 def digest(tree: Any) -> str:
-    """A hash of the bits of every array, wherever its parts lie; computed on the devices."""
+    """A hash of the bits of every array, independent of sharding; computed on the devices."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    # One after the other: sums over virtual CPU devices that run at once can wait for each other.
+    # One at a time: concurrent sums over virtual CPU devices can wait for each other.
     sums = [np.asarray(_sums(leaf)) for _, leaf in leaves]
     return _sha256(
         [(jax.tree_util.keystr(path), *map(int, s)) for (path, _), s in zip(leaves, sums)]
@@ -46,17 +46,17 @@ def digest(tree: Any) -> str:
 
 
 def compile_digest(state: TrainState) -> None:
-    """Compiles what the digests of a state's parts need, so that saving it compiles nothing."""
+    """Compiles the digest programs for a state's parts, so that saving compiles nothing."""
     for part in (state.params, state.opt_state, state.extra):
         digest(part)
 
 
-@jax.jit  # a small program for each shape, which parameters and their moments share
+@jax.jit  # a small program for each shape, shared by parameters and their moments
 def _sums(x: jax.Array) -> jax.Array:
-    """Two sums of an array's bits, uint32 [2], every element with its own odd factor.
+    """Two sums of an array's bits, uint32 [2], with a different odd factor for each element.
 
-    Integers add up to the same in any order, so the result does not depend on the sharding;
-    and since an odd factor has an inverse, no single altered element goes unnoticed.
+    Integers add up to the same in any order, so the result does not depend on the sharding. Since
+    an odd factor has an inverse, no single altered element goes unnoticed.
     """
     words = jax.lax.bitcast_convert_type(x, f"uint{8 * min(x.dtype.itemsize, 4)}")
     place = jnp.zeros(words.shape, jnp.uint32)
@@ -70,17 +70,17 @@ def _sums(x: jax.Array) -> jax.Array:
 
 
 def write_inventory(directory: Path, *, later: Collection[str]) -> None:
-    """Writes INVENTORY: the size of each file in a directory and, unless it is large, its hash.
+    """Writes INVENTORY: the size of each file in a directory, and its hash unless it is large.
 
-    later: names of files that will still be written or altered. Of those that are there, the
-    name alone is noted.
+    later: names of files that will still be written or altered. For those that exist, only the name
+    is noted.
     """
     files = {name: [] if name in later else found for name, found in _files(directory).items()}
     _write_signed(directory / INVENTORY, {"files": files})
 
 
 def difference(directory: Path) -> str | None:
-    """What is wrong with the files of a directory by its inventory; None if nothing is.
+    """The first way in which a directory differs from its inventory; None if it does not.
 
     Raises OSError if a file cannot be read.
     """
@@ -100,7 +100,7 @@ def difference(directory: Path) -> str | None:
 
 
 def seal(workdir: Path, names: Collection[str]) -> None:
-    """Notes the hashes of files that belong to all checkpoints, and which of them are not there."""
+    """Records the hashes of files that belong to all checkpoints, and which of them are absent."""
     found = [name for name in names if (workdir / name).exists()]
     hashes = {name: [_hash_of(workdir, name)] for name in found}
     absent = [name for name in names if name not in found]
@@ -108,9 +108,9 @@ def seal(workdir: Path, names: Collection[str]) -> None:
 
 
 def allow(workdir: Path, name: str, content: str) -> None:
-    """Notes in a sealed directory what a file is about to become.
+    """Records in a sealed directory the content that a file is about to get.
 
-    A process that is killed while it writes the file leaves one or the other.
+    A process that is killed while it writes the file leaves either the old or the new content.
     """
     if sealed := read_signed(workdir / INVENTORY, workdir, Inventory):
         found = sealed["files"].setdefault(name, [])
@@ -119,7 +119,7 @@ def allow(workdir: Path, name: str, content: str) -> None:
 
 
 def check_seal(workdir: Path) -> None:
-    """Raises UserError if a file is not what `seal` saw; older directories have no seal."""
+    """Raises UserError if a file has changed since `seal`; older directories have no seal."""
     path = workdir / INVENTORY
     if not path.exists():
         return
@@ -152,7 +152,7 @@ def _hash_of(workdir: Path, name: str) -> str:
 
 
 def _files(directory: Path) -> dict[str, list[Any]]:
-    def stop(error: OSError) -> None:  # a folder that cannot be read is not an empty one
+    def stop(error: OSError) -> None:  # an unreadable folder is not an empty one
         raise error
 
     found = {}
@@ -167,20 +167,20 @@ def _files(directory: Path) -> dict[str, list[Any]]:
 def _size_and_hash(path: Path, directory: Path) -> list[Any]:
     with open_plain(path, directory) as file:
         size = os.fstat(file.fileno()).st_size
-        # Of large files there are digests of the arrays, which cost no second reading.
+        # Large files hold arrays, whose digests need no second reading.
         return [size, hashlib.sha256(file.read() if size <= _LARGE else b"").hexdigest()]
 
 
 def signed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object with a hash of itself. Against accidents, not against attacks."""
+    """The JSON object with a hash of itself: against accidents, not attacks."""
     return {**value, "sha256": _sha256(dict(value))}
 
 
 def read_signed(path: Path, inside: Path, kind: Any = dict[str, Any]) -> Any:
-    """The JSON object in a file, as it was `signed`; None if it is missing or altered.
+    """The JSON object in a file written by `signed`; None if it is missing or altered.
 
     kind: its type; see `parse_json`. Raises OSError for a file that cannot be read, and UserError
-    for one that is not inside a folder.
+    for one that is not inside the folder `inside`.
     """
     try:
         value = parse_json(read_plain(path, inside, MOST_JSON), dict[str, Any])

@@ -1,4 +1,4 @@
-"""A sweep as a job of a cluster: one task a run, each of which calls sweep.py for its own run."""
+"""A sweep as a cluster job: one task a run, each of which calls sweep.py for its run."""
 
 import hashlib
 import re
@@ -28,9 +28,9 @@ srun {command} --only="${{runs[$SLURM_ARRAY_TASK_ID]}}" || {{
 
 
 def slurm(name: str, out: str, runs: Sequence[str], command: Sequence[str], together: int) -> str:
-    """A script for sbatch; a task that is told to stop puts itself into the queue again.
+    """A script for sbatch; a task that is told to stop requeues itself.
 
-    out: a folder for the logs. command: of the sweep. together: how many tasks may run at once.
+    out: the folder for logs. command: the sweep's command. together: the most tasks to run at once.
     """
     return _SLURM.format(
         name=shlex.quote(name),
@@ -44,12 +44,12 @@ def slurm(name: str, out: str, runs: Sequence[str], command: Sequence[str], toge
 
 
 def jobset(name: str, runs: Sequence[str], command: Sequence[str], together: int) -> str:
-    """The YAML of a JobSet of Kubernetes; pods that exit with code 75 are started again.
+    """The YAML of a Kubernetes JobSet; pods that exit with code 75 are restarted.
 
-    Image, resources and the claim of the shared disk are the user's to fill in.
+    The user fills in image, resources and the claim of the shared disk.
     """
     script = f'set -- {shlex.join(runs)}; shift "$JOB_COMPLETION_INDEX"; '
-    # Kubernetes replaces $(NAME), and makes $ of $$.
+    # Kubernetes expands $(NAME), and turns $$ into $.
     script += f'exec {shlex.join(command).replace("$", "$$")} --only="$1"'
     container = {
         "name": "run",
@@ -70,7 +70,7 @@ def jobset(name: str, runs: Sequence[str], command: Sequence[str], together: int
         "completionMode": "Indexed",
         "completions": len(runs),
         "parallelism": together,
-        # One run that fails does not end the others.
+        # A failed run does not end the others.
         "backoffLimitPerIndex": 0,
         "podFailurePolicy": {"rules": [on_stop]},
         "template": {"spec": pod},
@@ -86,9 +86,9 @@ def jobset(name: str, runs: Sequence[str], command: Sequence[str], together: int
 
 
 def _label(name: str) -> str:
-    """A name that Kubernetes takes; one that loses more than capitals and _ gets a hash."""
+    """A name that Kubernetes accepts; one that loses more than capitals and _ gets a hash."""
     label = name.lower().replace("_", "-")
-    # A pod's name, of at most 63 characters, goes on with such as -run-0-99999-abcde.
+    # A pod's name has at most 63 characters, including a suffix such as -run-0-99999-abcde.
     if re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", label):
         return label
     kept = re.sub("[^a-z0-9]+", "-", label).strip("-")
@@ -105,7 +105,7 @@ def write(
     slurm_file: str | None,
     jobset_file: str | None,
 ) -> None:
-    """Writes the files that are named; each of their tasks calls the script of argv for one run."""
+    """Writes the named files; each of their tasks calls the script of argv for one run."""
     own = re.compile("--?(slurm|jobset|only|together)(=|$)")
     if bad := [word for word in argv[1:] if not re.match("--?[^=]+=", word)]:
         raise UserError(f"{bad[0]!r}: with --slurm and --jobset give each flag as --name=value")

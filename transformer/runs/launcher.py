@@ -1,7 +1,7 @@
 """The runs of a sweep: trains and evaluates each, in turn or several at once.
 
-Every run is a process of train.py, then one of evaluate.py. A run that is done says so in
-WORKDIR/sweep.json, with the evaluations that were made for the sweep, and is not started again.
+Every run is a process of train.py, then one of evaluate.py. WORKDIR/sweep.json marks a finished run
+and lists the evaluations made for the sweep; a finished run is not started again.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ DONE = "sweep.json"
 
 
 class Options(NamedTuple):
-    """How the runs of a sweep are made.
+    """How to make the runs of a sweep.
 
     out: the folder of their work directories. flags: more flags of train.py. evaluate: flags of
-    evaluate.py, or "none". results: the ledger's folder; None if nothing is recorded. export: the
-    folder for what was evaluated, without more; None if nothing is exported. together: how many
-    runs at once. gpus: names of GPUs, each for one run at a time.
+    evaluate.py, or "none". results: the ledger's folder; None to record nothing. export: the folder
+    for the evaluated models, without training state; None to export nothing. together: the number
+    of runs at once. gpus: names of GPUs, each for one run at a time.
     """
 
     out: Path
@@ -54,7 +54,7 @@ class Options(NamedTuple):
 
 
 class Mark(TypedDict, total=False):
-    """DONE of a run."""
+    """The content of a run's DONE file."""
 
     config_sha256: str
     evaluate: str
@@ -67,13 +67,13 @@ class Failed(Exception):
 
 
 class Launcher:
-    """Works a sweep off. A signal to stop goes on to all that runs, which saves and ends."""
+    """Runs a sweep to its end. It passes a stop signal to its processes, which save and exit."""
 
     def __init__(self, options: Options):
         self.options = options
         try:
             self._evaluate = shlex.split(options.evaluate)
-        except ValueError as error:  # quotes
+        except ValueError as error:  # unbalanced quotes
             raise UserError(f"evaluate is {options.evaluate!r}: {error}; mend that") from error
         self._active: set[subprocess.Popen] = set()
         self._stop = threading.Event()
@@ -83,7 +83,7 @@ class Launcher:
             self._places.put(place)
 
     def check_evaluation(self, runs: Sequence[Run]) -> None:
-        """Raises UserError for flags that evaluate.py refuses: hours earlier than it would."""
+        """Raises UserError now for flags that evaluate.py would refuse hours later."""
         if self.options.evaluate == "none" or all(map(self.is_done, runs)):
             return
         command = [sys.executable, str(ROOT / "evaluate.py"), "--only_check_args", *self._evaluate]
@@ -97,7 +97,7 @@ class Launcher:
             )
 
     def launch(self, runs: Sequence[Run]) -> list[str]:
-        """All runs, whatever becomes of the others; the names of those that failed.
+        """Makes all runs, even if some fail; returns the names of those that failed.
 
         If it is told to stop meanwhile, the process ends with code 75.
         """
@@ -110,7 +110,7 @@ class Launcher:
                     name = futures[future].name
                     try:
                         said = future.result()
-                    except Exception as error:  # whatever it is, the others are told of, too
+                    except Exception as error:  # any error: the others go on
                         if not self._stop.is_set():
                             failed.append(name)
                             is_known = isinstance(error, Failed | UserError)
@@ -130,23 +130,23 @@ class Launcher:
         return failed
 
     def is_done(self, run: Run) -> bool:
-        """Whether a run has been trained and evaluated as it is to be."""
+        """True if a run has been trained and evaluated as the options say."""
         if isinstance(run.config, UserError):
             return False
         result = self._result(run)
-        if result and result.exists():  # whatever became of the work directory
+        if result and result.exists():  # the work directory may be gone
             return self._exported(run) is None or self._exported(run).exists()
         return self._mark(run).items() <= self._found_mark(run).items()
 
     def evaluations(self, run: Run) -> list[str]:
-        """The folders below WORKDIR/eval that were made for the sweep, as far as that is known."""
+        """The folders below WORKDIR/eval that were made for the sweep, if that is known."""
         return self._found_mark(run).get("evaluations", [])
 
     def workdir(self, run: Run) -> Path:
         return self.options.out / run.name
 
     def training_flags(self, run: Run) -> list[str]:
-        """What train.py is told."""
+        """The flags of train.py for a run."""
         return [*run.flags_with(self.options.flags), f"--workdir={self.workdir(run)}"]
 
     def _mark(self, run: Run) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Launcher:
         place = self._places.get()
         try:
             with self._alone(run) as lock:
-                if self.is_done(run):  # by another start of the sweep
+                if self.is_done(run):  # another start of the sweep has done it
                     return "is done"
                 self._train_and_evaluate(run, place, lock)
         finally:
@@ -206,7 +206,7 @@ class Launcher:
             write_json(self.workdir(run) / DONE, mark)
 
     def _scores(self, run: Run) -> dict[Path, tuple[int, int]]:
-        """Every scores.json below WORKDIR/eval, with what changes when it is written again."""
+        """Every scores.json below WORKDIR/eval, with mtime and inode, which change on a rewrite."""
         found = (self.workdir(run) / "eval").glob("*/scores.json")
         own = [path for path in found if not path.parent.is_symlink()]  # eval/latest
         return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in own}
@@ -223,7 +223,7 @@ class Launcher:
     def _tested(self, run: Run) -> list[str]:
         """The flags for the checkpoint that was evaluated."""
         result = self._result(run)
-        if result and result.exists():  # none, if nothing is evaluated
+        if result and result.exists():  # there is none if nothing is evaluated
             tested = _tested(result, result.parent)
             chosen = [f"--checkpoint={tested['checkpoint']}"]
             if tested["checkpoint"] == "average":
@@ -239,9 +239,9 @@ class Launcher:
     def _alone(self, run: Run) -> Iterator[int | None]:
         """Holds OUT/<run>.lock, so that another start of the sweep waits for the whole run.
 
-        Gives the lock's number, which what runs for this run inherits: if the sweep is killed, its
-        next start waits for that, too. None if the sweep is told to stop before. Waits, too, for a
-        training that was started by hand, or that outlived its sweep on another host.
+        Yields the lock's descriptor, which the run's processes inherit: if the sweep is killed, its
+        next start waits for them, too. Yields None if the sweep is told to stop first. Also waits
+        for a training that was started by hand, or that outlived its sweep on another host.
         """
         own, training = self.options.out / f"{run.name}.lock", self.workdir(run) / "lock"
         own.parent.mkdir(parents=True, exist_ok=True)
@@ -267,13 +267,13 @@ class Launcher:
     def _call(
         self, run: Run, place: dict[str, str], lock: int | None, script: str, *flags: str
     ) -> None:
-        """Runs a script of ours; what it prints goes to <run>.<script>.log."""
+        """Runs a script of ours; its output goes to <run>.<script>.log."""
         log = self.options.out / f"{run.name}.{script}.log"
         command = [sys.executable, str(ROOT / f"{script}.py"), *flags]
         with log.open("a") as stream:
             if self._stop.is_set():
                 raise Failed("stopped")
-            # In a session of its own: Ctrl-C is ours to pass on, once.
+            # In a session of its own, so that we pass Ctrl-C on, once.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -284,7 +284,7 @@ class Launcher:
                 start_new_session=True,
             )
             self._active.add(process)
-            if self._stop.is_set():  # in this moment
+            if self._stop.is_set():  # told to stop while it started
                 process.terminate()
             code = process.wait()
             self._active.discard(process)
@@ -305,7 +305,7 @@ class Launcher:
 
 
 class _Tested(TypedDict):
-    """What a result or a scores.json says of the checkpoint that was evaluated."""
+    """The fields of a result or a scores.json that name the evaluated checkpoint."""
 
     checkpoint: NotRequired[str]
     checkpoint_steps: list[Count]
@@ -318,8 +318,8 @@ def _tested(path: Path, inside: Path) -> _Tested:
 def _share(together: int) -> dict[str, str]:
     """The environment of each of several runs on one GPU.
 
-    No run reserves three quarters of the memory at its start. Each has a share of it, by which
-    decoding/batching.py sizes searches; a fraction that the user has set stays.
+    By default a run reserves three quarters of the memory at its start; here none does. Each has a
+    share, by which decoding/batching.py sizes searches. A fraction that the user has set stays.
     """
     if together == 1:
         return {}

@@ -1,4 +1,4 @@
-"""What a run says of itself as it goes on: metrics, totals, lines for people."""
+"""The output of a run as it goes on: metrics, totals, lines for people."""
 
 import contextlib
 import math
@@ -29,7 +29,7 @@ class Window:
         self._sums = notes or new
         if "nll" in self._sums:  # in a checkpoint of an earlier commit
             self._sums["terms"]["nll"] = self._sums.pop("nll")
-        # Of this process alone, so not in the notes:
+        # For this process only, so not in the notes:
         self._start = time.monotonic()
         self._updates_here = 0
         self._tokens_here = 0
@@ -40,16 +40,16 @@ class Window:
 
     @property
     def tokens(self) -> int:
-        """Those that the loss is of, in updates that were not skipped."""
+        """The loss's tokens, in updates that were not skipped."""
         return self._sums["tokens"]
 
     def add(self, metrics: StepMetrics, num_tokens: int, wait: float) -> None:
-        """Adds a finished update on so many tokens, which waited so many seconds for its batch."""
+        """Adds a finished update: its number of tokens, and the seconds it waited for its batch."""
         self._updates_here += 1
         self._tokens_here += num_tokens
         self._wait += wait
         sums = self._sums
-        for name in metrics.terms:  # logged as not a number if all updates are skipped
+        for name in metrics.terms:  # NaN in the log if all updates are skipped
             sums["terms"].setdefault(name, 0.0)
         if metrics.skipped:
             return
@@ -61,7 +61,7 @@ class Window:
             sums["terms"][name] += float(value)
 
     def summary(self) -> dict[str, float]:
-        """The values to log; without any update that was not skipped, they are not numbers."""
+        """The values to log; NaN if every update was skipped."""
         tokens, updates = (self._sums[name] or math.nan for name in ("tokens", "updates"))
         return {
             "train/loss": self._sums["loss"] / tokens,
@@ -73,16 +73,16 @@ class Window:
 
 
 def check_can_log(workdir: Path, config: Config) -> None:
-    """Raises UserError where RunLog.open would fail: before the work, not after."""
+    """Raises UserError where RunLog.open would fail, before the work begins."""
     check_can_write(workdir / "metrics.jsonl")  # TensorBoard's file is in the same folder
     if config.training.wandb:
         check_login()
 
 
 class RunLog:
-    """Writes metrics and shows progress, in process 0; in the others it does nothing.
+    """Writes metrics and shows progress in process 0; does nothing in the others.
 
-    draw: makes the picture of the learning curves anew.
+    draw: redraws the picture of the learning curves.
     schedule: the learning rate of the n-th update that was not skipped.
     flops_per_token, peak: of training, and of all devices together; None where not known.
     """
@@ -108,7 +108,7 @@ class RunLog:
         self._tokens, self._seconds_before = 0.0, 0.0
 
     def open(self, step: int, *, evaluated: bool) -> None:
-        """Takes up the log where the run stands; what later steps wrote is removed."""
+        """Continues the log from where the run stands; removes lines of later steps."""
         if distributed.is_first():
             fields, project = flat(self._config), self._config.training.wandb
             metrics = find_task(self._config.task.name).metrics
@@ -136,7 +136,7 @@ class RunLog:
             self._progress.print(text)
 
     def updates(self, step: int, window: Window, monitor: Monitor) -> None:
-        """Logs the updates of a window, which ends at `step`."""
+        """Logs the updates of a window that ends at `step`."""
         if not self._metrics:
             return
         values = window.summary()
@@ -170,7 +170,7 @@ class RunLog:
                 self.print(f"warning: {error}")
             self._metrics.write_picture(step, name, picture)
         if time.monotonic() - self._drawn_at >= SECONDS_BETWEEN_PICTURES:
-            with contextlib.suppress(OSError, UserError):  # no reason to end
+            with contextlib.suppress(OSError, UserError):  # nor is this a reason to end it
                 self._draw()
             self._drawn_at = time.monotonic()
         shown = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
@@ -182,7 +182,7 @@ class RunLog:
             self._wandb.write(step, values)
 
     def rewind(self, step: int, *, evaluated: bool) -> None:
-        """The run is back at `step`: see MetricsWriter.rewind."""
+        """Goes back to `step`: see MetricsWriter.rewind."""
         if self._metrics:
             self._metrics.rewind(step, evaluated=evaluated)
             self._tokens, _ = self._last_totals(step)

@@ -1,4 +1,4 @@
-"""The loop of a run: updates, validation, checkpoints, and the way back from a bad loss."""
+"""The loop of a run: updates, validation, checkpoints, and recovery from a bad loss."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ TRIES_AT_THE_END, SECONDS_BETWEEN_TRIES = 60, 10.0  # to save the last checkpoin
 class Loop:
     """Takes a run from where it stands to its end.
 
-    restore: gives where the run stood at its newest scheduled checkpoint, or at its beginning.
+    restore: returns the run's state at its newest scheduled checkpoint, or at its beginning.
     """
 
     def __init__(
@@ -49,23 +49,23 @@ class Loop:
         self.restore = restore
 
     def run(self, at: RunState, workdir: Path) -> RunState:
-        """Returns where the run ends; raises Stopped if it was told to stop before."""
+        """Returns the state at the run's end; raises Stopped if it was told to stop before."""
         config = self.config
         self.updates.start(at.step, at.monitor.offset, config.steps)
         self.compilations.expect_none()
         last_scores: dict = {}
         while True:
-            # 1. Validation of a checkpoint, which is on its way to the disk meanwhile.
+            # 1. Validate a checkpoint, which is saved meanwhile.
             if self.is_due(at.step) and not at.is_evaluated:
                 last_scores = self.validate(at)
             if at.step >= config.steps or self.is_out_of_patience(at):
                 break
 
-            # 2. An update.
+            # 2. Update.
             at.train = self.updates.run(at.train, at.step)
             at.step, at.is_evaluated = at.step + 1, False
 
-            # 3. Metrics of updates; a little later, so that the device never waits for the host.
+            # 3. Log metrics of updates, a little late, so that the device never waits for the host.
             stop_now, is_due = self.stop.seen(), self.is_due(at.step)
             log_now = at.step % config.log_every == 0 or is_due
             self.take_metrics(at, wait_for_all=log_now or stop_now)
@@ -76,7 +76,7 @@ class Loop:
                 self.log.updates(at.step, at.window, at.monitor)
                 at.window = Window()
 
-            # 4. A checkpoint.
+            # 4. Save a checkpoint.
             if is_due or stop_now:
                 self.save(at, scheduled=is_due)
             if stop_now:
@@ -87,7 +87,7 @@ class Loop:
         return at
 
     def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is scheduled at this step."""
+        """True if a checkpoint is scheduled at this step."""
         config = self.config
         return step > 0 and (step == config.steps or step % config.checkpoint_every == 0)
 
@@ -103,7 +103,7 @@ class Loop:
                 return
 
     def validate(self, at: RunState) -> dict:
-        """Measures and logs; returns what is recorded with the checkpoint."""
+        """Measures and logs; returns the scores to record with the checkpoint."""
 
         def stop_here(*_) -> None:
             if self.stop.seen():
@@ -125,21 +125,21 @@ class Loop:
         return record
 
     def save(self, at: RunState, *, scheduled: bool) -> None:
-        """Begins to save; not while the loss is bad, unless it is the very last checkpoint."""
+        """Begins to save; while the loss is bad, only the very last checkpoint is saved."""
         if at.monitor.bad and at.step < self.config.steps:
             self.log.print(f"warning: nothing is saved at step {at.step}: the loss is bad")
             at.is_evaluated = True  # there is no checkpoint to evaluate
             return
         notes = {"data": self.task.data_id, **at.notes(scheduled=scheduled)}
-        with self.compilations.allowed():  # Orbax slices what several devices have
+        with self.compilations.allowed():  # Orbax slices arrays that several devices hold
             self.checkpoints.save(at.train, notes, scheduled=scheduled)
 
     def roll_back(self, diverged: RunState, workdir: Path) -> RunState:
-        """Back to the last scheduled checkpoint, and on with the batches after the bad ones."""
+        """Returns to the last scheduled checkpoint, then continues after the bad batches."""
         if diverged.monitor.has_given_up:
             self.report_divergence(diverged, workdir)
         self.updates.close()
-        diverged.train = None  # its memory is needed
+        diverged.train = None  # frees its memory, which is needed
         at = self.restore()
         self.checkpoints.remove_unscheduled()
         at.monitor.pass_over(diverged.monitor, at.step)
@@ -168,9 +168,9 @@ class Loop:
         )
 
     def make_sure_of_the_last_checkpoint(self, at: RunState, scores: dict) -> None:
-        """Waits for it; if it cannot be saved, tries again for some minutes.
+        """Waits for the last checkpoint; retries for some minutes if it cannot be saved.
 
-        scores: what `validate` gave for it.
+        scores: the result of `validate` for it.
         """
         for _ in range(TRIES_AT_THE_END):
             self.checkpoints.wait()

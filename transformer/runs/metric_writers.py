@@ -1,4 +1,4 @@
-"""The metrics of a run: JSON lines, which are exact, and TensorBoard's files, as far as they go."""
+"""The metrics of a run: exact JSON lines, and TensorBoard's files as far as its format allows."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl as dicts, in order; a value that was not finite is None.
 
     Leaves out a torn last line, of a run that is writing or was killed. Raises UserError if the
-    file is missing or is not what `MetricsWriter` writes.
+    file is missing or is not one that `MetricsWriter` writes.
     """
     path = Path(path)
     mend = 'expected an object such as {"step": 100, "train/loss": 3.5}: remove the line'
@@ -51,18 +51,18 @@ class MetricsWriter:
 
     first_step: the step of the checkpoint that the run continues from, 0 for a fresh start.
     evaluated: whether the run had evaluated that checkpoint before it stopped.
-    fields: the config's, which TensorBoard shows beside the metrics named in `outcomes`.
+    fields: the config's fields, which TensorBoard shows beside the metrics named in `outcomes`.
 
-    What an earlier start wrote beyond that is removed (in TensorBoard, hidden). So in the end
-    metrics.jsonl is the same as if nothing had been interrupted, provided that the training
-    metrics of step k are written before the checkpoint of step k is saved, and those that begin
-    with "eval/" after both.
+    Anything an earlier start wrote beyond that step is removed (in TensorBoard, hidden). So
+    metrics.jsonl ends up the same as without interruptions, provided that the training metrics of
+    step k are written before the checkpoint of step k is saved, and those that begin with "eval/"
+    after both.
 
-    A full disk does not end the run. Lines that cannot be written are held in memory, standard
-    error says so, and each later call tries again. TensorBoard's file ends there.
+    A full disk does not end the run. Lines that cannot be written are held in memory, with a
+    message on standard error, and each later call tries again. TensorBoard's file ends there.
 
-    Making a writer, and `rewind`, raise OSError if the disk fails and UserError if metrics.jsonl
-    is not what `read_metrics` expects. In a job of many processes only one may have a writer.
+    The constructor and `rewind` raise OSError if the disk fails, and UserError if metrics.jsonl is
+    not what `read_metrics` expects. Only one process of a job may have a writer.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class MetricsWriter:
         workdir.mkdir(parents=True, exist_ok=True)
         self._path = workdir / "metrics.jsonl"
         self._held: list[dict[str, Any]] = []  # lines to append
-        self._whole: int | None = None  # the file's length without a line that was torn
+        self._whole: int | None = None  # the file's length without a torn line
         self._trouble: str | None = None
         _cut(self._path, first_step, evaluated)
-        # The number keeps two files of the same second apart. Not SummaryWriter: on a full disk
-        # its thread dies, and then its queue blocks whoever writes.
+        # The number keeps two files of the same second apart. SummaryWriter is not used: on a full
+        # disk its thread dies, and then its queue blocks the callers that write to it.
         number = len(list(workdir.glob("events.out.tfevents.*")))
         name = f"events.out.tfevents.{int(time())}.{gethostname()}.{number:04}"
         self._events: RecordWriter | None = RecordWriter(str(workdir / name))
@@ -93,8 +93,8 @@ class MetricsWriter:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Writes the metrics of one step; a step may have several lines.
 
-        NaN and infinities become null in the JSON file, which has no word for them, and
-        stay what they are in TensorBoard.
+        NaN and infinities become null in the JSON file, which cannot express them; TensorBoard
+        keeps them.
         """
         if "step" in metrics:
             raise ValueError("'step' is the first argument, not a metric")
@@ -117,7 +117,7 @@ class MetricsWriter:
         self._add_event(Event(step=int(step), wall_time=time(), summary=summary))
 
     def rewind(self, step: int, *, evaluated: bool) -> None:
-        """Removes what later steps than `step` wrote, all if it is 0: the run is back there.
+        """Removes the lines of steps after `step`, all lines if it is 0: the run is back there.
 
         Unless `evaluated`, the checkpoint of `step` is evaluated again, and its line goes too.
         """
@@ -140,7 +140,7 @@ class MetricsWriter:
         self.close()
 
     def _flush(self) -> None:
-        """Appends the lines that are held, as far as the disk takes them."""
+        """Appends the held lines, as far as the disk has space."""
         before, self._trouble = self._trouble, None
         try:
             while self._held:
@@ -154,7 +154,7 @@ class MetricsWriter:
             _warn("can be written again, and nothing is lost")
 
     def _append(self, line: bytes) -> None:
-        # Opened anew each time: a file of a network that went away and came back is another.
+        # Opened each time: after an outage a network file system may hold a different file.
         with open_plain(self._path, self._path.parent, "ab", buffering=0) as file:
             size = file.tell()
             if self._whole is not None and self._whole < size:
@@ -162,7 +162,7 @@ class MetricsWriter:
             self._whole = size
             try:
                 while line:
-                    line = line[file.write(line) :]  # a disk may take a part
+                    line = line[file.write(line) :]  # a full disk may take only a part
                 os.fsync(file.fileno())
             except OSError:
                 file.truncate(size)
@@ -170,10 +170,10 @@ class MetricsWriter:
             self._whole = None
 
     def _hide_later_events(self, step: int) -> None:
-        """Makes TensorBoard drop what it has read of later steps, of all for step 0.
+        """Makes TensorBoard drop the values it has read for later steps, all of them for step 0.
 
-        As SummaryWriter does for its purge_step. Of a step that is evaluated again, TensorBoard
-        may have two equal values.
+        SummaryWriter does the same for its purge_step. TensorBoard may show two equal values for a
+        step that is evaluated again.
         """
         start = SessionLog(status=SessionLog.START)
         hidden_from = step + 1 if step else 0
@@ -186,14 +186,14 @@ class MetricsWriter:
             self._events.write(event.SerializeToString())
             self._events.flush()
         except OSError as error:
-            with contextlib.suppress(OSError):  # what it could not write, once more
+            with contextlib.suppress(OSError):  # the lines it could not write, once more
                 self._events.close()
             self._events = None
             _warn(f"TensorBoard's file ends at step {event.step}: {error.strerror}")
 
 
 def _is_later(line: Mapping[str, Any], step: int, evaluated: bool) -> bool:
-    """Whether a line goes when the run is back at `step`."""
+    """True if a line goes when the run is back at `step`."""
     again = not evaluated and any(name.startswith("eval/") for name in line)
     return step == 0 or line["step"] > step or (line["step"] == step and again)
 
@@ -201,9 +201,9 @@ def _is_later(line: Mapping[str, Any], step: int, evaluated: bool) -> bool:
 def _cut(path: Path, step: int, evaluated: bool) -> None:
     """Ends a metrics.jsonl before its first line that `_is_later`; a torn last line goes, too.
 
-    Steps grow in the file, so what stays is its beginning, and this needs no room.
+    Steps grow in the file, so its beginning stays, and cutting needs no disk space.
     """
-    open_plain(path, path.parent, "ab").close()  # makes it
+    open_plain(path, path.parent, "ab").close()  # creates it
     metrics = read_metrics(path) if step else []
     later = (i for i, line in enumerate(metrics) if _is_later(line, step, evaluated))
     kept = next(later, len(metrics))
@@ -213,5 +213,5 @@ def _cut(path: Path, step: int, evaluated: bool) -> None:
 
 
 def _warn(text: str) -> None:
-    with contextlib.suppress(OSError):  # the log may lie on the full disk
+    with contextlib.suppress(OSError):  # the log may be on the full disk
         tqdm.write(f"warning: metrics: {text}", file=sys.stderr)

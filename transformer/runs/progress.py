@@ -1,4 +1,4 @@
-"""How far a run is, on standard error."""
+"""The progress of a run, on standard error."""
 
 import contextlib
 import math
@@ -10,18 +10,18 @@ from tqdm import tqdm
 
 from transformer.system.terminal import columns, printable
 
-SECONDS_BETWEEN_LINES = 30.0  # where there is no terminal
+SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 
 
 class Progress:
     """A progress bar for a run of `total` steps that starts at step `initial`.
 
-    Shows the step, the time left and whatever `update` is given. Standard error gets the
-    bar if it is a terminal, otherwise a line for the first update, for the last, and at
-    most one each 30 seconds between, which keeps the log of a job short.
+    Shows the step, the time left and the values given to `update`. If standard error is a terminal,
+    it gets the bar; otherwise it gets a line for the first update, for the last, and at most one
+    every 30 seconds between, which keeps the log of a job short.
 
-    The time left follows from the mean speed since the bar was made, so steps of an earlier
-    session do not count, while pauses for validation do.
+    The time left follows from the mean speed since the bar was made. So steps of an earlier session
+    do not count, while pauses for validation do.
     """
 
     def __init__(self, total: int, *, initial: int):
@@ -39,13 +39,13 @@ class Progress:
                 total=total,
                 initial=initial,
                 file=self._stream,
-                smoothing=0,  # the mean speed; the last few steps' alone makes it jump
+                smoothing=0,  # the mean speed; that of the last few steps makes it jump
                 dynamic_ncols=True,
                 bar_format="{n_fmt}/{total_fmt} |{bar}| {remaining} left{postfix}",
             )
 
     def update(self, step: int, **shown: float) -> None:
-        """Moves to `step` and shows, say, loss=3.2; without values, those of before."""
+        """Moves to `step` and shows, say, loss=3.2; without values, shows the previous ones."""
         self._step = step
         if shown:
             self._shown = ", ".join(f"{_words(k)} {_number(v)}" for k, v in shown.items())
@@ -57,7 +57,7 @@ class Progress:
 
     def print(self, text: str) -> None:
         """Prints a message above the bar."""
-        with contextlib.suppress(OSError):  # the disk is full, or the reader gone: no reason to end
+        with contextlib.suppress(OSError):  # a full disk or a closed reader is no reason to end
             tqdm.write("\n".join(map(printable, text.split("\n"))), file=self._stream)
             self._stream.flush()
 

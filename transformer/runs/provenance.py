@@ -1,4 +1,4 @@
-"""What a figure needs to be worth anything: the commit, the versions, the hardware."""
+"""The provenance of a figure: the commit, the versions, the hardware."""
 
 import json
 import os
@@ -24,7 +24,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "sacrebleu", "sentencepie
 
 
 class Start(TypedDict):
-    """A line of starts.jsonl. A run that a program began has no config file."""
+    """A line of starts.jsonl. A run started from Python code has no config file."""
 
     step: Count
     commit: NotRequired[str]
@@ -34,11 +34,11 @@ class Start(TypedDict):
     overrides: NotRequired[dict[str, Any]]
 
 
-Fields = TypedDict("Fields", {"training.steps": Count})  # and others, of a recorded config
+Fields = TypedDict("Fields", {"training.steps": Count})  # and other fields of a recorded config
 
 
 class Origin(TypedDict, total=False):
-    """ORIGIN. If the past of the run is not known, all but the checkpoint is missing."""
+    """The content of ORIGIN; only the checkpoint if the run's past is not known."""
 
     checkpoint: str
     checkpoint_steps: list[Count]
@@ -51,8 +51,8 @@ class Origin(TypedDict, total=False):
 
 
 def conditions() -> dict[str, Any]:
-    """Command, commit, hardware and versions, in the words of the ledger and the benchmarks."""
-    import jax  # not at the top: importing it starts threads, and drivers need none
+    """Command, commit, hardware and versions, under the ledger's and the benchmarks' names."""
+    import jax  # not at the top: importing it starts threads, and drivers do not need it
 
     devices, cores = jax.devices(), available_cores()
     return {
@@ -66,7 +66,7 @@ def conditions() -> dict[str, Any]:
 
 
 def add_start(workdir: Path, start: Mapping[str, Any]) -> None:
-    """Adds to WORKDIR/starts.jsonl where and with what a run was started or taken up again."""
+    """Appends to WORKDIR/starts.jsonl the step and the conditions of a start or resumption."""
     path = workdir / _STARTS
     earlier = read_text(path, workdir) if path.exists() else ""
     write_atomically(path, f"{earlier}{json.dumps(start)}\n")
@@ -82,11 +82,11 @@ def starts(workdir: Path) -> list[Start]:
 
 
 def origin(workdir: Path) -> Origin | None:
-    """Which parameters of which run a run began with, as runs/init_from.py wrote it.
+    """The run and parameters that a run began with, as runs/init_from.py wrote them.
 
-    None if it is not there; UserError if it is damaged.
+    None if the record is missing; raises UserError if it is damaged.
     """
-    from transformer.runs.integrity import read_signed  # which imports JAX
+    from transformer.runs.integrity import read_signed  # it imports JAX
 
     path = workdir / ORIGIN
     if not path.exists():
@@ -97,7 +97,7 @@ def origin(workdir: Path) -> Origin | None:
 
 
 def relative(path: str) -> str:
-    """A path as seen from the top of this project, if it is in there."""
+    """A path relative to the top of this project, if it lies inside."""
     found = Path(path).resolve()
     return str(found.relative_to(ROOT)) if found.is_relative_to(ROOT) else path
 
@@ -112,9 +112,9 @@ def _version(package: str) -> str | None:
 def _commit() -> str:
     """The commit's short hash, with -dirty where files differ from it.
 
-    A copy without .git (a container's) may be told by the environment variable GIT_COMMIT.
+    A copy without .git (a container's) takes it from the environment variable GIT_COMMIT.
     """
-    if not (ROOT / ".git").exists():  # git would look in the folders above
+    if not (ROOT / ".git").exists():  # git would search the parent folders
         return os.environ.get("GIT_COMMIT") or "unknown"
     git = ["git", "--no-optional-locks", "-C", str(ROOT)]  # somebody may be committing
     command = [*git, "describe", "--always", "--dirty", "--exclude=*"]

@@ -26,7 +26,7 @@ DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig
 
 
 class Exported(TypedDict):
-    """What exports/workdir.py writes down."""
+    """The record that exports/workdir.py writes."""
 
     checkpoint: str
     steps: list[Count]
@@ -40,22 +40,22 @@ class TrainedModel:
     config: Config  # as in WORKDIR/config.json
     task: TrainedTask
     steps: list[int]  # of the checkpoint, or of those averaged
-    checkpoint: str  # which of CHECKPOINTS these are, or a step
-    last_step: int  # that the run has a checkpoint of
+    checkpoint: str  # one of CHECKPOINTS, or a step
+    last_step: int  # of the run's last checkpoint
     stopped_early: bool  # by training.patience
-    params: Params | list[Params]  # of an ensemble: those of each model
-    extra: dict[str, Any] | list[dict[str, Any]]  # likewise
-    output_dir: Path | None = None  # where outputs go, if not to WORKDIR/eval
-    others: Sequence[Self] = ()  # of an ensemble: the other models, without parameters
-    # That its config names and its user does not know, by field: see trusted_paths.py.
+    params: Params | list[Params]  # for an ensemble, those of each model
+    extra: dict[str, Any] | list[dict[str, Any]]  # for an ensemble, that of each model
+    output_dir: Path | None = None  # for outputs, if not WORKDIR/eval
+    others: Sequence[Self] = ()  # the other models of an ensemble, without parameters
+    # Paths that the config names and the user does not know, by field: see trusted_paths.py.
     unknown_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def check_paths(self) -> None:
-        """To be called before the data are read: raises UserError if a stranger may name them."""
+        """Call before reading the data: raises UserError if a stranger may have named them."""
         trusted_paths.check(self.workdir, self.unknown_paths)
 
     def provenance(self) -> dict[str, Any]:
-        """What produced an output, for scores.json."""
+        """The model and checkpoints behind an output, for scores.json."""
         others = [
             {
                 "workdir": str(other.workdir),
@@ -75,9 +75,9 @@ class TrainedModel:
 def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., TrainedModel]:
     """Defines the flags that choose a trained model, its data and its search.
 
-    more: flags of the script for more fields of the config, by field.
-    Returns the function that restores it. Keyword arguments of that function override the flags
-    of the same name.
+    more: the script's own flags for further config fields, by field.
+    Returns the function that restores it. Keyword arguments of that function override the flags of
+    the same name.
     """
     workdir = DEFINE_path("workdir", None, "The work directory of a training run.")
     checkpoint = flags.DEFINE_string(
@@ -156,8 +156,8 @@ def _decoding_flags() -> dict[str, flags.FlagHolder]:
 def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
     """The ensemble of several models, with the data and the search of the first.
 
-    They may be of different families. Raises UserError if they differ in languages, vocabularies
-    or the choice of checkpoints.
+    They may be of different families. Raises UserError if they differ in languages, vocabularies or
+    checkpoint selection.
     """
     first, *others = models
     expected = _what_an_ensemble_shares(first)
@@ -198,9 +198,9 @@ def restore(
 ) -> TrainedModel:
     """Restores the 'last' or 'best' checkpoint, that of a step, or the 'average' of the last few.
 
-    An export holds one set of parameters, and no other can be asked for.
-    overrides: values for fields of the config, such as decoding.beam_size; None leaves a field
-      as it is.
+    An export holds one set of parameters, and no other can be chosen.
+    overrides: values for fields of the config, such as decoding.beam_size; None leaves a field as
+      it is.
     trust_paths: whether the user trusts the paths that the config names.
     """
     if checkpoint and checkpoint not in CHECKPOINTS and not checkpoint.isdecimal():
@@ -213,7 +213,7 @@ def restore(
     changed = run_config.with_fields(config, overrides or {})
     given = [field for field, value in (overrides or {}).items() if value is not None]
     unknown = {} if trust_paths else trusted_paths.unknown(config, given)
-    if "task.features" in unknown:  # a task opens it when it likes; data wait for `check_paths`
+    if "task.features" in unknown:  # a task may open it at any time; data wait for `check_paths`
         without = dataclasses.replace(changed.task, features=None)
         changed = dataclasses.replace(changed, task=without)
     task = kind.restore(changed, workdir)
@@ -279,7 +279,7 @@ def _chosen(
     average_last: int | None,
     keep_last: int,
 ) -> tuple[list[int], int, int]:
-    """The steps to use; the last that there is, and how patience stood there."""
+    """The steps to use, the last step available, and the state of patience there."""
     if not (steps := checkpoints.steps()):
         raise UserError(f"{workdir} has no checkpoint yet; train on, then try again")
     last_step = steps[-1]
@@ -296,7 +296,7 @@ def _chosen(
         return steps, last_step, patience
     if not (steps := checkpoints.scheduled_steps()):
         raise UserError(f"{workdir} has no checkpoint to average; use --checkpoint=last")
-    last = min(len(steps), keep_last)  # there may be an older, better one
+    last = min(len(steps), keep_last)  # an older, better one may be kept as well
     if average_last is None:
         return steps[-min(5, last) :], last_step, patience
     if average_last > last:
@@ -308,7 +308,7 @@ def _chosen(
 
 
 def _exported(workdir: Path) -> Exported | None:
-    """What exports/workdir.py wrote down; None for the work directory of a training run."""
+    """The record of exports/workdir.py; None for the work directory of a training run."""
     path = workdir / run_config.EXPORTED
     if not path.exists():
         return None

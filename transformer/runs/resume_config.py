@@ -1,4 +1,4 @@
-"""The config file of a run that goes on: `train.py --workdir=W` alone reads W/config.json."""
+"""The config file of a resumed run: `train.py --workdir=W` reads W/config.json."""
 
 import dataclasses
 import types
@@ -12,13 +12,13 @@ from transformer.runs.run_config import load
 
 
 def get_config(workdir: str) -> ConfigDict:
-    """The config of a work directory, whose fields flags may set as those of any config file."""
+    """The config of a work directory; flags may set its fields as in any config file."""
     config = ConfigDict()
     for name, section in load(Path(workdir)).sections.items():
         config[name] = ConfigDict()
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
-            if value is None:  # a flag must know what may be there
+            if value is None:  # a flag must know the possible types
                 value = placeholder(_type_beside_none(field.type))
             config[name][field.name] = value
     return config

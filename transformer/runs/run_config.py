@@ -1,4 +1,4 @@
-"""A config file as checked, frozen sections, and the copy of it in the work directory."""
+"""A config file as checked, frozen sections, and its copy in the work directory."""
 
 import dataclasses
 import difflib
@@ -20,9 +20,9 @@ from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import TrainingConfig
 
 CONFIG = "config.json"  # in a work directory
-# Of work directories. A later commit that cannot continue those of an earlier one raises it.
+# The format of work directories. A commit that cannot continue those of earlier ones raises it.
 FORMAT = 2
-# In a work directory of one set of parameters: which they are. See exports/workdir.py.
+# In a work directory with one set of parameters: which they are. See exports/workdir.py.
 EXPORTED = "exported.json"
 
 
@@ -37,8 +37,8 @@ class TaskConfig:
 class Config:
     """The sections of a config file.
 
-    The family decides what class `model` has; the task decides that of `data`, `tokenizer` and
-    `decoding`, and which of them there are. One that a task does not have is None.
+    The family decides the class of `model`. The task decides which of `data`, `tokenizer` and
+    `decoding` exist, and their classes. A section that a task does not have is None.
     """
 
     task: TaskConfig
@@ -80,7 +80,7 @@ class Config:
     def from_dict(cls, config: Mapping[str, Any], *, places_are_here: bool = True) -> "Config":
         """Checks every key and value; raises UserError for the first that is wrong.
 
-        places_are_here: not of a recorded config, whose places may be on another machine.
+        places_are_here: False for a recorded config, whose paths may be on another machine.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         _check_keys(config, known, "")
@@ -107,7 +107,7 @@ class Config:
 
     @property
     def sections(self) -> dict[str, Any]:
-        """The sections that there are, by name."""
+        """The sections that are not None, by name."""
         return {name: section for name, section in vars(self).items() if section is not None}
 
     def to_json(self) -> str:
@@ -150,7 +150,7 @@ def with_fields(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def fields_marked(config: Config, flag: str, default: bool) -> dict[str, bool]:
-    """By field, such as model.d_model, what `setting` says of it under the name `flag`.
+    """The mark `flag` that `setting` gives each field, by names such as model.d_model.
 
     default: for fields without `setting`.
     """
@@ -162,7 +162,7 @@ def fields_marked(config: Config, flag: str, default: bool) -> dict[str, bool]:
 
 
 def type_of_field(path: str, choice: Sequence[str] = ()) -> Any:
-    """Of a field such as model.d_model; raises UserError unless some config has it.
+    """The type of a field such as model.d_model; raises UserError unless some config has it.
 
     None for a whole section. choice: the flags of train.py that choose the config.
     """
@@ -187,18 +187,18 @@ def _all_fields() -> dict[str, dict[str, Any]]:
 
 
 def is_run(directory: Path) -> bool:
-    """Whether it has a run's config. A folder of Hugging Face's has another of that name."""
+    """True if it has a run's config. Hugging Face's folders have another file of that name."""
     path = directory / CONFIG
     try:
         return '"training"' in read_text(path, None)  # links are usual in the hub's cache
     except MISSING:
         return False
     except UserError:
-        return True  # which `load` explains
+        return True  # `load` explains it
 
 
 def load(workdir: Path) -> Config:
-    """The experiment of a work directory; raises UserError if it has none that can be used."""
+    """The config of a work directory; raises UserError if it has none that can be used."""
     path = workdir / CONFIG
     mend = "restore it or start a new run"
     try:
@@ -217,12 +217,12 @@ def load(workdir: Path) -> Config:
         )
     try:
         return Config.from_dict(config, places_are_here=False)
-    except UserError as error:  # edited
+    except UserError as error:  # the file was edited
         raise UserError(f"{path}: {error}") from error
 
 
 def check_workdir(workdir: Path, experiment: Config) -> None:
-    """Raises UserError if `workdir` belongs to another experiment or holds other files."""
+    """Raises UserError if `workdir` belongs to another config or holds other files."""
     check_no_pattern(workdir)
     if (workdir / EXPORTED).exists():
         raise UserError(
@@ -243,18 +243,18 @@ def check_workdir(workdir: Path, experiment: Config) -> None:
 
 
 def save(workdir: Path, experiment: Config) -> None:
-    """Makes `workdir` the work directory of this experiment."""
+    """Makes `workdir` the work directory of this config."""
     remove_leftovers(workdir.rglob("*.tmp"))
     write_atomically(workdir / CONFIG, experiment.to_json())
 
 
 def files_of(config: Config) -> list[str]:
-    """All files of a work directory, beside its checkpoints, that a trained model is made of."""
+    """The files of a work directory, besides checkpoints, that make up a trained model."""
     return [CONFIG, *find_task(config.task.name).files]
 
 
 def architecture(config: Config) -> dict[str, Any]:
-    """The fields of the model section in which two models that share parameters agree."""
+    """The model fields in which two models that share parameters must agree."""
     marked = fields_marked(config, "architecture", True)
     return {
         name: value
@@ -264,14 +264,14 @@ def architecture(config: Config) -> dict[str, Any]:
 
 
 def section_types(task: str, family: str) -> dict[str, type]:
-    """The sections of an experiment of this task and this family."""
+    """The section classes of a config with this task and this family."""
     fields = dataclasses.fields(Config)
     types = {field.name: field.type for field in fields if field.default is dataclasses.MISSING}
     return types | {"model": find_family(family).config} | dict(find_task(task).sections)
 
 
 def _choice(config: Mapping[str, Any], section: str, field: str) -> Any:
-    """The field that decides what class sections have."""
+    """The field that decides the classes of sections."""
     _check_complete(config, [section], "")
     if not isinstance(config[section], Mapping):
         raise UserError(f"config section {section} is {config[section]!r:.60}; it must hold fields")
@@ -283,8 +283,8 @@ def _choice(config: Mapping[str, Any], section: str, field: str) -> Any:
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], may_change: Mapping[str, bool]
 ) -> list[str]:
-    """The fields in which a run cannot be continued, in words."""
-    family = "model.family"  # fields of another family would be no news
+    """The changed fields with which a run cannot be continued, in words."""
+    family = "model.family"  # fields of another family go without saying
     if old[family] != new[family]:
         return [f"{family} was {old[family]!r}, is {new[family]!r}"]
     return [
@@ -295,12 +295,12 @@ def _changes(
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether a file is neither the lock nor what a killed run may leave before its config."""
+    """True unless the file is the lock or one that a killed run may leave before its config."""
     return path.name != "lock" and not path.name.endswith(".tmp")
 
 
 def _required(section: type) -> list[str]:
-    """The fields of a section; one with a default is newer than some work directories."""
+    """The fields without a default; one with a default is newer than some work directories."""
     fields = dataclasses.fields(section)
     return [field.name for field in fields if field.default is dataclasses.MISSING]
 
@@ -337,14 +337,14 @@ def _check_complete(
 
 
 def check_types(prefix: str, section: type, values: Mapping[str, Any]) -> None:
-    """Raises UserError unless values of a section's fields have their types."""
+    """Raises UserError unless the values of a section's fields have their types."""
     types = {field.name: field.type for field in dataclasses.fields(section)}
     for name, value in values.items():
         check_type(f"config.{prefix}.{name}", value, types[name])
 
 
 def check_type(name: str, value: Any, kind: Any) -> None:
-    """Raises UserError unless a value has its field's type: int, float, str, bool; or None, too."""
+    """Raises UserError unless a value has its field's type: int, float, str, bool, or also None."""
     if isinstance(value, bool):
         fits = kind is bool
     elif isinstance(value, int):
@@ -354,6 +354,6 @@ def check_type(name: str, value: Any, kind: Any) -> None:
     if not fits:
         kind = getattr(kind, "__name__", kind)
         raise UserError(f"{name} is {value!r:.60}; it must be of type {kind}")
-    # What counts something goes into arrays of 32 bits.
+    # Counts go into arrays of 32 bits.
     if isinstance(value, int) and abs(value) >= 2**31 and name != "config.training.seed":
         raise UserError(f"{name} is {value}; it must be less than {2**31}")

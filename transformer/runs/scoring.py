@@ -1,4 +1,4 @@
-"""What evaluate.py is asked to score: splits, a test set, or translations that are there."""
+"""Scores what evaluate.py is given: splits, a test set, or existing translations."""
 
 import os
 from collections.abc import Callable
@@ -71,7 +71,7 @@ OWN = tuple(
 def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Path | None) -> None:
     """Scores what the flags ask for.
 
-    restore: gives the model of the work directory; not called if translations are given.
+    restore: returns the model of the work directory; not called if translations are given.
     output_dir: where their scores go, if not to the work directory.
     """
     _check_flags(workdir)
@@ -142,7 +142,7 @@ def _score(
     test: TestSet | None,
     output_dir: Path | None,
 ) -> None:
-    """Scores the translations of --hypotheses, and writes what it found if there is a place."""
+    """Scores the translations of --hypotheses, and writes the scores if there is a place."""
     hypotheses = lines_of(HYPOTHESES.value)
     inputs = {"hypotheses": Input.of(HYPOTHESES.value, hypotheses)}
     parts = [f"of-{Path(HYPOTHESES.value).name}"]

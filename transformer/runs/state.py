@@ -1,4 +1,4 @@
-"""Where a run stands: all that a checkpoint must hold, taken up and given back."""
+"""The state of a run: all that a checkpoint must hold."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ from transformer.training.step import TrainingConfig, TrainState
 
 @dataclasses.dataclass
 class Patience:
-    """What early stopping knows: the best score, and how many came since without a better one."""
+    """The state of early stopping: the best score, and the measurements made since."""
 
     best: float | None = None
     without_better: int = 0
@@ -24,7 +24,7 @@ class Patience:
 
 @dataclasses.dataclass
 class RunState:
-    """Where a run stands.
+    """The point that a run has reached.
 
     is_evaluated: whether the validation of this step is done, or none is due.
     """
@@ -48,7 +48,7 @@ class RunState:
         scores: dict[str, Any] | None,
         config: TrainingConfig,
     ) -> "RunState":
-        """notes: what `notes` gave; scores: what was recorded after the checkpoint's validation."""
+        """notes: the result of `notes`; scores: recorded after the checkpoint's validation."""
         return cls(
             train,
             int(train.step),
@@ -59,9 +59,9 @@ class RunState:
         )
 
     def notes(self, *, scheduled: bool) -> dict[str, Any]:
-        """What a checkpoint holds beside the arrays."""
+        """The part of a checkpoint beside the arrays."""
         monitor = self.monitor.notes()
-        if scheduled:  # whoever restores it has a new checkpoint
+        if scheduled:  # a restored run has a new checkpoint
             monitor["rollbacks"] = 0
         return {
             "window": self.window.notes(),

@@ -1,4 +1,4 @@
-"""Which runs a sweep has, and what they are called. See docs/sweeps.md."""
+"""The runs of a sweep and their names. See docs/sweeps.md."""
 
 import dataclasses
 import difflib
@@ -17,16 +17,16 @@ from transformer.system.paths import looked_up
 SEED = "training.seed"
 CONFIG = "config"  # an axis over config files
 MOST_RUNS = 10_000  # each is checked before the first one starts
-LONGEST_NAME = 200  # in bytes; file systems take 255, and a log's name is longer than its run's
+LONGEST_NAME = 200  # in bytes; file systems allow 255, and a log's name is longer than its run's
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What `get_sweep` of a sweep file gives, or the flags of sweep.py.
+    """The plan of a sweep, from `get_sweep` of a sweep file or the flags of sweep.py.
 
     rows: fields and their values, a dict for each row, which may have a `name`.
-    grid: values of fields, of which every combination is a row.
-    zip: values of fields, of which the first ones are a row, then the second ones, ...
+    grid: values of fields; every combination is a row.
+    zip: values of fields; the first values are a row, then the second values, ...
     seeds: of each row.
     evaluate: flags of evaluate.py; "none" if a run is only trained.
     Each row of `rows` is combined with each one of `grid` and each one of `zip`.
@@ -45,8 +45,8 @@ class Run(NamedTuple):
     row: str  # the name of its row
     seed: int
     config_file: str
-    settings: dict[str, Any]  # of its row, by field
-    config: Config | UserError  # the latter says why it cannot be run
+    settings: dict[str, Any]  # the row's settings, by field
+    config: Config | UserError  # a UserError says why it cannot be run
 
     @property
     def name(self) -> str:
@@ -54,11 +54,11 @@ class Run(NamedTuple):
 
     @property
     def flags(self) -> list[str]:
-        """What train.py is told of it."""
+        """The flags of train.py for this run."""
         return self.flags_with(())
 
     def flags_with(self, more: Sequence[str]) -> list[str]:
-        """The same after flags for all runs, of which those of the row count."""
+        """The flags, with `more` for all runs before those of the row, which override them."""
         values = {SEED: self.seed, **self.settings}
         return [
             f"--config={self.config_file}",
@@ -68,7 +68,7 @@ class Run(NamedTuple):
 
 
 def read_plan(path: str) -> Plan:
-    """What a file says of a sweep; the plan of one row if it says nothing."""
+    """The plan in a file; the plan of one row if the file has none."""
     get_sweep = getattr(_module(path), "get_sweep", None)
     if get_sweep is None:
         return Plan()
@@ -88,7 +88,7 @@ def sections_of(path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(given: Any, path: str) -> Plan:
-    """The plan in a dict that `path` gave; raises UserError for what is wrong with it."""
+    """The plan in a dict from `path`; raises UserError if the dict is wrong."""
     if not isinstance(given, Mapping):
         raise UserError(f"{path}: get_sweep gives {given!r:.60}; it must give a dict of axes")
     known = [field.name for field in dataclasses.fields(Plan)]
@@ -135,9 +135,9 @@ def runs_in(path: str) -> list[Run]:
 def runs_of(
     plan: Plan, config_file: str, load: Callable[[str], dict[str, Any]], own: str
 ) -> list[Run]:
-    """All runs of a plan, row by row; raises UserError for fields and names that cannot be.
+    """All runs of a plan, row by row; raises UserError for invalid fields and names.
 
-    load: gives the sections of a config file, with what the command line says of their fields.
+    load: returns the sections of a config file, with the overrides of the command line.
     own: the name of a row that sets nothing.
     """
     axes = [
@@ -172,7 +172,7 @@ def runs_of(
             sections["training"]["seed"] = seed
             try:
                 config = Config.from_dict(sections)
-            except UserError as error:  # a grid may have combinations that cannot be
+            except UserError as error:  # a grid may have impossible combinations
                 config = error
             run = Run(row, seed, file, settings, config)
             if (size := len(run.name.encode())) > LONGEST_NAME:
@@ -191,7 +191,7 @@ def runs_of(
 
 
 def _module(path: str) -> Any:
-    """The config file's module, anew: what config_flags has loaded it keeps to itself."""
+    """Loads the config file's module again: config_flags does not share the one it has loaded."""
     if not Path(path).is_file():
         raise UserError(f"there is no config file {path}{looked_up(path)}; see configs/")
     spec = importlib.util.spec_from_file_location("config_of_a_sweep", path)
@@ -202,7 +202,7 @@ def _module(path: str) -> Any:
 
 
 def _set(sections: dict[str, Any], field: str, value: Any, path: str) -> None:
-    """Raises UserError for a field that the file does not have."""
+    """Sets a field; raises UserError if the file does not have it."""
     section, _, name = field.partition(".")
     if name not in sections.get(section, {}):
         raise UserError(f"the sweep sets {field}, which {path} does not have")
@@ -228,7 +228,7 @@ def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _name(settings: Mapping[str, Any], fields: set[str]) -> str:
-    """Such as num_heads=4_dropout=0.1: fields without their sections where that is enough."""
+    """A name such as num_heads=4_dropout=0.1; sections are left out where that is unambiguous."""
     lasts = [field.rpartition(".")[2] for field in fields]
     parts = []
     for field, value in settings.items():

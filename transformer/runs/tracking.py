@@ -1,4 +1,4 @@
-"""Weights & Biases, if training.wandb asks for it."""
+"""Logging to Weights & Biases, if training.wandb asks for it."""
 
 import contextlib
 import hashlib
@@ -17,16 +17,16 @@ _HINT = "log in with `wandb login`, or set WANDB_MODE=offline"
 
 
 def check_login() -> ModuleType:
-    """The module wandb; raises UserError if it could not log. Nobody is asked for a key."""
+    """The module wandb; raises UserError if it cannot log in. Never asks for a key."""
     wandb = optional_module("wandb", "requirements-tracking.txt")
     try:
         if wandb.setup().settings.mode in _OFFLINE:
             return wandb
         if "prompt" in inspect.signature(wandb.login).parameters:
             has_key = wandb.login(prompt=False)
-        else:  # of earlier versions, which ask where there is a terminal
+        else:  # earlier versions ask for a key where there is a terminal
             has_key = bool(wandb.api.api_key)
-    except Exception as error:  # of wandb, of what it reads, or of the network
+    except Exception as error:  # from wandb, the files it reads, or the network
         raise UserError(f"training.wandb: {error}; {_HINT}") from error
     if not has_key:
         raise UserError(f"training.wandb: no API key is known; {_HINT}")
@@ -36,7 +36,7 @@ def check_login() -> ModuleType:
 class WandbWriter:
     """Sends the metrics of a run to a project there; WANDB_MODE=offline keeps them on disk.
 
-    A run that goes on stays the same run there. What cannot be sent does not end training.
+    A resumed run stays the same run there. Data that cannot be sent do not end training.
     """
 
     def __init__(self, project: str, workdir: Path, fields: Mapping[str, Any]):
@@ -51,7 +51,7 @@ class WandbWriter:
                 config=dict(fields),
                 settings=wandb.Settings(console="off", silent=True),
             )
-            # Not its own count of steps, which cannot go back after a bad loss.
+            # wandb's own step count cannot go back after a bad loss.
             self._run.define_metric("*", step_metric="step")
         except Exception as error:
             raise UserError(f"training.wandb: {error}; {_HINT}") from error

@@ -54,7 +54,7 @@ def run(
 ) -> None:
     """Trains to the end, or until told to stop; then the process ends with code 75.
 
-    profiled: the steps to trace. start: what WORKDIR/starts.jsonl says of this start.
+    profiled: the steps to trace. start: the entry for this start in WORKDIR/starts.jsonl.
     draw: makes pictures of metrics.jsonl; called after validations.
     """
     go_on_without_readers()
@@ -73,9 +73,9 @@ def run(
             distributed.leave()
         elif distributed.has_joined():
             distributed.end(stopped.code, "")
-        with contextlib.suppress(OSError):  # the disk may be full, the reader gone
+        with contextlib.suppress(OSError):  # the disk may be full, or the reader gone
             sys.stdout.flush()
-        # Python would take down what JAX's threads, stopped at no time in particular, still use.
+        # Python's shutdown would free memory that JAX's threads, stopped at any point, still use.
         os._exit(stopped.code)
 
 
@@ -91,7 +91,7 @@ def train(
     start_time = time.monotonic()
     training, first = config.training, distributed.is_first()
     with Compilations() as compilations, contextlib.ExitStack() as stack:
-        # 1. What is wrong with the user's input shows here, before anything is written.
+        # 1. Find mistakes in the user's input before anything is written.
         if first:
             run_config.check_workdir(workdir, config)
             check_seal(workdir)
@@ -107,14 +107,14 @@ def train(
         task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
         _check_same_data(task)
         _check_memory(config, task.task.model, mesh)
-        width = getattr(config.model, "d_model", None)  # for Equation 3 alone
+        width = getattr(config.model, "d_model", None)  # only for Equation 3
         schedule = make_schedule(config.optimizer, width)
         frozen = check_freeze(training.freeze, task.task.model.abstract_params())
         optimizer = with_frozen(kind.make_optimizer(config, schedule), training.freeze)
         if training.freeze:
             print(f"frozen   {frozen}")
 
-        # 2. The work directory.
+        # 2. Make the work directory.
         _begin(workdir, config, task, origin)
         metric = kind.metrics[training.best_metric]
         checkpoints = stack.enter_context(
@@ -128,10 +128,10 @@ def train(
             )
         )
 
-        # 3. Programs, and the state.
+        # 3. Compile the programs and restore the state.
         programs = prepare_programs(config, task, optimizer, mesh)
         rate = jax.jit(schedule)
-        rate(1)  # compiled now
+        rate(1)  # compiles it now
         stop.wait_for_steps(mesh)
 
         def restore(*, scheduled_only: bool) -> RunState:
@@ -149,7 +149,7 @@ def train(
         if profiled and at.step > profiled.start:
             print(f"profile  not made: step {profiled.start} is done")
 
-        # 4. The loop.
+        # 4. Run the loop.
         peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
         log = RunLog(
             workdir,
@@ -179,7 +179,7 @@ def train(
         )
         at = loop.run(at, workdir)
 
-    # 5. The end.
+    # 5. Finish.
     if loop.is_out_of_patience(at):
         print(
             f"stopped early: no better {training.best_metric} in {training.patience} measurements"
@@ -191,9 +191,9 @@ def train(
 
 
 def prepare(config: Config, workdir: Path) -> None:
-    """What `train` does before it needs its devices: the data, and a work directory to begin in.
+    """Does the part of `train` that needs no devices: the data, and a new work directory.
 
-    For clusters whose nodes with devices have no network. One process on any machine does it.
+    Meant for clusters whose accelerator nodes have no network. One process on any machine does it.
     """
     with lock_workdir(workdir):
         run_config.check_workdir(workdir, config)
@@ -208,7 +208,7 @@ def prepare(config: Config, workdir: Path) -> None:
 
 
 def _begin(workdir: Path, config: Config, task: TrainingTask, origin: TrainedModel | None) -> None:
-    """Writes what a run has before its first checkpoint."""
+    """Writes the files that a run has before its first checkpoint."""
     begun_with = origin and init_from.with_heads(origin, task.task, config)
     if distributed.is_first():
         allow(workdir, run_config.CONFIG, config.to_json())
@@ -221,7 +221,7 @@ def _begin(workdir: Path, config: Config, task: TrainingTask, origin: TrainedMod
 
 
 class Programs(NamedTuple):
-    """What is compiled for a run before its first step."""
+    """The programs compiled for a run before its first step."""
 
     init: Any  # () -> the state of a new run
     like: TrainState  # shapes, types and shardings of the state
@@ -231,7 +231,8 @@ class Programs(NamedTuple):
 def prepare_programs(config: Config, task: TrainingTask, optimizer: Any, mesh) -> Programs:
     """Compiles all that the loop needs and runs it once, the largest first.
 
-    What does not fit in memory fails now, and not hours later. The state used here is thrown away.
+    A program that does not fit in memory fails now, not hours later. The state used here is thrown
+    away.
     """
     model = task.task.model
     shapes = abstract_state(model, optimizer)
@@ -260,7 +261,7 @@ def prepare_programs(config: Config, task: TrainingTask, optimizer: Any, mesh) -
     state = init()
     batch, _ = task.batch(0)
     step = task.make_step(optimizer).lower(state, batch).compile()
-    distributed.barrier()  # one may have compiled for longer
+    distributed.barrier()  # one process may have compiled for longer
     state, _ = jax.block_until_ready(step(state, batch))
     programs = {"train step": step, **task.prepare(state)}
     compile_digest(state)
@@ -290,11 +291,11 @@ def _check_same_data(task: TrainingTask) -> None:
 
 
 def _check_memory(config: Config, model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
-    """Raises UserError for what cannot fit, whatever the optimizer."""
+    """Raises UserError for a model that cannot fit with any optimizer."""
     limit = memory_limit(mesh.local_devices[0])
     everywhere = limit * mesh.size if limit else memory_of_host() * jax.process_count()
     number = num_params(model.abstract_params())
-    if 8 * number > everywhere:  # each and its gradient, in float32
+    if 8 * number > everywhere:  # each parameter and its gradient, in float32
         raise UserError(
             f"the model has {number:,} parameters, which need at least {units(8 * number)} of "
             f"memory to be trained, and there is {units(everywhere)}; make it smaller"
@@ -309,7 +310,7 @@ def _restore(
     programs: Programs,
     scheduled_only: bool,
 ) -> RunState:
-    """Where the run stood at its newest checkpoint; its beginning if there is none."""
+    """The run's state at its newest checkpoint; at its beginning if there is none."""
     restored = checkpoints.restore_newest(programs.like, scheduled_only=scheduled_only)
     if restored is None:
         state = programs.init()

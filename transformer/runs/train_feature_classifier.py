@@ -1,10 +1,10 @@
-"""Trains the classifier whose features FID-ours and KID-ours are over.
+"""Trains the classifier whose features FID-ours and KID-ours use.
 
     python -m transformer.runs.train_feature_classifier --config=configs/sagan_cifar10.py \\
         --config.data.train_images=cifar10 --output=features.npz
 
-It learns from the images that a run with this config would train on, and is measured on those that
-such a run holds out. Then give the file to runs as task.features.
+It trains on the images that a run with this config would train on, and its accuracy is measured on
+the images that such a run holds out. Then give the file to runs as task.features.
 """
 
 import time

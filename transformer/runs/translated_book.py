@@ -17,26 +17,26 @@ from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
 
-# Code, and lines that only name a place, such as :label:`a_section`.
+# Code, and lines that are only a label, such as :label:`a_section`.
 LEFT_OUT = re.compile(r"^```.*?^```|^:\w+:`[^`]*`$", re.M | re.S)
 ITEM = r"[*-] +|\d+\. +"
 LINK = re.compile(r"(?<!!)\[([^]]*)\]\([^)]*\)")
-# Besides emphasis: [**...**] and (~~...~~) say what belongs on slides, {...} is not printed.
+# Besides emphasis: [**...**] and (~~...~~) mark text for slides, {...} is not printed.
 MARKS = re.compile(r"^#+ |[\[(](?:\*\*|~~)|(?:\*\*|~~)[])]|\*+|~~|`|\{[^}]*\}")
-# Formulas, pictures, tables, HTML, and references, without which a sentence has a hole.
+# Formulas, pictures, tables, HTML and references: without them a sentence has a hole.
 NOT_PROSE = re.compile(r"[$\\<>|]|!\[|:\w+:")
 
 
 def sentence_pairs(english: str, chinese: str) -> Iterator[tuple[str, str]]:
-    """Headings, sentences and items of lists of a chapter that translate each other.
+    """Headings, sentences and list items of a chapter that translate each other.
 
-    The n-th section belongs to the n-th, in it the n-th block, and in that the n-th sentence. Where
-    one side has more of them, none of these is taken.
+    Sections are paired by number, then the blocks in a section, then the sentences in a block.
+    Where one side has more than the other, none of these is taken.
     """
     for sections in _pairs(_sections(english), _sections(chinese)):
         (heading_en, *blocks_en), (heading_zh, *blocks_zh) = sections
         for block_en, block_zh in [(heading_en, heading_zh), *_pairs(blocks_en, blocks_zh)]:
-            # Abbreviations such as "e.g." are followed by small letters.
+            # After abbreviations such as "e.g." comes a lower-case letter.
             sentences_en = _split(block_en, r"(?<=[.!?]) (?=\W?[A-Z])", between_lines=" ")
             sentences_zh = _split(block_zh, r"(?<=[。！？])", between_lines="")
             for pair in _pairs(sentences_en, sentences_zh):
@@ -49,7 +49,7 @@ def _pairs(ours: Sequence, theirs: Sequence) -> list[tuple]:
 
 
 def _sections(text: str) -> list[list[str]]:
-    """Each a list of its heading and its blocks, which stand between empty lines."""
+    """Splits a text into sections: each is a list of a heading and blocks between empty lines."""
     sections = re.split(r"^(?=#+ )", LEFT_OUT.sub("", text), flags=re.M)[1:]
     return [
         [heading, *re.split(r"\n\s*\n", body.strip())]

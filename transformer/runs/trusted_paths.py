@@ -1,7 +1,7 @@
-"""Which files of data a user knows: the config of a work directory may be a stranger's.
+"""Data paths that a user trusts: the config of a work directory may be a stranger's.
 
-train.py notes the data paths that its user names. Whoever evaluates a trained model reads no other
-path that its config names, but for the default folder, without --trust_paths.
+train.py remembers the data paths that its user names. Without --trust_paths, evaluating a trained
+model reads no other path that its config names, except the default folder.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ DEFAULT = "~/tensorflow_datasets"  # see configs/base.py
 
 
 def remember(config: Config, named: Collection[str] | None = None) -> None:
-    """Notes the data paths of a run that a user starts.
+    """Remembers the data paths of a run that a user starts.
 
-    named: the fields that its user has named, where others come from another run.
+    named: the fields that the user has named, where others come from another run.
     """
     lines, paths = _known(), _paths(config)
     given = [path for field, path in paths.items() if named is None or field in named]
@@ -56,12 +56,12 @@ def check(workdir: Path, paths: Mapping[str, str]) -> None:
 
 
 def _paths(config: Config) -> dict[str, str]:
-    """The fields that say where files lie which a trained model may read."""
+    """The fields with paths of files that a trained model may read."""
     is_place = run_config.fields_marked(config, "place", False)
     return {
         name: value
         for name, value in run_config.flat(config).items()
-        # Tokenizers and other models were read when the training began, and are copied.
+        # Tokenizers and other models were read when training began, and are copied.
         if name.startswith(("data.", "task.")) and is_place[name]
         if value not in (None, "", DEFAULT)
     }
@@ -83,6 +83,6 @@ def _known() -> set[str]:
 
 def _list() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # which XDG says to ignore
+    if not os.path.isabs(state):  # XDG says to ignore a relative path
         state = os.path.expanduser("~/.local/state")
     return Path(state) / "transformer-jax" / "data_paths"

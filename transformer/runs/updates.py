@@ -1,4 +1,4 @@
-"""Updates, one after the other, without the device ever waiting for the host."""
+"""Updates, one after the other; the device never waits for the host."""
 
 import collections
 import time
@@ -12,13 +12,13 @@ from transformer.system.profiling import STEP, Profile
 from transformer.tasks.task import TrainingTask
 from transformer.training.step import StepMetrics, TrainState
 
-AHEAD = 2  # updates that the device may have in hand while the host goes on
+AHEAD = 2  # updates that the device may have queued while the host goes on
 
 
 class Finished(NamedTuple):
-    """An update whose metrics are here."""
+    """An update whose metrics have arrived."""
 
-    step: int  # updates before it
+    step: int  # number of updates before it
     metrics: StepMetrics
     num_tokens: int
     wait: float  # seconds it waited for its batch
@@ -35,14 +35,14 @@ class Updates:
     def start(self, step: int, offset: int, end: int) -> None:
         """Begins to load the batches of the updates from `step` to `end`.
 
-        offset: how much larger the number of a batch is than that of its update.
+        offset: the number of a batch minus that of its update.
         """
         self.close()
         self._batches = prefetch(self._task.batch, range(step + offset, end + offset))
         self._pending.clear()
 
     def run(self, state: TrainState, step: int) -> TrainState:
-        """Starts one update, number `step` from 0; its result may still be under way."""
+        """Starts one update, number `step` from 0; its result may still be in progress."""
         self._profile.before(step, state)
         start = time.monotonic()
         batch, num_tokens = next(self._batches)

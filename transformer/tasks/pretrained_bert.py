@@ -1,5 +1,8 @@
-"""A BERT model as Hugging Face's hub has it: a folder with config.json, model.safetensors and
-vocab.txt. A run can begin with it (training.init_from)."""
+"""A BERT model in the format of Hugging Face's hub.
+
+It is a folder with config.json, model.safetensors and vocab.txt. A run can begin with it
+(training.init_from).
+"""
 
 import dataclasses
 from pathlib import Path
@@ -17,7 +20,7 @@ from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.tasks.task import Pretrained
 
-# Fields of config.json that need not be read, beside those of every model there.
+# Fields of config.json to ignore, besides those common to all models there.
 IRRELEVANT = {
     "vocab_size": "the weights say it",
     **dict.fromkeys(
@@ -32,12 +35,12 @@ IRRELEVANT = {
         "of Google's code; the library does not read it",
     ),
 }
-# Tensors that are copies of others, or computed.
+# Tensors that are computed, or copies of others.
 COPIES = "*embeddings.position_ids", "cls.predictions.decoder.*"
 
 
 class HubTask(NamedTuple):
-    """What is known of a model without a task."""
+    """The parts of a model without a task."""
 
     model: FunctionalModel
     tokenizer: WordPiece
@@ -45,9 +48,10 @@ class HubTask(NamedTuple):
 
 
 def read(folder: Path, base: Any) -> Pretrained:
-    """The model of a folder; all but its sizes and its vocabulary are those of `base`, a Config.
+    """The model of a folder; everything but its sizes and vocabulary comes from `base`, a Config.
 
-    Its head is what the file of weights has. Raises UserError for a model that ours cannot be.
+    Its head is the one in the weights file. Raises UserError for a model that ours cannot
+    represent.
     """
     if base.model.family != "bert":
         raise UserError(
@@ -88,7 +92,7 @@ def read(folder: Path, base: Any) -> Pretrained:
 
 
 def _classes(theirs: HubConfig, number: int) -> list[str] | None:
-    """The names of the classes; as the hub has them where config.json names none."""
+    """The names of the classes; the hub's default names where config.json has none."""
     names = theirs.left().get("id2label")
     names = names if isinstance(names, dict) else {}
     found = [str(names.get(str(i), f"LABEL_{i}")) for i in range(number)]
