@@ -1,4 +1,4 @@
-"""Arguments of the Python API: checked here, and named as in Python in all that is said of them."""
+"""Checks of the Python API's arguments; messages use the arguments' Python names."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ _FLAGS = re.compile(rf"(?:--|\bdecoding\.)({'|'.join(['workdir', *LOADING, *_DEC
 
 @contextlib.contextmanager
 def named_as_in_python() -> Iterator[None]:
-    """Turns --beam_size and decoding.beam_size of a UserError into beam_size."""
+    """Turns --beam_size and decoding.beam_size in a UserError into beam_size."""
     try:
         yield
     except UserError as error:
@@ -40,7 +40,7 @@ def text(name: str, value: Any) -> str:
 
 
 def listed(name: str, values: Any, what: str) -> list[Any]:
-    """The values in their order, also of a generator."""
+    """The values as a list, in their order; accepts a generator."""
     no_list = str | bytes | Mapping | set | frozenset
     if isinstance(values, no_list) or not isinstance(values, Iterable):
         raise wrong(name, values, f"a list of {what}")
@@ -84,7 +84,7 @@ def folder(name: str, value: Any) -> Path:
 
 
 def decoding(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `load` that are fields of the decoding section, by the fields' names."""
+    """The options of `load` that are decoding fields, under the fields' full names."""
     for name, value in options.items():
         if name not in _DECODING:
             near = difflib.get_close_matches(name, [*LOADING, *_DECODING], n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Which tokens a trained model looks at: the attention weights of a sentence pair, as arrays."""
+"""The attention weights of a trained model on a sentence pair, as arrays."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,42 +14,43 @@ from transformer.decoding.word_alignment import words_of_tokens
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 
-# A map's queries and keys, as fields of `Attention`.
+# The queries and keys of each map, as fields of `Attention`.
 SIDES = {
     "encoder": ("source", "source"),
     "decoder": ("inputs", "inputs"),
     "cross": ("target", "source"),
 }
 
-# Of source or target: weights between more would fill the memory, and JAX would end the process.
+# The limit for source and target: weights between more tokens would fill the memory, and JAX would
+# end the process.
 MOST_TOKENS = 2048
-BLANK = "·"  # a token that is no text by itself
-# What a layer of a family is called, if not a layer.
+BLANK = "·"  # a token that decodes to no text by itself
+# A family's name for a layer, if not "layer".
 LAYERS = {"convolutional": "block", "universal": "step"}
 
 
 class Token(NamedTuple):
     text: str
     word: int  # its number in the sentence, see data/words.py; -1 for BOS and EOS
-    word_text: str  # the whole of it
+    word_text: str  # the whole word
 
 
 class Attention(NamedTuple):
     """Weights [layers, heads, queries, keys] by the name of the attention; see SIDES.
 
     A decoder's query is at the token that it has just read, and writes the next one. So its
-    self-attention is between `inputs`, and its attention to the source is that of `target`.
-    An encoder alone has a source alone: its one or two sentences. The inputs of a decoder alone are
-    the one sequence: the source without EOS, BOS, the target.
+    self-attention is between `inputs`, and its attention to the source is that of `target`. An
+    encoder-only model has only a source: its one or two sentences. The inputs of a decoder-only
+    model are one sequence: the source without EOS, BOS, the target.
     """
 
     source: list[Token]
     target: list[Token]  # the last is EOS
-    inputs: list[Token]  # what a decoder reads: BOS, then the target without EOS
+    inputs: list[Token]  # the decoder's inputs: BOS, then the target without EOS
     maps: dict[str, np.ndarray]
-    layer: str  # what a layer is called: layer, step or block
-    # Of a model with adaptive computation time, how many steps each token of `source` takes, and
-    # the decoder to write each one of `target`; else {}.
+    layer: str  # the name of a layer: layer, step or block
+    # With adaptive computation time, the steps that each token of `source` takes, and the decoder's
+    # to write each token of `target`; else {}.
     steps: dict[str, np.ndarray]
 
     def tokens(self, name: str) -> tuple[list[Token], list[Token]]:
@@ -58,7 +59,7 @@ class Attention(NamedTuple):
 
 
 def has_attention(model: TrainedModel) -> bool:
-    """Whether it has attention from a target to a source."""
+    """True if a model attends from a target to a source."""
     config = model.config.model
     is_alone = config.family == "decoder_only"
     return hasattr(model.task, "search") and not is_alone and getattr(config, "attends", True)
@@ -67,8 +68,8 @@ def has_attention(model: TrainedModel) -> bool:
 def attention_of(model: TrainedModel, source: str, target: str | None = None) -> Attention:
     """The weights of all layers and heads, for a target or for the model's own translation.
 
-    Of an encoder alone, such as BERT: those of a source and, if there is a target, of the two as
-    sentences A and B. A language model has one text, the source, and no target. Raises UserError
+    For an encoder-only model such as BERT: those of a source and, if there is a target, of the two
+    as sentences A and B. A language model has one text, the source, and no target. Raises UserError
     for a model without attention, for an ensemble, and for a blank source.
     """
     if model.others:
@@ -94,7 +95,7 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
 
 
 def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[Attention]:
-    """`attention_of` several pairs of source and target, of a model that translates."""
+    """Applies `attention_of` to several pairs of source and target; for a model that translates."""
     if not pairs:
         return []
     tokenizers, texts = model.task.tokenizers, zip(*pairs, strict=True)
@@ -136,7 +137,7 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
 
 
 def _positions(tokens: list[Token], words: int) -> list[Token]:
-    """The facts of a source, where each position of the encoder is one."""
+    """The facts of a source, for an encoder with one fact at each position."""
     if words == 1:
         return tokens
     facts = [tokens[start : start + words] for start in range(0, len(tokens), words)]
@@ -170,7 +171,7 @@ def _of_decoder(model: TrainedModel, source: str, target: str | None) -> Attenti
 
 
 def _check_lengths(*sentences: Sequence[int]) -> None:
-    """Raises UserError for a sentence of too many tokens."""
+    """Raises UserError for a sentence with too many tokens."""
     if (longest := max(map(len, sentences))) > MOST_TOKENS:
         raise UserError(
             f"a text has {longest} tokens, and attention is shown for {MOST_TOKENS} at most; "
@@ -220,7 +221,7 @@ def _rows(sentences: Sequence[Sequence[int]]) -> jax.Array:
 
 
 def by_words(tokens: Sequence[Token]) -> tuple[list[str], np.ndarray]:
-    """The words of tokens, and which tokens [words, tokens] each consists of, as 0 and 1."""
+    """The words of tokens, and a 0/1 matrix [words, tokens] of the tokens in each word."""
     groups: list[list[int]] = []
     for i, token in enumerate(tokens):
         if i and token.word >= 0 and token.word == tokens[i - 1].word:
@@ -236,16 +237,16 @@ def by_words(tokens: Sequence[Token]) -> tuple[list[str], np.ndarray]:
 def merge_words(weights: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Weights [..., queries, keys] between words: sums over keys, means over queries.
 
-    queries, keys: the members of words, as `by_words` gives them.
+    queries, keys: 0/1 matrices [words, tokens] from `by_words`.
     """
     return (queries / queries.sum(axis=1, keepdims=True)) @ weights @ keys.T
 
 
 def rollout(weights_LHQQ: np.ndarray) -> np.ndarray:
-    """How much each token's vector after each layer is made of each first one, [L, Q, Q].
+    """The share of each input in each token's vector after each layer, [L, Q, Q].
 
-    Attention rollout of Abnar & Zuidema 2020: the mean of the heads, half and half with the
-    residual connection, multiplied from layer to layer.
+    Attention rollout of Abnar & Zuidema 2020: the mean of the heads, averaged with the residual
+    connection and multiplied from layer to layer.
     """
     Q = weights_LHQQ.shape[-1]
     flow_QQ, flows = np.eye(Q), []
@@ -256,10 +257,10 @@ def rollout(weights_LHQQ: np.ndarray) -> np.ndarray:
 
 
 def _by_name(weights: Any) -> dict[str, np.ndarray]:
-    """What a family returns as its weights, [layers, B, heads, queries, keys]."""
+    """The weights that a family returns, by name, as [layers, B, heads, queries, keys]."""
     if hasattr(weights, "cross"):
         layers = {name: getattr(weights, name) for name in SIDES}
-    else:  # of the decoder alone, without heads: of one layer or of several
+    else:  # decoder only, without heads: from one layer or several
         several = weights if isinstance(weights, list) else [weights]
         layers = {"cross": [x[:, None] for x in several if x is not None]}
     return {
@@ -271,7 +272,7 @@ def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Token]:
     words = words_of_tokens(tokenizer, ids)
     whole = words_of(tokenizer.decode(ids)) or [""]
     texts = [tokenizer.decode([i]) or BLANK for i in ids]
-    # A byte is a part of a letter: its name, such as <0xE6>, says more.
+    # A byte is only part of a letter, so its name, such as <0xE6>, says more.
     texts = [tokenizer.pieces[i] if "\ufffd" in text else text for i, text in zip(ids, texts)]
     tokens = [Token(text, word, whole[word]) for text, word in zip(texts, words, strict=True)]
     return [*tokens, Token("EOS", -1, "EOS")]

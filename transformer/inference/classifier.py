@@ -1,4 +1,4 @@
-"""Line after line through a classifier: a label and probabilities for each text or pair."""
+"""Classification line by line: a label and probabilities for each text or pair."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from transformer.system.errors import UserError
 
 
 class Classifier(Engine):
-    """Classifies lines with a model as Engine translates them; each gives an object of JSON."""
+    """Runs lines through a classifier as Engine translates them; each gives a JSON object."""
 
     def __init__(self, model: TrainedModel, output: Output, name: str):
         if model.config.task.name != "classification":
@@ -23,14 +23,14 @@ class Classifier(Engine):
         self._columns = 1 + (model.task.data.second_column is not None)
 
     def identity(self) -> dict[str, Any]:
-        """What the output depends on beside its input."""
+        """The settings that the output depends on, besides its input."""
         return {
             "parameters": digest((self.model.params, self.model.extra))[:16],
             "tokenizer": self.model.task.tokenizer.sha256[:16],
         }
 
     def _check_options(self) -> None:
-        """There are none."""
+        """Does nothing: there are no options."""
 
     def _item(self, number: int, line: str | UserError) -> Item | UserError:
         if isinstance(line, UserError):

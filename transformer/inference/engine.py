@@ -1,4 +1,4 @@
-"""Line after line through a model: what there is to read is translated, and written in order."""
+"""Translation line by line: reads the available lines, translates and writes them in order."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -12,20 +12,20 @@ from transformer.inference.output import Output
 from transformer.system.errors import UserError
 from transformer.system.terminal import say
 
-# Lines are read, sorted by length and written together: more of them waste fewer positions, and
-# more is lost by a kill. Which lines are together changes the last digits of scores, so it depends
-# on the text alone, not on time, and is the same after a kill. A block ends at 128 lines, then
-# after 256 more, 512 more, ...
+# Lines are read, sorted by length and written in blocks: larger ones waste fewer positions, but a
+# kill loses more. The block that a line is in changes the last digits of its score. So blocks
+# depend only on the text, not on time, and are the same after a kill. A block ends at 128 lines,
+# the next after 256 more, then 512 more, ...
 LINES_AT_ONCE = 2000
 _LINES_AT_FIRST = 128
 _CHARACTERS_AT_ONCE = 1 << 18
-# A CPU takes minutes for so many, and gains little: with 512 lines, 5 % more positions than with
-# 2000; a GPU would make three times the steps.
+# A CPU would take minutes for a full block, and gains little: with 512 lines, 5 % more positions
+# than with 2000; a GPU would make three times the steps.
 _CPU_LINES, _CPU_CHARACTERS = 512, 1 << 16
 
 
 class Options(NamedTuple):
-    """What is wanted of each line; see the flags of translate.py."""
+    """The options for each line; see the flags of translate.py."""
 
     format: str = "text"
     nbest: int = 1
@@ -39,7 +39,7 @@ class Options(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A line of the input, in its columns."""
+    """A line of the input, split into its columns."""
 
     number: int
     source: str
@@ -49,9 +49,9 @@ class Item(NamedTuple):
 
 
 class Engine:
-    """Translates or scores lines with a model (see model.py) and writes what comes of them.
+    """Translates or scores lines with a model (see model.py) and writes the results.
 
-    name: what messages call the input. progress: is told how many lines are done.
+    name: the input's name in messages. progress: is called with the number of lines done.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Engine:
     ):
         self.model, self.options, self.output, self.name = model, options, output, name
         self.progress = progress
-        self.pairs, self.tokens, self.log_prob = 0, 0, 0.0  # that were scored
-        self._earlier = output.done.lines  # whose scores are not among these
+        self.pairs, self.tokens, self.log_prob = 0, 0, 0.0  # scored so far
+        self._earlier = output.done.lines  # lines whose scores are not included
         self._most_lines, self._most_characters = LINES_AT_ONCE, _CHARACTERS_AT_ONCE
         if jax.default_backend() == "cpu":
             self._most_lines = min(LINES_AT_ONCE, _CPU_LINES)
@@ -73,10 +73,10 @@ class Engine:
         self._check_options()
 
     def run(self, lines: Iterable[str | UserError | None]) -> None:
-        """All lines; None among them means that no more will come soon.
+        """Processes all lines; None among them means that no more will come soon.
 
-        A line that cannot be translated raises UserError when all before it have been written, or
-        is passed over. Lines that the output has from an earlier start are only read.
+        A line that cannot be translated is passed over, or raises UserError once all before it have
+        been written. Lines that the output has from an earlier start are only read.
         """
         lines = iter(lines)
         content = self._read_done(lines)
@@ -102,13 +102,13 @@ class Engine:
                 raise failure
 
     def warm_up(self) -> None:
-        """Compiles what lines of up to about 30 tokens need."""
+        """Compiles the programs for lines of up to about 30 tokens."""
         for words in (24, 8):
             source = " ".join("abcdefghijklmnopqrstuvwx"[:words])
             self._of_model([Item(1, source, source if self.options.score else None)])
 
     def summary(self) -> str:
-        """What was scored, for people."""
+        """The total of the scores, for people to read."""
         which = f"after line {self._earlier} alone: " if self._earlier else ""
         return (
             f"{which}pairs: {self.pairs}, tokens: {self.tokens}, log-probability: "
@@ -136,7 +136,7 @@ class Engine:
     def _blocks(
         self, lines: Iterator[str | UserError | None], number: int
     ) -> Iterator[list[str | UserError]]:
-        """The lines after line `number`, those together that are translated together."""
+        """The lines after line `number`, in blocks that are translated together."""
         block, characters = [], 0
         end = size = min(_LINES_AT_FIRST, self._most_lines)
         try:
@@ -152,7 +152,7 @@ class Engine:
                 if block and (line is None or is_full):
                     yield block
                     block, characters = [], 0
-        except UserError:  # the file cannot be read on
+        except UserError:  # the rest of the file cannot be read
             if block:
                 yield block
             raise
@@ -160,7 +160,7 @@ class Engine:
             yield block
 
     def _items(self, number: int, block: list[str | UserError]) -> list[Item | UserError]:
-        """The lines after line `number`, none of them after one that ends the work."""
+        """Parses the lines after line `number`, up to the first that ends the work."""
         items = []
         for line in block:
             items.append(self._item(number + len(items) + 1, line))
@@ -169,7 +169,7 @@ class Engine:
         return items
 
     def _item(self, number: int, line: str | UserError) -> Item | UserError:
-        """The line in its columns, or what is wrong with it."""
+        """A line split into its columns, or the error in it."""
         if isinstance(line, UserError):
             return line
         options, place = self.options, f"{self.name}, line {number}"
@@ -205,9 +205,9 @@ class Engine:
         return item
 
     def _answers(self, items: list[Item]) -> Iterator[list[Translation] | UserError]:
-        """For each item a list of translations, or what is wrong with it.
+        """A list of translations for each item, or its error.
 
-        Translations are made together. If that fails, halves are tried, down to the line.
+        Items are translated together. If that fails, each half is tried, down to single lines.
         """
         try:
             answers = self._of_model(items) if items else []
@@ -222,7 +222,7 @@ class Engine:
             yield from answers
 
     def _check_options(self) -> None:
-        """So that what no line can have is not blamed on the first."""
+        """Checks the options first, so that a general error is not blamed on the first line."""
         self._of_model([Item(0, "", constraints=("a",) if self.options.constraints else ())])
 
     def _of_model(self, items: list[Item]) -> list[list[Translation]]:
@@ -262,11 +262,12 @@ _END = object()
 
 
 def _columns(line: str) -> list[str]:
-    # `paste` of two files with Windows' line ends leaves the first one's before the tab.
+    # `paste` on files with Windows line ends leaves a carriage return before the tab.
     return [column.removesuffix("\r") for column in line.split("\t")]
 
 
 def _update(content: Any, line: str | UserError) -> None:
-    # What is no text counts as a byte that is none; its message names the input as it was given.
+    # A line that is not text is hashed as an invalid byte, not by its message, which names the
+    # input as it was given.
     text = b"\xff" if isinstance(line, UserError) else line.encode(errors="surrogatepass")
     content.update(text + b"\n")

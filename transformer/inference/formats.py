@@ -1,4 +1,4 @@
-"""How answers are written: as text, as columns between tabs, or as JSON."""
+"""Output formats: text, tab-separated columns, or JSON."""
 
 import json
 import math
@@ -20,10 +20,10 @@ def translation_lines(
     alignments: bool,
     error: str = "",
 ) -> str:
-    """All that is written for a line of the input, best translation first.
+    """All output for a line of the input, best translation first.
 
     text: always `nbest` lines, the last ones empty if there are fewer translations.
-    tsv: line number, rank, score, log-probability, text and, if asked for, alignment.
+    tsv: line number, rank, score, log-probability, text and, if requested, alignment.
     json: one object. error: why the line was passed over.
     """
     if form == "json":
@@ -49,10 +49,10 @@ def score_line(
     alignments: bool,
     error: str = "",
 ) -> str:
-    """All that is written for a pair; None for one without a target, or one passed over.
+    """All output for a pair; `scored` is None for one without a target, or one passed over.
 
     text: the log-probability of the target. tsv: line number, log-probability, number of tokens,
-    perplexity and, if asked for, alignment. json: one object.
+    perplexity and, if requested, alignment. json: one object.
     """
     if form == "json":
         found = {} if scored is None else _described(scored, alignments)
@@ -108,5 +108,5 @@ def _number(value: float) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """Rounded; None for what JSON cannot hold."""
+    """Rounded; None for a value that JSON cannot hold."""
     return round(float(value), 6) + 0.0 if math.isfinite(value) else None

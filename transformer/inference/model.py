@@ -20,13 +20,13 @@ from transformer.system.terminal import verbosity
 
 
 class Model:
-    """A trained model; programs that it compiles are kept for the next call.
+    """A trained model; compiled programs are kept for the next call.
 
     restored: see runs/restore.py.
-    long_lines: what becomes of a sentence of more than max_tokens. "split": its sentences or
-      clauses are translated apart and joined; "cut": its beginning is translated; "refuse":
-      UserError; "whole": it is translated as it is. Default: what its task says; "split" for a
-      model of sentences.
+    long_lines: how to treat a sentence of more than max_tokens. "split": its sentences or clauses
+    are translated separately and joined; "cut": only its beginning is translated; "refuse":
+    UserError; "whole": it is translated as it is. Default: the task's; "split" for a model of
+    sentences.
     max_tokens: default: the longest source that the model was trained on.
     """
 
@@ -50,7 +50,7 @@ class Model:
             raise UserError(
                 f"long_lines is {long_lines!r}; it must be one of: {', '.join(POLICIES)}"
             )
-        # Of the longest, one is EOS.
+        # The longest sequences include EOS.
         lengths = task.data.max_source_length, task.data.max_target_length
         self.limits = tuple(max_tokens or length - 1 for length in lengths)
         self._source, self._target = map(Cutter.of, task.tokenizers, self.limits)
@@ -84,12 +84,13 @@ class Model:
         """The best `nbest` Translations of each sentence, best first; none for a blank one.
 
         sentences: a list of texts; one text is taken as a list of one.
-        prefixes: how the translation of each sentence must begin; "" if it may as it likes.
+        prefixes: how the translation of each sentence must begin; "" for no constraint.
         constraints: for each sentence the phrases that its translation must contain.
         alignments: whether to find the pairs of words that translate each other.
-        numbers: of each sentence; equal ones with other numbers have other samples.
-        progress: is told how many pieces are done.
-        Raises UserError for what cannot be fulfilled.
+        numbers: one for each sentence; equal sentences with different numbers get different
+        samples.
+        progress: is called with the number of pieces done.
+        Raises UserError for requests that cannot be fulfilled.
         """
         given = [sentences] if isinstance(sentences, str) else sentences
         sentences = arguments.texts("sentences", given)
@@ -139,7 +140,7 @@ class Model:
         )
         language = getattr(self.restored.task.data, "target_language", "")
         lines = zip(regrouped(found, pieces), pieces, sentences, strict=True)
-        # A line of spaces alone may have no piece.
+        # A line of only spaces may have no piece.
         return [
             answers[0] if len(parts) == 1 else join(answers, parts, sentence, language)
             for answers, parts, sentence in lines
@@ -179,7 +180,7 @@ class Model:
         return attention_of(self.restored, arguments.text("source", source), target)
 
     def is_long(self, source: str) -> bool:
-        """Whether a sentence is longer than what is translated at once."""
+        """True if a sentence is longer than the longest translated at once."""
         return self.long_lines != "whole" and self._source.is_long(arguments.text("source", source))
 
     def is_long_target(self, target: str) -> bool:
@@ -220,9 +221,9 @@ def load(
 
 
 def identity(model: Model, options: Any) -> dict[str, Any]:
-    """What an output depends on beside its input, by the names of flags.
+    """The settings that an output depends on, besides its input, by flag names.
 
-    options: see engine.py. A line that is passed over does not alter the others.
+    options: see engine.py. A line that is passed over does not change the others.
     """
     restored = model.restored
     decoding = dataclasses.asdict(restored.task.translator.config)

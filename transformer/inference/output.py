@@ -1,4 +1,4 @@
-"""Where lines go: standard output, a pipe or device, or a file that grows and can be continued."""
+"""Output of lines: to standard output, a pipe or device, or a file that can be continued."""
 
 import contextlib
 import errno
@@ -24,16 +24,16 @@ _CHUNK = 1 << 20
 
 
 class Done(NamedTuple):
-    """How far an output is."""
+    """The progress of an output."""
 
     lines: Count = 0  # of the input
-    input_sha256: str = ""  # of these
-    size: Count = 0  # of the output, in bytes
-    sha256: str = ""  # of these
+    input_sha256: str = ""  # of these lines
+    size: Count = 0  # size of the output in bytes
+    sha256: str = ""  # of these bytes
 
 
 class Note(TypedDict):
-    """What is said of an output that is not complete."""
+    """The content of the hidden file beside an incomplete output."""
 
     identity: dict[str, Any]
     done: Done
@@ -42,7 +42,7 @@ class Note(TypedDict):
 class Output:
     """An open descriptor, written to without a buffer. A name that ends in .gz is compressed.
 
-    done: what is there already, from an earlier start.
+    done: the part that an earlier start has written.
     """
 
     def __init__(self, descriptor: int, name: str):
@@ -52,11 +52,11 @@ class Output:
         self.is_terminal = is_terminal(lambda: descriptor)
 
     def begin(self, identity: Callable[[], Mapping[str, Any]]) -> None:
-        """Comes before `write`. identity: tells what the output depends on, beside its input."""
+        """Must precede `write`. identity: returns the settings that the output depends on."""
 
     def write(self, text: str, lines: int, input_sha256: str) -> None:
-        """Writes all of the text, which completes so many lines of the input."""
-        del lines, input_sha256  # nobody can continue this
+        """Writes all of the text, which completes `lines` lines of the input."""
+        del lines, input_sha256  # this output cannot be continued
         if self.is_terminal:
             text = "".join(f"{printable(line)}\n" for line in text.split("\n")[:-1])
         with _no_interrupt():
@@ -72,16 +72,16 @@ class Output:
         self.close()
 
     def _write(self, text: str) -> bytes:
-        """Returns what has been written."""
+        """Writes the text; returns the bytes written."""
         data = text.encode(errors="replace")
         if is_gzip(self.name):
-            data = gzip.compress(data, mtime=0)  # a file may have several of these
+            data = gzip.compress(data, mtime=0)  # a gzip file may have several members
         rest = memoryview(data)
         try:
             while rest:
                 try:
                     rest = rest[os.write(self._descriptor, rest) :]
-                except BlockingIOError:  # somebody has made it non-blocking
+                except BlockingIOError:  # another process made it non-blocking
                     select.select([], [self._descriptor], [])
         except BrokenPipeError:
             raise
@@ -93,7 +93,7 @@ class Output:
 
 
 class FileOutput(Output):
-    """A plain file. A hidden file beside it says how far it is, until it is complete.
+    """A plain file. Until it is complete, a hidden file beside it records its progress.
 
     A later start continues the file if the identity is the same, or else raises UserError.
     """
@@ -129,7 +129,7 @@ class FileOutput(Output):
             raise UserError(
                 f"{self.name} was changed since it was left unfinished; move it away to begin anew"
             )
-        # The note first: a kill in between must not leave a note about what is cut off.
+        # The note first: a kill in between must not leave a note that counts text already cut off.
         self._write_note()
         os.ftruncate(self._descriptor, self.done.size)
         os.lseek(self._descriptor, self.done.size, os.SEEK_SET)
@@ -153,7 +153,7 @@ class FileOutput(Output):
             say(f"{self.name} has {self.done.lines} lines; the same command continues it")
 
     def _earlier(self) -> tuple[Done, dict[str, Any]]:
-        """How far an earlier start came that did not end, and its identity."""
+        """The progress and identity of an earlier, unfinished start."""
         try:
             mend = f"remove it to begin {self.name} anew"
             note = read_json(self._note, self._note.parent, Note, mend)
@@ -177,17 +177,17 @@ class FileOutput(Output):
 
 
 def open_output(path: str | None, stdout: Any, file: Any) -> Output:
-    """Opens what --output names; standard output if None.
+    """Opens the file that --output names; standard output if None.
 
     A link is followed, a pipe or device is written to, a file is kept; `begin` then replaces its
-    content. Raises UserError for what cannot be written, and for the open input file.
+    content. Raises UserError for a path that cannot be written, and for the open input file.
     """
     if stdout is None and path is None:  # closed by the shell
         raise UserError("standard output is closed; leave it open, or give --output")
     target = None if path is None else Path(path).expanduser()
     is_new = False
     try:
-        # Opened again, /dev/stdout would be written from its beginning.
+        # /dev/stdout, if opened again, would be written from its beginning.
         if target is None or (stdout is not None and _is_same(target, stdout)):
             descriptor, is_file = os.dup(stdout.fileno()), False
         elif target.exists() and not target.is_file():
@@ -211,18 +211,18 @@ def open_output(path: str | None, stdout: Any, file: Any) -> Output:
 
 
 def _is_same(path: Path | int, file: Any) -> bool:
-    """Whether a path or descriptor leads to the open file."""
+    """True if a path or descriptor leads to the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
-    except (OSError, ValueError):  # there is no such path, or the file has no descriptor
+    except (OSError, ValueError):  # no such path, or the file has no descriptor
         return False
 
 
 @contextlib.contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Ctrl-C waits until the block has ended; a second one ends the process at once.
+    """Delays Ctrl-C until the block has ended; a second one ends the process at once.
 
-    So a line that is being written is written whole. Whoever reads it may be stuck.
+    So a line is written whole. The second one helps if the reader is stuck.
     """
     before = signal.getsignal(signal.SIGINT)
     if before in (signal.SIG_IGN, signal.SIG_DFL):
@@ -247,5 +247,5 @@ def _sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # what cannot be synchronised
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # it cannot be synchronised
             raise

@@ -4,8 +4,8 @@
     python -m transformer.inference.parse --workdir=runs/genia --format=drawing --input=raw.txt
     python -m transformer.inference.parse --workdir=runs/genia --is_tokenized --output=trees.txt
 
-Text is split into words as in the Penn Treebank, and brackets in words are written -LRB- and so
-on. The search finds trees alone, unless --nobrackets is given; then its outputs are mended.
+Text is split into words as in the Penn Treebank, and brackets in words are written -LRB- and so on.
+The search finds only trees, unless --nobrackets is given; then its outputs are mended.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Lines that somebody types at a prompt."""
+"""Lines typed at a prompt."""
 
 import contextlib
 import sys
@@ -13,16 +13,16 @@ _PROMPT = "> "
 def typed_lines() -> Iterator[str | UserError | None]:
     """The lines of standard input, a terminal; None before each prompt."""
     with contextlib.suppress(ImportError):
-        import readline  # of which `input` then makes use: the arrow keys, longer lines
+        import readline  # makes `input` accept arrow keys and longer lines
 
-        readline.parse_and_bind("tab: self-insert")  # tabs stand between columns
+        readline.parse_and_bind("tab: self-insert")  # tabs separate columns
     number = 0
     while True:
         yield None
         number += 1
         try:
             line = _ask()
-            line.encode()  # what is not UTF-8 is no error of reading in some locales
+            line.encode()  # some locales read invalid UTF-8 without an error
         except EOFError:  # Ctrl-D
             say("")
             return

@@ -4,7 +4,7 @@ from transformer.data.trees import Tree
 
 
 def drawing(tree: Tree) -> str:
-    """Lines of text: a constituent each, with its children to the right of it and below.
+    """Lines of text, one for each constituent; its children stand below it, to the right.
 
     >>> print(drawing(Tree("S", (Tree("NP", (Tree("XX", (), "John"),)), Tree(".", (), ".")))))
     S

@@ -1,5 +1,5 @@
-"""What is learned from what.
+"""Learning tasks: each joins data, model, step, decoding and scores.
 
-A task joins data, model, step, decoding and scores. `task` is the seam to the runs, and the
-registry; each other file is one task. A task knows neither work directories nor checkpoints.
+`task` is the seam to the runs, and the registry; each other file is one task. A task knows neither
+work directories nor checkpoints.
 """

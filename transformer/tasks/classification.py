@@ -62,7 +62,7 @@ LABELS = "labels.json"  # in a work directory
 
 
 class Classification:
-    """A model with its vocabulary and its labels (None of a regression)."""
+    """A model with its vocabulary and its labels (None for a regression)."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Classification:
         return {"tokenizer_sha256": [self.tokenizer.sha256], "classes": self.classes}
 
     def rows(self, split: str, given: list[Example], seed: int = 0) -> LabelledRows:
-        """The examples of a split in rows; raises UserError for labels that there are not."""
+        """The examples of a split in rows; raises UserError for unknown labels."""
         labels = numbers_of(given, self.classes, f"the {split} split")
         return self.rows_of([(x.text, x.second) for x in given], labels, seed)
 
@@ -124,7 +124,10 @@ class Classification:
         rows: np.ndarray,
         progress: Callable[[int], None] = lambda done: None,
     ) -> tuple[list[Loss], np.ndarray]:
-        """The loss of each batch; and probabilities of all examples [N, classes], or numbers."""
+        """Runs `measure` on all batches; returns their losses, and an output for each example.
+
+        Outputs are probabilities [N, classes], or numbers for a regression.
+        """
         losses, done = [], 0
         found_NX = np.zeros((len(packed.lengths), len(self.labels)))
         for numbers, batch in zip(rows, batches(packed, rows, self.mesh), strict=True):
@@ -149,7 +152,7 @@ class Classification:
     def classify(
         self, params: Params, extra: dict, texts: Sequence[tuple[str, str | None]]
     ) -> list[dict[str, Any]]:
-        """Of each text or pair `label` and `probabilities`; of a regression `number`."""
+        """`label` and `probabilities` of each text or pair; `number` for a regression."""
         packed = self.rows_of(texts, [0.0] * len(texts))
         _, found_NX = self.run(
             self.measure, (params, extra), packed, rows_to_evaluate(packed, self.mesh)
@@ -199,7 +202,7 @@ class ClassificationTraining:
 
     def __init__(
         self,
-        config: Any,  # the Config
+        config: Any,  # a Config
         mesh: jax.sharding.Mesh,
         task: Classification,
         training: TrainingBatches,
@@ -240,7 +243,7 @@ class ClassificationTraining:
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
     ) -> tuple[dict[str, float], Examples]:
-        del full  # there is no more to measure
+        del full  # validation has no further metrics
         losses, found_NX = self.task.run(
             self.measure,
             (state.params, state.extra),

@@ -1,4 +1,4 @@
-"""What the tasks of an encoder alone share: vocabulary, rows, and steps of evaluation."""
+"""Shared by the encoder-only tasks: vocabulary, rows, and evaluation steps."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,12 +23,12 @@ from transformer.system.sharding import (
 from transformer.tasks.task import tokens_at_once
 from transformer.training.step import TrainState
 
-# Rows of a batch of evaluate.py on each device, which has no other size to go by.
+# Rows of an evaluation batch on each device; evaluate.py has no batch size to follow.
 EVALUATION_ROWS = 16
 
 
 def check_model(config: Any, heads: tuple[str, ...]) -> None:
-    """Raises UserError unless the model is one that a task of BERT's can train."""
+    """Raises UserError unless a BERT task can train the model."""
     if config.model.family != "bert":
         raise UserError(
             f"task.name is {config.task.name!r}, which needs model.family 'bert'; it is "
@@ -42,7 +42,7 @@ def check_model(config: Any, heads: tuple[str, ...]) -> None:
 
 
 def get_tokenizer(config: Any, workdir: Path, begun_with: Any, lines: Callable) -> WordPiece:
-    """The vocabulary of a run: that of the work directory, or of init_from, or given, or new."""
+    """A run's vocabulary: from the work directory, from init_from, as given, or new."""
     if (workdir / "vocab.txt").exists():
         return WordPiece.load(workdir, workdir)
     if begun_with is not None:
@@ -60,7 +60,7 @@ def no_ensemble(members: Sequence[Any]) -> Any:
 def training_batches(
     config: Any, packed: PackedSequences, mesh: jax.sharding.Mesh
 ) -> TrainingBatches:
-    """The order of the rows, and how an update is split; says so."""
+    """The order of the rows and the split of an update over devices; prints both."""
     training, width = config.training, packed.source_width
     at_once = tokens_at_once(training.max_tokens_per_device, mesh)
     rows = layout(training.tokens_per_update, at_once, width, width, row_shards(mesh))

@@ -1,4 +1,4 @@
-"""A small classifier of images, whose hidden values are the features of FID-ours and KID-ours.
+"""A small image classifier whose hidden values are the features of FID-ours and KID-ours.
 
 The letters are those of models/sagan/spectral.py; D is the number of features.
 """
@@ -27,12 +27,12 @@ from transformer.system.files import write_named
 from transformer.system.paths import cannot_read
 from transformer.system.reading import MOST, Count, parse_json, read_plain
 
-WIDTHS = (32, 64, 128, 128)  # the channels of each layer; the last are the features
+WIDTHS = (32, 64, 128, 128)  # channels of each layer; the last are the features
 BATCH = 100
 
 
 class FeatureNetwork(nnx.Module):
-    """Layers of convolution, normalisation over the channels, ReLU and halving; their mean."""
+    """Layers of convolution, channel normalisation, ReLU and halving; then their spatial mean."""
 
     def __init__(self, channels: int, num_classes: int, rngs: nnx.Rngs):
         he, widths = nnx.initializers.he_normal(), (channels, *WIDTHS)
@@ -45,7 +45,7 @@ class FeatureNetwork(nnx.Module):
         self.output_DN = nnx.Param(jnp.zeros((WIDTHS[-1], num_classes)))
 
     def features(self, images_BHWC: jax.Array) -> jax.Array:
-        """[B, D] of images as bytes."""
+        """Features [B, D] of images in bytes."""
         x = images_BHWC.astype(jnp.float32) / 127.5 - 1
         for kernel, scale_C, shift_C in zip(self.kernels, self.scales, self.shifts):
             x = convolve(x, kernel[...], jnp.float32)
@@ -59,13 +59,13 @@ class FeatureNetwork(nnx.Module):
 
 
 class About(NamedTuple):
-    """What is known of a trained classifier."""
+    """The facts recorded with a trained classifier."""
 
     size: Count
     channels: Count
     classes: list[str]
-    accuracy: float  # per cent, on images held out
-    held_out: Count  # how many these were
+    accuracy: float  # per cent, on held-out images
+    held_out: Count  # number of held-out images
     data_sha256: str
     epochs: Count
     seed: int
@@ -73,7 +73,7 @@ class About(NamedTuple):
 
 class FeatureClassifier:
     def __init__(self, params: Params, about: About, sha256: str):
-        """sha256: of the file that holds it."""
+        """sha256: hash of the file that holds it."""
         self.params, self.about, self.sha256 = params, about, sha256
         self._model = model_of(about.channels, len(about.classes))
 
@@ -99,7 +99,7 @@ class FeatureClassifier:
     def features(
         self, images_NHWC: np.ndarray, check: Callable[..., None] = lambda: None
     ) -> np.ndarray:
-        """[N, D]; `check` is called after each batch."""
+        """Features [N, D]; `check` is called after each batch."""
         found = []
         for batch, count in batches_of(images_NHWC):
             found.append(np.asarray(self._features(self.params, batch))[:count])
@@ -145,7 +145,7 @@ def model_of(channels: int, num_classes: int) -> FunctionalModel:
 
 
 def batches_of(images_NHWC: np.ndarray):
-    """Batches of BATCH images, the last filled up, each with how many of them are real."""
+    """Batches of BATCH images, the last filled up, each with its number of real images."""
     for i in range(0, len(images_NHWC), BATCH):
         part = images_NHWC[i : i + BATCH]
         missing = BATCH - len(part)
@@ -159,9 +159,9 @@ def train_classifier(
     seed: int,
     report: Callable[[int, float], None],
 ) -> tuple[Params, About]:
-    """Adam with a cosine schedule, on images and their mirror images.
+    """Trains by Adam with a cosine schedule, on images and their mirror images.
 
-    report: is told of each epoch, from 1, its accuracy on the images held out, in per cent.
+    report: is called with each epoch, from 1, and its accuracy on the held-out images in per cent.
     """
     model = model_of(training.images_NHWC.shape[-1], len(training.classes))
     N = len(training.labels_N)

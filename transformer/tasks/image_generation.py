@@ -1,4 +1,4 @@
-"""A trained generator of images: samples of it, and their scores."""
+"""A trained image generator: samples and their scores."""
 
 import collections
 import dataclasses
@@ -38,14 +38,14 @@ from transformer.training.adversarial import AdversarialConfig, Drawn, from_byte
 from transformer.training.step import TrainState
 
 CLASSES = "classes.json"  # in a work directory
-ROWS = 64  # images made at once
-STANDING = 8  # batches that standing statistics are of
-STANDING_SEED = 2**30  # of the first of their images
-GRID_ROWS, GRID_COLUMNS = 10, 8  # of the grids of samples: classes, and seeds of each
+ROWS = 64  # images generated at once
+STANDING = 8  # batches for standing statistics
+STANDING_SEED = 2**30  # seed of the first of their images
+GRID_ROWS, GRID_COLUMNS = 10, 8  # of the sample grid: classes, and seeds of each
 MOST_SEEDS = STANDING_SEED
-MOST_AT_ONCE = 1_000_000  # images, which are kept in memory
-# Of noise that is not truncated: JAX's generator has no larger numbers, but at its lower end, which
-# one draw in four million hits, the lowest float there is.
+MOST_AT_ONCE = 1_000_000  # images, all kept in memory
+# The largest noise without truncation. JAX's generator has no larger numbers, but at its lower end,
+# one draw in four million, it gives the lowest float.
 FARTHEST = 6.0
 
 
@@ -66,14 +66,14 @@ class ImagesConfig(AdversarialConfig):
 
 
 class Ready(NamedTuple):
-    """Arrays to make images with: the averaged generator, and its statistics."""
+    """Arrays to generate with: the averaged generator and its statistics."""
 
     params: Params
     extra: dict[str, Any]
 
 
 class ImageGenerator:
-    """A model with the names of its classes. Image s of class c is the same in any batch."""
+    """A model with its class names. Image s of class c is the same in any batch."""
 
     def __init__(
         self, config: Any, classes: list[str], model: FunctionalModel, mesh: jax.sharding.Mesh
@@ -114,7 +114,7 @@ class ImageGenerator:
         return jax.jit(noise)
 
     def noise(self, seeds_N: np.ndarray, truncation: float | None = None) -> np.ndarray:
-        """Noise [N, Z], a row for each seed: normal, or so within plus and minus truncation."""
+        """Normal noise [N, Z], a row for each seed; within +-`truncation` if that is given."""
         bound = np.float32(FARTHEST if truncation is None else truncation)
         if not 0 < bound < np.inf:
             raise UserError(f"the truncation is {truncation}; give a number above 0, such as 1")
@@ -126,15 +126,17 @@ class ImageGenerator:
 
     @functools.cached_property
     def generate(self) -> Any:
-        """The jitted (params, extra, Drawn) -> images as bytes, on all devices."""
+        """The jitted (params, extra, Drawn) -> images in bytes, on all devices."""
         return evaluation_step(
             lambda bound, drawn: to_bytes(bound.generator(*drawn)), self.model, self.mesh
         )
 
     @functools.cached_property
     def _restate(self) -> Any:
-        """The jitted (params, extra, (Drawn, decays)) -> extra with the statistics of a batch, and
-        after one iteration of spectral normalisation."""
+        """The jitted (params, extra, (Drawn, decays)) -> extra.
+
+        It returns the statistics of a batch, after one iteration of spectral normalisation.
+        """
 
         def restate(bound: Any, batch: tuple[Drawn, jax.Array]) -> dict[str, Any]:
             drawn, decay_B = batch
@@ -144,7 +146,7 @@ class ImageGenerator:
         return evaluation_step(restate, self.model, self.mesh)
 
     def drawn(self, noise_NZ: np.ndarray, labels_N: np.ndarray, *others: np.ndarray) -> Any:
-        """On the devices; a batch that is not full has its first rows again."""
+        """A batch on the devices; one that is not full repeats its first rows."""
 
         def make(rows: np.ndarray) -> Any:
             rows = rows % len(labels_N)
@@ -155,21 +157,24 @@ class ImageGenerator:
         return distribute(make, np.arange(self.rows), split_rows(self.mesh, axis=0))
 
     def ready(self, params: Params, extra: dict[str, Any]) -> Ready:
-        """Of a run's state. Standing statistics are those of some batches of images that the
-        averaged generator makes; running ones were gathered in training, of its other self. The
-        same holds for the vectors of spectral normalisation."""
+        """Arrays to generate with, from a run's state.
+
+        Standing statistics come from some batches of images by the averaged generator. Running ones
+        were gathered in training, from the generator that is not averaged. The same holds for the
+        vectors of spectral normalisation.
+        """
         params = params | {"generator": extra["average"]}
         if self.config.statistics == "running":
             return Ready(params, extra)
-        # At random, since there may be more classes than images, and classes beside each other
-        # are often alike.
+        # Random classes: there may be more classes than images, and neighbouring ones are often
+        # alike.
         rng = np.random.default_rng(STANDING_SEED)
         for k in range(STANDING):
             seeds = STANDING_SEED + k * self.rows + np.arange(self.rows)
             labels = rng.integers(len(self.classes), size=self.rows)
             decays = np.full(self.rows, k / (k + 1), np.float32)  # the mean of all batches so far
             batch = self.drawn(self.noise(seeds), labels, decays)
-            restated = self._restate(params, extra, batch)  # whole on every device
+            restated = self._restate(params, extra, batch)  # replicated on every device
             extra = jax.device_put(restated, jax.tree.map(lambda x: x.sharding, extra))
         return Ready(params, extra)
 
@@ -180,7 +185,7 @@ class ImageGenerator:
         labels_N: np.ndarray,
         check: Callable[[int], None] = lambda done: None,
     ) -> np.ndarray:
-        """[N, H, W, C] as bytes; `check` is told how many are done."""
+        """Images [N, H, W, C] in bytes; `check` is called with the number done."""
         made = []
         for i in range(0, len(labels_N), self.rows):
             part = slice(i, i + self.rows)
@@ -216,7 +221,7 @@ class ImageGenerator:
         return labels_as(read_images(self.data, split, self.shape), self.classes, f"split {split}")
 
     def halves(self, found: ImageSet) -> tuple[ImageSet, ImageSet]:
-        """Two parts of the real images: to compare with, and for the floor."""
+        """Splits the real images in two: one half to compare with, one for the floor."""
         size = min(self.config.num_scored, len(found.labels_N) // 2)
         if size < 5:
             raise UserError(
@@ -263,7 +268,7 @@ class ImageGenerator:
     def logits(
         self, state: TrainState, images_NHWC: np.ndarray, labels_N: np.ndarray
     ) -> np.ndarray:
-        """The discriminator's, [N], of a batch of images; N is `rows`."""
+        """The discriminator's logits [N] for a batch of images; N is `rows`."""
 
         def make(rows: np.ndarray) -> Any:
             return images_NHWC[rows], labels_N[rows].astype(np.int32)
@@ -273,7 +278,7 @@ class ImageGenerator:
 
 
 def class_numbers(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
-    """The numbers of classes by name, all if none is given; UserError for one there is not."""
+    """The numbers of the named classes, all if none is named; UserError for an unknown name."""
     for name in names:
         if name not in classes:
             near = difflib.get_close_matches(name, classes, n=1)
@@ -284,9 +289,9 @@ def class_numbers(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
 
 
 def folders_of(classes: Sequence[str]) -> list[str]:
-    """A folder's name for each class; names of classes may be a stranger's, such as .. or "".
+    """A folder name for each class; class names may be a stranger's, such as .. or "".
 
-    They differ from each other, also where small and capital letters are one (macOS, Windows).
+    The folder names differ even if case is ignored (macOS, Windows).
     """
     names = [re.sub("[/\0]", "_", name) for name in classes]
     counts = collections.Counter(name.casefold() for name in names)
@@ -314,7 +319,7 @@ def check_number(classes: int, seeds: int, steps: int | None, shape: Shape) -> N
 
 
 def seed_numbers(text: str) -> np.ndarray:
-    """Seeds of "0:8" or of "3,7,11"."""
+    """The seeds in "0:8" or in "3,7,11"."""
     try:
         if ":" in text:
             first, end = map(int, text.split(":"))
@@ -336,8 +341,11 @@ def seed_numbers(text: str) -> np.ndarray:
 
 
 def between(noise_NZ: np.ndarray, steps: int) -> np.ndarray:
-    """From each noise to the next in so many steps, both ends included, at the length that noise
-    has: along the sphere, and not across it, where no noise ever is."""
+    """Interpolates from each noise to the next in `steps` steps, both ends included.
+
+    It follows the sphere, so each point is as long as noise is; a straight line would cross the
+    inside, where no noise lies.
+    """
     if len(noise_NZ) < 2:
         raise UserError("between images there must be two seeds at least; give --seeds=3,7")
     parts = np.linspace(0, 1, steps)[:, None].astype(np.float32)

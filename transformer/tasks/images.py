@@ -1,4 +1,4 @@
-"""Images of classes, by a generator and a discriminator that learn from each other (SAGAN)."""
+"""Image generation by class: a generator and a discriminator trained together (SAGAN)."""
 
 import collections
 import hashlib
@@ -48,15 +48,15 @@ from transformer.training.optimizers import by_part, make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState
 
-FIRST_UPDATES = 10  # whose order the hash of the data has
+FIRST_UPDATES = 10  # updates whose order enters the hash of the data
 
 
 class ImageTraining:
-    """Both networks and the images they learn from, over a mesh."""
+    """Both networks and their training images, over a mesh."""
 
     def __init__(
         self,
-        config: Any,  # the Config
+        config: Any,  # a Config
         mesh: jax.sharding.Mesh,
         task: ImageGenerator,
         training: ImageSet,
@@ -104,7 +104,7 @@ class ImageTraining:
         )
 
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
-        """Everything is run once, on a batch; JAX keeps what it compiles."""
+        """Runs everything once, on a batch; JAX keeps the compiled programs."""
         self.validate(state, False, lambda: None)
         task = self.task
         if self.config.training.full_validation_every:
@@ -119,7 +119,7 @@ class ImageTraining:
         ready = task.ready(state.params, state.extra)
         check()
 
-        # 1. The discriminator, on images that it has not seen; folders have them class by class.
+        # 1. The discriminator, on images it has not seen. Shuffled: folders list them by class.
         order = np.random.default_rng(0).permutation(len(self.validation.labels_N))
         seen = self.validation.take(np.resize(order, task.rows))
         made = task.images(ready, task.noise(np.arange(task.rows)), seen.labels_N)
@@ -157,7 +157,7 @@ class ImageTraining:
         }
 
     def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        """Of each network, with the gradient of its own loss."""
+        """The norms of each network, with the gradient of its own loss."""
         noise = self.task.noise(np.arange(self.order.layout.rows_per_step))
 
         def fakes(bound: Any, part: ImageBatch) -> jax.Array:
@@ -189,12 +189,12 @@ class ImageTraining:
 
 
 def discriminator_loss_on_host(real_B: np.ndarray, fake_B: np.ndarray) -> np.floating:
-    """As training/adversarial.py:discriminator_loss, without a program to compile."""
+    """training/adversarial.py:discriminator_loss in NumPy, with no program to compile."""
     return np.maximum(1 - real_B, 0).mean() + np.maximum(1 + fake_B, 0).mean()
 
 
 class _Numbered:
-    """What TrainingBatches asks of the things that it puts into an order."""
+    """The items that TrainingBatches orders."""
 
     def __init__(self, count: int):
         self._count = count
@@ -204,7 +204,7 @@ class _Numbered:
 
 
 def check_config(config: Any, shards: int) -> None:
-    """Raises UserError for what an update of two networks cannot be."""
+    """Raises UserError for settings that an update of two networks cannot have."""
     training, steps = config.training, config.task.discriminator_steps
     if config.model.family != "sagan":
         raise UserError(
@@ -272,7 +272,7 @@ def sizes_of(classes: list[str]) -> Sizes:
 
 
 def two_optimizers(config: Any, schedule: Callable) -> Any:
-    """The generator's is that of the optimizer section; the discriminator's has another rate."""
+    """The optimizers of both networks; the discriminator's has a learning rate of its own."""
     rate, steps = config.task.discriminator_learning_rate, config.task.discriminator_steps
     try:
         own = {**vars(config.optimizer), "peak_learning_rate": rate}

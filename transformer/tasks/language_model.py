@@ -1,7 +1,7 @@
 """Language modelling: each token of plain text is predicted from those before it.
 
-A text is the target of an empty source. So everything that learns from pairs and translates them
-does this, too; a prompt is how the output must begin.
+A text is the target of an empty source. So everything that trains on pairs and translates them also
+works here. A prompt is the required beginning of the output.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ from transformer.tasks.encoders import EVALUATION_ROWS
 from transformer.tasks.task import Examples, Metric, Outputs, Task, examples, tokens_at_once
 from transformer.training.step import TrainState, make_nll_step
 
-# evaluate.py shows what the model writes after the first words of each document, beside the true
+# evaluate.py shows the model's continuation of the first words of each document beside the true
 # words.
 PROMPT_WORDS, FOLLOWING_WORDS = 6, 20
-ROW_SOURCES = 8  # windows in a packed row, at most
+ROW_SOURCES = 8  # the most windows in a packed row
 DEFINITIONS = {
     "nll": "nats per token, EOS after each document included; windows do not overlap",
     "perplexity": "exp of the nats per token; comparable only with the same vocabulary",
@@ -43,7 +43,7 @@ DEFINITIONS = {
 
 
 class LanguageModel(seq2seq.Seq2Seq):
-    """A model with its vocabulary: it continues prompts, and tells how probable a text is."""
+    """A model with its vocabulary: it continues prompts and computes the probability of texts."""
 
     long_lines = "refuse"
     reads_blank = True
@@ -128,7 +128,7 @@ class LanguageModel(seq2seq.Seq2Seq):
 
 
 def metrics_of(losses: Sequence[Any], num_bytes: int) -> dict[str, float]:
-    """What the sums of all batches of a split say."""
+    """Metrics from the sums of all batches of a split."""
     nats = sum(float(loss.nll) for loss in losses)
     nll = nats / sum(int(loss.tokens) for loss in losses)
     return {
@@ -140,7 +140,7 @@ def metrics_of(losses: Sequence[Any], num_bytes: int) -> dict[str, float]:
 
 
 def widths_of(data: LanguageData) -> tuple[int, int]:
-    """Of rows: sources, of which each window has EOS alone, and targets."""
+    """Row widths: of the sources, which are one EOS per window, and of the targets."""
     return ROW_SOURCES if data.packing else 1, data.max_length
 
 
@@ -148,7 +148,7 @@ class LanguageModelTraining(seq2seq.Seq2SeqTraining):
     """A model and its windows."""
 
     def __init__(self, *arguments: Any, num_bytes: int):
-        """num_bytes: of the validation text."""
+        """num_bytes: size of the validation text."""
         super().__init__(*arguments)
         self.num_bytes = num_bytes
 
@@ -162,7 +162,7 @@ class LanguageModelTraining(seq2seq.Seq2SeqTraining):
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
     ) -> tuple[dict[str, float], Examples]:
-        del full  # there is no more to measure
+        del full  # validation has no further metrics
         losses = []
         for batch in self._validation_batches():
             check()

@@ -63,7 +63,7 @@ class MaskedLMData:
     packing: bool
 
     def __post_init__(self):
-        check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], a token each
+        check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], two sentences of a token
         check_range(self, "data", "duplicates", 1, 1001)
         check_range(self, "data", "max_predictions", 1)
         check_range(self, "data", "short_rate mask_rate", 0, 1)
@@ -85,13 +85,13 @@ class Measured(NamedTuple):
     nll: jax.Array
     tokens: jax.Array
     correct: jax.Array
-    sequences: jax.Array  # with a next-sentence label
+    sequences: jax.Array  # those with a next-sentence label
     next_correct: jax.Array
     predicted_BP: jax.Array
 
 
 class MaskedLM:
-    """A model with its vocabulary: it fills in what is hidden, and counts what is right."""
+    """A model with its vocabulary: it predicts masked tokens and counts correct ones."""
 
     classes = None
 
@@ -111,7 +111,7 @@ class MaskedLM:
         return {"tokenizer_sha256": [self.tokenizer.sha256]}
 
     def rows(self, split: str, seed: int, duplicates: int) -> MaskedRows:
-        """The sequences of a split in rows."""
+        """The sequences of a split, packed in rows."""
         data = self.data
         documents = tokenize(data.files(split), self.tokenizer)
         sequences = cut(
@@ -129,7 +129,7 @@ class MaskedLM:
         )
 
     def held_out(self, split: str) -> MaskedRows:
-        """Sequences to be measured on: the same ones whatever the run's seed."""
+        """Sequences for evaluation, the same for every seed of a run."""
         return self.rows(split, seed=0, duplicates=1)
 
     def make_measure(self) -> Any:
@@ -152,7 +152,7 @@ class MaskedLM:
         return evaluation_step(measure, self.model, self.mesh)
 
     def metrics(self, measured: Sequence[Measured]) -> dict[str, float]:
-        """The task's metrics of all batches of a split."""
+        """The task's metrics over all batches of a split."""
         sums = [sum(float(getattr(m, name)) for m in measured) for name in Measured._fields[:5]]
         nll, tokens, correct, sequences, next_correct = sums
         found = {"nll": nll / tokens, "masked_accuracy": 100 * correct / tokens}
@@ -204,7 +204,7 @@ def batches(packed: MaskedRows, rows: np.ndarray, mesh: jax.sharding.Mesh) -> It
 
 
 def _all_rows(packed: MaskedRows) -> Iterator[Masked]:
-    """Row by row, here."""
+    """All rows in order, on the host."""
     return (packed.masked(np.array([row]), 1.0) for row in range(len(packed)))
 
 
@@ -213,7 +213,7 @@ class MaskedLMTraining:
 
     def __init__(
         self,
-        config: Any,  # the Config
+        config: Any,  # a Config
         mesh: jax.sharding.Mesh,
         task: MaskedLM,
         training: TrainingBatches,
@@ -240,7 +240,7 @@ class MaskedLMTraining:
     def batch(self, number: int) -> tuple[Masked, int]:
         rows = self.batches.rows(number)
         weight = self.packed.weight(rows)
-        # With dynamic masking, the tokens of a row are masked in another way at each visit.
+        # With dynamic masking, each visit masks other tokens of a row.
         visits = self.batches.epochs(number) if self.is_dynamic else 0
         rows_and_visits = np.where(rows < 0, -1, rows + visits * len(self.packed))
 
@@ -263,7 +263,7 @@ class MaskedLMTraining:
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
     ) -> tuple[dict[str, float], Examples]:
-        del full  # there is no more to measure
+        del full  # validation has no further metrics
         found = []
         for batch in batches(self.validation, self.validation_rows, self.mesh):
             check()
@@ -305,7 +305,7 @@ def prepare(
     """See Task. Documents -> vocabulary -> sequences -> packed rows."""
     check_model(config, HEADS)
     data, seed = config.data, config.training.seed
-    # 1. Text and vocabulary. One process makes what is new; the others would make the same.
+    # 1. Text and vocabulary. One process makes new files; the others would make the same.
     with distributed.first_alone():
         files = {split: data.files(split) for split in ("train", "validation")}
         print(f"data     {', '.join(files['train'])}", flush=True)

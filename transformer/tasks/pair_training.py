@@ -24,7 +24,7 @@ class Seq2SeqTraining:
 
     def __init__(
         self,
-        config: Any,  # the Config
+        config: Any,  # a Config
         mesh: jax.sharding.Mesh,
         task: Any,  # a Seq2Seq
         batches: TrainingBatches,
@@ -127,13 +127,13 @@ class Seq2SeqTraining:
 
 
 def sizes_of(config: Any, tokenizers: Tokenizers) -> Sizes:
-    """What data and vocabularies say of a model's sizes."""
+    """The model's sizes that follow from data and vocabularies."""
     limits = config.data.max_source_length, config.data.max_target_length
     return Sizes(*tokenizers.vocab_sizes, tokenizers.joint, *limits)
 
 
 def check_positions(words: int, *splits: TokenizedPairs) -> None:
-    """Raises UserError if a position of the model would have words of two sources of a row."""
+    """Raises UserError if one position of the model would hold words of two sources of a row."""
     if number := sum(np.count_nonzero(pairs.source_lengths % words) for pairs in splits):
         raise UserError(
             f"model.words_per_position is {words}, but {number} sources have no multiple of so "

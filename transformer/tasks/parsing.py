@@ -1,8 +1,8 @@
 """Constituency parsing as translation (Section 6.3): sentences in, their trees out.
 
-The same training and search as `seq2seq`: the target is the sequence of a tree (data/trees.py).
-Whatever the model writes is mended into a tree over the words of its sentence, so that all
-sentences count. decoding.brackets makes the search find trees alone.
+Training and search are those of `seq2seq`: the target is the sequence of a tree (data/trees.py).
+Each output is mended into a tree over the words of its sentence, so that all sentences count. With
+decoding.brackets the search finds only trees.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Parsing(seq2seq.Seq2Seq):
     """A model with its vocabularies: it parses, and counts brackets."""
 
     open_source = staticmethod(TreePairs)
-    long_lines = "refuse"  # the trees of two pieces are no tree
+    long_lines = "refuse"  # the trees of two pieces do not make one tree
 
     @staticmethod
     def training_source(data: TreebankConfig) -> TreePairs:
@@ -93,7 +93,7 @@ def mended(written: str, gold: Tree) -> Tree:
 
 
 def bracket_scores(trees: Sequence[Tree], gold: Sequence[Tree]) -> dict[str, dict[str, Any]]:
-    """As Outputs has them."""
+    """Bracket scores in the form of Outputs.scores."""
     found = parseval.total([parseval.count([a], [b]) for a, b in zip(gold, trees, strict=True)])
     names = ("f1", "precision", "recall", "complete")
     return {name: {"score": found[name], "definition": DEFINITIONS[name]} for name in names}

@@ -1,6 +1,6 @@
-"""Questions of bAbI's twenty tasks, answered by one model and scored task by task.
+"""Question answering: one model for bAbI's twenty tasks, scored task by task.
 
-The same training and search as `seq2seq`: the source is a story and a question, the target the
+Training and search are those of `seq2seq`: the source is a story and a question, the target the
 answer. A task has failed if more than 5 % of its answers are wrong.
 """
 
@@ -47,7 +47,7 @@ class QuestionAnswering(seq2seq.Seq2Seq):
 
 
 def _tasks(data: DataConfig, split: str) -> list[str]:
-    """The task of each question, which is another feature of the data set."""
+    """The bAbI task of each question, another feature of the data set."""
     source = open_source(dataclasses.replace(data, target_language="task"), split)
     return [task for _, task in source.pairs()]
 

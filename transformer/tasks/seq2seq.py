@@ -1,4 +1,4 @@
-"""Sequence to sequence: pairs of sentences are learned from, translated and scored."""
+"""Sequence to sequence: training, translation and scores on sentence pairs."""
 
 import dataclasses
 import hashlib
@@ -39,19 +39,19 @@ from transformer.tasks.pair_training import (
 from transformer.tasks.task import Metric, Outputs, Task, examples, tokens_at_once
 
 WHOLE_UP_TO = 4  # see Seq2Seq.pieces
-CHECKED = 1000  # references that tell whether text has spaces
+CHECKED = 1000  # references that are searched for spaces
 
 
 class Seq2Seq:
-    """A model with its vocabularies: it translates, and scores its translations.
+    """A model with its vocabulary: it translates, and scores its translations.
 
-    Tasks with other scores derive from it: see transduction.py. One whose data are no pairs of
-    text files or of a data set gives its own `open_source` and `training_source`.
+    Tasks with other scores derive from it: see transduction.py. A task whose data are not pairs
+    from text files or a data set overrides `open_source` and `training_source`.
     """
 
     open_source = staticmethod(open_source)
     training_source = staticmethod(training_source)
-    # What translate.py does with a line longer than the longest source of training.
+    # The default of translate.py for a line longer than the longest training source.
     long_lines = "split"
     reads_blank = False  # see Translator
     classes = None
@@ -74,14 +74,14 @@ class Seq2Seq:
 
     @staticmethod
     def grammar(tokenizers: Tokenizers, decoding: DecodingConfig) -> Grammar | None:
-        """What the tokens are, where outputs are trees."""
+        """The roles of the tokens, for outputs that are trees."""
         del tokenizers, decoding
 
     def save(self, workdir: Path) -> None:
         self.tokenizers.save(workdir)
 
     def provenance(self) -> dict[str, Any]:
-        """How a search was made; fields that change nothing are left out."""
+        """The settings of the search; fields without effect are left out."""
         decoding = self.translator.config
         settings = dataclasses.asdict(decoding)
         for field in dataclasses.fields(decoding):
@@ -89,7 +89,7 @@ class Seq2Seq:
                 del settings[field.name]
         form, alpha = decoding.length_penalty_form, settings.pop("length_penalty")
         settings.pop("length_penalty_form", None)
-        if "seed" in settings:  # a result of the ledger has the seed of training by that name
+        if "seed" in settings:  # a result of the ledger has the training seed by that name
             settings["search_seed"] = settings.pop("seed")
         return {
             **settings,
@@ -116,10 +116,10 @@ class Seq2Seq:
         return list(map(join, regrouped(found, pieces)))
 
     def pieces(self, sentences: Sequence[str]) -> list[Sequence[str]]:
-        """Each sentence alone; in pieces if it is WHOLE_UP_TO times the longest of training.
+        """Each sentence whole, or in pieces if WHOLE_UP_TO times longer than training sources.
 
-        For the memory of a search grows with the longest sentence, and one line must not stall
-        the rest. Tasks whose lines cannot be split leave them whole.
+        The memory of a search grows with the longest sentence, and one line must not stall the
+        rest. Tasks whose lines cannot be split leave them whole.
         """
         if self.long_lines != "split":
             return [[sentence] for sentence in sentences]
@@ -175,20 +175,20 @@ class Seq2Seq:
 
     @staticmethod
     def source_cut(data: Any) -> int | None:
-        """To how many tokens, EOS included, longer sources are cut; None: they are left whole."""
+        """The length in tokens, EOS included, to which sources are cut; None leaves them whole."""
         del data
 
     @staticmethod
     def check_data(data: DataConfig, references: Sequence[str] = ()) -> None:
-        """Raises UserError for data that could not be scored; may warn of these references."""
+        """Raises UserError for data that cannot be scored; may warn about these references."""
         scores.check_language(references, **scores.kind_of_text(data))
 
     @staticmethod
     def check_pairs(data: Any, *splits: TokenizedPairs) -> None:
-        """Raises UserError for tokenised pairs that a run cannot do with."""
+        """Raises UserError for tokenised pairs that a run cannot use."""
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
-        """Compiles and runs once what translating and scoring `source` needs."""
+        """Compiles translation and scoring of `source`, and runs both once."""
         pieces = self.pieces([text for text, _ in source.pairs()])
         return self.translator.prepare(variables, [piece for parts in pieces for piece in parts])
 
@@ -200,7 +200,7 @@ class Seq2Seq:
         references: Sequence[str],
         hypotheses: Sequence[str],
     ) -> dict[str, dict[str, Any]]:
-        """As Outputs has them. All processes call it; what process 0 returns counts."""
+        """The form is that of Outputs.scores. All processes call it; process 0's result counts."""
         if not distributed.is_first():
             return {}
         return scores.corpus_scores(hypotheses, references, **scores.kind_of_text(self.data))
@@ -213,7 +213,7 @@ class Seq2Seq:
         references: Sequence[str],
         hypotheses: Sequence[str],
     ) -> dict[str, float]:
-        """The task's metrics, but for nll; the arguments are those of `scores`."""
+        """The task's metrics except nll; the arguments are those of `scores`."""
         return {"bleu": scores.bleu(hypotheses, references, **scores.kind_of_text(self.data))}
 
 
@@ -231,7 +231,7 @@ def prepare(
             f"data.packing is True, but the family {config.model.family} cannot keep the pairs of "
             "a packed row apart; set data.packing to False"
         )
-    # 1. Text and tokenizers. One process makes what is new; the others find it.
+    # 1. Text and tokenizers. One process makes new files; the others find them.
     if isinstance(data, DataConfig) and not data.uses_text_files:
         print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
@@ -292,7 +292,7 @@ def restore(config: Any, workdir: Path, kind: type[Seq2Seq] = Seq2Seq) -> Seq2Se
 
 
 def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
-    """See Task; the first one's data and search. Raises UserError for other vocabularies."""
+    """See Task; uses the first member's data and search. UserError if vocabularies differ."""
     first = members[0]
     for member in members[1:]:
         if member.tokenizers.sha256 != first.tokenizers.sha256:
@@ -318,9 +318,9 @@ def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, di
 
 
 def score_test_set(kind: Mapping[str, Any], test: TestSet, hypotheses: list[str]) -> Outputs:
-    """Translations of a test set, whoever made them; those of process 0 are scored.
+    """Scores translations of a test set, from any system; uses those of process 0.
 
-    kind: the arguments by name of `scores.corpus_scores`.
+    kind: the keyword arguments of `scores.corpus_scores`.
     """
     texts = {"sources": test.sources} if test.sources else {}
     for number, references in enumerate(test.references, start=1):

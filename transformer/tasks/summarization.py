@@ -1,7 +1,7 @@
-"""Documents to summaries, scored by ROUGE. The same training and search as `seq2seq`.
+"""Documents to summaries, scored by ROUGE. Training and search are those of `seq2seq`.
 
-Documents longer than the model takes are cut to data.max_source_length tokens, in training,
-validation and evaluation alike, or refused, as data.long_documents says.
+Documents longer than the model takes are cut to data.max_source_length tokens in training,
+validation and evaluation, or refused, as data.long_documents says.
 """
 
 import functools
@@ -33,7 +33,7 @@ from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Metric
 
-LEAD = 3  # sentences, or lines, of the baselines: the beginning of the document
+LEAD = 3  # the baselines take the document's first LEAD sentences or lines
 PERPLEXITY = "per token of the (first) references, EOS included; other vocabularies have another"
 
 
@@ -145,7 +145,7 @@ def _refuse(too_long: int, total: int, split: str, limit: int) -> None:
 def text_scores(
     data: SummaryData, split: str, sources: Sequence[str], hypotheses: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """What texts alone tell: ROUGE with the stemmer and without, of a baseline, and statistics."""
+    """Scores from texts only: ROUGE with and without stemming, a baseline's too, statistics."""
     columns = references(data, split)
     for column in columns:
         warn_of_other_scripts(column)
@@ -163,7 +163,7 @@ def text_scores(
 
 
 def content_sha256(data: SummaryData, split: str) -> str:
-    """See Task: of the documents and of all references."""
+    """See Task; hashes the documents and all references."""
     if split == "train":
         return seq2seq.content_sha256(data, split, Summarization)
     documents = [document for document, _ in open_summaries(data, split).pairs()]

@@ -1,7 +1,7 @@
-"""What is learned from what: the seam between a run and its data.
+"""The seam between a run and its data.
 
-A task gives the run its batches, its training step and its validation. The run knows no more of
-it than this file says.
+A task gives the run its batches, its training step and its validation. The run relies on nothing
+else of a task than this file describes.
 """
 
 import importlib
@@ -25,13 +25,13 @@ TASKS = (
     *("masked_lm", "classification", "parsing", "images"),
 )
 
-# What a CPU takes at once unless the config says: where it was measured (docs/performance.md),
-# more was slower, and it needs more memory.
+# The default for a CPU: where it was measured (docs/performance.md), more tokens at once were
+# slower, and need more memory.
 CPU_TOKENS = 2048
 
 
 def tokens_at_once(most: int, mesh: jax.sharding.Mesh) -> int:
-    """How many tokens each device takes at once; 0: all. most: training.max_tokens_per_device."""
+    """Tokens that each device takes at once; 0: all. most: training.max_tokens_per_device."""
     return CPU_TOKENS if most == 0 and mesh.devices.flat[0].platform == "cpu" else most
 
 
@@ -46,13 +46,13 @@ class Metric(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a model makes of a split, and how good that is.
+    """A model's outputs for a split, and their scores.
 
     texts: by name, one line an example; `hypotheses` among them.
     scores: by metric, a dict with `score` and with `signature` or `definition`, and with
-      `needs_model` if the hypotheses alone do not tell the score. Those of process 0 count.
+      `needs_model` if the score needs more than the hypotheses. Those of process 0 count.
     examples: a few of the texts, for people to read.
-    files: what else is written beside the texts, by file name.
+    files: further files to write beside the texts, by file name.
     """
 
     texts: dict[str, list[str]]
@@ -62,17 +62,17 @@ class Outputs(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """What a validation shows: text, and pictures by name."""
+    """The examples that a validation shows: text, and pictures by name."""
 
     text: str = ""
     pictures: Mapping[str, Picture] = {}
 
 
 class Facts(NamedTuple):
-    """What a run learns from, for people to read; WORKDIR/data.json has it.
+    """The data of a run, for people to read; WORKDIR/data.json has it.
 
-    counts: by what is counted, in words.
-    lengths: of each kind of sequence, how many have 0, 1, 2, ... tokens.
+    counts: by description of the thing counted.
+    lengths: for each kind of sequence, how many have 0, 1, 2, ... tokens.
     """
 
     counts: dict[str, int]
@@ -83,40 +83,40 @@ FACTS = "data.json"
 
 
 class TrainedTask(Protocol):
-    """A model with all that it needs to be used."""
+    """A model with everything needed to use it."""
 
     model: FunctionalModel
     data: Any  # the data section of its config
-    classes: list[str] | None  # the names of those that Family.class_axes speaks of
+    classes: list[str] | None  # the classes along the axes of Family.class_axes
 
     def save(self, workdir: Path) -> None:
         """Writes what a work directory needs beside config and parameters, such as tokenizers."""
 
     def provenance(self) -> dict[str, Any]:
-        """How outputs are made from parameters, for scores.json."""
+        """The settings that turn parameters into outputs, for scores.json."""
 
     def evaluate(
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
     ) -> Outputs:
-        """Outputs for a whole split; `progress` is told how many examples are done, of how many."""
+        """Outputs for a whole split; `progress` is called with examples done and their total."""
 
 
 class TrainingTask(Protocol):
     """A model and its data, laid out over a mesh."""
 
     task: TrainedTask
-    data_id: str  # a hash of all examples that the run sees, in their order
+    data_id: str  # a hash of all training examples in their order
     num_tokens: int  # of all training examples
     flops: float  # to train on each training example once
 
     def batch(self, number: int) -> tuple[Any, int]:
-        """A batch on the devices, a function of (seed, number) alone; how many tokens it has."""
+        """A batch on the devices, and its tokens; depends only on (seed, number)."""
 
     def make_step(self, optimizer: optax.GradientTransformationExtraArgs) -> Any:
         """The jitted update: (TrainState, batch) -> (TrainState, StepMetrics)."""
 
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
-        """Compiles what validation needs and runs it once, the largest first."""
+        """Compiles the programs of validation and runs each once, the largest first."""
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
@@ -124,13 +124,13 @@ class TrainingTask(Protocol):
         """Metrics, and examples for people to read; `check` is called often, and may raise."""
 
     def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        """Of each layer the norms of its parameters and of the gradient of a batch."""
+        """The norms of each layer's parameters and of its gradient on a batch."""
 
     def examples(self, number: int) -> list[dict[str, Any]]:
-        """What is in a batch, for people to read."""
+        """The examples in a batch, for people to read."""
 
     def facts(self) -> Facts:
-        """Of its data and vocabulary."""
+        """The facts of its data and vocabulary."""
 
 
 def one_optimizer(config: Any, schedule: Callable) -> optax.GradientTransformationExtraArgs:
@@ -152,24 +152,24 @@ class Pretrained(NamedTuple):
 class Task(NamedTuple):
     """An entry of the registry.
 
-    sections: the dataclasses of those sections of a config that are the task's own.
-    metrics: what validation yields; full validation yields all of them.
+    sections: the dataclasses of the task's own config sections.
+    metrics: the metrics of validation; full validation yields all of them.
     main_metric: the one that chooses between checkpoints for a recorded result.
     prepare: (config, mesh, workdir, begun_with) reads the data and builds the model. begun_with is
       the TrainedTask of training.init_from, or None. Nothing is written to the work directory.
-    restore: (config, workdir) gives the TrainedTask of a work directory.
+    restore: (config, workdir) returns the TrainedTask of a work directory.
     files: all that `restore` may read there; runs/integrity.py seals them.
     ensemble: several TrainedTasks as one, whose parameters and extra state are lists of theirs.
-    content_sha256: (data section, split) gives a hash of a split's examples.
-    rescore: (data section, split, hypotheses) gives their scores, as Outputs has them, but for
-      those that need the model.
+    content_sha256: (data section, split) returns a hash of a split's examples.
+    rescore: (data section, split, hypotheses) returns their scores in the form of Outputs.scores,
+      except those that need the model.
     pretrained: (folder, config) reads a folder of Hugging Face's hub that training.init_from names;
-      None where there is no such model for the task.
-    make_optimizer: (config, schedule) gives what make_step takes; optimizers.make_optimizer, but
-      for a task with several optimizers.
-    check_scores: raises UserError if the TrainedTask lacks what scores need beside its data.
+      None if the task has no such models.
+    make_optimizer: (config, schedule) returns the optimizer for make_step;
+      optimizers.make_optimizer, except for a task with several optimizers.
+    check_scores: raises UserError if the TrainedTask lacks files that scores need beside its data.
     other_use: a script, and flags beside --workdir, for a run that cannot be scored.
-    shown: the metrics of training, without their "train/", that the progress bar shows.
+    shown: the training metrics in the progress bar, without their "train/".
     """
 
     sections: Mapping[str, type]
@@ -196,7 +196,7 @@ def find_task(name: str) -> Task:
 
 
 def read_classes(path: Path, kind: Any) -> Any:
-    """The classes in a file of a work directory, of a type; raises UserError if it is not whole."""
+    """The classes in a work directory's file, of type `kind`; raises UserError if it is damaged."""
     try:
         classes = read_json(path, path.parent, TypedDict("Classes", {"classes": kind}))["classes"]
     except MISSING as error:
@@ -219,6 +219,6 @@ def examples(columns: Mapping[str, list[str]], count: int = 3) -> str:
 
 
 def mean_nll(losses: list[Any]) -> float:
-    """Cross-entropy in nats per token, of the `Loss` of each batch of a split."""
+    """Cross-entropy in nats per token, from the `Loss` of each batch of a split."""
     losses = jax.device_get(losses)
     return sum(float(x.nll) for x in losses) / sum(int(x.tokens) for x in losses)

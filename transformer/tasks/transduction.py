@@ -1,10 +1,10 @@
-"""Sequences of symbols from sequences of symbols, scored by how many are exactly right.
+"""Transduction of symbol sequences, scored by how many are exactly right.
 
-The same training and search as `seq2seq`, with other scores. Symbols stand between spaces, so the
-text wants a vocabulary of whole words. With decoding.beam_size 1 the search is greedy.
+Training and search are those of `seq2seq`, with other scores. Spaces separate symbols, so the text
+needs a vocabulary of whole words. With decoding.beam_size 1 the search is greedy.
 
-Free-running scores are of what the search finds. Those that begin with `forced` are of what the
-model expects next after the true symbols, as Tensor2Tensor measures.
+Free-running scores rate the output of the search. Those that begin with `forced` rate the model's
+next-symbol predictions after the true symbols, as Tensor2Tensor measures.
 """
 
 import functools
@@ -23,7 +23,7 @@ FORCED_DEFINITION = "{} after the true tokens before it (teacher forcing)"
 
 
 class Transduction(seq2seq.Seq2Seq):
-    """A model with its vocabularies: it transduces, and counts what is right."""
+    """A model with its vocabulary: it transduces, and counts exact matches."""
 
     long_lines = "whole"
 
@@ -71,7 +71,7 @@ class Transduction(seq2seq.Seq2Seq):
 
 
 def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task; the free-running scores."""
+    """See Task; returns the free-running scores."""
     references = [reference for _, reference in open_source(data, split).pairs()]
     return corpus_accuracies(hypotheses, references)
 
