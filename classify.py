@@ -3,8 +3,8 @@
     python classify.py --workdir=runs/sst2 < input.txt > output.jsonl
     python classify.py --workdir=runs/sst2 --input=input.txt --output=output.jsonl
 
-A line is a text; of a model for pairs, two texts with a tab between them. For each line there is a
-JSON object: {"label": "1", "probabilities": {"0": 0.1, "1": 0.9}}, or {"number": 3.7}.
+A line is a text or, for a model of pairs, two texts with a tab between them. Each line gives a JSON
+object: {"label": "1", "probabilities": {"0": 0.1, "1": 0.9}}, or {"number": 3.7}.
 """
 
 if __name__ == "__main__":
@@ -42,7 +42,7 @@ def main() -> None:
         raise UserError("standard input is closed; give the text there, or --input")
     file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
     name = INPUT.value or "standard input"
-    # First: a file that cannot be written is better known before the model is there.
+    # First: an unwritable file should show before the model is loaded.
     with open_output(OUTPUT.value, sys.stdout, file) as output:
         classifier = Classifier(restore_model(), output, name)
         output.begin(classifier.identity)

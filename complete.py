@@ -3,9 +3,9 @@
     python complete.py --workdir=runs/lm --prompt="It was a" --samples=3
     python complete.py --workdir=runs/lm --input=prompts.txt --temperature=0.7 --top_p=0.9
 
-A prompt is a line; an empty one lets the model begin as it likes. Each output is a line, the prompt
-included. The config's decoding section says how; its flags override that: --temperature=0 searches
-for the most probable text instead of sampling, and other numbers for --seed give other samples.
+A prompt is a line; an empty one lets the model begin freely. Each output is a line, the prompt
+included. The config's decoding section sets the search, and its flags override it: --temperature=0
+searches for the most probable text instead of sampling, and another --seed gives other samples.
 """
 
 if __name__ == "__main__":

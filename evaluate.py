@@ -1,4 +1,4 @@
-"""Scores a trained model on a split, and more that is done with a trained model.
+"""Scores a trained model on a split, compares it with a recipe, or exports it.
 
     python evaluate.py --workdir=runs/demo --split=test
     python evaluate.py --workdir=runs/demo --source=news.en --reference=news.de
@@ -10,10 +10,10 @@
     python evaluate.py --workdir=runs/base --checkpoint=average --export=models/base
 
 Writes sources.txt, references.txt, hypotheses.txt and scores.json to WORKDIR/eval/<split>/, or to
-OUTPUT_DIR/<split>/. What is not as by default is in the folder's name: test-step-500,
-test-average-5-at-1000, test-beam_size=1. WORKDIR/eval/latest leads to the last one. In several
-processes (docs/jobs.md) the devices of all share the work. --record and --verify are for the
-ledger of results: docs/results.md.
+OUTPUT_DIR/<split>/. Settings that are not default appear in the folder's name: test-step-500,
+test-average-5-at-1000, test-beam_size=1. WORKDIR/eval/latest leads to the last folder written. In
+several processes (docs/jobs.md) the devices of all share the work. --record and --verify are for
+the ledger of results: docs/results.md.
 """
 
 if __name__ == "__main__":
@@ -67,7 +67,7 @@ def main() -> None:
     splits = scoring.SPLIT.value
     if not all(splits) or not splits:
         raise UserError("--split is empty; name a split, such as test")
-    # What each of them decides by itself cannot be given.
+    # Each of these modes decides these flags by itself.
     refuse_flags("explain", EXPLAIN, "is for one run", "ensemble", *scoring.OWN)
     refuse_flags("export", EXPORT, "is for one run", "ensemble")
     refuse_flags(

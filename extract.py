@@ -2,8 +2,8 @@
 
     python extract.py --input=articles --output=train.jsonl --max_words=8000
 
-`articles` has a folder for each article, with title.txt, summary.txt (if there is one) and any
-number of other .txt files, whose paragraphs are separated by empty lines. A line of the output is
+`articles` has a folder for each article, with title.txt, an optional summary.txt and any number of
+other .txt files, whose paragraphs are separated by empty lines. A line of the output is
 {"name": ..., "title": ..., "document": ..., "summary": ...}; data.train_file takes it.
 """
 

@@ -5,10 +5,10 @@
     python generate.py --workdir=runs/sagan_cifar10 --classes=cat --seeds=3,7 --interpolate=8 \\
         --grid=between.png
 
-A class and a seed name an image: the same in any batch, on any device. --output is a folder; an
-image goes to OUTPUT/<class>/<seed>.png. --grid is one picture: a row for each class, a column for
-each seed. --truncation draws noise within plus and minus that number alone: better images that
-are more alike.
+A class and a seed determine an image: the same in any batch, on any device. --output is a folder;
+an image goes to OUTPUT/<class>/<seed>.png. --grid is one picture: a row for each class, a column
+for each seed. --truncation keeps noise within plus and minus that number: better images, but more
+alike.
 """
 
 if __name__ == "__main__":

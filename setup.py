@@ -1,6 +1,6 @@
-"""What is installed with the package; pyproject.toml has the rest.
+"""The packages to install with this one; pyproject.toml has the rest.
 
-The requirements files are the only place that names packages. Their first lines (-r, -c) are pip's.
+Only the requirements files name packages. Their first lines (-r, -c) are for pip.
 """
 
 from pathlib import Path

@@ -4,8 +4,8 @@
     python sweep.py --config=configs/multi30k_tiny.py --seeds=1,2,3 --results=results
     python sweep.py --config=configs/sweeps/table3.py --table=md --plot=table3.png
 
-A sweep file is a config file with a second function, get_sweep: see docs/sweeps.md. The same
-command again goes on: runs that are done are not repeated, the others resume. With --table, --plot
+A sweep file is a config file with a second function, get_sweep: see docs/sweeps.md. To continue a
+sweep, repeat its command: finished runs are not repeated, the others resume. With --table, --plot
 or --dry_run nothing is trained.
 """
 
@@ -112,7 +112,7 @@ def numbers(words: list[str]) -> list[int]:
 
 
 def show(launcher: Launcher, runs: list[sweep.Run]) -> None:
-    """The table and the plot that the flags ask for."""
+    """Prints the table and draws the plot that the flags ask for."""
     rows = sweep_report.rows_of(launcher, runs)
     if PLOT.value:
         if len(METRIC.value) != 1:

@@ -4,10 +4,10 @@
     python train.py --config=configs/base.py --workdir=runs/base
     python train.py --config=configs/base.py --config.model.num_heads=16 --workdir=runs/h16
 
-A second start with the same --workdir continues where the first one stopped; --workdir alone is
-enough then, and flags such as --config.training.steps=20000 change what may change.
+A second start with the same --workdir continues where the first one stopped. It needs only
+--workdir, and flags such as --config.training.steps=20000 change the fields that may change.
 
-Every field of a config is a flag. This lists them, with their values and what they mean:
+Every field of a config is a flag. This lists them with their values and explanations:
 
     python train.py --config=configs/base.py --help-config
 """
@@ -78,7 +78,7 @@ def main() -> None:
         train.prepare(config, workdir)
         return
     profiled = range(0) if PROFILE.value is None else step_range(PROFILE.value, steps)
-    # Now: the files that this process has read may soon be of another commit.
+    # Recorded now: the files that this process has read may soon be of another commit.
     start = {
         **provenance.conditions(),
         "config_file": provenance.relative(str(config_path)),

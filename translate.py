@@ -99,7 +99,7 @@ def main() -> None:
     file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
     name = INPUT.value or "standard input"
     with contextlib.ExitStack() as stack:
-        # First: a file that cannot be written is better known before the model is there.
+        # First: an unwritable file should show before the model is loaded.
         output = stack.enter_context(open_output(OUTPUT.value, sys.stdout, file))
         model = Model(restore_model(), LONG_LINES.value, MAX_TOKENS.value)
         options = Options(

@@ -1,5 +1,5 @@
-"""Models that leave home.
+"""Conversion of models to and from other formats.
 
-A trained model in the forms that others use: workdir.py writes a work directory, __main__.py what
-other systems run. import_marian.py brings models in. Only the entry scripts import this room.
+workdir.py writes a trained model as a work directory, __main__.py in the formats of other systems.
+import_marian.py brings models in. Only the entry scripts import this room.
 """

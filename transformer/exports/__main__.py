@@ -78,10 +78,10 @@ def main() -> None:
 
 
 def _check(model: TrainedModel) -> None:
-    """Raises UserError if the format does not hold such models."""
+    """Raises UserError if the format cannot hold such models."""
     family, task = model.config.model.family, model.config.task.name
     if FORMAT.value == "bert":
-        return  # which says so itself
+        return  # it checks for itself
     if task not in ("seq2seq", "summarization"):
         raise UserError(
             f"task.name is {task!r}, and --format={FORMAT.value} is for models of seq2seq and "

@@ -1,5 +1,7 @@
-"""A BERT model as a folder of Hugging Face's Transformers library: config.json, model.safetensors,
-vocab.txt and tokenizer.json."""
+"""A BERT model as a folder of Hugging Face's Transformers library.
+
+The folder has config.json, model.safetensors, vocab.txt and tokenizer.json.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ IRRELEVANT = NOT_AT_INFERENCE
 
 
 def check(config: BertConfig) -> None:
-    """Raises UserError for a model that Hugging Face's BERT cannot be."""
+    """Raises UserError for a model that Hugging Face's BERT cannot represent."""
     if config.family != "bert":
         raise UserError(f"model.family is {config.family!r}; --format=bert is for 'bert'")
     expected = {
@@ -40,7 +42,7 @@ def check(config: BertConfig) -> None:
 
 
 def write(model: TrainedModel, folder: Path) -> None:
-    """Writes the files. Raises UserError for a model that Hugging Face's BERT cannot be."""
+    """Writes the files. Raises UserError for a model that Hugging Face's BERT cannot represent."""
     reading = Reading(model)
     config: BertConfig = reading.model
     check(config)

@@ -1,6 +1,6 @@
-"""A trained model as an export reads it: a parameter or field that nobody read is refused.
+"""Read tracking for exports: a parameter or field that an export does not read is refused.
 
-So no export writes a model without an option that it does not know.
+So no export silently drops an option that it does not know.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ NOT_AT_INFERENCE = {
     "model.kernels": "how the same is computed",
     "model.rematerialize": "how gradients are computed",
 }
-# Fields of a search that are arguments of the other system's call (docs/exporting.md).
+# Search fields that are arguments of the other system's call (docs/exporting.md).
 OF_THE_CALL = {
     "decoding.length_penalty": "there it has another form",
     "decoding.length_penalty_form": "there it has another form",
@@ -31,13 +31,13 @@ OF_THE_CALL = {
 
 
 class Reading:
-    """The parts of a model, which take note of what is read of them; `check` comes last."""
+    """The parts of a model, which record their reads; `check` comes last."""
 
     def __init__(self, model: TrainedModel):
         self._unread = dict.fromkeys(leaf_names((model.params, model.extra)))
         self.params = _Leaves(model.params, "0", self._unread)
         self._sections = {"model": recorded(model.config.model)}
-        if model.config.decoding:  # with what flags say of it
+        if model.config.decoding:  # flags may have changed it
             self._sections["decoding"] = recorded(model.task.translator.config)
 
     @property
@@ -49,11 +49,11 @@ class Reading:
         return self._sections["decoding"][0]
 
     def take(self, name: str) -> None:
-        """Notes that a leaf, as `leaf_names` calls it, has been read."""
+        """Records that a leaf, named as in `leaf_names`, has been read."""
         self._unread.pop(name, None)
 
     def check(self, system: str, irrelevant: Mapping[str, str]) -> None:
-        """Raises UserError for what was not read, unless it is as by default.
+        """Raises UserError for an unread parameter, and for an unread field that is not default.
 
         irrelevant: fields such as model.dropout that need not be read, each with the reason.
         """
@@ -76,13 +76,13 @@ class Reading:
 
 
 def leaf_names(variables: tuple[Any, Any]) -> list[str]:
-    """Of parameters, as 0/target_embedding/table_VD, and of extra state, which begins with 1."""
+    """The names of parameters, such as 0/target_embedding/table_VD, and of extra state, from 1/."""
     paths = [path for path, _ in jax.tree.flatten_with_path(variables)[0]]
     return [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
 
 
 def recorded(config: Any) -> tuple[Any, set[str]]:
-    """A copy of a config section, and the names of the fields that are read of it from now on."""
+    """A copy of a config section, and the set of its fields that have been read since."""
     names, read = {field.name for field in dataclasses.fields(config)}, set()
 
     class Recorded(type(config)):
@@ -91,7 +91,7 @@ def recorded(config: Any) -> tuple[Any, set[str]]:
                 read.add(name)
             return super().__getattribute__(name)
 
-        # Those of a dataclass read all fields.
+        # A dataclass's own versions would read all fields.
         __eq__, __hash__, __repr__ = object.__eq__, object.__hash__, object.__repr__
 
     copy = object.__new__(Recorded)
@@ -119,7 +119,7 @@ def expect_heads(config: Any, system: str, hint: str = "") -> None:
 
 
 class _Leaves(Mapping):
-    """A nested dict of arrays; an array that is taken out is no longer in `unread`."""
+    """A nested dict of arrays; taking an array removes it from `unread`."""
 
     def __init__(self, tree: Mapping[Any, Any], name: str, unread: dict[str, None]):
         self._tree, self._name, self._unread = tree, name, unread

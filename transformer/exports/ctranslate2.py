@@ -1,7 +1,7 @@
-"""A trained Transformer as a model of CTranslate2, the engine that many translators deploy.
+"""A trained Transformer as a model for CTranslate2, an engine for deployment.
 
-CTranslate2's own specification is filled in; its converter writes the files. docs/exporting.md has
-what to do with them.
+The export fills in CTranslate2's own specification; its converter writes the files.
+docs/exporting.md shows how to use them.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.system.files import write_json
 
 QUANTIZATIONS = ("float32", "float16", "int8")
-# Of the table of positions. CTranslate2 cuts sources at 1,024 tokens unless it is told otherwise.
+# The size of the position table. CTranslate2 cuts sources at 1,024 tokens unless told otherwise.
 NUM_POSITIONS = 2048
 SYSTEM = "CTranslate2"
 SEARCH = "translate_batch.json"
@@ -42,7 +42,7 @@ _ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "swish": "SWISH"}
 
 
 def check(config: TransformerConfig) -> None:
-    """Raises UserError for what CTranslate2 cannot compute."""
+    """Raises UserError for a model that CTranslate2 cannot compute."""
     expected = {
         "family": ("transformer",),
         "norm": ("post", "pre"),
@@ -57,7 +57,7 @@ def check(config: TransformerConfig) -> None:
 
 
 def write(model: TrainedModel, folder: Path, quantization: str) -> None:
-    """Writes CTranslate2's files for `model` into `folder`, which is there.
+    """Writes CTranslate2's files for `model` into `folder`, which must exist.
 
     Raises UserError for a model that CTranslate2 cannot run, and without the package.
     """
@@ -71,15 +71,15 @@ def write(model: TrainedModel, folder: Path, quantization: str) -> None:
 
 
 def search(config: DecodingConfig) -> dict[str, Any]:
-    """The arguments of translate_batch that are nearest to our search."""
-    # A length penalty of 0 or of power; gnmt is not there.
+    """The arguments of translate_batch nearest to our search."""
+    # Its length penalty is 0 or a power; it has no gnmt form.
     alpha = config.length_penalty if config.length_penalty_form == "power" else 0.0
     found: dict[str, Any] = {
         "beam_size": config.beam_size,
         "length_penalty": alpha,
         "no_repeat_ngram_size": config.no_repeat_ngram,
         "repetition_penalty": config.repetition_penalty,
-        # EOS is not counted there. 1, the default, takes the probability of EOS from step 1.
+        # EOS is not counted there. 1, the default, removes EOS's probability at step 1.
         "min_decoding_length": max(config.min_length - 1, 0),
     }
     if config.max_length:
@@ -102,7 +102,7 @@ def write_model(
     folder: Path,
     quantization: str,
 ) -> None:
-    """Writes the files but those of the tokenizers, whose pieces are given."""
+    """Writes all files but the tokenizers', whose pieces are given."""
     specs = optional_module("ctranslate2").specs
     check(config)
     spec = specs.TransformerSpec.from_config(
@@ -154,7 +154,7 @@ def _fill(spec: Any, params: Params, config: TransformerConfig) -> None:
 
 
 def _positions(params: Params, name: str, config: TransformerConfig) -> np.ndarray:
-    """The encodings of NUM_POSITIONS positions: CTranslate2 has other sinusoids of its own."""
+    """The encodings of NUM_POSITIONS positions; CTranslate2's own sinusoids differ."""
     positions = np.arange(NUM_POSITIONS)
     if config.positions == "sinusoidal":
         return _array(sinusoidal_encoding(positions, config.d_model))
@@ -163,7 +163,7 @@ def _positions(params: Params, name: str, config: TransformerConfig) -> np.ndarr
 
 
 def _attention(spec: Any, layer: Params, name: str, groups: list[str]) -> None:
-    """One linear layer of `spec` for each group of ours, which it fuses."""
+    """Fills one linear layer of `spec` from each group of ours, fused."""
     for linear, group in zip(spec.linear, groups, strict=True):
         _linear(linear, *(layer[name][part] for part in group.split()))
     _norm(spec.layer_norm, layer[f"{name}_norm"]["norm"])
@@ -188,4 +188,4 @@ def _norm(spec: Any, norm: Params) -> None:
 
 
 def _array(x: Any) -> np.ndarray:
-    return np.array(x, np.float32, order="C")  # a copy: quantising overwrites it
+    return np.array(x, np.float32, order="C")  # a copy, since quantising overwrites it

@@ -1,4 +1,4 @@
-"""What the exports to other systems share: a folder that is whole or absent, optional packages."""
+"""Shared by the exports to other systems: all-or-nothing folders, and optional packages."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ def optional_module(name: str) -> ModuleType:
 
 
 def check_is_new(folder: Path) -> None:
-    """Raises UserError unless `folder` is new, in a place that can be written to."""
+    """Raises UserError unless `folder` is new and its parent can be written to."""
     if os.path.lexists(folder):
         raise UserError(f"--output={folder} is there already; name a new folder")
     if not folder_allows(folder):
@@ -28,9 +28,9 @@ def check_is_new(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder`, which gets its name when the body ends without error.
+    """Yields a temporary folder, renamed to `folder` when the body ends without error.
 
-    Raises UserError if `folder` is there already or cannot be written.
+    Raises UserError if `folder` exists or cannot be written.
     """
     check_is_new(folder)
     temporary = temporary_beside(folder.with_name(f".{folder.name}"), "export")
@@ -43,7 +43,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise UserError(
             f"cannot write {folder}: {error.strerror}; make room for it, or name another place"
         ) from error
-    except UserError as error:  # it names what nobody has asked for
+    except UserError as error:  # it names the temporary folder, which the user does not know
         raise UserError(str(error).replace(str(temporary), str(folder))) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -52,7 +52,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def unique_pieces(tokenizer: Tokenizer) -> list[str]:
     """The pieces of a vocabulary, which other systems look up by name.
 
-    Raises UserError if two have one name.
+    Raises UserError if two pieces share a name.
     """
     seen = set()
     for piece in tokenizer.pieces:

@@ -1,10 +1,10 @@
-"""A Marian model of Hugging Face's Transformers library as a work directory of ours.
+"""Imports a Marian model of Hugging Face's Transformers library as a work directory of ours.
 
     python -m transformer.exports.import_marian --folder=opus-mt-en-de --output=models/opus-en-de
 
 The folder is as downloaded from the hub: config.json, model.safetensors, source.spm, target.spm and
-vocab.json. The config file (configs/opus_mt.py) gives what the folder does not: data, training and
-search. docs/exporting.md has more.
+vocab.json. The config file (configs/opus_mt.py) supplies the rest: data, training and search.
+docs/exporting.md has more.
 """
 
 import dataclasses
@@ -38,21 +38,21 @@ from transformer.system.paths import DEFINE_path, cannot_read
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq, sizes_of
 
-# Fields of config.json that need not be read, beside those of every model there.
+# Fields of config.json to ignore, besides those common to all models there.
 IRRELEVANT = {
     "max_position_embeddings": "of a table that is computed",
     "extra_pos_embeddings": "of learned positions, in older files",
     "num_hidden_layers": "another name of encoder_layers",
 }
-# Tensors that are copies of others, or computed.
+# Tensors that are computed, or copies of others.
 COPIES = (
     "lm_head.weight",
     "model.shared.weight",
     "model.*.embed_tokens.weight",
     "model.*.embed_positions.weight",
 )
-# Where BOS is a copy of their padding, our padding gets this bias in place of its own: nearly
-# minus infinity to a softmax, and small enough not to show in a smoothed loss.
+# Where BOS is a copy of their padding, our padding gets this bias instead of its own: nearly minus
+# infinity to a softmax, and small enough not to show in a smoothed loss.
 NEVER = -100.0
 
 
@@ -72,9 +72,9 @@ def main() -> None:
 
 
 def read(folder: Path, base: Config) -> TrainedModel:
-    """The model of a folder; all but its model and tokenizer sections is that of `base`.
+    """The model of a folder; all but its model and tokenizer sections come from `base`.
 
-    Raises UserError if the folder holds none, or one that ours cannot be.
+    Raises UserError if the folder holds no model, or one that ours cannot represent.
     """
     if base.model.family != "transformer":
         raise UserError(
@@ -145,14 +145,14 @@ def _model_config(theirs: HubConfig, base: TransformerConfig) -> TransformerConf
 
 
 def _vocabularies(theirs: HubConfig, folder: Path) -> tuple[Tokenizers, list[np.ndarray]]:
-    """The tokenizers, and for each side their ids in the order of ours."""
+    """The tokenizers, and for each side their ids in our order."""
     start, source_size = (theirs.take(x, int) for x in ("decoder_start_token_id", "vocab_size"))
     has_two = not theirs.take("share_encoder_decoder_embeddings", bool, True)
     if not 0 <= start < source_size:
         raise UserError(f"{theirs.path}: decoder_start_token_id is {start}; expected an id")
     files = ["vocab.json", "target_vocab.json" if has_two else "vocab.json"]
     if has_two and not (folder / files[1]).exists():
-        files[1] = "vocab.json"  # two tables of embeddings, one vocabulary
+        files[1] = "vocab.json"  # two embedding tables, one vocabulary
     sizes = source_size, theirs.take("decoder_vocab_size", int, None) or source_size
     tokenizers, orders = [], []
     for side, file, size in zip(("source", "target"), files, sizes, strict=True):
@@ -162,12 +162,12 @@ def _vocabularies(theirs: HubConfig, folder: Path) -> tuple[Tokenizers, list[np.
             if piece not in ids:
                 raise UserError(f"{folder / file} has no piece {piece}")
         pieces = sorted(ids, key=ids.__getitem__)
-        # A source has no start. A vocabulary of its own fills the place with <s>, or its padding.
+        # A source has no BOS. A separate source vocabulary uses <s> there, or its padding.
         bos = ids.get("<s>", ids["<pad>"]) if side == "source" and has_two else start
         special = [ids["<pad>"], bos, ids["</s>"], ids["<unk>"]]
         order = [*special, *(i for i in range(size) if i not in special)]
         names = [pieces[i] for i in order]
-        if special.count(bos) > 1:  # it begins a target and has another use, too
+        if special.count(bos) > 1:  # it begins a target and is also used otherwise
             names[BOS] = "<s>" if "<s>" not in ids else "<s> of Marian"
         try:
             model_bytes = (folder / f"{side}.spm").read_bytes()
@@ -188,7 +188,7 @@ def _params(
     orders: list[np.ndarray],
 ) -> Params:
     """Our parameters, float32, from their weights."""
-    theirs = np.argsort(marian.our_channels(config.d_model))  # for each of our channels
+    theirs = np.argsort(marian.our_channels(config.d_model))  # their channel for each of ours
     source_order, target_order = orders
     params: dict[str, Any] = {}
     padding_is_start = target_order[PAD] == target_order[BOS]

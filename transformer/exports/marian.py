@@ -1,8 +1,8 @@
-"""A trained Transformer as a Marian model of Hugging Face's Transformers library, and the names
-and layouts of its weights there.
+"""A trained Transformer as a Marian model of Hugging Face's Transformers library.
 
-Weights there are [out, in]. Positional encodings are all sines and then all cosines, where ours
-alternate. So the channels of everything of size d_model are in another order.
+This file also has the names and layouts of its weights there. Weights there are [out, in].
+Positional encodings are all sines and then all cosines, where ours alternate. So all arrays with an
+axis of size d_model have its channels in another order.
 """
 
 import json
@@ -30,9 +30,9 @@ from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 
-# Ours: theirs. Their gelu is the exact one.
+# Our name: theirs. Their gelu is the exact one.
 ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_new"}
-EPSILON = 1e-5  # of normalisation, the only one there is
+EPSILON = 1e-5  # of normalisation; they support no other
 MAX_POSITIONS = 1024  # of the table that they compute; longer sentences are an error there
 SYSTEM = "Hugging Face's Marian"
 IRRELEVANT = {
@@ -46,16 +46,16 @@ _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "
 
 
 class Module(NamedTuple):
-    """A linear layer or a normalisation: its name there, its place in our parameters."""
+    """A linear layer or a normalisation: its name there, and its path in our parameters."""
 
     name: str
     path: tuple[str | int, ...]
     reads: bool = False  # its input has size d_model
-    writes: bool = True  # its output has
+    writes: bool = True  # its output has size d_model
 
 
 def modules(config: TransformerConfig) -> Iterator[Module]:
-    """Everything but the embeddings and the bias of the output layer."""
+    """All modules but the embeddings and the bias of the output layer."""
     for side, layers in (
         ("encoder", config.num_encoder_layers),
         ("decoder", config.num_decoder_layers),
@@ -78,7 +78,7 @@ def modules(config: TransformerConfig) -> Iterator[Module]:
 
 
 def our_channels(d_model: int) -> np.ndarray:
-    """For each of their channels, the number of ours."""
+    """The number of our channel for each of theirs."""
     return np.concatenate([np.arange(0, d_model, 2), np.arange(1, d_model, 2)])
 
 
@@ -96,7 +96,7 @@ def tables(config: TransformerConfig) -> dict[str, str]:
 
 
 def check(config: TransformerConfig, tokenizers: Tokenizers) -> None:
-    """Raises UserError for a model that Hugging Face's Marian cannot be."""
+    """Raises UserError for a model that Hugging Face's Marian cannot represent."""
     expected = {
         "family": ("transformer",),
         "norm": ("post",),
@@ -119,7 +119,8 @@ def check(config: TransformerConfig, tokenizers: Tokenizers) -> None:
 def write(model: TrainedModel, folder: Path) -> None:
     """Writes config.json, generation_config.json, model.safetensors and the tokenizer's files.
 
-    Raises UserError for a model that Hugging Face's Marian cannot be, and without safetensors.
+    Raises UserError for a model that Hugging Face's Marian cannot represent, and without
+    safetensors.
     """
     safetensors = optional_module("safetensors.numpy")
     reading = Reading(model)
@@ -149,7 +150,7 @@ def write(model: TrainedModel, folder: Path) -> None:
 
 
 def config_of(config: TransformerConfig, vocab_sizes: tuple[int, int]) -> dict[str, Any]:
-    """Their config.json; the sizes are of source and target."""
+    """Their config.json; vocab_sizes are of source and target."""
     source_vocab, target_vocab = vocab_sizes
     return {
         "model_type": "marian",

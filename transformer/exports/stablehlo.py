@@ -1,4 +1,4 @@
-"""Searches as programs of JAX alone (`jax.export`, StableHLO), with the parameters beside them.
+"""Searches as pure JAX programs (`jax.export`, StableHLO), with the parameters beside them.
 
 docs/exporting.md has the ten lines that run them. They need none of our code.
 """
@@ -29,7 +29,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def default_widths(model: TrainedModel) -> list[int]:
-    """Of sentences; or of documents, which a task cuts to a number of tokens."""
+    """Source lengths for sentences; for documents, the length to which the task cuts them."""
     longest = model.task.translator.source_cut or 64
     return [-(-longest // part) for part in (4, 2, 1)]
 
@@ -37,11 +37,11 @@ def default_widths(model: TrainedModel) -> list[int]:
 def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     """Writes greedy-<width>.bin and beam-<width>.bin, parameters.npz, about.json, the tokenizer.
 
-    A program takes the parameters, by name, and source tokens [B, width], int32: each row with EOS
-    and then PAD. It returns the best output's tokens [B, L], with EOS and then PAD, and its score
-    [B]. B is any number. The lengths of outputs are those of the decoding section.
+    A program takes the parameters, by name, and source tokens [B, width], int32: each row ends in
+    EOS and then PAD. It returns the best output's tokens [B, L], which end in EOS and then PAD, and
+    its score [B]. B is any number. The decoding section sets the lengths of outputs.
     """
-    optional_module("flatbuffers")  # which jax.export needs
+    optional_module("flatbuffers")  # jax.export needs it
     tokenizers, mesh = model.task.tokenizers, model.task.translator.mesh
     reading, own = Reading(model), model.task.translator.config
     arrays = dict(
@@ -51,7 +51,7 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
             strict=True,
         )
     )
-    # The model's own code reads its config, so what it does not read is in no program.
+    # The model's own code reads its config, so a field that it does not read is in no program.
     functional = build_model(reading.model, sizes_of(model.config, tokenizers))
     shapes = functional.abstract_params(), functional.abstract_extra()
     names, structure = leaf_names(shapes), jax.tree.structure(shapes)
@@ -68,14 +68,14 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arrays)
     one = dataclasses.replace(own, beam_size=1, beam_groups=1, diversity=0.0)
     greedy, beam = (Translator(functional, tokenizers, x, mesh) for x in (one, own))
-    beam.config = reading.decoding  # from here on: what was only checked is in no program
+    beam.config = reading.decoding  # reads count from here on; earlier ones were only checks
     for name, search in {"greedy": greedy, "beam": beam}.items():
         for width in widths:
             jitted = jax.jit(functools.partial(translate, translator=search))
             src_BS = jax.ShapeDtypeStruct((batch, width), jnp.int32)
             program = export.export(jitted, platforms=PLATFORMS)(abstract, src_BS)
             (folder / f"{name}-{width}.bin").write_bytes(program.serialize())
-    # Of a batch of known size, a program keeps only the parameters that it uses.
+    # For a known batch size, a program keeps only the parameters that it uses.
     jitted = jax.jit(functools.partial(translate, translator=greedy))
     program = export.export(jitted)(abstract, jax.ShapeDtypeStruct((1, min(widths)), jnp.int32))
     for i, name in enumerate(sorted(arrays)):
@@ -96,16 +96,17 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
 
 
 def _irrelevant(config: Any) -> dict[str, str]:
-    """Fields that every model of the family has: its own code knows when it needs them."""
+    """Fields that every model of the family has; its own code reads them if it needs them."""
     fields = dataclasses.fields(config)
     required = [field.name for field in fields if field.default is dataclasses.MISSING]
     return NOT_AT_INFERENCE | {f"model.{name}": "read where it counts" for name in required}
 
 
 def lengths_of_outputs(config: DecodingConfig, src_BS: jax.Array) -> SearchInputs:
-    """What the decoding section says of the lengths, for sources with EOS and then PAD.
+    """The decoding section's output lengths, for sources that end in EOS and then PAD.
 
-    Looked up in tables of all lengths: a device would compute the ratios in binary fractions.
+    They are looked up in tables of all lengths: a device would compute the ratios in binary
+    fractions.
     """
     length_B = jnp.sum(src_BS != PAD, axis=1) - 1
     tables = [list(map(of, range(src_BS.shape[1]))) for of in (config.longest, config.shortest)]

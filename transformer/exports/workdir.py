@@ -1,4 +1,4 @@
-"""A trained model without its training: one set of parameters, to keep or to give away."""
+"""A trained model without its training state: one set of parameters, to keep or to give away."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ HISTORY = "starts.jsonl", "metrics.jsonl", ORIGIN
 
 
 def check_can_be_written(directory: Path) -> None:
-    """Raises UserError unless `directory` is new, in a folder that can be written to."""
+    """Raises UserError unless `directory` is new and its parent can be written to."""
     check_no_pattern(directory)
     if os.path.lexists(directory):
         raise UserError(f"--export={directory} is there already; name a new folder")
@@ -37,7 +37,7 @@ def check_can_be_written(directory: Path) -> None:
 
 
 def export_chosen(directory: Path, restore: Callable[[], TrainedModel]) -> None:
-    """Exports the model that `restore` gives; looks at all that can be wrong before."""
+    """Exports the model that `restore` returns; first checks all that can go wrong."""
     if distributed.job() is not None:
         raise UserError("--export works in one process; start it once, without srun or mpirun")
     check_can_be_written(directory)
@@ -47,10 +47,10 @@ def export_chosen(directory: Path, restore: Callable[[], TrainedModel]) -> None:
 
 
 def export(model: TrainedModel, directory: Path) -> None:
-    """Writes a work directory that holds the parameters of `model`, and no others.
+    """Writes a work directory with one set of parameters, those of `model`.
 
-    It can be evaluated, translated with and verified as the run itself; it cannot be trained on.
-    It is whole, or it is not there. Raises UserError if it cannot be written.
+    It can be evaluated, translated with and verified like the run itself, but not trained further.
+    It is written completely or not at all. Raises UserError if it cannot be written.
     """
     check_can_be_written(directory)
     temporary = temporary_beside(directory.with_name(f".{directory.name}"), "export")
@@ -67,7 +67,7 @@ def export(model: TrainedModel, directory: Path) -> None:
         model.task.save(temporary)
         seal(temporary, run_config.files_of(model.config))
         for name in HISTORY:
-            # Without what a stranger would like to get, which a link may lead to.
+            # No links: they may lead to files that a stranger wants.
             with contextlib.suppress(*MISSING, UserError), contextlib.ExitStack() as files:
                 source = files.enter_context(open_plain(model.workdir / name, model.workdir))
                 (temporary / name).parent.mkdir(exist_ok=True)
@@ -79,7 +79,7 @@ def export(model: TrainedModel, directory: Path) -> None:
         raise UserError(
             f"cannot write {directory}: {error.strerror}; make room for it, or name another place"
         ) from error
-    except UserError as error:  # it names what nobody has asked for
+    except UserError as error:  # it names the temporary folder, which the user does not know
         raise UserError(str(error).replace(str(temporary), str(directory))) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What people read of runs.
+"""Reports on runs, for people to read.
 
 The ledger of results and its page, learning curves, reports on runs, pictures of attention, the
 walk-through, and how a run differs from a published recipe.
@@ -7,5 +7,5 @@ Nothing here trains a model.
 
 import logging
 
-# It tells of its cache of fonts and of folders that it cannot write, already when it is imported.
+# Matplotlib logs its font cache and unwritable folders as early as at import.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)

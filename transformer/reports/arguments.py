@@ -1,4 +1,4 @@
-"""What lectures say for the Transformer, measured: scaling, positions, paths, norms, memory."""
+"""The lecture's arguments for the Transformer: scaling, positions, paths, norms, memory."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ WIDTH = 8  # of the layers whose reach is measured
 
 
 class Saturation(NamedTuple):
-    """By the size of keys, with and without the factor 1 / sqrt(d_k); means over random queries."""
+    """By key size, with and without the factor 1 / sqrt(d_k); means over random queries."""
 
     largest: dict[str, list[float]]  # the largest weight of a query
     gradient: dict[str, list[float]]  # norm of the softmax's derivatives
@@ -34,7 +34,7 @@ class Saturation(NamedTuple):
 def saturation(
     sizes: Sequence[int] = SIZES_OF_KEYS, num_keys: int = 16, num_queries: int = 64
 ) -> Saturation:
-    """Of queries and keys whose components have mean 0 and variance 1."""
+    """Measures saturation for queries and keys whose components have mean 0 and variance 1."""
     largest: dict[str, list[float]] = {"scaled": [], "not scaled": []}
     gradient: dict[str, list[float]] = {"scaled": [], "not scaled": []}
     for size in sizes:
@@ -60,9 +60,9 @@ def saturation(
 
 
 def one_hot_positions(embedded_TD: Any, table_VD: Any, positions_PD: Any, ids: Any) -> float:
-    """How far the model's input vectors are from one-hot vectors times [W_I, W_P].
+    """The largest difference between the input vectors and one-hot vectors times [W_I, W_P].
 
-    embedded: embedding plus position, as the model has them. table: W_I, with its factor.
+    embedded: the model's embedding plus position. table: W_I, scaled by its factor.
     """
     V, P, T = len(table_VD), len(positions_PD), len(ids)
     joined_TX = np.zeros((T, V + P), np.float32)
@@ -73,10 +73,11 @@ def one_hot_positions(embedded_TD: Any, table_VD: Any, positions_PD: Any, ids: A
 
 
 class Reach(NamedTuple):
-    """Of a kind of layer: which inputs change an output, and how many products follow each other.
+    """The inputs that reach an output of a layer type, and the length of its chain of products.
 
     seen: for 1, 2, ... layers, whether the output at the middle depends on each input.
-    waits: by length, the longest chain of matrix products of which each needs the one before.
+    waits: by sequence length, the longest chain of matrix products, each of which needs the one
+    before.
     """
 
     seen: list[list[bool]]
@@ -84,7 +85,7 @@ class Reach(NamedTuple):
 
 
 def reach(length: int = 17, layers: int = 3) -> dict[str, Reach]:
-    """For this project's own layers, with random parameters."""
+    """The reach of this project's own layers, with random parameters."""
     return {
         name: Reach(
             [_seen(stack, depth, length) for depth in range(1, layers + 1)],
@@ -154,7 +155,7 @@ def _seen(stack: Stack, depth: int, length: int) -> list[bool]:
 
 
 def longest_chain(stack: Stack, layers: int, length: int) -> int:
-    """Matrix products that must wait for each other, in the program that JAX makes of a stack."""
+    """The longest chain of dependent matrix products in the program JAX makes of a stack."""
     x_BSD = jnp.zeros((1, length, WIDTH))
     return _depth(jax.make_jaxpr(lambda x: stack(x, layers))(x_BSD).jaxpr)
 
@@ -163,7 +164,7 @@ def _depth(jaxpr: Any) -> int:
     depths: dict[Any, int] = {}
 
     def of(variables: Sequence[Any]) -> int:
-        # What has a value is a literal. An input of the program has waited for nothing.
+        # A variable with a value is a literal. A program input has waited for nothing.
         known = [v for v in variables if not hasattr(v, "val")]
         return max((depths[v] for v in known if v in depths), default=0)
 
@@ -183,10 +184,10 @@ def _depth(jaxpr: Any) -> int:
 
 
 def change_beside(x_BTD: jax.Array, other_BTD: jax.Array, epsilon: float) -> dict[str, float]:
-    """How far the normalised vectors of x move if it shares a batch with another sentence.
+    """The change of the normalised vectors of x if it shares a batch with another sentence.
 
-    Layer normalisation takes mean and variance of each vector; batch normalisation of each
-    dimension, over all vectors of the batch.
+    Layer normalisation takes mean and variance over each vector; batch normalisation over each
+    dimension, of all vectors in the batch.
     """
 
     def layer_norm(x_XD):

@@ -1,4 +1,4 @@
-"""The page about the attention of a pair of sentences; visualize.py is the command."""
+"""The page about the attention of a sentence pair; visualize.py is the command."""
 
 import base64
 import json
@@ -20,12 +20,12 @@ from transformer.reports.pages import image
 from transformer.runs.restore import TrainedModel
 
 TEMPLATE = Path(__file__).with_name("attention_page.html")
-# A page of more weights than this has them in 8 bits in place of 16.
+# A page with more weights has them in 8 bits instead of 16.
 MANY_WEIGHTS = 4_000_000
-# Masks of more tokens than these would not be readable.
+# Masks of more tokens would not be readable.
 MOST_MASKED = 24
 
-# What a picture shows, for those who read the page.
+# Explanations of the pictures for readers of the page.
 ABOUT = {
     "steps": "How many steps the model takes to read each source token and to write each token.",
     "positions": "What is added to the embedding of a token, position by position (Section 3.5).",
@@ -38,7 +38,7 @@ ABOUT = {
 
 
 def attention_page(model: TrainedModel, found: Attention, source: str, target: str) -> str:
-    """One self-contained HTML file about a pair of sentences."""
+    """One self-contained HTML file about a sentence pair."""
     bits = 16 if sum(x.size for x in found.maps.values()) <= MANY_WEIGHTS else 8
     data: dict[str, Any] = {
         "name": model.workdir.resolve().name,
@@ -72,7 +72,7 @@ def attention_page(model: TrainedModel, found: Attention, source: str, target: s
 
 
 def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Picture | None]]:
-    """What there is beside attention, by name; drawing may find that there is nothing to draw."""
+    """The pictures beside attention, by name; a drawing function may find nothing to draw."""
     config = model.config.model
     is_decoder_alone = list(found.maps) == ["decoder"]
     masked = ([], found.inputs) if is_decoder_alone else (found.source, found.target)

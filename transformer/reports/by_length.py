@@ -1,9 +1,9 @@
-"""BLEU by the length of the source: a table, and a picture of several runs.
+"""BLEU by source length: a table, and a picture of several runs.
 
     python evaluate.py --workdir=runs/lstm --split=test         # and of each other run
     python -m transformer.reports.by_length --workdirs=runs/lstm,runs/luong --out=by_length.png
 
-It reads what evaluate.py has written. The runs must have translated the same sentences.
+It reads the outputs of evaluate.py. The runs must have translated the same sentences.
 
     python -m transformer.reports.by_length --results=results/rnn_conditional-0.json
 
@@ -41,7 +41,7 @@ OUT = DEFINE_path("out", "by_length.png", "The PNG file to write.")
 
 
 def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]) -> None:
-    """A curve for each run. sizes: how many sentences each group has."""
+    """A curve for each run. sizes: the number of sentences in each group."""
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -101,7 +101,7 @@ def of_workdir(workdir: Path) -> tuple[DataConfig, Texts]:
 
 
 def of_result(path: Path) -> tuple[DataConfig, Texts]:
-    """The same of a result."""
+    """The data section and the texts of a result."""
     return ledger.translations(path, SPLIT.value, DATA_DIR.value, RAW_DIR.value)
 
 

@@ -4,7 +4,7 @@
     python -m transformer.reports.evalb --gold=sample.gld --test=sample.tst --parameters=sample.prm
 
 Line n of one file is compared with line n of the other. Sentences whose words differ are errors,
-which EVALB leaves out of its figures; here their number is said.
+which EVALB leaves out of its figures; the output here includes their number.
 """
 
 from transformer.data.text_files import read_lines
@@ -56,7 +56,7 @@ def main() -> None:
         trees = trees_of_line(ours, f"{GOLD.value}, tree {number}")
         try:
             found = trees_of_line(theirs, TEST.value)
-        except UserError:  # no tree at all
+        except UserError:  # not a tree
             counts.append(count(trees, [], parameters)._replace(status=ERROR))
             continue
         counts.append(count(trees, found, parameters))

@@ -1,11 +1,11 @@
-"""Scores of images over features of your own, such as those of an Inception network.
+"""Scores images by features of your own, such as those of an Inception network.
 
     python -m transformer.reports.feature_scores --real=real.npz --generated=generated.npz
 
-Each file has one array of features [N, D], or several, of which --real_array and --generated_array
-name one. evaluate.py of a run of the task images leaves both kinds of images, generated.npz and
-real.npz, in WORKDIR/eval/<split>, and the features of our classifier in features.npz. One half of
-the real features against the other gives the floor.
+Each file has one array of features [N, D], or several; --real_array and --generated_array then name
+one. For a run of the task images, evaluate.py writes both kinds of images, generated.npz and
+real.npz, to WORKDIR/eval/<split>, and the features of our classifier to features.npz. Comparing one
+half of the real features with the other gives the floor.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
-# Scores are in float64, and have powers of features: up to six of them multiplied.
+# Scores multiply up to six features in float64.
 LARGEST = float(np.finfo(np.float32).max)
 
 REAL = DEFINE_path("real", None, "Features of real images, .npz or .npy.")

@@ -1,6 +1,6 @@
 """Figures of a trained model for papers and notebooks: attention, positions, masks, learning rate.
 
-Each function returns a figure. A notebook shows it; `figure.drawn("svg")` has it as a file.
+Each function returns a figure. A notebook shows it; `figure.drawn("svg")` returns it as a file.
 """
 
 import dataclasses
@@ -35,36 +35,36 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_named
 from transformer.training.schedules import make_schedule
 
-PADDING = 3  # tokens, in the picture of masks
+PADDING = 3  # in tokens, in the picture of masks
 # The lecture's curves of Equation 3.
 EQUATION_3 = ((512, 4000), (512, 8000), (256, 4000))
 
 
 class Fonts(NamedTuple):
-    """Families of fonts, of which the first that has a letter draws it."""
+    """Font families; each letter is drawn in the first family that has it."""
 
     names: list[str]
     complete: bool  # whether they have all letters
 
 
 def fonts_for(text: str) -> Fonts:
-    """Matplotlib's own font, and those of this machine for what that lacks."""
+    """Matplotlib's own font, and those of this machine for letters that it lacks."""
 
     def characters(path: str) -> set[str]:
         return set(map(chr, font_manager.get_font(path).get_charmap()))
 
-    # Signs that only say how others are to be joined.
+    # Without the characters that only say how others are joined.
     missing = {c for c in text if not c.isspace() and unicodedata.category(c) not in ("Cf", "Mn")}
     names = ["DejaVu Sans"]
     missing -= characters(font_manager.findfont(names[0]))
     for font in font_manager.fontManager.ttflist:
         if not missing:
             break
-        if font.name.startswith("Last Resort"):  # it has a box for everything
+        if font.name.startswith("Last Resort"):  # it has a box for every character
             continue
         try:
             found = missing & characters(font.fname)
-        except (OSError, RuntimeError):  # removed since, or one of pictures
+        except (OSError, RuntimeError):  # removed since, or a picture font
             continue
         if found:
             names.append(font.name)
@@ -75,7 +75,7 @@ def fonts_for(text: str) -> Fonts:
 class Picture(Figure):
     """A figure that a notebook shows by itself, with the letters of all scripts.
 
-    texts: what it writes.
+    texts: the strings drawn in it.
     """
 
     def __init__(self, width: float, height: float, texts: Sequence[str] = ()):
@@ -84,19 +84,19 @@ class Picture(Figure):
         self.fonts = fonts_for("".join(texts))
 
     def write(self, path: Path, dpi: int = 150) -> None:
-        """A file that a user names: an SVG if its name ends so, else a PNG; a pipe has any name."""
+        """Writes a user's file: SVG if its name ends so, else PNG; a pipe may have any name."""
         form = "svg" if path.suffix.lower() == ".svg" else "png"
         write_named(path, self.drawn(form, dpi))
 
     def drawn(self, form: str, dpi: int = 150) -> bytes:
-        """As a file: png, svg or pdf."""
+        """The bytes of a png, svg or pdf file."""
         for text in self.findobj(Text):
             text.set_fontfamily(self.fonts.names)
-        # Letters as outlines look alike everywhere. If no font here has them, an SVG has the text,
-        # and fonts of those who look at it.
+        # Letters as outlines look alike everywhere. If no font here has all of them, an SVG holds
+        # the text and leaves the fonts to the viewer's machine.
         fonttype = "path" if self.fonts.complete else "none"
         content = io.BytesIO()
-        # Neither the date nor names by chance: the same figure is the same file.
+        # No date and no random names: the same figure gives the same file.
         svg = {"svg.fonttype": fonttype, "svg.hashsalt": "transformer"}
         about = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
         with rc_context(svg), warnings.catch_warnings():
@@ -120,10 +120,10 @@ def attention_figure(
 ) -> Picture:
     """The heads of a layer as matrices, queries down and keys across.
 
-    model: of `transformer.load`, or of runs/restore.py, which also loads BERT.
-    attention: "encoder", "decoder" or "cross"; default: the last of these that there is.
-    layer, heads: from 1; default: the last, and all.
-    Raises UserError for those that there are not.
+    model: from `transformer.load`, or from runs/restore.py, which also loads BERT.
+    attention: "encoder", "decoder" or "cross"; default: the last of these that the model has.
+    layer, heads: from 1; default: the last layer, and all heads.
+    Raises UserError if the model does not have them.
     """
     restored = model.restored if isinstance(model, Model) else model
     return draw_attention(attention_of(restored, source, target), attention, layer, heads, words)
@@ -132,7 +132,7 @@ def attention_figure(
 def draw_attention(
     found: Attention, name: str | None, layer: int | None, heads: list[int] | None, words: bool
 ) -> Picture:
-    """`attention_figure` of weights that are computed."""
+    """Draws `attention_figure` from computed weights."""
     name = name or list(found.maps)[-1]
     if name not in found.maps:
         raise UserError(f"the model has no attention {name!r}; it has: {', '.join(found.maps)}")
@@ -167,7 +167,7 @@ def draw_attention(
 
 
 def positions_figure(model: Model | TrainedModel, length: int = 64) -> Picture | None:
-    """What the model adds to the embeddings for each position; None if it adds nothing."""
+    """The vectors added to the embeddings for each position; None if the model adds nothing."""
     restored = model.restored if isinstance(model, Model) else model
     table_TD = positions_of(restored, length)
     if table_TD is None:
@@ -193,7 +193,7 @@ def positions_figure(model: Model | TrainedModel, length: int = 64) -> Picture |
 
 
 def positions_of(model: TrainedModel, length: int) -> np.ndarray | None:
-    """[positions, dimensions] of the source; as many positions as a table has, at most."""
+    """The source's [positions, dimensions]; at most as many positions as a table has."""
     config = model.config.model
     bound = model.task.model.bind(model.params, model.extra)
     tables = {
@@ -210,10 +210,10 @@ def positions_of(model: TrainedModel, length: int) -> np.ndarray | None:
 
 
 def masks_figure(source: Sequence[Token], target: Sequence[Token]) -> Picture:
-    """Who may attend to whom: blue may, white may not. Queries down, keys across.
+    """The positions that may attend to each other, in blue. Queries down, keys across.
 
-    As in a batch whose longest sentences have PADDING tokens more. target: empty for an encoder
-    alone. source: empty for a decoder alone, whose target is all that it reads.
+    The batch's longest sentences have PADDING tokens more. target: empty for an encoder-only model.
+    source: empty for a decoder-only model, which reads only its target.
     """
     sides = [[token.text for token in side] + ["PAD"] * PADDING for side in (source, target)]
     segments = [
@@ -270,9 +270,9 @@ def schedule_figure(config: Config) -> Picture:
 
 
 def steps_figure(found: Attention, limits: tuple[int, int]) -> Picture:
-    """How many steps a Universal Transformer takes to read and to write each token.
+    """The steps that a Universal Transformer takes to read and to write each token.
 
-    limits: the most that there can be, of encoder and decoder.
+    limits: the maximum for encoder and decoder.
     """
     sides = {"source": found.source, "target": found.target}
     texts = {side: [token.text for token in tokens] for side, tokens in sides.items()}
@@ -289,7 +289,7 @@ def steps_figure(found: Attention, limits: tuple[int, int]) -> Picture:
 
 
 def _label(axes: Any, down: Sequence[str] | None, across: Sequence[str], size: int = 8) -> None:
-    """Names of rows and columns; a word may have dollar signs, which are no formula."""
+    """Names of rows and columns; dollar signs in a word do not start a formula."""
     texts = [text.replace("$", r"\$") for text in across]
     axes.set_xticks(
         range(len(texts)), texts, rotation=60, fontsize=size, ha="right", rotation_mode="anchor"

@@ -1,11 +1,11 @@
-"""Where a generator of images looks: attention maps of chosen pixels (Figure 1 of its paper).
+"""Attention maps of chosen pixels in generated images (Figure 1 of the SAGAN paper).
 
     python -m transformer.reports.image_attention --workdir=runs/sagan_cifar10 --classes=cat,ship \\
         --seeds=0:3 --pixels=8x8,16x24 --figure=attention.png
 
 A row is an image that the generator makes. Its first column is the image, with a mark at each
-chosen pixel, row x column from the upper left; beside it, for each pixel, the image under the
-attention of that pixel: bright is where it looks.
+chosen pixel, row x column from the upper left. Beside it, for each pixel, is the image under the
+attention of that pixel: bright where it attends.
 """
 
 import re
@@ -41,7 +41,7 @@ COLOURS = "red", "lime", "deepskyblue", "yellow", "magenta"
 def maps_of(
     task: ImageGenerator, ready: Ready, noise_NZ: np.ndarray, labels_N: np.ndarray
 ) -> np.ndarray:
-    """Of each image, where each position of the attention looks: [N, H, W, H', W'].
+    """Attention weights [N, H, W, H', W'] from each position of each image.
 
     H' and W' are those of the keys: half of H and W where keys are pooled.
     """
@@ -58,7 +58,7 @@ def maps_of(
 
 
 def pixels_of(text: str | None, size: int) -> list[tuple[int, int]]:
-    """Rows and columns; those of a small cross if none are given."""
+    """Parses rows and columns; a small cross if `text` is None."""
     if text is None:
         return [(size // 2, size // 2), (size // 4, size // 2), (size // 2, size // 8)]
     found = []
@@ -76,7 +76,7 @@ def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, in
     N, size, columns = len(images_NHWC), images_NHWC.shape[1], 1 + len(pixels)
     made = Picture(1.6 * columns, 1.6 * N)
     axes = made.subplots(N, columns, squeeze=False)
-    scale = size // maps.shape[1]  # pixels of a position of the attention
+    scale = size // maps.shape[1]  # pixels per attention position
     for n, row in enumerate(axes):
         image_HWC = np.broadcast_to(images_NHWC[n], (size, size, 3))
         row[0].imshow(image_HWC)

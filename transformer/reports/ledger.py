@@ -4,9 +4,9 @@
     python evaluate.py --workdir=runs/tiny --verify=results/multi30k_tiny-0.json
     python -m transformer.reports.results_page       makes RESULTS.md of them
 
-A result says what was run, with what, on what, and what came of it; not where files lay. The
-folder of the same name has the outputs. The result of an ensemble is that of its first run, and
-`ensemble_with` has the other runs.
+A result records the command, the code, the data and the scores of a run, but not the paths of its
+files. The folder of the same name has the outputs. The result of an ensemble is that of its first
+run, and `ensemble_with` has the other runs.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from transformer.system.reading import MOST_JSON, parse_json, read_plain
 from transformer.tasks.task import Outputs, Task, find_task
 
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
-# outputs differently; saved outputs have the same scores, but for the digits that are printed.
+# outputs differently. Saved outputs have the same scores, up to the printed digits.
 TOLERANCE, EXACT = 0.2, 0.005
 
 # --- Recording ----------------------------------------------------------------------------
@@ -48,12 +48,12 @@ def record(
     checkpoint: str | None,
     average_last: int | None,
 ) -> None:
-    """Chooses a checkpoint on the validation split, evaluates the others, writes the result.
+    """Chooses a checkpoint on the validation split, evaluates the other splits, writes the result.
 
-    restore: gives a model; checkpoint and average_last say which. Without a checkpoint, the best
+    restore: returns a model; checkpoint and average_last choose it. Without a checkpoint, the best
       and the average are tried on validation, and the better one is used.
     """
-    # 1. Everything that can be wrong, before hours of work.
+    # 1. Find all mistakes before hours of work.
     models = {
         name: restore(
             checkpoint=name, average_last=average_last if checkpoint or name == "average" else None
@@ -78,7 +78,7 @@ def record(
                 "of an ensemble on the same"
             )
 
-    # 2. The choice.
+    # 2. Choose the checkpoint.
     validation = {name: evaluate(model, "validation") for name, model in models.items()}
     candidates = distributed.from_first(
         lambda: {n: x.scores[task.main_metric]["score"] for n, x in validation.items()}
@@ -87,7 +87,7 @@ def record(
     chosen = best(candidates, key=candidates.__getitem__)
     print(f"chosen by validation {task.main_metric}: {chosen}, of {candidates}", flush=True)
 
-    # 3. The other splits, with that.
+    # 3. Evaluate the other splits with it.
     outputs = {"validation": validation[chosen]}
     outputs |= {split: evaluate(models[chosen], split) for split in tested}
     if not distributed.is_first():
@@ -95,7 +95,7 @@ def record(
     result = new_result(models[chosen], candidates, outputs, hashes)
     write(path, result, outputs)
     print(f"written  {path}")
-    if path.resolve().parent == ROOT / "results":  # the folder of the page
+    if path.resolve().parent == ROOT / "results":  # the folder of the results page
         print(f"{command('transformer.reports.results_page')} makes RESULTS.md of it")
     for commit in sorted({start["commit"] for run in all_runs(result) for start in run["starts"]}):
         if not re.fullmatch("[0-9a-f]+", commit):
@@ -108,9 +108,9 @@ def new_result(
     outputs: Mapping[str, Outputs],
     hashes: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What the ledger keeps of a run, or of an ensemble of runs.
+    """The ledger's entry for a run, or for an ensemble of runs.
 
-    candidates: validation scores of the checkpoints that the model's was chosen from. outputs: by
+    candidates: validation scores of the checkpoints among which the model's was chosen. outputs: by
     split, validation among them. hashes: of the examples of these splits, and of "train".
     """
     result = {
@@ -132,7 +132,7 @@ def new_result(
         },
         "curve": {} if model.others else history.validation_curves(model),
     }
-    del result["config_sha256"]  # of a config with the names of folders
+    del result["config_sha256"]  # it covers folder names
     if model.others:
         result["ensemble_with"] = [history.run_of(other) for other in model.others]
     return result
@@ -149,7 +149,7 @@ def write(path: Path, result: Result, outputs: Mapping[str, Outputs]) -> None:
 
 
 def _check_files(path: Path, splits: Sequence[str]) -> None:
-    """Raises UserError if a result of these splits would take the place of other files."""
+    """Raises UserError if a result of these splits would overwrite other files."""
     if path.suffix != ".json":
         raise UserError(f"--record={path}: give a file name that ends in .json")
     if path.exists() and not path.is_file():
@@ -168,7 +168,7 @@ def _check_files(path: Path, splits: Sequence[str]) -> None:
 
 
 def _earlier_files(path: Path) -> set[Path]:
-    """The outputs of the result that is at `path`; raises UserError for another file."""
+    """The outputs of the result at `path`; raises UserError if another file is there."""
     splits = read(path)["splits"] if path.exists() else ()
     return {_outputs_file(path, split) for split in splits}
 
@@ -192,7 +192,7 @@ def read(path: Path) -> Result:
     """A result; raises UserError for another file."""
     try:
         result = parse_json(read_plain(path, None, MOST_JSON), Result)
-        # Earlier commits knew one task.
+        # Earlier commits knew only one task.
         result["config"].setdefault("task.name", "seq2seq")
         for entry in result["splits"].values():
             if "sentences" in entry:
@@ -210,7 +210,7 @@ def read(path: Path) -> Result:
 
 
 def _contradiction(result: Result) -> str | None:
-    """What is wrong with a result though it is of its type."""
+    """An inconsistency in a result that is valid by its type; None if there is none."""
     if "beam_size" in result and "length_penalty" not in result:
         return "length_penalty is missing"
     if any(len(point) != 2 for curve in result["curve"].values() for point in curve):
@@ -228,7 +228,7 @@ def runs(result: Result) -> list[Run]:
 
 
 def all_runs(result: Result) -> list[Run]:
-    """All that was trained for a result: what several runs began with, once."""
+    """All runs trained for a result; a run that several began with counts once."""
     found = []
     for run in runs(result):
         found += [one for one in history.lineage(run) if one not in found]
@@ -236,7 +236,7 @@ def all_runs(result: Result) -> list[Run]:
 
 
 def saved_outputs(path: Path, result: Result, split: str) -> list[str]:
-    """The outputs beside a result; raises UserError if they are not those it is about."""
+    """The outputs saved beside a result; raises UserError if they are not the recorded ones."""
     file, entry = _outputs_file(path, split), result["splits"][split]
     try:
         content = read_plain(file, path.parent)
@@ -252,7 +252,7 @@ def saved_outputs(path: Path, result: Result, split: str) -> list[str]:
 def translations(
     path: Path, split: str, data_dir: str | None, raw_dir: str | None
 ) -> tuple[DataConfig, Texts]:
-    """The data section of a translation's result, and the texts of a split.
+    """The data section of a translation result, and the texts of a split.
 
     Raises UserError for another task, a split that was not recorded, or another text.
     """
@@ -277,9 +277,9 @@ def verify(
     data_dir: str | None,
     raw_dir: str | None,
 ) -> bool:
-    """Compares the scores of a result with those of now; prints and says whether they agree.
+    """Compares a result's scores with new ones; prints whether they agree, and returns it.
 
-    restore: gives the run's model, which is evaluated again; None scores the saved outputs again.
+    restore: returns the run's model, which is evaluated again; None scores the saved outputs again.
     """
     result = read(path)
     splits, task = result["splits"], find_task(result["config"]["task.name"])
@@ -316,7 +316,7 @@ def _check_same_text(path: Path, result: Result, task: Task, data: Any, split: s
 
 
 def check_same_runs(path: Path, result: Result, model: TrainedModel) -> None:
-    """Raises UserError if a work directory is not, or is no longer, what was recorded."""
+    """Raises UserError if a work directory is not, or is no longer, the recorded run."""
     recorded, given = runs(result), [model, *model.others]
     if len(given) != len(recorded):
         raise UserError(
@@ -324,7 +324,7 @@ def check_same_runs(path: Path, result: Result, model: TrainedModel) -> None:
             "first as --workdir, and if there are more, these as --ensemble"
         )
     for one, run in zip(given, recorded, strict=True):
-        made = one.task.provenance()  # such as the hash of the tokenizer
+        made = one.task.provenance()  # e.g. the tokenizer's hash
         expected = history.identity(run) | {name: result.get(name) for name in made}
         found = {"config": history.recorded_fields(one.config), "checkpoint_steps": one.steps}
         found = history.identity(found | {"init_from": provenance.origin(one.workdir)}) | made
@@ -339,13 +339,13 @@ def check_same_runs(path: Path, result: Result, model: TrainedModel) -> None:
 def _recorded_data(
     path: Path, result: Result, task: Task, data_dir: str | None, raw_dir: str | None
 ) -> Any:
-    """The data section of a result; where the files lie is not recorded."""
+    """The data section of a result; paths are not recorded, so they are given."""
     section, config = task.sections["data"], result["config"]
-    # Treebanks have no name; they lie in --raw_dir.
+    # Treebanks have no name; they are in --raw_dir.
     if config.get("data.dataset", raw_dir) is None:
         where = "" if "data.dataset" in config else ", or --raw_dir"
         raise UserError(f"{path} is of text files; give the --workdir of its run{where}")
-    # But for places: the files that a stranger's result names are none of its business.
+    # Without paths: a stranger's result must not name files to read.
     fields = {field.name: field for field in dataclasses.fields(section)}
     places = {name for name, field in fields.items() if field.metadata.get("place")}
     recorded = {f: config[f"data.{f}"] for f in fields.keys() - places if f"data.{f}" in config}
@@ -354,18 +354,18 @@ def _recorded_data(
     given = {name: value for name, value in given.items() if name in places}
     try:
         return section(**dict.fromkeys(fields) | recorded | given)
-    except TypeError as error:  # None, where earlier commits did not have a field, may serve
+    except TypeError as error:  # None may serve for fields that earlier commits did not have
         raise UserError(f"{path} does not have all fields of data; restore it") from error
 
 
 def disagreements(
     result: Result, found: Mapping[str, Mapping[str, dict]], tolerance: float
 ) -> list[str]:
-    """Where the scores found, by split and metric, are not those recorded, in words."""
+    """The scores, by split and metric, that differ from the recorded ones, in words."""
     lines = []
     for split, entry in result["splits"].items():
         for name, score in entry["scores"].items():
-            was, now = score["score"], math.nan  # of a metric that there is no more
+            was, now = score["score"], math.nan  # NaN if the metric no longer exists
             if name in found[split]:
                 now = found[split][name]["score"]
             if not abs(was - now) <= tolerance:

@@ -1,4 +1,4 @@
-"""HTML of pages that people read: one file each, without scripts and without a network."""
+"""Self-contained HTML pages: one file each, without scripts and without a network."""
 
 import base64
 import html
@@ -34,7 +34,7 @@ img.weights { width: 9rem; image-rendering: pixelated; border: 1px solid #bbb; }
 
 
 class Html(str):
-    """Text that is HTML already; `cell` leaves it as it is."""
+    """Text that already is HTML; `cell` does not escape it."""
 
 
 def page(title: str, body: Sequence[str], style: str = "") -> str:
@@ -62,7 +62,7 @@ def shown(value: Any) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Cells are text, or Html."""
+    """An HTML table; cells are text, or Html."""
 
     def cell(value: Any) -> str:
         if isinstance(value, Html):
@@ -92,7 +92,7 @@ def panels(
 
 
 def svg(figure: Figure) -> Html:
-    """The same for the same figure: without the date, and without names by chance."""
+    """The figure as SVG; no date or random names, so the same figure gives the same text."""
     picture = io.StringIO()
     with rc_context({"svg.hashsalt": "transformer"}):
         figure.savefig(picture, format="svg", metadata={"Date": None})
@@ -107,14 +107,14 @@ def png(figure: Figure) -> bytes:
 
 
 def image(content: bytes, about: str, style: str = "") -> Html:
-    """An img element with a PNG within. about: what it shows, for those who cannot see it."""
+    """An img element that contains a PNG. about: a description for those who cannot see it."""
     data = base64.b64encode(content).decode()
     kind = f' class="{style}"' if style else ""
     return Html(f'<img{kind} alt="{text(about)}" src="data:image/png;base64,{data}">')
 
 
 def thumbnail(weights_TS: np.ndarray, about: str) -> Html:
-    """Weights of 0 to 1 as a small picture, a pixel each."""
+    """Weights from 0 to 1 as a small picture, a pixel each."""
     content = io.BytesIO()
     matplotlib.image.imsave(content, weights_TS, cmap="Blues", vmin=0, vmax=1, format="png")
     return image(content.getvalue(), about, "weights")

@@ -14,17 +14,17 @@ from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 
-Curve = Sequence[tuple[int, float | None]]  # steps and values; None where it was not finite
+Curve = Sequence[tuple[int, float | None]]  # steps and values; None where not finite
 
-_TRAINING = "train/nll"  # as validation: without label smoothing
-_LARGEST = 1e300  # beyond, Matplotlib's arithmetic overflows
+_TRAINING = "train/nll"  # without label smoothing, like validation
+_LARGEST = 1e300  # beyond this, Matplotlib's arithmetic overflows
 _LABELS = {"nll": "nats per token", "bleu": "BLEU"}
 
 
 def style(number: int, count: int) -> dict[str, Any]:
-    """The look of a run's curve, by the number of the run, in all panels; count: of its points.
+    """The style of a run's curve, the same in all panels. number: the run's; count: of its points.
 
-    A single point, of which there is no line, is a large one.
+    A single point, which makes no line, is drawn large.
     """
     marker = {"marker": "o", "markersize": 5 if count == 1 else 2} if count < 200 else {}
     line = {"color": f"C{number % 10}", "linestyle": ("-", "--", ":")[number // 10 % 3]}
@@ -32,17 +32,17 @@ def style(number: int, count: int) -> dict[str, Any]:
 
 
 def label(metric: str) -> str:
-    """A metric as people write it."""
+    """The readable name of a metric."""
     return _LABELS.get(metric, metric)
 
 
 def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]) -> None:
     """Draws the learning curves of a metrics.jsonl into a PNG file.
 
-    One panel has the `nll` of training, which has dropout, and of each evaluated split; each other
-    metric of these has a panel of its own. The title is the name of the work directory. Works while
-    the run is still writing. better: which way each metric is better, "lower" or "higher". Raises
-    UserError when the file has none of these metrics.
+    One panel has the training `nll`, which includes dropout, and that of each evaluated split. Each
+    other metric of these splits has a panel of its own. The title is the name of the work
+    directory. Works while the run is still writing. better: the better direction of each metric,
+    "lower" or "higher". Raises UserError when the file has none of these metrics.
     """
     curves: dict[str, list[tuple[int, float | None]]] = {_TRAINING: []}
     for line in read_metrics(metrics_path):
@@ -72,12 +72,12 @@ def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]
 
 
 def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve]]) -> None:
-    """Draws a panel for each label of a vertical axis; its curves have labels, too."""
+    """Draws a panel for each vertical-axis label; the curves have labels, too."""
     # Figure and canvas by hand: pyplot keeps global state and may look for a display.
     figure = Figure(figsize=(8, 1 + 3.2 * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-    # What is the same in several panels is so up to the best value.
+    # A label common to several panels is the same up to its best value.
     known = [name.partition(" (best ")[0] for curves in panels.values() for name in curves]
     numbers = [name for name in dict.fromkeys(known) if not name.startswith("training")]
     for axes, (unit, curves) in zip(all_axes, panels.items(), strict=True):
@@ -96,7 +96,7 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
     all_axes[-1].set_xlabel("step (updates)")
     all_axes[-1].xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
     all_axes[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    figure.suptitle(title, parse_math=False)  # a directory may have dollar signs in its name
+    figure.suptitle(title, parse_math=False)  # a directory name may contain dollar signs
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
     write_atomically(path, picture.getvalue())

@@ -1,4 +1,4 @@
-"""A picture of how many steps a Universal Transformer takes for each token of a sentence.
+"""Draws the number of steps a Universal Transformer takes for each token of a sentence.
 
     python -m transformer.reports.ponder --workdir=runs/demo_universal \\
         --sentence="the old house sees the young man ." --out=steps.png
@@ -24,7 +24,7 @@ OUT = DEFINE_path("out", "steps.png", "The PNG file to write.")
 
 
 def count_steps(model: TrainedModel, sentence: str) -> Attention:
-    """With the steps of source and translation; UserError for a model without halting."""
+    """Counts the steps for source and translation; UserError for a model without halting."""
     if getattr(model.config.model, "halting", "none") == "none" or model.others:
         raise UserError(
             f"{model.workdir} has no adaptive computation time: every token takes as many steps; "

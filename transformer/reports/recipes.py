@@ -1,9 +1,9 @@
-"""Why a score differs from a published one: a run beside a recipe, difference by difference.
+"""Explains why a score differs from a published one: compares a run with a recipe.
 
     python evaluate.py --workdir=runs/mine --explain=base
 
-recipes.toml, beside this file, has the recipes and what is known of each difference. A fact is a
-field of a config by its name, such as model.norm, or one of DERIVED.
+recipes.toml, beside this file, has the recipes and the known effect of each difference. A fact is a
+config field by name, such as model.norm, or one of DERIVED.
 """
 
 import importlib
@@ -18,16 +18,16 @@ from transformer.runs.run_config import Config, flat
 from transformer.system import distributed
 from transformer.system.errors import UserError
 
-WIDTH = 100  # characters of a line for a terminal
+WIDTH = 100  # in characters, for a terminal
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-# Facts that follow from several, or from the evaluation. tokens_seen: as tokens_per_update counts
-# them. peak_learning_rate: reached within the updates that were made.
+# Facts that follow from several fields, or from the evaluation. tokens_seen: as tokens_per_update
+# counts them. peak_learning_rate: reached within the updates that were made.
 DERIVED = ("averaged_checkpoints", "tokens_seen", "peak_learning_rate", "length_penalty_formula")
 IRRELEVANT = _TABLES["irrelevant"]
 
 
 class Effect(NamedTuple):
-    """What is known of facts that belong together."""
+    """The known effect of facts that belong together."""
 
     facts: list[str]
     effect: str
@@ -35,7 +35,7 @@ class Effect(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What a published score was made with; recipes.toml explains the fields."""
+    """The settings behind a published score; recipes.toml explains the fields."""
 
     config: str
     changes: dict[str, Any]
@@ -46,7 +46,7 @@ class Recipe(NamedTuple):
     beyond: str
 
     def resolved(self) -> Config:
-        """Its config, with the changes."""
+        """The recipe's config with its changes."""
         module = importlib.import_module(f"configs.{self.config}")
         config = module.get_config().to_dict()
         for name, value in self.changes.items():
@@ -79,7 +79,7 @@ RECIPES = {name: _recipe(table) for name, table in _TABLES["recipe"].items()}
 
 
 def explain_run(name: str, splits: Sequence[str], restore: Callable[[], TrainedModel]) -> None:
-    """Prints how the run that `restore` gives, and its evaluation, differ from a recipe."""
+    """Prints how the run that `restore` returns, and its evaluation, differ from a recipe."""
     find_recipe(name)
     model = restore()
     for split in splits:
@@ -97,11 +97,11 @@ def find_recipe(name: str) -> Recipe:
 
 
 def explain(config: Config, recipe_name: str, *, evaluation: Mapping[str, Any]) -> list[Difference]:
-    """How an evaluated run differs from a recipe, the most important difference first.
+    """Lists how an evaluated run differs from a recipe, the most important difference first.
 
-    `evaluation` has what TrainedModel.provenance() says of checkpoints and search, and `split`,
-    as in scores.json. The updates of the checkpoint count in place of the config's. Raises
-    UserError for an unknown recipe, and for a run of another task or family.
+    `evaluation` has the checkpoints and the search from TrainedModel.provenance(), and `split`, as
+    in scores.json. The updates of the checkpoint count instead of the config's. Raises UserError
+    for an unknown recipe, and for a run of another task or family.
     """
     recipe = find_recipe(recipe_name)
     run, published = flat(config), flat(recipe.resolved())
@@ -126,14 +126,14 @@ def explain(config: Config, recipe_name: str, *, evaluation: Mapping[str, Any]) 
         "length_penalty_formula": "gnmt",
     }
     unstated = set(recipe.unstated)
-    if averaged == 1:  # how far apart checkpoints are matters to their mean alone
+    if averaged == 1:  # the distance between checkpoints matters only to their mean
         unstated.add("training.checkpoint_every")
     stated = {k: v for k, v in _facts(published, "test").items() if k not in unstated}
     return compare(_facts(run, evaluation["split"]), stated)
 
 
 def compare(run: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[Difference]:
-    """The EFFECTS in which two sets of facts differ, of the facts that a recipe has.
+    """The EFFECTS in which two sets of facts differ, among the facts that a recipe has.
 
     Fields without an entry in recipes.toml come last.
     """
@@ -148,7 +148,7 @@ def compare(run: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[Differenc
 
 
 def shown(differences: Sequence[Difference], recipe_name: str) -> str:
-    """Differences as text for a terminal, after what was published and what compares with it."""
+    """Text for a terminal: the published score, scores comparable with it, then the differences."""
     recipe = find_recipe(recipe_name)
     parts = [
         _filled(f"Recipe {recipe_name}: ", recipe.published),
@@ -169,16 +169,16 @@ def shown(differences: Sequence[Difference], recipe_name: str) -> str:
 
 
 def _facts(fields: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """With the facts that follow from fields, and without the fields that are not used."""
+    """Adds the facts that follow from fields; drops the fields that are not used."""
     sides = ("source", "target")
-    named = split in ("train", "validation", "test")  # another one is of the data set
+    named = split in ("train", "validation", "test")  # other splits belong to the data set
     uses_text_files = any(fields[f"data.train_{side}"] for side in sides)
     not_used = ["data.dataset", "data.train_split", "data.test_split"] if uses_text_files else []
     if fields["model.positions"] != "learned":
         not_used.append("model.max_positions")
     steps, warmup = fields["training.steps"], fields["optimizer.warmup_steps"]
     schedule, peak = fields["optimizer.schedule"], fields["optimizer.peak_learning_rate"]
-    if schedule == "noam":  # inverse_sqrt with this peak
+    if schedule == "noam":  # equals inverse_sqrt with this peak
         schedule, peak = "inverse_sqrt", (fields["model.d_model"] * warmup) ** -0.5
     head = fields["model.d_model"] // fields["model.num_heads"]
     return {
@@ -195,7 +195,7 @@ def _facts(fields: Mapping[str, Any], split: str) -> dict[str, Any]:
 
 
 def _filled(start: str, text: str) -> str:
-    """Text in lines of at most WIDTH characters, all but the first indented below its start."""
+    """Wraps text to WIDTH characters, all lines but the first indented below its start."""
     indent = " " * len(start)
     return textwrap.fill(
         text, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False

@@ -3,12 +3,12 @@
     python -m transformer.reports.report --workdir=runs/demo
     python -m transformer.reports.report --workdir=runs/a,runs/b --out=compared.html --format=md
 
-The page is one file without scripts. It has what differs between the configs, curves, speed, the
-scores of each evaluated split, BLEU by length, the best and worst translations by sentence chrF,
-each with a picture of its attention, and facts of the data. Of several runs it has one table and
-the curves in one picture; for a split that all have translated, paired bootstrap tests against the
-first run, and the translations that differ most. Runs that still train are welcome. The terminal
-shows the table, as text, Markdown or CSV.
+The page is one file without scripts. It shows how the config differs from configs/base.py, curves,
+speed, the scores of each evaluated split, BLEU by length, the best and worst translations by
+sentence chrF, each with a picture of its attention, and facts about the data. Several runs share
+one table, and the curves are in one picture. For a split that all have translated, there are paired
+bootstrap tests against the first run, and the translations that differ most. Runs may still be
+training. The terminal shows the table, as text, Markdown or CSV.
 """
 
 import sys
@@ -49,12 +49,12 @@ def _found(name: str) -> list[Path]:
 
 
 def _attend(run: Run) -> Attend | None:
-    """The attention of a run's best checkpoint; None for a run that has none to show."""
+    """The attention of a run's best checkpoint; None if the run has none to show."""
     if not any((run.workdir / "eval").glob("*/hypotheses.txt")):
         return None
     try:
         model = restore(run.workdir)
-    except UserError as error:  # of a run that has just begun, or whose checkpoints were removed
+    except UserError as error:  # a run that has just begun, or whose checkpoints were removed
         print(f"no attention is shown: {error}", file=sys.stderr)
         return None
     if not has_attention(model):
@@ -80,13 +80,13 @@ def main() -> None:
     named = zip(workdirs, names_of(workdirs), strict=True)
     runs = [run_of(workdir)._replace(name=name) for workdir, name in named]
     head, rows = table(runs)
-    if FORMAT.value == "text":  # one line a fact: runs are few, facts are many
+    if FORMAT.value == "text":  # one line a fact: there are few runs and many facts
         print(aligned(list(zip(head, *rows, strict=True))), end="")
     else:
         print(formatted(head, rows, FORMAT.value), end="")
     if path:
         attend = _attend(runs[0]) if ATTENTION.value and len(runs) == 1 else None
-        # A run may be a stranger's: no links are followed there.
+        # A run may be a stranger's, so links in it are not followed.
         write = write_named if OUT.value else write_atomically
         write(path, page(runs, attend))
         if FORMAT.value == "text":

@@ -1,4 +1,4 @@
-"""The type of a result: what a file of the ledger must say, and of each run that was trained."""
+"""The types of a result: the required content of a ledger file and of each trained run."""
 
 import dataclasses
 from typing import Any, NotRequired, TypedDict
@@ -30,7 +30,7 @@ class Split(_Split):
 
 
 class EarlierSplit(_Split):
-    """Earlier commits knew one task."""
+    """The type of a split in earlier commits, which knew only one task."""
 
     sentences: Count
 
@@ -98,13 +98,13 @@ class Result(Run):
 
 
 def checkpoint_flags(run: Run) -> dict[str, Any]:
-    """The flags of evaluate.py for a result's checkpoint, or for that of what a run began with."""
+    """The flags of evaluate.py for the recorded checkpoint of a run."""
     average = {"average_last": len(run["checkpoint_steps"])}
     return {"checkpoint": run["checkpoint"], **(average if run["checkpoint"] == "average" else {})}
 
 
 def search_flags(result: Result) -> dict[str, Any]:
-    """The flags of evaluate.py that choose how outputs are searched for: see Seq2Seq.provenance."""
+    """The flags of evaluate.py that choose the search: see Seq2Seq.provenance."""
     if "beam_size" not in result:  # a task without a search
         return {}
     penalty = result["length_penalty"]
@@ -114,7 +114,7 @@ def search_flags(result: Result) -> dict[str, Any]:
         "length_penalty_form": penalty["name"],
         "seed": result.get("search_seed", 0),
     }
-    # What is not recorded was as by default, whatever the config of the run says.
+    # A missing setting had its default, even if the run's config says otherwise.
     found = {
         field.name: recorded.get(field.name, field.default)
         for field in dataclasses.fields(DecodingConfig)

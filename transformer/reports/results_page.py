@@ -30,7 +30,7 @@ RESULTS = ROOT / "results"
 
 
 def results_page(folder: Path) -> str:
-    """The text of RESULTS.md; raises UserError for a file that is no result."""
+    """The text of RESULTS.md; raises UserError for a file that is not a result."""
     intro, earlier = (
         [path.read_text(encoding="utf-8")] if path.exists() else []
         for path in (folder / "intro.md", folder / "earlier.md")
@@ -56,7 +56,7 @@ def _data(result: Result) -> str:
 
 
 def of_folder(folder: Path) -> dict[str, Result]:
-    """The results in a folder by name; raises UserError for a file that is none."""
+    """The results in a folder by name; raises UserError for a file that is not a result."""
     found = {path.stem: ledger.read(path) for path in sorted(folder.glob("*.json"))}
     for name, result in found.items():
         metric = _main_metric(result)
@@ -72,7 +72,7 @@ def sweeps(folder: Path) -> dict[str, dict[str, Result]]:
 
 
 def by_row(results: Mapping[str, Result]) -> dict[str, list[Result]]:
-    """The results of a sweep by row; raises UserError for a name without its seed at the end."""
+    """The results of a sweep by row; raises UserError for a name that does not end in its seed."""
     found = collections.defaultdict(list)
     for name, result in results.items():
         row, _, seed = name.rpartition("-")
@@ -100,7 +100,7 @@ def _sweep(name: str, results: Mapping[str, Result]) -> str:
         ]
         rows.append([row + _mark(group), size, f"{len(group)}", updates, *means])
     flags = {"config": f"configs/sweeps/{name}.py"}
-    if len(groups) > 1:  # what all rows have was said for all of them
+    if len(groups) > 1:  # facts of all rows were stated for all of them
         of_each = [set(result["overrides"].items()) for result in results.values()]
         shared = set.intersection(*of_each)
         flags |= {f"config.{field}": value for field, value in sorted(shared)}
@@ -130,7 +130,7 @@ def _section(title: str, results: Mapping[str, Result]) -> str:
     metric = label(_main_metric(next(iter(results.values()))))
     scores = [f"{metric}, {split}" for split in splits]
 
-    # 1. Mean and standard deviation of results that differ in the seed alone.
+    # 1. Mean and standard deviation of results that differ only in the seed.
     groups = collections.defaultdict(dict)
     for result in results.values():
         seeds = [tuple(one["seed"] for one in history.lineage(r)) for r in ledger.runs(result)]
@@ -154,7 +154,7 @@ def _section(title: str, results: Mapping[str, Result]) -> str:
         rows.append([linked, *_training(result), *found])
     lines += _table(rows)
 
-    # 3. How to reproduce each of them.
+    # 3. The commands that reproduce each of them.
     for name, result in results.items():
         text, tokenizers = result["data_sha256"]["train"], result["tokenizer_sha256"]
         notes = [
@@ -174,7 +174,7 @@ def _mark(results: Iterable[Result]) -> str:
 
 
 def _failed(results: Mapping[str, Result]) -> list[str]:
-    """Why runs say nothing about their models, by the sentences that people have put there."""
+    """The reasons why runs say nothing about their models, in sentences that people wrote there."""
     return [f"**{name} failed.** {r['failed']}" for name, r in results.items() if "failed" in r]
 
 
@@ -198,7 +198,7 @@ def _title(result: Result) -> str:
 
 
 def _changed_search(result: Result) -> dict[str, Any]:
-    """The flags of the search that are not as in the config of the run."""
+    """The search flags that differ from the run's config."""
     defaults = {field.name: field.default for field in dataclasses.fields(DecodingConfig)}
     return {
         name: value
@@ -217,7 +217,7 @@ def _title_of_run(run: Run) -> str:
 
 
 def _training(result: Result) -> list[str]:
-    """What was trained for a result, in all if these were several runs, and its checkpoint."""
+    """The training and the checkpoint of a result; the training of several runs in total."""
     runs = ledger.all_runs(result)
     starts = [start for run in runs for start in run["starts"]]
     hours, minutes = divmod(round(sum(run["training_seconds"] for run in runs) / 60), 60)
@@ -251,7 +251,7 @@ def _mean(results: Sequence[Result], split: str) -> str:
 
 
 def mean_and_deviation(scores: Sequence[float]) -> str:
-    """Such as "41.00 ± 1.41"; "41.00" of one score, "-" of none."""
+    """A string such as "41.00 ± 1.41"; "41.00" for one score, "-" for none."""
     deviation = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
     return f"{statistics.mean(scores):.2f}{deviation}" if scores else "-"
 
@@ -261,7 +261,7 @@ def _each_once(values: Iterable[str]) -> list[str]:
 
 
 def _scores(entry: Mapping[str, Any]) -> str:
-    """The scores of a split with their signatures, a signature once for those that share it."""
+    """The scores of a split with their signatures, once for scores that share one."""
     by_signature = itertools.groupby(
         entry["scores"].items(), lambda named: named[1].get("signature")
     )
@@ -287,8 +287,8 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def commands(name: str, result: Result) -> list[str]:
-    """What trains the run or the runs of a result again, and scores them."""
-    lines, workdirs, models = [], [], []  # models: what other runs begin with
+    """The commands that train the run or runs of a result again, and score them."""
+    lines, workdirs, models = [], [], []  # models: runs that others begin with
     runs, trained = ledger.runs(result), ledger.all_runs(result)
     for number, run in enumerate(trained):
         workdir = f"runs/{name}.{number}" if len(trained) > 1 else f"runs/{name}"

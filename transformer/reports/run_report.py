@@ -1,4 +1,4 @@
-"""What report.py shows of runs: a table, and a page."""
+"""The table and the page that report.py shows."""
 
 import contextlib
 import importlib
@@ -24,7 +24,7 @@ from transformer.system.files import write_atomically
 from transformer.system.reading import MISSING, Number, read_json
 from transformer.tasks.task import FACTS, Facts, find_task
 
-# Curves beside those of validation, and what they are called.
+# Curves beside those of validation, and their names.
 OTHER_CURVES = {
     "train/loss": "loss as minimised",
     "train/learning_rate": "learning rate",
@@ -33,11 +33,11 @@ OTHER_CURVES = {
     "input/wait_ms": "waiting for a batch, ms",
 }
 
-LONG = 30  # letters of a value that a table has last
+LONG = 30  # characters of a value whose column is moved to the end
 
 
 class Score(TypedDict, total=False):
-    """One of a scores.json; without a score, it is something else that is said there."""
+    """One entry of a scores.json; without a score it holds other information."""
 
     score: Number
     signature: str | None
@@ -48,13 +48,13 @@ Scores = dict[str, Score | list[Any] | str | bool | Number | None]
 
 
 class Run(NamedTuple):
-    """What is known of a run from its work directory; its parameters are not read."""
+    """The record of a run in its work directory, without its parameters."""
 
     workdir: Path
     config: run_config.Config
     metrics: list[dict[str, Any]]
     scores: dict[str, dict[str, Any]]  # scores.json of each evaluated split
-    facts: Facts | None  # of its data; earlier commits wrote none
+    facts: Facts | None  # earlier commits wrote none
     starts: list[dict[str, Any]]
     name: str
 
@@ -67,7 +67,7 @@ class Run(NamedTuple):
 
 
 def run_of(workdir: Path) -> Run:
-    """Raises UserError if there is no run."""
+    """Reads a run; raises UserError if there is none."""
     config = run_config.load(workdir)
     path = workdir / "metrics.jsonl"
     found = sorted((workdir / "eval").glob("*/scores.json"))
@@ -94,8 +94,8 @@ def differences(runs: Sequence[Run]) -> dict[str, list[Any]]:
 def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """Tests, best and last validation, settings that differ, and cost: a value for each run.
 
-    Settings with long values, such as paths, are last. None where a run has no such value; a
-    column without any is left out.
+    Settings with long values, such as paths, are last. None where a run has no such value; a column
+    of only None is left out.
     """
     settings = differences(runs) if len(runs) > 1 else {}
     is_long = {name: max(len(str(x)) for x in values) > LONG for name, values in settings.items()}
@@ -128,7 +128,7 @@ def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 
 def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: a run each, with its columns."""
+    """Head and rows, one row for each run."""
     found = columns(runs)
     cells = [["" if value is None else shown(value) for value in x] for x in found.values()]
     rows = zip([run.name for run in runs], *cells, strict=True)
@@ -162,7 +162,7 @@ def page(runs: Sequence[Run], attend: Attend | None = None) -> str:
 
 
 def write(workdir: Path) -> None:
-    """WORKDIR/report.html, at the end of a training. Whatever goes wrong is a warning."""
+    """Writes WORKDIR/report.html after training. Any error becomes a warning."""
     try:
         write_atomically(workdir / "report.html", page([run_of(workdir)]))
     except Exception as error:  # a page is not worth a failed run
@@ -175,7 +175,7 @@ def _directions(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _config(run: Run, *, named: bool) -> str:
-    """How a config was given, what differs from configs/base.py, and all of it."""
+    """The source of a config, its differences from configs/base.py, and all its fields."""
     base = importlib.import_module("configs.base").get_config().to_dict()
     usual = {
         f"{section}.{field}": value
@@ -184,7 +184,7 @@ def _config(run: Run, *, named: bool) -> str:
     }
     flat, parts = sorted(run_config.flat(run.config).items()), []
     of = f" of {text(run.name)}" if named else ""
-    # Not of a run that a program began.
+    # A run started from Python code has neither.
     if run.starts and {"config_file", "overrides"} <= run.starts[-1].keys():
         start = run.starts[-1]
         said = "".join(f" --config.{name}={value}" for name, value in start["overrides"].items())
@@ -208,13 +208,13 @@ def _config(run: Run, *, named: bool) -> str:
 
 def _curves(runs: Sequence[Run]) -> str:
     """A picture for each quantity; a run has the same colour in all."""
-    # Of each panel the curves, as what is drawn, the number of the run, and whether in training.
+    # For each panel its curves: points, number of the run, and whether they are of training.
     names = ["nats per token", *(x for x in _directions(runs) if x != "nll")]
     by_panel: dict[str, list[tuple[list[tuple[int, float]], int, bool]]] = {
         name: [] for name in [*names, *OTHER_CURVES.values()]
     }
     for number, run in enumerate(runs):
-        # Like beside like: both without label smoothing, though training has dropout.
+        # Both without label smoothing, though training has dropout.
         keys = [("nats per token", "train/nll", True)]
         for metric in _directions(runs):
             name = "nats per token" if metric == "nll" else metric
@@ -255,7 +255,7 @@ def _legend(runs: Sequence[Run]) -> str:
 
 
 def _data(facts: Facts) -> str:
-    """Sizes, and how long sentences are."""
+    """Sizes, and the lengths of sentences."""
     rows = html_table(["", ""], [[name, shown(count)] for name, count in facts.counts.items()])
     if not facts.lengths:
         return rows

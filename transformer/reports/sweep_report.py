@@ -1,4 +1,4 @@
-"""What sweep.py shows of a sweep, at any time: a table, and a plot of a metric."""
+"""The table and the plot of a sweep, at any time."""
 
 import io
 import math
@@ -23,12 +23,12 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_named
 from transformer.tasks.task import find_task
 
-# Columns that a table leaves out unless they are asked for.
+# Columns that a table leaves out unless they are requested.
 _REST = ("last ", "million ", "tokens per ")
 
 
 class Row(NamedTuple):
-    """A row of a sweep: its runs that have begun, and what is known of each."""
+    """A row of a sweep: its runs that have begun, and the data of each."""
 
     name: str
     done: int
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 def rows_of(launcher: Launcher, runs: Sequence[Run]) -> list[Row]:
-    """The rows of a sweep as their work directories say; a damaged one is left out, and told."""
+    """The rows of a sweep from their work directories; reports damaged ones and leaves them out."""
     begun, found = [], []
     for run in runs:
         workdir = launcher.workdir(run)
@@ -67,7 +67,8 @@ def table(
 ) -> tuple[list[str], list[list[str]]]:
     """Head and lines; mean and deviation over the seeds that have begun.
 
-    metrics: names of columns, if not all are wanted that matter. Raises UserError for others.
+    metrics: names of the wanted columns; default: all that matter. Raises UserError for unknown
+    ones.
     form: one of tables.FORMATS; csv has plain numbers, and the deviation in a column of its own.
     """
     known = list(dict.fromkeys(column for row in rows for column in row.columns))
@@ -102,9 +103,9 @@ def _plain(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[str], list
 def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
     """Draws a metric into a PNG file.
 
-    One of metrics.jsonl, such as eval/validation/bleu, gives a curve for each row: the mean of the
-    seeds that have come so far, and a band of one deviation. A column of the table, such as
-    `test bleu`, gives a point for each row.
+    A metric of metrics.jsonl, such as eval/validation/bleu, gives a curve for each row: the mean of
+    the seeds so far, and a band of one deviation. A column of the table, such as `test bleu`, gives
+    a point for each row.
     """
     known = [name for row in rows for name in row.columns]
     is_curve = "/" in metric and metric not in known  # a test set may be wmt14/full
@@ -140,15 +141,15 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
 
 
 def _by_column(run: run_report.Run, own: Collection[str]) -> run_report.Run:
-    """The scores by what their columns are called.
+    """The scores, by the names of their columns.
 
-    own: the folders of the sweep's own evaluations; empty if that is not known.
+    own: the folders of the sweep's own evaluations; empty if not known.
 
-    A split's name alone is for the sweep's own evaluation of it. Without one it is for what is all
-    by default, and if nothing is known of the sweep's, else for the newest checkpoint. The others
-    are called as their folders, without the last step of an average, in which seeds differ; what
-    is all by default, beside the sweep's own, is <split>-default. Translations by others
-    (evaluate.py --hypotheses) are no scores of the run.
+    A split's plain name is for the sweep's own evaluation of it. If there is none, it is for the
+    evaluation with default settings; failing that, and if `own` is empty, for the newest
+    checkpoint. The others are named after their folders, without the last step of an average, in
+    which seeds differ. A default evaluation beside the sweep's own is <split>-default. Translations
+    by others (evaluate.py --hypotheses) are not scores of the run.
     """
     scores = {name: x for name, x in run.scores.items() if "hypotheses" not in x}
     by_split: dict[str, list[str]] = {}
@@ -199,7 +200,7 @@ def _curve(axes: Any, row: Row, metric: str, number: int) -> None:
 def _parameters(run: run_report.Run) -> int | None:
     try:
         model = find_task(run.config.task.name).restore(run.config, run.workdir).model
-    except UserError:  # the tokenizer is not there yet
+    except UserError:  # the tokenizer does not exist yet
         return None
     return num_params(model.abstract_params())
 
@@ -210,9 +211,9 @@ def _numbers(columns: Mapping[str, list[Any]], name: str) -> list[float]:
 
 
 def _mean(columns: Mapping[str, list[Any]], name: str) -> tuple[Any, float | None]:
-    """The mean over seeds, or the one value, and the deviation of several; "" if there is none."""
+    """Mean over seeds, or the one value, and the deviation of several; "" if there is none."""
     values = [x for x in columns.get(name, []) if x is not None]
-    if any(isinstance(x, str | bool) for x in values):  # perhaps seeds begun with other fields
+    if any(isinstance(x, str | bool) for x in values):  # seeds may have other fields
         return ", ".join(dict.fromkeys(map(shown, values))), None
     finite = _numbers(columns, name)
     if len(set(finite)) < 2:  # a setting, or one seed

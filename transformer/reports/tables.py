@@ -1,4 +1,4 @@
-"""A table for the terminal, as Markdown or as CSV."""
+"""Tables for the terminal, in Markdown or in CSV."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ def formatted(head: Line, rows: Sequence[Line], form: str) -> str:
 
 
 def aligned(lines: Sequence[Line]) -> str:
-    """Lines whose columns stand below each other."""
+    """Lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
         "  ".join(x.ljust(width) for x, width in zip(line, widths, strict=True)).rstrip() + "\n"

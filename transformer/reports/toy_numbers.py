@@ -1,4 +1,4 @@
-"""The walk-through with numbers that one can check by hand: those of lectures."""
+"""The walk-through with the lecture's numbers, which one can check by hand."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from transformer.training import schedules
 from transformer.training.schedules import make_schedule
 
 TOKENS = ("the", "animal", "slept", ".")
-# Two of four components each, so that products can be done in the head.
+# Small whole numbers, many of them 0, so that products can be done in the head.
 QUERIES = ((1, 0, 1, 0), (0, 2, 0, 2), (1, 1, 1, 1))
 KEYS = ((2, 0, 0, 0), (0, 2, 0, 2), (1, 0, 1, 0))
 VALUES = ((1, 0), (0, 1), (5, 5))
@@ -29,12 +29,12 @@ class _Noam:
 
 
 def layer_norm(numbers: tuple[float, ...]) -> np.ndarray:
-    """As the model's layer has it, with scale 1 and bias 0."""
+    """The model's layer normalisation, with scale 1 and bias 0."""
     return np.asarray(standardize(jnp.array([[numbers]], jnp.float32), epsilon=1e-6)[0, 0])
 
 
 def causal_softmax(scores: tuple[float, ...]) -> np.ndarray:
-    """The weights of queries that all have these scores, by the model's attention."""
+    """The model's attention weights for queries that all have these scores."""
     T = len(scores)
     query_BHTK = jnp.ones((1, 1, T, 1), jnp.float32)
     key_BHSK = jnp.array(scores, jnp.float32)[None, None, :, None]
@@ -46,7 +46,7 @@ def causal_softmax(scores: tuple[float, ...]) -> np.ndarray:
 
 
 def small_attention() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of QUERIES, KEYS and VALUES: scaled scores, weights and results."""
+    """Scaled scores, weights and results for QUERIES, KEYS and VALUES."""
     q, k, v = (jnp.array(x, jnp.float32)[None, None] for x in (QUERIES, KEYS, VALUES))
     mask = jnp.ones((1, len(QUERIES), len(KEYS)), bool)
     found, weights = dot_product_attention(q, KeyValues(k, v), mask, return_weights=True)

@@ -1,4 +1,4 @@
-"""The part of a report that is about translations of a split: lengths, tests, examples."""
+"""The part of a report about translations of a split: lengths, tests, examples."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from transformer.reports.translations import Texts, bleu_by_length, groups
 EXAMPLES = 8
 BOUNDS = (8, 12, 16, 20)
 RESAMPLES = 1000
-LONGEST_SHOWN = 512  # bytes of a text: a larger thumbnail could not be read
+LONGEST_SHOWN = 512  # bytes of a text: a larger thumbnail would be unreadable
 
 # Pairs of source and translation -> the attention between them, [target tokens, source tokens].
 Attend = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray]]
@@ -24,7 +24,7 @@ Attend = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray]]
 def translations(runs: Sequence[Any], texts: Sequence[Texts], attend: Attend | None) -> str:
     """HTML about translations of the same sentences by each run (see run_report.py).
 
-    attend: of the first run, if there is one run and if its attention is to be shown.
+    attend: the first run's, if there is only one run and its attention is to be shown.
     """
     parts, (first, *others) = [], texts
     members = groups(first.sources, BOUNDS)

@@ -13,7 +13,7 @@ from transformer.system.reading import MISSING, read_text
 
 
 class Texts(NamedTuple):
-    """What evaluate.py has written of a split, line by line."""
+    """The texts of a split that evaluate.py has written, line by line."""
 
     sources: list[str]
     references: list[str]
@@ -21,7 +21,7 @@ class Texts(NamedTuple):
 
 
 def names_of(workdirs: Sequence[Path]) -> list[str]:
-    """The folders' names; of those that share one, as much of the paths as tells them apart."""
+    """The folders' names; those that share one get as much of the path as tells them apart."""
     paths = [workdir.resolve() for workdir in workdirs]
     names = [path.name for path in paths]
     for length in range(2, max(len(path.parts) for path in paths)):
@@ -49,7 +49,7 @@ def read(workdir: Path, split: str) -> Texts:
 
 
 def groups(sources: Sequence[str], bounds: Sequence[int]) -> dict[str, list[int]]:
-    """The sentences with 1 to bounds[0] words, and so on, by name; the last has no upper bound."""
+    """Groups sentences by words: 1 to bounds[0], and so on; the last has no upper bound."""
     lows = [1, *[bound + 1 for bound in bounds]]
     names = [f"{low}-{high}" for low, high in zip(lows, bounds, strict=False)] + [f"{lows[-1]}+"]
     found: dict[str, list[int]] = {name: [] for name in names}

@@ -1,15 +1,15 @@
-"""Pictures of attention: which words a trained model looks at.
+"""Pictures of attention: the words at which a trained model looks.
 
     python -m transformer.reports.visualize --workdir=runs/demo --source="the old man sleeps ."
     python -m transformer.reports.visualize --workdir=runs/demo --source="..." --target="..." \\
         --figure=encoder.svg --attention=encoder --layer=2
 
-The page (attention.html) is one file that any browser opens, without a network: all layers and
-heads, as lines, as matrices or all at once; tokens or whole words; the mean of the heads; attention
-rollout; below, the model's positional encodings, the masks and the learning rate. Figures, PNG or
-SVG, are for papers: the heads of one layer, or another picture of the page (--picture). Without
---target the model's own translation is shown. BERT takes --source alone, or with --target as
-sentence B.
+The page (attention.html) is one file that any browser opens, without a network. It shows all layers
+and heads, as lines, as matrices or all at once; tokens or whole words; the mean of the heads; and
+attention rollout. Below are the model's positional encodings, the masks and the learning rate.
+Figures, PNG or SVG, are for papers: the heads of one layer, or another picture of the page
+(--picture). Without --target the model's own translation is shown. BERT takes only --source, or
+also --target as sentence B.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ WORDS = flags.DEFINE_boolean("words", False, "Whether the figure has words in pl
 
 
 def _figure(model: TrainedModel, found: Attention, heads: list[int] | None) -> Picture:
-    """The one that the flags ask for."""
+    """The figure that the flags ask for."""
     if PICTURE.value == "attention":
         return draw_attention(found, ATTENTION.value, LAYER.value, heads, WORDS.value)
     drawn = pictures(model, found)

@@ -3,11 +3,11 @@
     python -m transformer.reports.walkthrough --workdir=runs/demo --source="the old man sleeps ."
     python -m transformer.reports.walkthrough --toy
 
-The page (walkthrough.html) is one file without scripts: tokens, embeddings, positions, a head of
-decoder self-attention, add & norm, attention to the source, feed-forward network, logits, loss, and
-a gradient step; each with the paper's equation and the lines of code that compute it. Below are the
-arguments of lectures, measured. Without --target the model's own translation is followed. --toy
-needs no model: it takes numbers that one can check by hand.
+The page (walkthrough.html) is one file without scripts. It shows tokens, embeddings, positions, a
+head of decoder self-attention, add & norm, attention to the source, feed-forward network, logits,
+loss, and a gradient step; each with the paper's equation and the lines of code that compute it.
+Below are measurements of the lecture's arguments. Without --target it follows the model's own
+translation. --toy needs no model: it uses numbers that one can check by hand.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a Transformer computes on its way through a pair of sentences, from its own functions."""
+"""The values inside a Transformer on a sentence pair, computed by its own functions."""
 
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ from transformer.training.schedules import make_schedule
 
 
 class Pass(NamedTuple):
-    """What a forward pass computes on its way, of one sentence pair and one decoder layer.
+    """The intermediate values of a forward pass, for one sentence pair and one decoder layer.
 
-    Self-attention is that of one head of that layer, but for `joined`.
+    Self-attention is that of one head of that layer, except for `joined`.
     """
 
     src_ids: list[int]
@@ -32,8 +32,8 @@ class Pass(NamedTuple):
     inputs: list[str]
     outputs: list[str]
     embedding_TD: np.ndarray  # rows of the table
-    embedded_TD: np.ndarray  # with their factor
-    x_TD: np.ndarray  # with positions
+    embedded_TD: np.ndarray  # scaled by their factor
+    x_TD: np.ndarray  # plus positions
     layer_input_TD: np.ndarray
     query_TK: np.ndarray
     key_TK: np.ndarray
@@ -51,7 +51,7 @@ class Pass(NamedTuple):
     hidden_TF: np.ndarray
     transformed_TD: np.ndarray
     after_feed_forward_TD: np.ndarray
-    y_TD: np.ndarray  # of the last layer
+    y_TD: np.ndarray  # output of the last layer
     logits_TV: np.ndarray
     nll_T: np.ndarray
     smoothed_T: np.ndarray
@@ -60,19 +60,19 @@ class Pass(NamedTuple):
 class Update(NamedTuple):
     """One gradient step on the pair.
 
-    groups: of each parameter its name, shape, norm of the gradient, the share of its numbers that
+    groups: for each parameter its name, shape, norm of the gradient, the share of its numbers that
       move, and how far on average.
     """
 
     rate: float
     groups: list[tuple[str, tuple[int, ...], float, float, float]]
-    rows: list[tuple[str, float]]  # of the target embedding: those whose gradient is the longest
+    rows: list[tuple[str, float]]  # those of the target embedding with the longest gradients
     loss_before: float
     loss_after: float
 
 
 def follow(model: TrainedModel, source: str, target: str, layer: int, head: int) -> Pass:
-    """layer, head: from 1, of the decoder. UserError for those that there are not."""
+    """Follows a head of a decoder layer, both from 1; UserError if the model lacks it."""
     config, bound = model.config.model, model.task.model.bind(model.params, model.extra)
     if config.family != "transformer":
         raise UserError(
@@ -181,7 +181,7 @@ def batch_of(one: Pass) -> Batch:
 
 
 def update(model: TrainedModel, one: Pass) -> Update:
-    """With the run's optimizer and learning rate as at its first step."""
+    """A step with the run's optimizer and the learning rate of its first step."""
     config, batch = model.config, batch_of(one)
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""How a walk-through is shown: steps with an equation, numbers, and the lines of code for them."""
+"""The page of a walk-through: steps with an equation, numbers, and their lines of code."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ pre span:target { outline: 2px solid #0b4f9e; }
 
 
 class Matrix(NamedTuple):
-    """Numbers in rows and columns. columns: their names; empty: their numbers."""
+    """Numbers in rows and columns. columns: their names, or empty to number them."""
 
     name: str
     values: np.ndarray
@@ -41,14 +41,14 @@ class Matrix(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The line of a function, or of a method, that has this fragment."""
+    """A code line: the one with this fragment in a function or method."""
 
     function: Callable[..., Any]
     fragment: str
 
 
 class Step(NamedTuple):
-    """equation: as the paper writes it, with where it stands there; may be empty."""
+    """equation: as the paper writes it, with its place there; may be empty."""
 
     title: str
     equation: str
@@ -58,7 +58,7 @@ class Step(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The text of a function, and where it is."""
+    """The text of a function, and its location."""
 
     path: str
     first: int
@@ -72,7 +72,7 @@ def source_of(function: Callable[..., Any]) -> Source:
 
 
 def number_of(line: Line) -> int:
-    """In its file; ValueError if the code is no longer so."""
+    """The line's number in its file; raises ValueError if the code has changed."""
     source = source_of(line.function)
     found = [i for i, own in enumerate(source.lines) if line.fragment in own]
     if not found:
@@ -107,7 +107,10 @@ def walkthrough_page(title: str, intro: str, parts: dict[str, Sequence[Step]]) -
 
 
 def matrix_table(matrix: Matrix) -> Html:
-    """Blue is positive, orange negative; what does not fit is left out, and this is said."""
+    """A matrix as an HTML table, with blue for positive, orange for negative.
+
+    Rows and columns that do not fit are left out, with a note.
+    """
     values = np.asarray(matrix.values, np.float32)
     R, C = values.shape
     finite = np.abs(values[np.isfinite(values)])

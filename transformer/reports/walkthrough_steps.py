@@ -19,12 +19,12 @@ from transformer.reports.walkthrough_page import Line, Matrix, Step
 from transformer.runs.restore import TrainedModel
 from transformer.training.optimizers import make_optimizer
 
-MOST_TOKENS = 3  # of a prediction
-MOST_GROUPS = 12  # of parameters that are shown at once
+MOST_TOKENS = 3  # per prediction
+MOST_GROUPS = 12  # of parameters shown at once
 
 
 def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
-    """The forward pass as readers see it."""
+    """The steps of the forward pass, with explanations."""
     config = model.config.model
     scale = (
         f"{config.d_model**0.5:.2f}" if config.scale_embeddings else "1 (scale_embeddings=False)"
@@ -218,7 +218,7 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
 
 
 def update_step(found: Update) -> Step:
-    """One gradient step, as readers see it."""
+    """The gradient step, with explanations."""
     rows = [
         [name, " x ".join(map(str, shape)), f"{norm:.4f}", f"{100 * moves:.0f} %", f"{mean:.2e}"]
         for name, shape, norm, moves, mean in sorted(found.groups, key=lambda group: -group[2])
