@@ -40,9 +40,9 @@ _IRRELEVANT = frozenset(f"{_LIBRARY} {_TRAINING} {_SEARCH} {_TOKENS}".split())
 
 
 def is_hub_folder(folder: Path) -> bool:
-    """Whether a folder has the config.json of a model of the hub, and not that of a run."""
+    """True if a folder has the config.json of a hub model, not of a run."""
     try:
-        theirs = read_json(folder / "config.json", None, dict[str, Any], ADVICE)  # maybe a link
+        theirs = read_json(folder / "config.json", None, dict[str, Any], ADVICE)  # may be a link
         return "model_type" in theirs
     except (*MISSING, UserError):
         return False

@@ -7,8 +7,8 @@
     python -m transformer.exports --workdir=runs/demo --format=stablehlo --output=models/demo-jax
     python -m transformer.exports --workdir=runs/bert_tiny --format=bert --output=models/bert-tiny
 
-docs/exporting.md and docs/bert.md say how. `evaluate.py --export` writes a work directory,
-for this project.
+docs/exporting.md and docs/bert.md explain the formats. `evaluate.py --export` writes a work
+directory for this project.
 """
 
 import os

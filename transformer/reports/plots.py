@@ -1,4 +1,4 @@
-"""Pictures of metrics against the step."""
+"""Plots of metrics against the step."""
 
 import io
 import math

@@ -86,7 +86,7 @@ def by_row(results: Mapping[str, Result]) -> dict[str, list[Result]]:
 
 
 def _sweep(name: str, results: Mapping[str, Result]) -> str:
-    """A line for each row: dozens of runs would hide the others."""
+    """The section of a sweep, a line for each row: dozens of runs would hide the others."""
     entries = [(r, _main_metric(r), e) for r in results.values() for e in r["splits"].values()]
     columns = list(dict.fromkeys((metric, entry["name"]) for _, metric, entry in entries))
     heads = [f"{label(metric)}, {split}" for metric, split in columns]

@@ -36,7 +36,7 @@ DIGITS = 8  # of the hashes in folder names
 def check_can_evaluate(model: TrainedModel, splits: Sequence[str]) -> None:
     """Raises UserError for unknown splits and where outputs cannot be written.
 
-    This check comes before hours of work.
+    Call it before hours of work, not after.
     """
     model.check_paths()
     kind = find_task(model.config.task.name)

@@ -36,7 +36,7 @@ DONE = "sweep.json"
 
 
 class Options(NamedTuple):
-    """How to make the runs of a sweep.
+    """Options for making the runs of a sweep.
 
     out: the folder of their work directories. flags: more flags of train.py. evaluate: flags of
     evaluate.py, or "none". results: the ledger's folder; None to record nothing. export: the folder

@@ -193,7 +193,7 @@ class MetricsWriter:
 
 
 def _is_later(line: Mapping[str, Any], step: int, evaluated: bool) -> bool:
-    """True if a line goes when the run is back at `step`."""
+    """True if a line is removed when the run is back at `step`."""
     again = not evaluated and any(name.startswith("eval/") for name in line)
     return step == 0 or line["step"] > step or (line["step"] == step and again)
 

@@ -1,4 +1,4 @@
-"""Classes or numbers of texts and of pairs of texts, by an encoder with a head (BERT)."""
+"""Classification or regression of texts and pairs of texts, by an encoder with a head (BERT)."""
 
 import collections
 import functools

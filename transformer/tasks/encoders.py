@@ -60,7 +60,7 @@ def no_ensemble(members: Sequence[Any]) -> Any:
 def training_batches(
     config: Any, packed: PackedSequences, mesh: jax.sharding.Mesh
 ) -> TrainingBatches:
-    """The order of the rows and the split of an update over devices; prints both."""
+    """The order of the rows, and how an update is split into steps; prints both."""
     training, width = config.training, packed.source_width
     at_once = tokens_at_once(training.max_tokens_per_device, mesh)
     rows = layout(training.tokens_per_update, at_once, width, width, row_shards(mesh))

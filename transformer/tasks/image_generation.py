@@ -44,8 +44,8 @@ STANDING_SEED = 2**30  # seed of the first of their images
 GRID_ROWS, GRID_COLUMNS = 10, 8  # of the sample grid: classes, and seeds of each
 MOST_SEEDS = STANDING_SEED
 MOST_AT_ONCE = 1_000_000  # images, all kept in memory
-# The largest noise without truncation. JAX's generator has no larger numbers, but at its lower end,
-# one draw in four million, it gives the lowest float.
+# The largest noise without truncation. JAX's generator gives no larger numbers, except at its lower
+# end: one draw in four million is the lowest float there is.
 FARTHEST = 6.0
 
 

@@ -86,7 +86,7 @@ class Parsing(seq2seq.Seq2Seq):
 def mended(written: str, gold: Tree) -> Tree:
     """The tree of an output, over the words and with the tags of the gold tree.
 
-    EVALB knows punctuation, which it leaves out, by its tag. Tags are not scored.
+    EVALB recognises punctuation, which it leaves out, by its tag. Tags are not scored.
     """
     leaves = list(gold.leaves())
     return repaired(words_of(written), [x.word for x in leaves], [x.label for x in leaves])

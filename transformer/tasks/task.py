@@ -140,8 +140,8 @@ def one_optimizer(config: Any, schedule: Callable) -> optax.GradientTransformati
 class Pretrained(NamedTuple):
     """A model from elsewhere that a run can begin with.
 
-    config: that of the run, with the sizes of this model. task: has `model`, and what the model
-    needs to be begun with.
+    config: the run's, with the sizes of this model. task: has `model`, and everything that a run
+    needs to begin with it.
     """
 
     config: Any
