@@ -42,3 +42,12 @@ def test_without_a_home_nothing_is_known(tmp_path):
     (tmp_path / "state").write_text("a file")
     trusted_paths.remember(config(data_dir="data"))
     assert trusted_paths.unknown(config(data_dir="data"), given=[]) == {"data.data_dir": "data"}
+
+
+def test_without_a_home_nothing_is_noted_or_trusted(tmp_path, monkeypatch):
+    """A list below the current directory may be a stranger's."""
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    trusted_paths.remember(config(data_dir="data"))
+    assert not list(tmp_path.rglob("data_paths"))
+    assert "data.data_dir" in trusted_paths.unknown(config(data_dir="data"), [])

@@ -221,7 +221,7 @@ def load(workdir: Path) -> Config:
         raise UserError(f"{path}: {error}") from error
 
 
-def check_workdir(workdir: Path, experiment: Config) -> None:
+def check_workdir(workdir: Path, config: Config) -> None:
     """Raises UserError if `workdir` belongs to another config or holds other files."""
     check_no_pattern(workdir)
     if (workdir / EXPORTED).exists():
@@ -230,8 +230,8 @@ def check_workdir(workdir: Path, experiment: Config) -> None:
             "directory that it comes from, or in a new one"
         )
     if (workdir / CONFIG).exists():
-        old, new = flat(load(workdir)), flat(experiment)
-        if changes := _changes(old, new, fields_marked(experiment, "may_change", False)):
+        old, new = flat(load(workdir)), flat(config)
+        if changes := _changes(old, new, fields_marked(config, "may_change", False)):
             raise UserError(
                 f"{workdir} holds a run with another config ({'; '.join(changes)}); "
                 "give another --workdir, or the config the run was started with"
@@ -242,10 +242,10 @@ def check_workdir(workdir: Path, experiment: Config) -> None:
         )
 
 
-def save(workdir: Path, experiment: Config) -> None:
+def save(workdir: Path, config: Config) -> None:
     """Makes `workdir` the work directory of this config."""
     remove_leftovers(workdir.rglob("*.tmp"))
-    write_atomically(workdir / CONFIG, experiment.to_json())
+    write_atomically(workdir / CONFIG, config.to_json())
 
 
 def files_of(config: Config) -> list[str]:

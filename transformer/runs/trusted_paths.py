@@ -85,4 +85,6 @@ def _list() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):  # XDG says to ignore a relative path
         state = os.path.expanduser("~/.local/state")
+    if not os.path.isabs(state):  # no home: below the current directory it may be a stranger's
+        raise FileNotFoundError("no home folder")
     return Path(state) / "transformer-jax" / "data_paths"
