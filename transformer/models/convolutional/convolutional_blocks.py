@@ -108,7 +108,7 @@ class Memory(NamedTuple):
 
 
 class Attention(nnx.Module):
-    """Attention from a block's output h to the source, with the target's embedding (Section 3.3)."""
+    """Attention from a block's output h, with the target's embedding, to the source (3.3)."""
 
     def __init__(self, channels: int, c: ConvolutionalConfig, rngs: nnx.Rngs):
         E = c.embedding_size

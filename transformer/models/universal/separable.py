@@ -44,7 +44,7 @@ class SeparableTransition(nnx.Module):
         rngs: DropoutRngs | None = None,
         cache: tuple[jax.Array, jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-        """Takes whole rows [B, T, D] with their segments; or, with a cache, only the newest token."""
+        """Whole rows [B, T, D] with their segments; or, with a cache, only the newest token."""
         before_D, before_F = cache or (None, None)
         x_BTD, before_D = self._depthwise(x_BTD, self.hidden_taps_WD[...], segments_BT, before_D)
         x_BTF = ACTIVATIONS[self.activation](self.hidden(x_BTD))

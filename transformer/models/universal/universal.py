@@ -288,7 +288,7 @@ def build(config: UniversalConfig, sizes: Sizes, rngs: nnx.Rngs) -> Universal:
 def training_flops(
     config: UniversalConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
 ) -> np.ndarray:
-    """The FLOPs of all steps, counted as for the Transformer; halted positions are computed, too."""
+    """FLOPs of all steps, counted as for the Transformer; halted positions are computed, too."""
     c = config
     s, t = source_lengths / c.words_per_position, target_lengths.astype(np.float64)
     own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
