@@ -89,7 +89,7 @@ class FullAttention(MultiHeadAttention):
     def decode(
         self, x_BMD: jax.Array, memory: Any, earlier: CachedKeyValues, state: Any, now: Now
     ) -> tuple[jax.Array, CachedKeyValues, Any]:
-        """Attends from the newest tokens. Returns [B, M, D], then `earlier` and `state` for the next."""
+        """Attends from the newest tokens. Returns [B, M, D], and the next `earlier` and `state`."""
         earlier = write_key_values(earlier, self.cached_key_values(x_BMD), now.step)
         parts = [(memory, now.source_mask_B1S), (earlier, now.own_mask_BMX)]
         return self.step_over(x_BMD, parts)[0], earlier, state
