@@ -136,7 +136,7 @@ def beam_search(
         candidates = _candidates(inputs, state, view, log_probs_BMV)
 
         # 3. Those that end join the finished ones, of which the best M are kept. A settled
-        #    sentence keeps its own while others in its batch go on.
+        #    sentence keeps its finished ones while others in its batch go on.
         finished = _finished(settings, inputs, state, candidates, unsettled(inputs, state))
 
         # 4. The first M of the others stay alive.

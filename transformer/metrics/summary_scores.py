@@ -129,7 +129,7 @@ def lead(documents: Sequence[str], count: int, line_break: str) -> list[str]:
 
 
 def warn_of_other_scripts(references: Sequence[str]) -> None:
-    """Warns if ROUGE would be 0 for any summary."""
+    """Warns if ROUGE would be 0 for every possible summary."""
     if any(map(_words, references)) and not any(map(_ROUGE_WORD.search, references)):
         print("warning: ROUGE has words of a-z and 0-9 alone, and no reference has one", flush=True)
 

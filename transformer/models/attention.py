@@ -256,7 +256,7 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
-        """config.attention_bias adds a bias to all four projections; BERT has it, the paper not."""
+        """config.attention_bias gives all four projections a bias, as in BERT but not the paper."""
 
         def linear(d_in, d_out):
             dtype = jnp.dtype(config.dtype)

@@ -72,7 +72,7 @@ def chosen(config: Any, platform: str) -> Any:
 def proven(config: Any, mesh: jax.sharding.Mesh) -> Any:
     """The model section with those of its kernels that agree with the plain form on this device.
 
-    Prints their names, and a warning for each that does not. The trials take some seconds.
+    Prints their names, and a warning for each of the others. The trials take some seconds.
     """
     config = chosen(config, mesh.devices.flat[0].platform)
     if getattr(config, "kernels", "plain") == "plain":

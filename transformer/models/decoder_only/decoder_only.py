@@ -334,8 +334,8 @@ def training_flops(
 ) -> np.ndarray:
     """FLOPs, counted as for the Transformer: full attention counts every pair of a sequence.
 
-    Local attention counts for each token the pairs of one block, memory-compressed attention a
-    third of all pairs.
+    Local attention counts for each token the tokens of the blocks that it sees, memory-compressed
+    attention 1 / compression of all pairs.
     """
     c = config
     t = target_lengths.astype(np.float64)

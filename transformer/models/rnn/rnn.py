@@ -172,7 +172,7 @@ class RNN(EncoderDecoder):
     def init_cache(
         self, memory: Memory, src_BS: jax.Array, num_hypotheses: int, max_length: int
     ) -> Cache:
-        """A cache for `num_hypotheses` (M) per sentence: states, whose size no length changes."""
+        """A cache for `num_hypotheses` (M) per sentence: states, whose size is fixed."""
         segments_BS = segments_or_one(src_BS, None)
         mask_B1S = (segments_BS > 0)[:, None]
         source = self._source(memory, mask_B1S, segments_BS)

@@ -160,7 +160,7 @@ class Recurrence(nnx.Module):
         p_BT = jax.nn.sigmoid(p_BT1[..., 0] + self.halting_bias[...])
         running_BT1 = (carry.halting.remainder_BT == 0)[..., None]
         halting, weight_BT = halt(carry.halting, p_BT, self.config.halting_threshold)
-        if self.config.halting == "paper":  # in Tensor2Tensor it goes on changing
+        if self.config.halting == "paper":  # Tensor2Tensor's goes on; others see it
             y_BTD = jnp.where(running_BT1, y_BTD, carry.state_BTD)
         mix = OUTPUTS[self.config.halting_output]
         return Carry(y_BTD, mix(carry.output_BTD, y_BTD, weight_BT), halting), result
