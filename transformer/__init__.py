@@ -4,32 +4,30 @@ Letters. An array's name ends in its shape, and einsum strings use the same lett
 
     B  batch (rows)          D  d_model              N  hypotheses: B * M
     S  source length         H  heads                M  beam size
-    T  target length         K  size of a query      V  vocabulary size
-    F  d_ff                     and key of a head    L  longest output of a search
-                             U  size of a value
-                                of a head
-    A  accumulation steps
+    T  target length         K  query and key size   V  vocabulary size
+    F  d_ff                     of a head            L  longest output of a search
+    A  accumulation steps    U  value size of a head
 
 Masks are boolean, True where a query may attend. Segment ids number the sentences packed
 into one row 1, 2, ...; 0 is padding.
 
-The package is a house of rooms, which are folders. A room imports only from the rooms above it in
-this list; tests/test_rooms.py checks that. Its docstring says what lives there.
+Each folder of the package is a room. A room imports only from the rooms above it in this list;
+tests/test_rooms.py checks that. Its docstring says what it holds.
 
     system      what any JAX program needs: files, processes, devices
     data        text -> token ids -> packed batches                   Section 5.1
-    models      layers, attention, losses; a file or folder a family  Section 3
+    models      layers, attention, losses; a file or folder per family  Section 3
     training    the update: step, optimizers, schedules               Sections 5.3, 5.4
     decoding    beam search, ensembles, translation                   Section 6.1
     metrics     scores of outputs
     tasks       what is learned from what
-    runs        a run's life: config, loop, checkpoints, logs
+    runs        the life of a run: config, loop, checkpoints, logs
     inference   a trained model as a tool: lines in, lines out
     reports     what people read: ledger, results, curves, recipes
-    exports     models that leave home or come from elsewhere
+    exports     models for other programs, and from them
 
-Two seams hold it together. A Family (models/family.py) is a model; a Task (tasks/task.py) is what
-is learned from what. `config.model.family` and `config.task.name` choose them. To follow a run
+Two interfaces hold it together. A Family (models/family.py) is a model; a Task (tasks/task.py) is
+what is learned from what. `config.model.family` and `config.task.name` choose them. To follow a run
 from its config file to a BLEU score, read train.py, runs/train.py, tasks/seq2seq.py,
 models/transformer.py, training/step.py, runs/loop.py, decoding/search.py and
 metrics/scores.py, in this order.
@@ -44,12 +42,12 @@ if TYPE_CHECKING:
 
 
 def load(workdir: "str | Path", **options: Any) -> "Model":
-    """The trained model of a work directory, to translate and to score with.
+    """Loads the trained model of a work directory, for translating and scoring.
 
     options: `checkpoint` ("best", "last", "average" or a step), `average_last` and `ensemble` (more
       work directories), as the flags of translate.py; `long_lines` and `max_tokens`, see
       inference/model.py; and fields of the decoding section, such as `beam_size`.
-    Raises UserError (transformer.system.errors) for what cannot be used.
+    Raises UserError (transformer.system.errors) for options or files that cannot be used.
 
     >>> model = load("runs/demo", beam_size=3)
     >>> best, blank = model.translate(["one two", ""])

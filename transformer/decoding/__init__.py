@@ -1,5 +1,5 @@
-"""From a model to its outputs.
+"""Decoding: from a model to its outputs.
 
-Beam search over any step function, several models that decode as one, and sentences in, sentences
-out. What an output is worth is not decided here.
+Beam search over any step function, ensembles of models, and translation of sentences. Outputs are
+not scored against references here: that is for `metrics`.
 """

@@ -1,4 +1,4 @@
-"""Which sentences are decoded together, and in arrays of which shape."""
+"""Batches for decoding: the sentences of each, and the shapes of their arrays."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -16,17 +16,17 @@ SHORTEST_WIDTH = 16
 # A CPU of several cores searches two batches at the same time. In a small model, cores that share
 # one product mostly wait for each other.
 AT_ONCE = 2
-# Source tokens of these batches together, padding included. More were not faster.
+# The most source tokens of these batches together, padding included. More were not faster.
 CPU_TOKENS = 2048
-# And hypotheses, each of which has a cache: a wide beam has fewer sentences beside it.
+# The most hypotheses. Each has a cache, so a wide beam leaves fewer sentences per batch.
 CPU_HYPOTHESES = 1024
 MOST_ROWS = 4096
-FEW_TOKENS = 2**16  # of all hypotheses of a sentence, for which there always is memory
+FEW_TOKENS = 2**16  # of all hypotheses of a sentence; there is always memory for these
 FEW_ROWS = range(2, 33)  # hypotheses for which WeightLayout.FEW_ROWS is faster
 
 
 class Shape(NamedTuple):
-    """Sentences, of how many tokens each, padding included; a program is compiled for each."""
+    """Sentences, and tokens of each with padding; a program is compiled for each shape."""
 
     rows: int
     width: int
@@ -39,10 +39,10 @@ def most_rows(
     device: jax.Device,
     at_once: int = 1,
 ) -> int:
-    """How many sentences of that width the device decodes in one batch, a power of 2.
+    """The number of sentences of that width that the device decodes in one batch, a power of 2.
 
-    On an accelerator its memory says: a quarter of it is for the search.
-    bytes_of_row: from a width to what a sentence takes in a search.
+    On an accelerator its memory decides: a quarter of it is for the search.
+    bytes_of_row: from a width to the bytes of a sentence in a search.
     at_once: how many batches share a CPU.
     """
     memory = memory_limit(device)
@@ -54,7 +54,7 @@ def most_rows(
 
 
 def row_bytes(model: Any, variables: Any, width: int, beam_size: int, longest: int) -> int:
-    """The memory of a sentence of so many tokens in a search: its cache, and its logits.
+    """The bytes of a sentence of `width` tokens in a search: its cache, and its logits.
 
     model: a FunctionalModel or an Ensemble. longest: the most tokens of an output.
     """
@@ -65,13 +65,13 @@ def row_bytes(model: Any, variables: Any, width: int, beam_size: int, longest: i
         return bound.decode_step(jnp.zeros(beam_size, np.int32), cache)
 
     logits_MV, cache = jax.eval_shape(step, variables, jax.ShapeDtypeStruct((1, width), np.int32))
-    # The logits, and what becomes of them, are there a few times, in float32.
+    # The logits, and arrays made of them, exist a few times, in float32.
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache)) + 16 * logits_MV.size
 
 
 def check_memory(beam_size: int, longest: int, bytes_of_row: Callable[[], int]) -> None:
     """Raises UserError for a search of one sentence that this machine has no memory for."""
-    if beam_size * longest <= FEW_TOKENS:  # to count bytes takes its time
+    if beam_size * longest <= FEW_TOKENS:  # counting bytes takes time
         return
     needed, host = bytes_of_row(), memory_of_host()
     if needed > host:
@@ -87,10 +87,10 @@ def batches_at_once(
     shapes: Iterable[Shape] = (),
     beam_size: int = 1,
 ) -> int:
-    """How many batches of these shapes are searched at the same time.
+    """The number of batches of these shapes that are searched at the same time.
 
-    One if a CPU has no room for more, and where several devices work together: all must run the
-    same program.
+    One if more exceed the limits of a CPU, and where several devices work together: all must run
+    the same program.
     """
     if not is_of_cpus(mesh) or mesh.size > 1 or available_cores() == 1:
         return 1
@@ -103,12 +103,12 @@ def batches_at_once(
 
 
 def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
-    # An abstract mesh, for programs of devices that are not here, does not know.
+    # An abstract mesh, for programs of devices that are not here, has no platform.
     return isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
 
 
 def arrangement_of(rows: int, int8: bool = False) -> WeightLayout:
-    """How a search of so many hypotheses on each CPU device has its parameters."""
+    """The weight layout for a search of this many hypotheses on each CPU device."""
     if int8:
         return WeightLayout.INT8
     return WeightLayout.FEW_ROWS if rows in FEW_ROWS else WeightLayout.MANY_ROWS
@@ -124,7 +124,7 @@ def batches(
     Widths are few, because a program is compiled for each shape: 16, 32, 48, 64, 96, 128, ... The
     longest come first: if memory runs out, it does so at the start. Shorter ones fill the rows that
     are left. The last batch has a quarter of the most rows, or a quarter of that, ..., if that is
-    enough and if the larger shape was not needed anyway: one sentence alone is decoded alone.
+    enough and the larger shape is not needed anyway: a single sentence is decoded by itself.
     """
     order = sorted((i for i in range(len(lengths)) if lengths[i]), key=lambda i: -lengths[i])
     found: list[tuple[Shape, list[int]]] = []

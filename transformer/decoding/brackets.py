@@ -1,4 +1,4 @@
-"""The rule of outputs that are trees: brackets match, and there is a tag for each word."""
+"""The logits rule for trees: brackets match, and there is a tag for each word."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from transformer.decoding.rules import LogitsRule
 from transformer.system.errors import UserError
 
 OTHER, OPEN, CLOSE, TAG = range(4)
-DEEPEST = 64  # constituents in each other; GENIA's trees have 30
+DEEPEST = 64  # nested constituents; GENIA's trees have 30
 
 
 class Grammar(NamedTuple):
-    """What each token of a vocabulary is, and the label of brackets as a number."""
+    """The kind of each token of a vocabulary, and the labels of brackets as numbers."""
 
     kind_V: np.ndarray
     label_V: np.ndarray
@@ -48,7 +48,7 @@ def grammar_of(pieces: Sequence[str]) -> Grammar:
 class Brackets(LogitsRule):
     """One tree over the words of the sentence, within its length.
 
-    Each constituent has a word at least. A bracket is opened only where there is room to close it.
+    Each constituent has at least one word. A bracket is opened only if the length lets it close.
     """
 
     grammar: Grammar
@@ -70,7 +70,7 @@ class Brackets(LogitsRule):
         left_BM = self.words_B[:, None] - state["words"]
         has_more_BM = left_BM > 0
         is_first_BM = jnp.broadcast_to(view.step == 0, depth_BM.shape)
-        # This token, a tag for each word, a bracket for each that is open with this one, and EOS.
+        # This token, a tag for each word, a closing bracket for it and each open one, and EOS.
         needs_BM = view.step + 1 + left_BM + (depth_BM + 1) + 1
         may_open_BM = has_more_BM & (is_first_BM | (depth_BM > 0)) & (depth_BM < DEEPEST)
         may_open_BM &= needs_BM <= self.max_length_B[:, None]

@@ -88,11 +88,11 @@ class DecodingConfig:
             raise UserError("decoding.diversity is between groups; set decoding.beam_groups, too")
 
     def longest(self, source_tokens: int) -> int:
-        """The most tokens of an output, EOS included, for a source of so many, without EOS."""
+        """The most tokens of an output, EOS included; the source is counted without its EOS."""
         limit = math.floor(source_tokens * written(self.max_length_ratio)) + self.max_extra_length
         return min(limit, self.max_length or limit)
 
     def shortest(self, source_tokens: int) -> int:
-        """The fewest tokens of an output; both counted as for `longest`."""
+        """The fewest tokens of an output; counts as for `longest`."""
         limit = max(self.min_length, math.ceil(source_tokens * written(self.min_length_ratio)))
         return min(limit, self.longest(source_tokens))

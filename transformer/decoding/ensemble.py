@@ -1,4 +1,4 @@
-"""Several models searched as one: at each step the mean of their probabilities counts."""
+"""Ensembles: a search with the mean of several models' probabilities at each step."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ class Ensemble(NamedTuple):
 
 
 class BoundEnsemble(NamedTuple):
-    """What a search calls of a sequence-to-sequence model."""
+    """The methods of a sequence-to-sequence model that a search calls."""
 
     models: Sequence[nnx.Module]
 

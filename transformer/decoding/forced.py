@@ -1,4 +1,4 @@
-"""What a model thinks of given targets: it decodes with the true prefix (teacher forcing)."""
+"""Probabilities of given targets: a model decodes with the true prefix (teacher forcing)."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from transformer.models.functional import FunctionalModel
 
 
 class Forced(NamedTuple):
-    """What is known of each token of a target, EOS included."""
+    """The results for each token of a target, EOS included."""
 
     log_probs_T: np.ndarray  # natural logarithms
     expected_T: np.ndarray  # the most probable token in its place
@@ -69,7 +69,7 @@ class ForcedDecoder:
         sources: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
     ) -> dict[str, jax.stages.Compiled]:
-        """Compiles and runs once what these pairs of token ids need, the largest first."""
+        """Compiles and runs once the programs for these pairs of token ids, the largest first."""
         variables = self._programs.gather(variables)
         programs = {}
         for shape, _ in self._batches(sources, targets):
@@ -90,9 +90,9 @@ class ForcedDecoder:
         attention: bool = False,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Forced]:
-        """For each pair of token ids, both with EOS.
+        """The results for each pair of token ids, both with EOS.
 
-        attention: whether it is wanted; UserError if the model has none.
+        attention: also return the weights of attention; UserError if the model has none.
         """
         variables = self._programs.gather(variables)
         results: list[Forced | None] = [None] * len(targets)

@@ -1,4 +1,4 @@
-"""What is asked of the outputs of a batch: as arrays, and as the parts of a search."""
+"""Search inputs of a batch: constraint arrays, and the strategy and rules built from them."""
 
 import zlib
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from transformer.decoding.strategies import (
 
 
 class SearchInputs(NamedTuple):
-    """What is asked of the output of each row; None: nothing."""
+    """Constraints on the output of each row, as arrays; None for no constraint."""
 
     max_length_B: np.ndarray
     min_length_B: np.ndarray | None = None
@@ -46,13 +46,13 @@ class Sentence(NamedTuple):
     prefix: list[int]
     phrases: list[tuple[int, ...]]
     words: int  # of the source
-    number: int | None = None  # that joins the key of its samples
+    number: int | None = None  # joins the random key of its samples
 
 
 def parts_of_search(
     config: DecodingConfig, inputs: SearchInputs, src_BS: jax.Array, grammar: Grammar | None
 ) -> tuple[Strategy, list[LogitsRule]]:
-    """What `beam_search` is to be made of."""
+    """The strategy and the rules for `beam_search`."""
     rules = []
     if inputs.min_length_B is not None:
         rules.append(MinLength(inputs.min_length_B))
@@ -86,7 +86,7 @@ def arrays_of(
     members: Sequence[int],
     sizes: tuple[int, int, int],
 ) -> tuple[np.ndarray, SearchInputs]:
-    """The rows of a batch. Those without a member have length 0 and are settled at once."""
+    """The rows of a batch. Rows without a member have length 0 and are settled at once."""
     B = shape.rows
     longest_prefix, P, C = sizes
     has_minimum = config.min_length or config.min_length_ratio
@@ -113,7 +113,7 @@ def arrays_of(
             inputs.phrase_BPC[row], inputs.next_BPCC[row] = phrase_tables(phrases, P, C)
         if config.brackets:
             inputs.words_B[row] = words
-        if config.temperature:  # of this row alone, so that its neighbours do not matter
+        if config.temperature:  # of this row only, so that its neighbours do not matter
             own = [] if number is None else [number % 2**31]
             asked = np.concatenate([source, np.asarray([*prefix, *own], np.int32)])
             inputs.seed_B[row] = zlib.crc32(asked.astype("<i4").tobytes())
@@ -123,7 +123,7 @@ def arrays_of(
 def sizes_of_inputs(sentences: Sequence[Sentence]) -> tuple[int, int, int]:
     """The most tokens of a prefix, phrases, and tokens of a phrase, as powers of 2, or 0.
 
-    So few programs are compiled.
+    Powers of 2, so that few programs are compiled.
     """
     phrases = [sentence.phrases for sentence in sentences]
     most = (
@@ -135,7 +135,7 @@ def sizes_of_inputs(sentences: Sequence[Sentence]) -> tuple[int, int, int]:
 
 
 def longest_phrases(phrases: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Those that are not part of another one, and each once."""
+    """The phrases that are not part of another one, each once."""
     different = dict.fromkeys(map(tuple, phrases))
 
     def is_part(phrase, other):

@@ -14,7 +14,7 @@ from transformer.decoding.translation import Translation
 POLICIES = ("split", "cut", "refuse", "whole")
 
 # Where a text may be cut, the best places first. Patterns look back a fixed number of characters,
-# so that the time is proportional to the text, whatever it holds.
+# so that the time is proportional to the length of any text.
 _TITLES = ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "[A-Z]"]
 _NO_TITLE = "".join(rf"(?<!\b{word}\.)" for word in _TITLES)
 _SENTENCES = re.compile(
@@ -37,12 +37,12 @@ class Cutter:
     def __init__(self, count: Callable[[Sequence[str]], list[int]], limit: int):
         self._count = count
         self.limit = limit
-        # Tokens that long are rare, and some tokenizers take quadratic time for a word.
+        # Words that long rarely fit, and some tokenizers take quadratic time for a word.
         self._long_word = re.compile(rf"{NOT_BLANK}{{{min(4 * limit, _LONGEST_WORD) + 1}}}")
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, limit: int) -> "Cutter":
-        """One that counts the tokens of a tokenizer."""
+        """A Cutter that counts the tokens of a tokenizer."""
         encode = functools.partial(tokenizer.encode_batch, num_threads=-1)
         return cls(lambda texts: [len(ids) for ids in encode(texts)], limit)
 
@@ -52,14 +52,14 @@ class Cutter:
         return bool(self._long_word.search(text)) or self._count([text])[0] > self.limit
 
     def first(self, text: str) -> str:
-        """The beginning, as many words as fit."""
+        """As many words from the beginning as fit."""
         return self._pieces(text, len(_LEVELS) - 1)[0]
 
     def pieces(self, text: str) -> list[str]:
-        """All of it, cut at the ends of sentences, else of clauses, words or characters.
+        """The whole text, cut at the ends of sentences, else of clauses, words or characters.
 
-        A piece is one sentence, since that is what models learn from; or as many clauses or words
-        of one as fit.
+        A piece is one sentence, because models learn from single sentences; or as many clauses or
+        words of one as fit.
         """
         return self._pieces(text, 0)
 
@@ -72,7 +72,7 @@ class Cutter:
                 return [text]
             halves = text[:middle], text[middle:]
             return [piece for half in halves for piece in self._pieces(half, level)]
-        # 1. The parts and, of each, the tokens with the space before it.
+        # 1. The parts, and the tokens of each with the space before it.
         ends = [match.span() for match in _LEVELS[level].finditer(text)]
         starts = [0, *(end for _, end in ends)]
         stops = [*(start for start, _ in ends), len(text)]
@@ -97,7 +97,7 @@ class Cutter:
 
 
 def regrouped(found: Iterable[Any], pieces: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """What was found of all pieces in a row, as a list for each line."""
+    """The results of all pieces, which come in a row, as a list for each line."""
     each = iter(found)
     return [[next(each) for _ in parts] for parts in pieces]
 
@@ -107,8 +107,8 @@ def join(
 ) -> list[Translation]:
     """The n-best list of a line from those of its pieces: the first of each, the second, and so on.
 
-    pieces: a list of Translations for each piece; one that is shorter than others lends its last.
-    parts: the pieces of the source. language: the target language's code, which tells what joins
+    pieces: a list of Translations for each piece; a list shorter than others repeats its last.
+    parts: the pieces of the source. language: the target language's code, which decides what joins
     sentences.
     Scores and log-probabilities are sums over the pieces.
     """
@@ -145,5 +145,5 @@ def _joined_alignment(
 
 
 def _whole_words(text: str) -> int:
-    """How many words have ended; what follows without a space is of the last one."""
+    """The number of words that have ended; text that follows without a space joins the last one."""
     return len(words_of(text)) - bool(text and text[-1] not in BLANKS)

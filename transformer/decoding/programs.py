@@ -1,4 +1,4 @@
-"""Programs that all devices run, each on rows of its own."""
+"""Programs that all devices run, each on its own rows."""
 
 import functools
 import weakref
@@ -15,7 +15,7 @@ from transformer.models.weight_layout import WeightLayout
 from transformer.system.distributed import barrier
 from transformer.system.sharding import distribute, replicated, split_over_all
 
-# The parameters of a model, and its extra state ({} for most); of an ensemble, lists of theirs.
+# The parameters of a model, and its extra state ({} for most); for an ensemble, lists of these.
 Variables = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -36,7 +36,7 @@ class Programs:
         self._compiled: dict[Any, jax.stages.Compiled] = {}
 
     def __call__(self, variables: Variables, *trees: Any, **static: Any) -> Any:
-        """The results; `variables` as `gather` or `Arranged` give them; NumPy arrays."""
+        """The results, as NumPy arrays; `variables` as `gather` or `Arranged` return them."""
         return self.compiled(variables, *trees, **static)(variables, *self._distribute(trees))
 
     def each(
@@ -44,13 +44,13 @@ class Programs:
     ) -> Iterator[Any]:
         """The results of calls, each (arguments, keywords), in order, as NumPy arrays.
 
-        at_once: so many run at the same time. On a CPU each needs a thread of its own for that:
-        JAX runs the programs that one thread starts one after another.
+        at_once: how many run at the same time. On a CPU each then needs its own thread: JAX runs
+        the programs that one thread starts one after another.
         """
 
         def ready() -> Iterator[tuple[tuple, dict[str, Any]]]:
             for arguments, keywords in calls:
-                self.compiled(*arguments, **keywords)  # here, or two threads would both compile it
+                self.compiled(*arguments, **keywords)  # else two threads would both compile it
                 yield arguments, keywords
 
         def run(call: tuple[tuple, dict[str, Any]]) -> Any:
@@ -76,7 +76,7 @@ class Programs:
         """The function with these keyword arguments, not yet compiled."""
         function = functools.partial(self._function, **static)
         specs = tuple(sharding.spec for sharding in self._in_shardings)
-        # Not left to the compiler: then the devices would wait for each other at each step.
+        # The compiler's own partition would make the devices wait for each other at each step.
         function = jax.shard_map(
             function, mesh=self._mesh, in_specs=specs, out_specs=specs[-1], check_vma=False
         )
@@ -89,7 +89,7 @@ class Programs:
 
 
 class Arranged:
-    """Variables as a CPU multiplies them, kept for the next search with the same arrays."""
+    """Variables in a weight layout for CPUs, kept for the next search with the same arrays."""
 
     def __init__(self, model: FunctionalModel | Ensemble, mesh: jax.sharding.Mesh):
         def arrange(variables: Variables, weight_layout: WeightLayout) -> Variables:
@@ -97,10 +97,10 @@ class Arranged:
 
         self._arrange = arrange
         if mesh.size > 1:
-            # With one device not compiled: that would copy what stays as it is.
+            # Not compiled for one device: that would copy the arrays that stay as they are.
             everywhere = replicated(mesh)
             self._arrange = jax.jit(arrange, static_argnums=1, out_shardings=everywhere)
-        # The arrays, which these references do not keep alive; None if they are as arranged.
+        # Weak references to the arrays, and these in the layout, or None if that changes nothing.
         self._kept: dict[WeightLayout, tuple[list[weakref.ref], Variables | None]] = {}
 
     def __call__(self, variables: Variables, weight_layout: WeightLayout) -> Variables:

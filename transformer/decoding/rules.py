@@ -1,7 +1,7 @@
-"""What outputs must be like: rules, of which any number can be joined in one search.
+"""Logits rules, which say what outputs must be like. One search can join any number of them.
 
-A rule is asked before each token which continuations it allows. It may keep a state for each
-hypothesis. The search hands the state on from a hypothesis to those that continue it.
+Before each token, the search asks a rule which continuations it allows. A rule may keep a state for
+each hypothesis. The search hands the state on from a hypothesis to those that continue it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from transformer.data.vocabulary import BOS, EOS, PAD
 
 
 class StepView(NamedTuple):
-    """What rules may look at before the live hypotheses go on."""
+    """The view that rules have of the live hypotheses before these go on."""
 
     step: jax.Array  # the number of tokens of each hypothesis, without BOS
     tokens_BML: jax.Array  # BOS, the tokens so far, and PAD
@@ -24,7 +24,7 @@ class StepView(NamedTuple):
 
 
 class LogitsRule:
-    """One that allows everything."""
+    """The base of all rules; it allows everything."""
 
     def start(self, batch_size: int, M: int) -> Any:
         """The state before the first token: arrays that begin with B and M."""
@@ -32,7 +32,7 @@ class LogitsRule:
         return ()
 
     def observe(self, state: Any, view: StepView) -> Any:
-        """The state after a look at this moment."""
+        """The state after a look at this view."""
         del view
         return state
 
@@ -42,11 +42,11 @@ class LogitsRule:
         return logits_NV
 
     def mask(self, state: Any, view: StepView) -> jax.Array | None:
-        """Which tokens may come next, [B, M, V] or with 1 in place of M; None: all."""
+        """True for tokens that may come next, [B, M, V] or with 1 in place of M; None: all."""
         del state, view
 
     def bonus(self, state: Any) -> jax.Array | float:
-        """What a hypothesis that ends now gets besides, [B, M]; at most 0."""
+        """The amount added to the score of a hypothesis that ends now, [B, M]; at most 0."""
         del state
         return 0.0
 
@@ -56,7 +56,7 @@ class LogitsRule:
         return state
 
     def of_rows(self, rows_b: jax.Array) -> Self:
-        """The rule for these sentences alone: all its arrays begin with B."""
+        """The rule for only these sentences: all its arrays begin with B."""
         fields = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
         values = {field.name: getattr(self, field.name) for field in fields}
         arrays = {name: x for name, x in values.items() if isinstance(x, jax.Array | np.ndarray)}
@@ -66,7 +66,7 @@ class LogitsRule:
 
 @dataclasses.dataclass(frozen=True)
 class MinLength(LogitsRule):
-    """No output of fewer tokens, EOS included."""
+    """Allows no output of fewer tokens, EOS included."""
 
     min_length_B: jax.Array
 
@@ -77,7 +77,7 @@ class MinLength(LogitsRule):
 
 @dataclasses.dataclass(frozen=True)
 class NoRepeat(LogitsRule):
-    """No n tokens that the output has already had in a row."""
+    """Allows no n tokens in a row that the output already has."""
 
     n: int
 
@@ -86,7 +86,7 @@ class NoRepeat(LogitsRule):
         B, M, L = tokens_BML.shape
         if n > L:
             return None
-        # The n-gram that begins at place p: here all but its last token, and that one apart.
+        # The n-gram that begins at place p: all but its last token, and the last separately.
         number_P = jnp.arange(L - n + 1)
         grams_BMPn = tokens_BML[:, :, number_P[:, None] + jnp.arange(n)[None]]
         begin = view.step - (n - 2)  # of the last n - 1 tokens
@@ -95,7 +95,7 @@ class NoRepeat(LogitsRule):
         )
         is_repeat_BMP = (grams_BMPn[..., :-1] == newest_BMn[:, :, None]).all(axis=-1)
         is_repeat_BMP &= (number_P + n - 1 <= view.step)[None, None]
-        # Others ban PAD, which nobody may choose.
+        # Other places ban PAD, which is never chosen anyway.
         banned_BMP = jnp.where(is_repeat_BMP, grams_BMPn[..., -1], PAD)
         rows_B11, rows_1M1 = jnp.arange(B)[:, None, None], jnp.arange(M)[None, :, None]
         allowed_BMV = jnp.ones((B, M, view.vocab_size), bool)
@@ -104,10 +104,11 @@ class NoRepeat(LogitsRule):
 
 @dataclasses.dataclass(frozen=True)
 class RepetitionPenalty(LogitsRule):
-    """Tokens that the output has already are less probable (Keskar et al. 2019, arXiv 1909.05858).
+    """Makes tokens that the output already has less probable (Keskar et al. 2019, 1909.05858).
 
-    Their logits are divided by the penalty, as in Section 4.1 of the paper; those below 0 are
-    multiplied with it, or else they would grow. So do CTranslate2 and Hugging Face's sampling.
+    Their logits are divided by the penalty, as in Section 4.1 of the paper. Those below 0 are
+    multiplied by it, because division would raise them. CTranslate2 and Hugging Face's sampling do
+    the same.
     """
 
     penalty: float
@@ -116,17 +117,17 @@ class RepetitionPenalty(LogitsRule):
         tokens_NL = view.tokens_BML.reshape(len(logits_NV), -1)
         old_NL = jnp.take_along_axis(logits_NV, tokens_NL, axis=1)
         new_NL = jnp.where(old_NL < 0, old_NL * self.penalty, old_NL / self.penalty)
-        # Nobody chooses BOS or PAD, so their share of the probability stays.
+        # BOS and PAD are never chosen, so their share of the probability stays.
         new_NL = jnp.where((tokens_NL == BOS) | (tokens_NL == PAD), old_NL, new_NL)
-        # A token that is there twice is written twice, with one value.
+        # A token that occurs twice is written twice, with the same value.
         return logits_NV.at[jnp.arange(len(logits_NV))[:, None], tokens_NL].set(new_NL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Prefix(LogitsRule):
-    """How each output begins."""
+    """The required beginning of each output."""
 
-    prefix_BP: jax.Array  # PAD where it may go on as it likes
+    prefix_BP: jax.Array  # PAD where the output is free
 
     def mask(self, state, view):
         P = self.prefix_BP.shape[1]
@@ -142,7 +143,8 @@ class Prefix(LogitsRule):
 class Coverage(LogitsRule):
     """Adds beta * sum over source tokens i of log min(sum over steps j of a_ij, 1).
 
-    Wu et al. 2016, Equation 14. It is 0 where every source token has had all attention of a step.
+    Wu et al. 2016, Equation 14. It is 0 if every source token has received the attention of one
+    whole step.
     """
 
     beta: float

@@ -2,7 +2,7 @@
 
 `beam_search` is the algorithm. A `Strategy` says which continuations the hypotheses take: the best
 ones, or samples, ... Each `LogitsRule` says what an output must be like. See strategies.py and
-rules.py. What makes the search fast is in `_in_parts` and `_growing`.
+rules.py. `_in_parts` and `_growing` make the search fast.
 """
 
 import functools
@@ -21,8 +21,8 @@ from transformer.models.cache import with_capacity
 
 Cache = dict[str, Any]
 LARGE_CACHE = 2**24  # bytes of keys and values
-# When at most this share of a batch is unsettled, the search goes on with only so many of its
-# sentences. Each part is compiled: those of fewer than FEWEST sentences are not worth it.
+# When at most this share of a batch is unsettled, the search goes on with only this share. Each
+# part is compiled, which is not worth it for fewer than FEWEST sentences.
 PARTS = 1 / 2, 1 / 4
 FEWEST = 4
 
@@ -30,12 +30,12 @@ FEWEST = 4
 class Hypotheses(NamedTuple):
     """The finished hypotheses of each sentence, best first.
 
-    An unfilled place has score -inf. Tokens include the final EOS, then PAD.
+    An unfilled slot has score -inf. Tokens include the final EOS, then PAD.
     """
 
     tokens_BML: jax.Array
     token_log_probs_BML: jax.Array  # natural logarithms; 0 for PAD
-    scores_BM: jax.Array  # log-probability divided by the length penalty, and what rules add
+    scores_BM: jax.Array  # log-probability / length penalty + bonus of the rules
     log_probs_BM: jax.Array  # EOS included
 
 
@@ -84,7 +84,7 @@ class Settings(NamedTuple):
 
     alpha: the exponent of the length penalty, at least 0.
     longest: a static bound on all `max_length_B`.
-    nbest: how many hypotheses of a sentence are to be the true best ones.
+    nbest: how many hypotheses of a sentence must be the true best ones.
     """
 
     beam_size: int
@@ -107,11 +107,11 @@ def beam_search(
     step_fn(tokens_N, cache) -> (logits_NV, cache): see models/cache.py for the cache.
     max_length_B: the most tokens of each sentence's output, EOS included; at that length the
     search forces EOS (with its own probability).
-    strategy: beam search if none.
+    strategy: None for beam search.
 
     The search ends for a sentence when none of its live hypotheses can still beat its finished
-    hypothesis number `nbest`, however they go on. So the first `nbest` are what a search without
-    early termination would give; those after them are what was found on the way.
+    hypothesis number `nbest`. So the first `nbest` are those of a search without early termination;
+    the rest are those found on the way.
     """
     inputs = _Inputs(jnp.asarray(max_length_B), [*rules, strategy or Beam()])
 
@@ -120,7 +120,7 @@ def beam_search(
 
     def extend(inputs: _Inputs, state: _State) -> _State:
         """One more token for each live hypothesis."""
-        # 1. The probability of every continuation, as rules weigh it; 0 for what one forbids.
+        # 1. The probability of every continuation, rescored by the rules; 0 if one forbids it.
         logits_NV, cache = step_fn(_newest_N(state), state.cache)
         view = StepView(
             state.step, state.live_tokens_BML, cache.get("attention"), logits_NV.shape[-1]
@@ -135,8 +135,8 @@ def beam_search(
         # 2. The strategy chooses candidates.
         candidates = _candidates(inputs, state, view, log_probs_BMV)
 
-        # 3. Those that end join the finished ones, of which the best M are kept. A sentence that
-        #    is settled keeps what it has, whatever others in its batch still do.
+        # 3. Those that end join the finished ones, of which the best M are kept. A settled
+        #    sentence keeps its finished ones while others in its batch go on.
         finished = _finished(settings, inputs, state, candidates, unsettled(inputs, state))
 
         # 4. The first M of the others stay alive.
@@ -148,7 +148,7 @@ def beam_search(
 
 def _unsettled(settings: Settings, inputs: _Inputs, state: _State) -> jax.Array:
     """Sentences [B] whose live hypotheses may still win."""
-    # Log-probabilities only fall, what rules add is at most 0, and the penalty of the longest
+    # Log-probabilities only fall, bonuses of rules are at most 0, and the penalty of the longest
     # output divides most.
     longest_B = jnp.maximum(inputs.max_length_B, 1).astype(jnp.float32)
     max_penalty_B = settings.length_penalty(longest_B, settings.alpha)
@@ -173,7 +173,7 @@ def _allowed_log_probs(
     for rule in inputs.rules:
         logits_NV = rule.rescore(logits_NV, view)
     log_probs_BMV = log_softmax(logits_NV).astype(jnp.float32).reshape(B, M, V)
-    # EOS is all that may be at the end, PAD and BOS never.
+    # Only EOS may come last; PAD and BOS never come.
     is_last_B = state.step + 1 >= inputs.max_length_B
     allowed_BMV = (jnp.arange(V) == EOS)[None] | ~is_last_B[:, None]
     allowed_BMV &= ((jnp.arange(V) != PAD) & (jnp.arange(V) != BOS))[None]
@@ -216,7 +216,7 @@ def _finished(
     candidates: _Candidates,
     unsettled_B: jax.Array,
 ) -> Hypotheses:
-    """The best M of those that had ended and of those that end now."""
+    """The best M of the hypotheses that had ended and those that end now."""
     B, M = state.live_log_probs_BM.shape
     rules = zip(inputs.rules, state.rule_states, strict=True)
     bonus_BM = jnp.broadcast_to(sum(rule.bonus(own) for rule, own in rules), (B, M))
@@ -237,7 +237,7 @@ def _finished(
 
 
 def _next_state(inputs: _Inputs, state: _State, candidates: _Candidates) -> _State:
-    """The first M candidates that do not end, and what belongs to them."""
+    """The first M candidates that do not end, with their caches and states."""
     B, M = state.live_log_probs_BM.shape
     ends_BC = candidates.token_BC == EOS
     _, keep_BM = jax.lax.top_k((~ends_BC).astype(jnp.int32), M)
@@ -260,7 +260,7 @@ def _next_state(inputs: _Inputs, state: _State, candidates: _Candidates) -> _Sta
 
 
 def _first_state(inputs: _Inputs, cache: Cache, settings: Settings) -> _State:
-    """Hypotheses of BOS, and none that is finished."""
+    """Live hypotheses of BOS; none is finished."""
     B, M, longest = inputs.max_length_B.shape[0], settings.beam_size, settings.longest
     none_BM = jnp.full((B, M), -jnp.inf, jnp.float32)
     tokens_BML = jnp.full((B, M, longest + 1), PAD, jnp.int32).at[:, :, 0].set(BOS)
@@ -281,7 +281,7 @@ def _first_state(inputs: _Inputs, cache: Cache, settings: Settings) -> _State:
     )
 
 
-# ---- What makes it fast ----
+# ---- Speed ----
 
 
 def _in_parts(
@@ -291,10 +291,11 @@ def _in_parts(
     extend: Callable[[_Inputs, _State], _State],
     unsettled: Callable[[_Inputs, _State], jax.Array],
 ) -> Hypotheses:
-    """`extend` until every sentence is settled: all of the batch, then its last half, then quarter.
+    """Runs `extend` until every sentence is settled.
 
-    What a part finds returns to its rows. The cache of the whole batch grows as the search goes
-    on; a part has its whole capacity at once.
+    First on the whole batch, then on the half and on the quarter that are still unsettled. The
+    results of a part return to its rows. The cache of the whole batch grows as the search goes on;
+    that of a part has its full capacity at once.
     """
     M, B = settings.beam_size, inputs.max_length_B.shape[0]
 
@@ -316,7 +317,7 @@ def _in_parts(
 
 
 def _growing(inputs, state, M, capacity, few, extend, unsettled) -> _State:
-    """`extend` until the cache is full, or at most `few` sentences are unsettled."""
+    """Runs `extend` until the cache is full, or at most `few` sentences are unsettled."""
 
     def is_wanted(state: _State) -> jax.Array:
         return (unsettled(inputs, state).sum() > few) & (state.step < capacity)
@@ -326,7 +327,7 @@ def _growing(inputs, state, M, capacity, few, extend, unsettled) -> _State:
 
 
 def _of_rows(inputs: _Inputs, state: _State, rows_b: jax.Array, M: int) -> tuple[_Inputs, _State]:
-    """The same for only these sentences."""
+    """The inputs and the state of only these sentences."""
     rows_n = (rows_b[:, None] * M + jnp.arange(M)[None]).reshape(-1)
     cache = {"step": state.step}
     for name, part in state.cache.items():
@@ -339,7 +340,7 @@ def _of_rows(inputs: _Inputs, state: _State, rows_b: jax.Array, M: int) -> tuple
 
 
 def _capacities(cache: Cache, longest: int) -> list[int]:
-    """For how many tokens the cache is made, one loop after another.
+    """The capacities of the cache, in tokens, one loop after another.
 
     Attention reads all of it, written or not. So a large cache begins small. A small one does
     not, because each loop is compiled.

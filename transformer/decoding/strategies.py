@@ -1,4 +1,4 @@
-"""Which continuations the hypotheses of a search take: the best, diverse ones, or samples."""
+"""Search strategies: beam, diverse beam, sampling, constrained."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from transformer.decoding.top_k import top_k
 
 
 class Strategy(LogitsRule):
-    """How a search chooses. It may be a rule as well."""
+    """The way a search chooses continuations. It may be a rule as well."""
 
     def first_log_probs(self, batch_size: int, M: int) -> jax.Array:
-        """Of the hypotheses before the first token: all are the same, so one is alive."""
+        """Log-probabilities before the first token: all hypotheses are equal, so one is alive."""
         return jnp.full((batch_size, M), -jnp.inf, jnp.float32).at[:, 0].set(0.0)
 
     def candidates(
@@ -37,8 +37,8 @@ class Strategy(LogitsRule):
 class Beam(Strategy):
     """The best continuations of all hypotheses (Section 6.1).
 
-    EOS counts as finished wherever it stands among the best 2M; with M = 1, only where it is the
-    best one, which makes that the greedy search.
+    EOS finishes a hypothesis anywhere among the best 2M; with M = 1, only as the best one, which is
+    greedy search.
     """
 
     def candidates(self, state, view, log_probs_BMV, live_log_probs_BM):
@@ -48,8 +48,8 @@ class Beam(Strategy):
 
 
 def best_of_beam(total_BX: jax.Array, M: int) -> jax.Array:
-    """At most M of the best 2M end in EOS, so at least M go on."""
-    # A greedy search has one candidate, and with EOS nothing that goes on.
+    """The best 2M. At most M of them end in EOS, so at least M go on."""
+    # A greedy search has one candidate; if that is EOS, nothing goes on.
     return top_k(total_BX, 1 if M == 1 else min(2 * M, total_BX.shape[1]))[1]
 
 
@@ -57,8 +57,8 @@ def best_of_beam(total_BX: jax.Array, M: int) -> jax.Array:
 class DiverseBeam(Strategy):
     """Groups of hypotheses, each a beam of its own (Vijayakumar et al. 2016, Hamming diversity).
 
-    They go on in turn. A token that hypotheses of earlier groups have just taken is worth
-    `strength` nats less to this group for each of them. Scores know nothing of that.
+    They go on in turn. A token that hypotheses of earlier groups have just taken costs this group
+    `strength` nats for each of them. Scores do not include this cost.
     """
 
     groups: int
@@ -79,14 +79,14 @@ class DiverseBeam(Strategy):
             ends_BC = index_BC % V == EOS
             _, first_Bm = jax.lax.top_k((~ends_BC).astype(jnp.int32), size)
             live_BC = jnp.where(ends_BC, PAD, index_BC)
-            # Each group has its places among the first M, also if nothing of it goes on.
+            # Each group has its places among the first M, even if nothing of it goes on.
             live.append(jnp.take_along_axis(live_BC, first_Bm, axis=1))
             ended.append(jnp.where(ends_BC, index_BC, PAD))
             taken_BV = taken_BV.at[jnp.arange(B)[:, None], live[-1] % V].add(1.0)
         return jnp.concatenate([*live, *ended], axis=1)
 
     def distinct(self, tokens_BCL):
-        # Two groups may find the same at the same time.
+        # Two groups may find the same output at the same time.
         same_BCC = (tokens_BCL[:, :, None] == tokens_BCL[:, None]).all(axis=-1)
         return ~jnp.tril(same_BCC, -1).any(axis=2)
 
@@ -95,9 +95,9 @@ class DiverseBeam(Strategy):
 class Sample(Strategy):
     """Each hypothesis draws its next token by itself.
 
-    From the probabilities p^(1 / temperature), scaled; of the top_k most probable tokens (0: of
-    all); of the fewest whose probabilities sum up to top_p (Holtzman et al. 2020), one at least.
-    Scores are the model's own log-probabilities.
+    The probabilities are p^(1 / temperature), normalised. Tokens are drawn only from the top_k most
+    probable (0: all), and from the fewest whose probabilities sum up to top_p (Holtzman et al.
+    2020), at least one. Scores are the model's own log-probabilities.
     """
 
     temperature: float
@@ -115,7 +115,7 @@ class Sample(Strategy):
         token_BM = jax.vmap(jax.random.categorical)(keys_B, logits_BMV)
         index_BM = token_BM + jnp.arange(M)[None] * V
         ends_BM = token_BM == EOS
-        # A hypothesis stays in its place.
+        # A hypothesis keeps its slot.
         both = jnp.where(ends_BM, PAD, index_BM), jnp.where(ends_BM, index_BM, PAD)
         return jnp.concatenate(both, axis=1)
 
@@ -138,19 +138,20 @@ class Sample(Strategy):
 class Constrained(Strategy):
     """Beam search for outputs that contain all phrases of a sentence, in any order.
 
-    Hypotheses that have as many tokens of phrases form a bank. `beam_size` of each bank go on, and
-    more where other banks have fewer (after Post & Vilar 2018). So those with many tokens of
-    phrases are not lost to likelier ones. EOS is allowed when all phrases are there. A search needs
-    M = beam_size * (1 + the most tokens of a sentence's phrases); other sentences use fewer.
+    Hypotheses with the same number of phrase tokens form a bank. `beam_size` of each bank go on,
+    and more where other banks have fewer (after Post & Vilar 2018). So likelier hypotheses do not
+    push out those with many phrase tokens. EOS is allowed when all phrases are there. A search
+    needs M = beam_size * (1 + the most phrase tokens of a sentence); other sentences use fewer.
     """
 
     beam_size: int
     phrase_BPC: jax.Array  # tokens, then PAD; P phrases, the last ones empty
-    # How much of a phrase an output ends with, after so much of it and then its token number c.
+    # The number of a phrase's tokens that an output ends with, by the number before and by c, the
+    # index in the phrase of the token that follows.
     next_BPCC: jax.Array
 
     def start(self, batch_size, M):
-        """How much of each phrase a hypothesis ends with; all of it once it is there."""
+        """The tokens of each phrase that a hypothesis ends with; all once the phrase is there."""
         return jnp.zeros((batch_size, M, self.phrase_BPC.shape[1]), jnp.int32)
 
     def mask(self, state, view):
@@ -158,12 +159,12 @@ class Constrained(Strategy):
         return done_BM[:, :, None] | (jnp.arange(view.vocab_size) != EOS)[None, None]
 
     def advance(self, state, token_BM):
-        # Before the first token there is nothing to match, so PAD matches PAD in vain.
+        # Before the first token there is nothing to match: that PAD matches PAD has no effect.
         match_BMPC = self.phrase_BPC[:, None] == token_BM[:, :, None, None]
         match_BMPC &= (self.phrase_BPC != PAD)[:, None]
         rows = jnp.arange(len(state))[:, None, None]
         phrases = jnp.arange(state.shape[2])[None, None]
-        # A phrase that is there has no next token; what is read for it is not used.
+        # A phrase that is there has no next token; the value read for it is not used.
         after_BMPC = self.next_BPCC[rows, phrases, jnp.minimum(state, match_BMPC.shape[3] - 1)]
         after_BMP = jnp.max(jnp.where(match_BMPC, after_BMPC, 0), axis=-1)
         return jnp.where(state == self._lengths_B1P(), state, after_BMP)
@@ -215,7 +216,7 @@ class Constrained(Strategy):
         return (self.phrase_BPC != PAD).sum(axis=-1)[:, None]
 
     def _progress(self, state_BMP: jax.Array) -> jax.Array:
-        """Tokens of phrases that are there, and of the one that is nearest to it."""
+        """Tokens of the phrases that are there, plus those of the longest part of another one."""
         is_done_BMP = state_BMP == self._lengths_B1P()
         done_BM = jnp.sum(state_BMP, axis=-1, where=is_done_BMP)
         return done_BM + jnp.max(jnp.where(is_done_BMP, 0, state_BMP), axis=-1)

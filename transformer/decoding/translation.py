@@ -44,10 +44,10 @@ from transformer.system.errors import UserError
 
 
 class Translation(NamedTuple):
-    """An output, and what the model thinks of it. Logarithms are natural."""
+    """An output and its probabilities. Logarithms are natural."""
 
     text: str
-    score: float  # what a search compares: log_prob by length penalty, and coverage penalty
+    score: float  # compared in a search: log_prob / length penalty + coverage penalty
     log_prob: float  # of all tokens
     tokens: list[int]  # EOS included, if the search found it
     token_log_probs: list[float]
@@ -55,7 +55,7 @@ class Translation(NamedTuple):
 
 
 def with_eos(tokens: list[int], cut: int | None = None) -> np.ndarray:
-    """The tokens and EOS; `cut` of them at most, if it is given."""
+    """The tokens and EOS; at most `cut` of them, if given."""
     return np.asarray([*tokens[: cut and cut - 1], EOS], np.int32)
 
 
@@ -72,8 +72,8 @@ class Translator:
         source_cut: int | None = None,
         reads_blank: bool = False,
     ):
-        """source_cut: to how many tokens, EOS included, `translate` cuts longer sources.
-        reads_blank: whether a blank source has an output, as it has for a language model.
+        """source_cut: the number of tokens, EOS included, to which `translate` cuts longer sources.
+        reads_blank: whether a blank source has an output, as for a language model.
         """
         if config.brackets and grammar is None:
             raise UserError(
@@ -107,7 +107,7 @@ class Translator:
         nbest: int,
         weight_layout: WeightLayout | None = None,
     ) -> Hypotheses:
-        """The part that is compiled. weight_layout: that of the variables, if it runs on a CPU."""
+        """The compiled part. weight_layout: that of the variables, if it runs on a CPU."""
         c = self.config
         longest = c.longest(src_BS.shape[1])
         bound = self._model.bind(*variables, weight_layout=weight_layout)
@@ -126,7 +126,7 @@ class Translator:
         return Hypotheses(*(x[:, :nbest] for x in found))
 
     def prepare(self, variables: Variables, texts: Sequence[str]) -> dict[str, jax.stages.Compiled]:
-        """Compiles and runs once what translating `texts` needs, the largest first."""
+        """Compiles and runs once the programs for translating `texts`, the largest first."""
         sentences = self._encode(texts, None, None, self.source_cut)
         beam_size = self._beam_size(sentences, 1)
         arrange = self._arranging(variables, beam_size)
@@ -169,13 +169,13 @@ class Translator:
     ) -> list[list[Translation]]:
         """The best `nbest` translations of each sentence, best first; none for an empty line.
 
-        prefixes: how the translation of each sentence begins; "" if it may as it likes.
-        constraints: for each sentence the phrases that its translation contains.
+        prefixes: the required beginning of each translation; "" for none.
+        constraints: for each sentence, the phrases that its translation must contain.
         alignments: whether to find out which words translate each other.
-        numbers: of each sentence; equal ones with other numbers have other samples.
+        numbers: one for each sentence; equal sentences with other numbers get other samples.
         progress: is called with the number of sentences done so far.
-        source_cut: longer sources are cut to so many tokens, EOS included.
-        Raises UserError if a sentence has no translation as it is asked for.
+        source_cut: longer sources are cut to this many tokens, EOS included.
+        Raises UserError if a sentence has no translation that meets these requirements.
         """
         self._check(nbest, constraints, numbers)
         encoded = self._encode(sentences, prefixes, constraints, source_cut, numbers)
@@ -223,7 +223,7 @@ class Translator:
     ) -> list[Translation]:
         """The given targets as translations of the sources, with their probabilities.
 
-        score is that of a search, without what a coverage or repetition penalty changes.
+        `score` is that of a search without a coverage or repetition penalty.
         """
         variables = self.programs.gather(variables)
         both = self.token_pairs(sources, targets)
@@ -285,7 +285,7 @@ class Translator:
                 )
 
     def _beam_size(self, sentences: Sequence[Sentence], nbest: int) -> int:
-        """As many samples as are wanted; a beam for each bank of constraints."""
+        """The hypotheses per sentence: samples as wanted; a beam for each bank of constraints."""
         if self.config.temperature:
             return nbest
         most = max((sum(map(len, sentence.phrases)) for sentence in sentences), default=0)
@@ -363,7 +363,7 @@ class Translator:
     def _arranging(
         self, variables: Variables, beam_size: int
     ) -> Callable[[Shape], tuple[Variables, WeightLayout | None]]:
-        """From a shape to what a search of that shape takes for these variables."""
+        """A function from a shape to these variables, and their layout, for such a search."""
         if not is_of_cpus(self.mesh):
             gathered = self.programs.gather(variables)
             return lambda shape: (gathered, None)

@@ -1,4 +1,4 @@
-"""Which words translate each other, as attention says."""
+"""Word alignments from attention: which words translate each other."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def word_alignment(
     """Pairs of source word and target word, counted from 0, one for each target word.
 
     attention_TS: the weights of each target token over the source tokens.
-    source_words, target_words: of each token the number of its word (see `words_of_tokens`).
+    source_words, target_words: the word number of each token (see `words_of_tokens`).
       Further tokens, such as EOS, belong to no word.
 
     A word's weight for another is the sum over the source word's tokens, and the mean over the

@@ -1,4 +1,4 @@
-"""How good outputs are.
+"""Scores of outputs.
 
-Scores of outputs against references, with no model in sight.
+They compare outputs with references, and involve no model.
 """

@@ -1,4 +1,4 @@
-"""How many symbols, and how many whole outputs, are right. Symbols are words: data/words.py."""
+"""Accuracies of symbols and of whole outputs. Symbols are words: data/words.py."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,8 @@ FAILED = 5.0  # per cent, Weston et al. 2015
 def corpus_accuracies(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, dict]:
     """`accuracy` (of symbols) and `sequence_accuracy`, each `{"score", "definition"}`, in per cent.
 
-    Both sides have one output an item. What an output has beyond the reference's length counts
-    once, as the missing EOS.
+    Both sides have one output per item. Symbols beyond the reference's length count once, as the
+    missing EOS.
     """
     right = positions = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
@@ -41,7 +41,7 @@ def errors_by_task(
 ) -> dict[str, dict]:
     """`mean_error`, `failed_tasks` and `error_<task>` for each, as in `corpus_accuracies`.
 
-    tasks: of each output, the name of the task that it belongs to.
+    tasks: the name of the task of each output.
     """
     wrong: dict[str, list[bool]] = {task: [] for task in tasks}
     for task, hypothesis, reference in zip(tasks, hypotheses, references, strict=True):

@@ -1,7 +1,7 @@
 """Scores of generated images, over features [N, D] of them and of real ones.
 
-They depend on the features. The published FID is over those of an Inception network, which is not
-here; scores over other features are never comparable with it, and have names of their own.
+They depend on the features. The published FID uses those of an Inception network, which is not
+here; scores over other features are never comparable with it, and have their own names.
 """
 
 from typing import Any
@@ -51,7 +51,8 @@ def kid(real_ND: np.ndarray, fake_ND: np.ndarray) -> float:
 
 def precision_recall(real_ND: np.ndarray, fake_ND: np.ndarray) -> tuple[float, float]:
     """The share of generated images that lie among the real ones, and the reverse
-    (Kynkaanniemi et al. 2019): nearer to one of them than its third neighbour of its kind is."""
+    (Kynkaanniemi et al. 2019). An image lies among others if it is nearer to one of them than
+    that one's third neighbour of its own kind."""
     real, fake = (x.astype(np.float64) for x in (real_ND, fake_ND))
     return _share_within(fake, real), _share_within(real, fake)
 
@@ -78,10 +79,10 @@ def _squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def image_scores(
     reference_ND: np.ndarray, others_ND: np.ndarray, fake_ND: np.ndarray, features: str
 ) -> dict[str, dict[str, Any]]:
-    """All scores, as Outputs has them.
+    """All scores, in the form of Outputs.
 
-    reference: features of one half of the real images; others: of the other half, for the floor,
-    what real images themselves score. features: whose they are, in words.
+    reference_ND: features of one half of the real images. others_ND: features of the other half,
+    for the floor, the score of real images themselves. features: their description, in words.
     """
     size = f"{len(fake_ND)} generated and {len(reference_ND)} real images"
     floor = f"{len(others_ND)} and {len(reference_ND)} real images"

@@ -13,8 +13,8 @@ REQUIREMENTS = "requirements-bert.txt"
 def class_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, dict[str, Any]]:
     """`accuracy`, `f1` and `matthews`, each `{"score", "definition"}`, times 100.
 
-    F1 is that of the last of two classes in their order (1 of 0 and 1), and the mean of all if
-    there are more.
+    With two classes, F1 is that of the last in their order (1 of 0 and 1); with more, the mean of
+    all.
     """
     metrics = optional_module("sklearn.metrics", REQUIREMENTS)
     labels = sorted({*hypotheses, *references})
@@ -35,7 +35,7 @@ def class_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[s
 def number_scores(
     hypotheses: Sequence[str], references: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """`spearman` and `pearson`, times 100; 0 where all numbers are one."""
+    """`spearman` and `pearson`, times 100; 0 where all numbers are equal."""
     stats = optional_module("scipy.stats", REQUIREMENTS)
     numbers = [float(x) for x in hypotheses], [float(x) for x in references]
     found = {}
@@ -50,7 +50,7 @@ def number_scores(
 
 def _matthews(metrics: Any, references: Sequence[str], hypotheses: Sequence[str]) -> float:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where there is one class alone
+        warnings.simplefilter("ignore")  # where there is only one class
         return metrics.matthews_corrcoef(references, hypotheses)
 
 

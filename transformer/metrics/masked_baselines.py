@@ -1,4 +1,4 @@
-"""What counting alone gets right of masked tokens."""
+"""Baselines for masked tokens: guesses by counting."""
 
 from collections.abc import Iterable
 
@@ -11,8 +11,8 @@ from transformer.data.sequences import Masked
 def masked_baselines(training: Documents, batches: Iterable[Masked]) -> dict[str, float]:
     """Shares of masked tokens that two guesses get right, each a number from 0 to 1.
 
-    unigram: the token that is most frequent in training. bigram: the one that most often follows
-    the token before; the unigram where that is masked, or never followed in training.
+    unigram: the token that is most frequent in training. bigram: the token that most often follows
+    the one before in training; the unigram if the one before is masked, or was never followed.
     """
     unigram = int(np.bincount(training.tokens).argmax())
     follower = _followers(training)
@@ -31,7 +31,7 @@ def masked_baselines(training: Documents, batches: Iterable[Masked]) -> dict[str
 
 
 def _followers(documents: Documents) -> np.ndarray:
-    """For each token the one that follows it most often within a document; -1 if none does."""
+    """The token that most often follows each token within a document; -1 if none does."""
     tokens, size = documents.tokens.astype(np.int64), int(documents.tokens.max()) + 1
     pairs = tokens[:-1] * size + tokens[1:]
     ends = documents.offsets[documents.starts[1:-1]] - 1  # pairs across the end of a document

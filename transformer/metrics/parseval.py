@@ -1,7 +1,7 @@
 """Labelled brackets, scored as EVALB scores them (Sekine and Collins; Ellis's version of 2006).
 
-A bracket is a label with the words that it spans, and one of the output is right if the gold tree
-has it. Recall, precision and F1 are of the brackets of all sentences together.
+A bracket is a label with the words that it spans. A bracket of the output is right if the gold tree
+has it. Recall, precision and F1 are over the brackets of all sentences together.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ COLLINS = Parameters()
 
 
 class Counts(NamedTuple):
-    """What is counted in a sentence, or in several. status: OK, ERROR or SKIPPED."""
+    """The counts of a sentence, or of several. status: OK, ERROR or SKIPPED."""
 
     length: int = 0
     status: int = OK
@@ -92,7 +92,7 @@ class _Sentence:
             self.quotes[i] = self.quotes[i]._replace(place=self.quotes[i].place + 1)
 
     def counted(self) -> list[list]:
-        """The brackets that count, with labels that are cut at - and =."""
+        """The brackets that count, with labels cut at - and =."""
         p, found = self._parameters, []
         for start, end, label in self.brackets:
             label = _cut(label)
@@ -102,7 +102,7 @@ class _Sentence:
 
 
 def count(gold: Iterable[Tree], test: Iterable[Tree], p: Parameters = COLLINS) -> Counts:
-    """One sentence; each side is a tree, or what a line has instead."""
+    """The counts of one sentence; each side is a tree, or what its line has instead."""
     gold, test = _Sentence(gold, p), _Sentence(test, p)
     nothing = Counts(length=gold.length, status=ERROR)
     if not test.leaves:
@@ -152,7 +152,7 @@ def total(counts: Sequence[Counts]) -> dict[str, float]:
 
 
 def trees_of_line(line: str, name: str) -> list[Tree]:
-    """What a line of EVALB's files has: a tree, several, or nothing."""
+    """The trees of a line of EVALB's files: one, several, or none."""
     return list(read_trees([line], name))
 
 
@@ -185,7 +185,7 @@ _KEYS = (
 
 
 def _mend_quotes(gold: _Sentence, test: _Sentence, p: Parameters) -> None:
-    """Puts a mark back that is deleted on one side alone, because it has another tag there."""
+    """Puts a mark back that is deleted on only one side, because it has another tag there."""
     for i in range(len(test.quotes)):
         place = test.quotes[i].place
         for j in range(len(gold.quotes)):

@@ -1,9 +1,9 @@
 """Scores of translations: sacreBLEU metrics, and the kind of BLEU the paper reports.
 
-Two families that are not comparable, so each score says what it is:
+There are two families. They are not comparable, so each score says what it is:
 
-- `bleu`, `chrf`, `ter` see the text as people read it and carry sacreBLEU's signature. Of data
-  that are tokenised (`data.is_tokenized`) they see the tokens, and the signature says so.
+- `bleu`, `chrf`, `ter` see the text as people read it and carry sacreBLEU's signature. With
+  tokenised data (`data.is_tokenized`) they see the tokens, and the signature says so.
 - `bleu_tokenized_compound_split` is what "Attention Is All You Need" reports for
   English-German. Splitting compounds makes more n-grams match: on WMT14 the same
   translations read 0.6 to 1.5 points higher than with sacreBLEU.
@@ -23,7 +23,7 @@ from transformer.data.languages import has_spaces, look_without_spaces, written_
 from transformer.system import distributed
 from transformer.system.errors import UserError
 
-BY_CHARACTER = ("zh", "ja")  # for TER, which knows the characters of no others
+BY_CHARACTER = ("zh", "ja")  # for TER, which can split only these into characters
 OWN_TOKENIZERS = ("zh", "ja", "ko")  # of sacreBLEU
 SET_TOKENIZER = "set data.bleu_tokenizer (--bleu_tokenizer of evaluate.py) to"
 
@@ -44,10 +44,10 @@ def corpus_scores(
 ) -> dict[str, dict]:
     """Scores a corpus of translations with every metric of this project.
 
-    Both sides are raw, detokenised text, one sentence an item. No sentence is dropped: an
-    empty hypothesis counts against the score. More references of each sentence can be given:
-    what is in one of them counts. A blank one beside another is none, in every score; if all are
-    blank, the sentence has empty references. With `is_tokenized` both are tokens between
+    Both sides are raw, detokenised text, one sentence per item. No sentence is dropped: an
+    empty hypothesis counts against the score. Each sentence may have more references: a match
+    with one of them counts. Every score ignores a blank reference beside another one; if all are
+    blank, the sentence has empty references. With `is_tokenized` both sides are tokens between
     spaces, which `bleu` then counts as they are, and the tokenised scores are left out.
 
     Returns `bleu`, `chrf` (chrF2) and `ter`, each `{"score", "signature"}` as sacreBLEU
@@ -92,7 +92,7 @@ def corpus_scores(
 
 
 def kind_of_text(data: Any) -> dict[str, Any]:
-    """Of a data section, what scores depend on."""
+    """The settings of a data section that scores depend on."""
     return {
         "target_language": data.target_language,
         "is_tokenized": data.is_tokenized,
@@ -107,7 +107,7 @@ def check_language(
     is_tokenized: bool = False,
     bleu_tokenizer: str | None = None,
 ) -> None:
-    """Raises UserError for a language whose words BLEU cannot count, or not as installed.
+    """Raises UserError for a language whose words BLEU cannot count, at all or as installed.
 
     Warns of references without spaces between words that would be counted as if they had some.
     """
@@ -131,7 +131,7 @@ def bleu(
     is_tokenized: bool = False,
     bleu_tokenizer: str | None = None,
 ) -> float:
-    """The `bleu` score of `corpus_scores` alone, for validation during training."""
+    """Only the `bleu` score of `corpus_scores`, for validation during training."""
     hypotheses, references = _checked(hypotheses, references)
     metric = bleu_metric(target_language, is_tokenized, bleu_tokenizer)
     return metric.corpus_score(hypotheses, [references]).score
@@ -141,10 +141,10 @@ def tokenize_and_split_compounds(sentences: Sequence[str], language: str) -> lis
     """Sentences as space-separated Moses tokens, compounds split at their hyphens.
 
     Normalises Unicode punctuation, tokenises without HTML escapes, then splits compounds.
-    get_ende_bleu.sh does so to the hypotheses and reads references that were tokenised
+    get_ende_bleu.sh does so with the hypotheses and reads references that were tokenised
     before; here both sides are raw text and go the same way. Agrees line for line with the
     Moses scripts of 2017. (Since November 2018 tokenizer.perl also splits a final dot from
-    an abbreviation or a number: `Nummer 10.` was one token less then.)
+    an abbreviation or a number: before, `Nummer 10.` was one token less.)
     """
     normalizer = MosesPunctNormalizer()
     tokenizer = MosesTokenizer(lang=language)
@@ -182,7 +182,7 @@ def _checked(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[list
 
 
 def _present(sides: Sequence[list[str]]) -> list[list[str | None]]:
-    """References without those of a sentence that are blank and not the only ones."""
+    """References without the blank ones of sentences that have others."""
     sentences = [
         [one if one.strip() or not any(map(str.strip, ones)) else None for one in ones]
         for ones in zip(*sides, strict=True)

@@ -1,6 +1,6 @@
-"""Scores of summaries: ROUGE, and what a summary is like (length, repetition, copying).
+"""Scores of summaries: ROUGE, and statistics (length, repetition, copying).
 
-ROUGE is F1, in per cent, of the package rouge-score. With several references it is the mean over
+ROUGE is F1, in per cent, by the package rouge-score. With several references it is the mean over
 them; `..._best` is that of the best reference of each document.
 """
 
@@ -42,7 +42,7 @@ def rouge(
     """`rouge1`, `rouge2`, `rougeL` and `rougeLsum`, each `{"score", "signature"}`.
 
     references: lists as long as the hypotheses.
-    line_break: what parts the sentences that rougeLsum compares; if it is blank, they end at . ! ?
+    line_break: separates the sentences that rougeLsum compares; if it is blank, they end at . ! ?
       before a space.
     """
     scorer_module = optional_module("rouge_score.rouge_scorer", REQUIREMENTS)
@@ -78,7 +78,7 @@ def rouge(
 
 
 def sentences(text: str, line_break: str) -> list[str]:
-    """Those that have characters: what `line_break` parts, or if it is blank, what ends at . ! ?"""
+    """The sentences that are not blank, parted by `line_break` or, if that is blank, at . ! ?"""
     mark = line_break.strip()
     parts = text.split(mark) if mark else _SENTENCE_END.split(text)
     return [part.strip() for part in parts if part.strip()]
@@ -90,9 +90,9 @@ def statistics(
     references: Sequence[Sequence[str]],
     line_break: str,
 ) -> dict[str, dict]:
-    """What the summaries are like, each `{"score", "definition"}`; see DEFINITIONS.
+    """Statistics of the summaries, each `{"score", "definition"}`; see DEFINITIONS.
 
-    line_break: no word, whatever it is.
+    line_break: never counts as a word.
     """
     if mark := line_break.strip():
         sources, hypotheses, *references = (
@@ -129,7 +129,7 @@ def lead(documents: Sequence[str], count: int, line_break: str) -> list[str]:
 
 
 def warn_of_other_scripts(references: Sequence[str]) -> None:
-    """Says so if ROUGE is 0 whatever the summaries are."""
+    """Warns if ROUGE would be 0 for every possible summary."""
     if any(map(_words, references)) and not any(map(_ROUGE_WORD.search, references)):
         print("warning: ROUGE has words of a-z and 0-9 alone, and no reference has one", flush=True)
 

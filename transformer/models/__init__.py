@@ -1,7 +1,7 @@
-"""The models, and the parts they are made of.
+"""The models and their parts.
 
-First the parts: numerics, layers, attention, masks, positions, blocks (the layers of encoder and
-decoder), the loss. Then one file for each family of models, and `family`, the registry. A model
-is a function of its parameters and of its batch: it knows neither optimizers, nor files, nor the
+The parts are numerics, layers, attention, masks, positions, blocks (the layers of encoder and
+decoder) and the loss. Each family of models has a file or folder; `family` is the registry. A model
+is a function of its parameters and its batch: it knows neither optimizers, nor files, nor the
 search that decodes with it.
 """

@@ -21,21 +21,22 @@ from transformer.models.numerics import (
 )
 from transformer.system.sharding import on_each_device
 
-# The most queries whose scores are in memory at once. Rows of no more than that are one block,
-# which saves the second softmax. What longer rows gain is in docs/performance.md.
+# The most queries whose scores are in memory at once. Rows of at most this length are one block,
+# which saves the second softmax. docs/performance.md says what longer rows gain.
 MAX_QUERIES = 256
 
 
 class Mask(NamedTuple):
-    """Who may attend to whom, in memory linear in the length; `dense` makes the array [B, T, S].
+    """A mask of attention in memory linear in the length; `dense` makes the array [B, T, S].
 
     A query attends to keys of its own segment and to no padding (id 0). With one sentence a
     row, this is the padding mask. Either array may have size 1 in place of B, and
     `query_segments_BT` in place of T.
 
-    With the queries' positions among the keys (0, 1, ...), no query attends to later ones
-    (Section 3.2.3). In training they are 0 to T - 1; a query that is decoded has its step.
-    A key need not stand at its position: `key_positions_BS` says from which query on it is seen.
+    `query_positions_T` are the queries' positions among the keys (0, 1, ...). If given, no query
+    attends to later keys (Section 3.2.3). In training they are 0 to T - 1; in decoding, the step.
+    A key need not lie at its position: `key_positions_BS` then says from which query on it is
+    seen.
     """
 
     query_segments_BT: jax.Array
@@ -56,7 +57,7 @@ class Mask(NamedTuple):
 
 
 class KeyValues(NamedTuple):
-    """What a query attends to. Heads come before length: that is the fast cache layout."""
+    """Keys and values to attend to. Heads come before length: that is the fast cache layout."""
 
     key_BHSK: jax.Array
     value_BHSU: jax.Array
@@ -80,18 +81,18 @@ def dot_product_attention(
 
     A decoding step computes the same over the arrays of its cache: cache.py:attend_to_cache.
 
-    own: for each query one key and value more, that it alone sees; with S = T, one after another.
+    own: one more key and value for each query, which only that query sees; T of them, in order.
 
     The weights, [B, H, T, S], are those before dropout, in at least float32, and 0 where the mask
     is False; None unless `return_weights`.
 
     The mask may have size 1 in place of B or T. A query that may attend to nothing gets the
-    mean of all values: finite, and never read, since only padding is masked so.
+    mean of all values: finite, and never read, since only padding is masked like that.
     """
     dtype = query_BHTK.dtype
     query_BHTK = query_BHTK * jnp.asarray(query_BHTK.shape[-1] ** -0.5, dtype)
     scores_BHTS = multiply("BHTK,BHSK->BHTS", query_BHTK, memory.key_BHSK, dtype)
-    # The paper's -inf would make NaN of a row that is masked whole.
+    # The paper's -inf would make NaN of a row that is masked completely.
     scores_BHTS = jnp.where(mask_BTS[:, None], scores_BHTS, jnp.finfo(scores_BHTS.dtype).min)
     if own is not None:
         score_BHT = multiply("BHTK,BHTK->BHT", query_BHTK, own.key_BHSK, dtype)
@@ -120,7 +121,7 @@ def attention(
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
-    More than MAX_QUERIES are taken in blocks: `in_blocks`.
+    More than MAX_QUERIES queries are taken in blocks, by `in_blocks`.
     """
     if query_BHTK.shape[2] <= MAX_QUERIES:
         mask_BTS = mask.dense()
@@ -140,9 +141,9 @@ def in_blocks(
     return_weights: bool,
     own: KeyValues | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """`dot_product_attention` of at most MAX_QUERIES at once: linear memory, not quadratic.
+    """`dot_product_attention` of at most MAX_QUERIES queries at once, in linear memory.
 
-    Blocks come one after another, and the backward pass computes the softmax of a block again
+    Blocks run one after another, and the backward pass computes the softmax of a block again
     instead of keeping it (Rabe and Staats, arXiv 2112.05682).
     """
     B, _, T, _ = query_BHTK.shape
@@ -156,8 +157,8 @@ def in_blocks(
         None if rngs is None or dropout_rate == 0 else split_rngs(rngs, B, num_blocks),
         None if own is None else jax.tree.map(lambda x: split(x, num_blocks, axis=2), own),
     )
-    # Gradients of keys and values are sums over the blocks, and summed in the type of these
-    # copies: bfloat16 would round after each block.
+    # Gradients of keys and values are sums over the blocks, in the type of these copies:
+    # bfloat16 would round after each block.
     copies = jax.tree.map(lambda x: x.astype(at_least_float32(x.dtype)), memory)
 
     def attend_block(block):
@@ -169,13 +170,13 @@ def in_blocks(
             query_BHTK, key_values, mask_BTS, dropout_rate, rngs, return_weights, own
         )
 
-    # In a loop nothing merges the two computations of a softmax, so nothing need prevent it.
+    # In a loop nothing merges the two computations of a softmax, so there is no need to prevent it.
     results = jax.lax.map(jax.checkpoint(attend_block, prevent_cse=False), blocks)
     return jax.tree.map(lambda x: join(x, axis=2)[:, :, :T], results)
 
 
 class _DrawnKeys(NamedTuple):
-    """In place of DropoutRngs: keys drawn before, one for each row."""
+    """A stand-in for DropoutRngs, with keys drawn earlier, one for each row."""
 
     keys_B: jax.Array
 
@@ -184,7 +185,7 @@ class _DrawnKeys(NamedTuple):
 
 
 def split_rngs(rngs: DropoutRngs, num_rows: int, num_blocks: int) -> _DrawnKeys:
-    """Keys of their own for each block, along a first axis."""
+    """Separate keys for each block, along a new first axis."""
     keys_B = row_keys(rngs, num_rows)
     fold_in_rows = jax.vmap(jax.random.fold_in, (0, None))
     return _DrawnKeys(jax.vmap(fold_in_rows, (None, 0))(keys_B, jnp.arange(num_blocks)))
@@ -197,19 +198,19 @@ def fast_attention(
     dropout_rate: float = 0.0,
     rngs: DropoutRngs | None = None,
 ) -> tuple[jax.Array, None]:
-    """`attention` without its weights, by NVIDIA's kernel where it can."""
+    """`attention` without its weights, by NVIDIA's kernel where that can run."""
     if _cudnn_takes(query_BHTK, memory, dropout_rate, rngs):
         return _cudnn_attention(query_BHTK, memory, mask.dense()), None
     return attention(query_BHTK, memory, mask, dropout_rate, rngs)
 
 
 def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
-    """Whether cuDNN's kernel can do this: it has no dropout of ours, and takes even lengths.
+    """True if cuDNN's kernel can do this: it lacks our dropout, and takes only even lengths.
 
-    Lengths of 64, 192, 320, ... are left out. Of them cuDNN 9 can make NaN in gradients of queries
-    whose scores are all below about -88 (pytorch/pytorch#196678): it takes keys by 128, and the
-    missing half has the score 0. Such scores come late in a training, if at all. That it is the
-    keys alone is not sure, so queries count, too.
+    Lengths of 64, 192, 320, ... are left out. There cuDNN 9 can make NaN in gradients of queries
+    whose scores are all below about -88 (pytorch/pytorch#196678): it takes keys in blocks of 128,
+    and the missing half has the score 0. Such scores come late in training, if at all. Perhaps
+    only the length of the keys matters; the length of the queries is checked, too.
     """
     (_, _, T, K), (_, _, S, U) = query_BHTK.shape, memory.value_BHSU.shape
     return (
@@ -222,8 +223,8 @@ def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
 
 @jax.named_scope("attention")
 def _cudnn_attention(query_BHTK, memory, mask_BTS):
-    # It takes the mask as an array that it adds to the scores, which keeps the sentences of a row
-    # apart; segment ids it would ignore. With heads after length nothing is transposed.
+    # cuDNN gets the mask as an array that it adds to the scores, which keeps the sentences of a row
+    # apart; it would ignore segment ids. With heads after length nothing is transposed.
     arrays = (x.swapaxes(1, 2) for x in (query_BHTK, *memory))
     mask_B1TS = jnp.broadcast_to(
         seeing_something(mask_BTS)[:, None],
@@ -239,10 +240,10 @@ def _cudnn_attention(query_BHTK, memory, mask_BTS):
 
 
 def seeing_something(mask_BTS: jax.Array) -> jax.Array:
-    """The mask, but a query that sees no key, as padding, sees all.
+    """The mask, except that a query that sees no key, such as padding, sees all.
 
-    Nobody reads its result. But cuDNN 9 makes NaN of the gradients of its whole sentence: a score
-    of -2^41 less a sum of such scores, both rounded, may be a large number to raise e to.
+    Nobody reads its result. But otherwise cuDNN 9 makes NaN of the gradients of its whole sentence:
+    a score of -2^41 minus a sum of such scores, both rounded, may be a large exponent of e.
     """
     return mask_BTS | ~mask_BTS.any(axis=-1, keepdims=True)
 
@@ -251,11 +252,11 @@ class MultiHeadAttention(nnx.Module):
     """Multi-head attention (Section 3.2.2).
 
     Keys and values are computed apart from the attention itself, so that a decoder computes
-    those of the memory once a sentence and keeps those of earlier tokens in its cache.
+    those of the memory once per sentence and keeps those of earlier tokens in its cache.
     """
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
-        """config.attention_bias is that of all four projections; the paper has none, BERT does."""
+        """config.attention_bias gives all four projections a bias, as in BERT but not the paper."""
 
         def linear(d_in, d_out):
             dtype = jnp.dtype(config.dtype)
@@ -294,7 +295,7 @@ class MultiHeadAttention(nnx.Module):
         return self.output(y_BTX), weights_BHTS
 
     def cached_key_values(self, x_BSD: jax.Array) -> CachedKeyValues:
-        """`keys_values`, as a decoding step takes them."""
+        """`key_values`, in the layout of a decoding step."""
         return as_cached(self.key_values(x_BSD))
 
     def step(

@@ -13,8 +13,8 @@ from transformer.models.layers import AddAndNorm, FeedForward, LayerConfig
 from transformer.models.numerics import DropoutRngs
 from transformer.system.sharding import ShardingRules
 
-# What the dimensions of parameters are split over. Vectors of size d_model are copied: they are a
-# thousandth of the model, and each would cost a round of messages.
+# The mesh axes that dimensions of parameters are split over. Vectors of size d_model are copied:
+# they are a thousandth of the model, and each would cost a round of messages.
 VOCABULARY = HEADS = D_FF = "tensor"
 D_MODEL = "fsdp"
 LAYER_SHARDING: ShardingRules = (
@@ -31,10 +31,10 @@ LAYER_SHARDING: ShardingRules = (
 
 
 def maybe_remat(config: LayerConfig, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A part of the model, for one call.
+    """The function, a part of the model, for one call; rematerialised if the config says so.
 
-    With config.rematerialize the backward pass keeps its arguments alone and computes the rest
-    again. Arrays that it closes over are kept, too.
+    With config.rematerialize the backward pass keeps only its arguments and the arrays that it
+    closes over, and computes the rest again.
     """
     return jax.checkpoint(function) if config.rematerialize else function
 
@@ -43,7 +43,7 @@ class EncoderLayer(nnx.Module):
     """Self-attention and feed-forward network, each in add & norm (Figure 1, left)."""
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
-        """feed_forward: a module in its place, for those who call `attend` and then it."""
+        """feed_forward: replaces the network, for callers that run `attend` and then it."""
         self.self_attention = MultiHeadAttention(config, rngs)
         self.self_attention_norm = AddAndNorm(config)
         self.feed_forward = feed_forward or FeedForward(config, rngs)
@@ -133,10 +133,10 @@ class DecoderLayer(nnx.Module):
     def step(
         self, x_BMD: jax.Array, memory: CachedKeyValues, earlier: CachedKeyValues, at: DecodingStep
     ) -> tuple[jax.Array, CachedKeyValues, jax.Array]:
-        """The newest token of each of a sentence's M hypotheses.
+        """Runs the layer on the newest token of each of a sentence's M hypotheses.
 
-        Returns the layer's output, what is earlier to the next token, and the weights
-        [B, H, M, S] of the attention over the memory.
+        Returns the layer's output, `earlier` for the next token, and the weights [B, H, M, S] of
+        the attention over the memory.
         """
         x_BMD, earlier, weights_BHMS = self.attend_step(x_BMD, memory, earlier, at)
         y_BMD = self.feed_forward(self.feed_forward_norm.before(x_BMD), None)

@@ -2,17 +2,17 @@
 
 A cache is a dict. Its "step" is the number of the next token. A search of M hypotheses for each of
 B sentences, N = B * M, reorders the leaves of "hypothesis", whose first dimension is N. It leaves
-those of "sentence" as they are, and those of "key_values", which only some models have. The rest of
-this file is about these.
+"sentence" and "key_values" as they are. Only some models have "key_values"; the rest of this file
+is about these.
 
-To see the attention, put an array [N, S] as "attention" into the cache. There each step leaves its
-weights over the source tokens: of one layer (the last but one, if there are several), the mean of
-its heads.
+To see the attention, put an array [N, S] as "attention" into the cache. Each step then stores its
+weights over the source tokens there: the mean over the heads of one layer (the last but one, if
+there are several).
 
 A search reorders its hypotheses at every step. To reorder their keys and values with them would
-copy the whole cache each time. So these stay in the slot, one of M for each sentence, where they
-were written. Each hypothesis has a list of its ancestors instead: the slot of each of its tokens.
-The list is short, and it is reordered.
+copy the whole cache each time. So keys and values stay in the slot where they were written, one of
+M slots for each sentence. Each hypothesis has a list of its ancestors instead: the slot of each of
+its tokens. The list is short, and it is reordered.
 
 The M queries of a sentence read all slots together, and a mask hides those of other hypotheses.
 That is M times as many scores as needed, and still faster: scores are cheap, and reading is not.
@@ -29,10 +29,10 @@ from transformer.models.numerics import multiply, rounded_to_bfloat16
 
 
 class CachedKeyValues(NamedTuple):
-    """Keys and values of a sentence's source tokens; or of its hypotheses' earlier tokens.
+    """Keys and values of a sentence's source tokens, or of its hypotheses' earlier tokens.
 
-    Of the latter, that of token l in slot m is number l * M + m of X = L * M. In these layouts
-    a CPU multiplies without transposing first.
+    In the latter, token l in slot m has index l * M + m of X = L * M. In these layouts a CPU
+    multiplies without transposing first.
     """
 
     key_BHKX: jax.Array
@@ -40,14 +40,14 @@ class CachedKeyValues(NamedTuple):
 
 
 def empty_key_values(like: CachedKeyValues, M: int, L: int) -> CachedKeyValues:
-    """For L tokens of M hypotheses of each sentence; `like` has B, H, K and U."""
+    """An empty cache for L tokens of M hypotheses per sentence; `like` has B, H, K and U."""
     B, H, K, _ = like.key_BHKX.shape
     U, dtype = like.value_BHXU.shape[3], like.key_BHKX.dtype
     return CachedKeyValues(jnp.zeros((B, H, K, L * M), dtype), jnp.zeros((B, H, L * M, U), dtype))
 
 
 def with_capacity(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
-    """The cache with capacity for L tokens; a search lets it grow, and so reads less."""
+    """The cache with capacity for L tokens; a search lets it grow, so that it reads less."""
 
     def resize(x: jax.Array, axis: int) -> jax.Array:
         more = L * M - x.shape[axis]
@@ -71,7 +71,7 @@ def with_capacity(cache: dict[str, Any], M: int, L: int) -> dict[str, Any]:
 def widened(cache: dict[str, Any]) -> dict[str, Any]:
     """The cache with all keys and values in float32, for a CPU; they are rounded as before.
 
-    XLA on CPUs writes a bfloat16 array as a float32 one: at each step it would convert the whole
+    XLA on CPUs writes to a bfloat16 array by way of float32: each step would convert the whole
     cache, and back.
     """
 
@@ -86,7 +86,7 @@ def widened(cache: dict[str, Any]) -> dict[str, Any]:
 def write_key_values(
     key_values: CachedKeyValues, new: CachedKeyValues, step: jax.Array
 ) -> CachedKeyValues:
-    """With the keys [B, H, K, M] and values [B, H, M, U] of token number `step`."""
+    """The cache with the new keys [B, H, K, M] and values [B, H, M, U] of token number `step`."""
     begin = step * new.key_BHKX.shape[3]
 
     def write(x: jax.Array, new: jax.Array, axis: int) -> jax.Array:
@@ -105,9 +105,9 @@ def attend_to_cache(
 ) -> tuple[jax.Array, list[jax.Array]]:
     """softmax(Q K^T / sqrt(d_k)) V, Equation 1. Returns [B, H, M, U] and the weights of each part.
 
-    parts: keys and values, and who sees them; one softmax is over all. They may lie in several
-      arrays, since to put them side by side would copy them at each step. A mask may have size 1
-      in place of M. Keys and values may be `widened`.
+    parts: keys and values, each with its mask; one softmax is over all. They may lie in several
+      arrays, since joining them would copy them at each step. A mask may have size 1 in place of
+      M. Keys and values may be `widened`.
 
     Weights, [B, H, M, X], are in at least float32.
     """
@@ -135,12 +135,12 @@ def attend_to_cache(
 
 
 def first_ancestors(num_sentences: int, M: int, L: int) -> jax.Array:
-    """The list [N, L] of each hypothesis before the first token, for L tokens at most."""
+    """The lists of ancestors [N, L] before the first token, for at most L tokens."""
     return jnp.zeros((num_sentences * M, L), jnp.int32)
 
 
 class DecodingStep(NamedTuple):
-    """What is the same for all layers of a decoding step."""
+    """The inputs of a decoding step that are the same for all layers."""
 
     step: jax.Array  # the number of the token
     ancestors_NL: jax.Array
@@ -154,7 +154,7 @@ def decoding_step(
     source_segments_BS: jax.Array,
     key_values: CachedKeyValues,
 ) -> DecodingStep:
-    """Token number `step`, which each hypothesis has in its own slot.
+    """The step that decodes token number `step`, which each hypothesis has in its own slot.
 
     key_values: those of any layer.
     """
@@ -170,6 +170,6 @@ def decoding_step(
 
 
 def attention_to_see(weights: list[jax.Array]) -> jax.Array:
-    """What a cache shows of the weights [B, H, M, S] of all layers, [N, S]."""
+    """The weights [N, S] that a cache shows, from those of all layers, [B, H, M, S]."""
     weights_BMS = weights[max(0, len(weights) - 2)].mean(axis=1)
     return weights_BMS.reshape(-1, weights_BMS.shape[2]).astype(jnp.float32)

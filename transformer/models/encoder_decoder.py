@@ -16,15 +16,15 @@ from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError
 
 SHARE_EMBEDDINGS = ("all", "decoder", "none")
-MASK_DEVIATION = 0.5  # the standard deviation of word masks at first
+MASK_DEVIATION = 0.5  # the initial standard deviation of word masks
 
 
 class Decoded(NamedTuple):
     """The decoder's outputs at all target positions at once.
 
-    y_BTD: what the output layer takes.
-    weights: those of attention, as each family has them.
-    terms: what the loss has beside the cross-entropy, weighted, by name.
+    y_BTD: the input of the output layer.
+    weights: the weights of attention, in the family's own form.
+    terms: weighted terms of the loss besides the cross-entropy, by name.
     """
 
     y_BTD: jax.Array
@@ -33,7 +33,7 @@ class Decoded(NamedTuple):
 
 
 class EncoderDecoder(nnx.Module):
-    """A model of p(target | source). A family says how it decodes and what its output layer is.
+    """A model of p(target | source). A family defines how it decodes and its output layer.
 
     Token id 0 is padding, wherever it stands. Several pairs may be packed into a row: segment ids
     (1, 2, ... in order, 0 for padding) keep them apart. Without segment ids, every row is one pair.
@@ -78,7 +78,7 @@ class EncoderDecoder(nnx.Module):
         `tgt_in` is the target shifted right, so that it begins with BOS. `rngs`, with a
         stream named dropout, turns dropout on.
 
-        return_weights: also return the weights of attention, as the family has them.
+        return_weights: also return the weights of attention, in the family's own form.
         """
         sides = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
         y_BTD, weights, _ = self.decode(*sides, rngs, return_weights)
@@ -100,9 +100,9 @@ class SharedEmbeddings(EncoderDecoder):
         rngs: nnx.Rngs,
         words: int = 1,
     ):
-        """share: which of the three are one: all; decoder, the latter two; none.
+        """share: which of the three are one matrix: all; decoder, the latter two; none.
 
-        words: how many source tokens a position of the encoder holds. Its embedding is the sum of
+        words: source tokens per position of the encoder. A position's embedding is the sum of
         theirs, each times a learned mask for its place (Dehghani et al. 2019, Section 3.1).
         """
         scale = None if scaled else 1.0
@@ -112,7 +112,8 @@ class SharedEmbeddings(EncoderDecoder):
 
         self.words = words
         if words > 1:
-            # Were they all 1, a sum would say nothing of its words' order until they have changed.
+            # If all masks began at 1, sums would ignore the order of words until training changed
+            # the masks.
             noise_WD = jax.random.normal(rngs.params(), (words, d_model), jnp.float32)
             self.word_masks_WD = nnx.Param(1 + MASK_DEVIATION * noise_WD)
         self.target_embedding = embedding(sizes.target_vocab)
@@ -148,7 +149,7 @@ class SharedEmbeddings(EncoderDecoder):
         return self._output.logits(y_BTD)
 
     def check_aligns_words(self) -> None:
-        """Raises UserError if attention is not to single words."""
+        """Raises UserError unless attention is to single words."""
         if self.words > 1:
             raise UserError(
                 f"this needs attention to each word, and model.words_per_position is {self.words}; "
@@ -157,7 +158,7 @@ class SharedEmbeddings(EncoderDecoder):
 
     @property
     def _output(self) -> Embedding:
-        """Its table is the matrix of the output layer."""
+        """The embedding whose table is the matrix of the output layer."""
         shared = not hasattr(self, "output_embedding")
         return self.target_embedding if shared else self.output_embedding
 

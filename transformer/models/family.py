@@ -1,18 +1,18 @@
-"""The registry of model families. A family is one file of this folder, or begins in one.
+"""The registry of model families. A family is one file or one folder here.
 
 To add one: write the file, with a `FAMILY` at its end, and add its name to FAMILIES. Every
 sequence-to-sequence family has a module with these methods (`Transformer` is the example). An
-encoder alone, as bert, has `loss`, and what its tasks ask for.
+encoder by itself, such as bert, has `loss` and the methods that its tasks call.
 
     loss(batch, rngs, label_smoothing) -> Loss      training; rngs=None turns dropout off
-    encode(src_BS) -> memory                        decoding: once a sentence,
+    encode(src_BS) -> memory                        decoding: once per sentence,
     init_cache(memory, src_BS, num_hypotheses, max_length) -> cache
     decode_step(tokens_N, cache) -> logits_NV, cache        then token by token
 
 The memory is any tree of arrays whose first axis is B. A cache is a dict: 'step', the number of
 tokens decoded so far; 'sentence', arrays with one row for each source sentence; 'hypothesis',
 arrays with one row for each of its M hypotheses (rows b * M to b * M + M - 1 belong to sentence
-b). A search reorders 'hypothesis' and leaves the rest alone. See cache.py.
+b). A search reorders 'hypothesis' and leaves the rest as it is. See cache.py.
 """
 
 import difflib
@@ -27,12 +27,12 @@ from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.system.sharding import ShardingRules
 
-# Modules of transformer.models; each is imported when it is asked for.
+# Modules of transformer.models, imported on demand.
 FAMILIES = ("transformer", "rnn", "convolutional", "universal", "bert", "decoder_only", "sagan")
 
 
 class Sizes(NamedTuple):
-    """What the data say of a model's sizes."""
+    """The sizes of a model that its data determine."""
 
     source_vocab: int
     target_vocab: int
@@ -42,24 +42,24 @@ class Sizes(NamedTuple):
 
 
 class Family(NamedTuple):
-    """All that the rest of the project needs to know of a family."""
+    """All that the rest of the project needs to know about a family."""
 
     # The model section: a frozen dataclass that checks itself. Its first field is `family: str`.
     config: type
-    # build(config, sizes, rngs) makes the module. It raises UserError where config and sizes do
-    # not fit each other.
+    # build(config, sizes, rngs) makes the module. It raises UserError if config and sizes do not
+    # fit each other.
     build: Callable[[Any, Sizes, nnx.Rngs], nnx.Module]
-    # What the dimensions of each parameter are split over; see system/sharding.py.
+    # The mesh axes that each parameter's dimensions are split over; see system/sharding.py.
     sharding: ShardingRules
     # flops(config, sizes, source_lengths, target_lengths): FLOPs to train on each pair once.
     flops: Callable[[Any, Sizes, np.ndarray, np.ndarray], np.ndarray]
     # Whether the model honours segment ids. If not, every row holds one pair.
     packs: bool
-    # Parameters, by their first name, that a run with another head than that of
-    # training.init_from does not take from there.
+    # First names of the heads' parameters. A run does not take these from training.init_from if
+    # its head is another one.
     heads: tuple[str, ...] = ()
-    # Arrays with an entry for each class of the task: a pattern of the whole path, and the axis. A
-    # run with other classes than that of training.init_from takes entries by the classes' names.
+    # Arrays with one entry per class of the task: a pattern of the whole path, and the axis. A run
+    # whose classes differ from those of training.init_from matches entries by class name.
     class_axes: tuple[tuple[str, int], ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Models as pure functions: the only file outside of the models that knows of NNX."""
+"""Models as pure functions, so that their users need not know NNX."""
 
 import functools
 from collections.abc import Callable
@@ -15,21 +15,21 @@ Params = dict[str, Any]
 
 
 class FunctionalModel:
-    """A model as pure functions of its parameters and of its extra state.
+    """A model as pure functions of its parameters and its extra state.
 
-    Both are nested dicts of arrays. Extra state is what a module keeps that no gradient
+    Both are nested dicts of arrays. Extra state is the arrays of a module that no gradient
     updates, such as the vectors of spectral normalisation; most models have none ({}).
     """
 
     def __init__(self, build: Callable[[nnx.Rngs], nnx.Module], sharding: ShardingRules = ()):
         """`build(rngs)` makes the module; `sharding` has the rows of its family's table.
 
-        Raises ValueError for a module that keeps random state: random keys are arguments, or
-        else neither a resumed run nor one on other devices would draw the same.
+        Raises ValueError for a module that keeps random state. Random keys must be arguments:
+        otherwise a resumed run, or one on other devices, would draw other numbers.
         """
 
         def build_here(rngs: nnx.Rngs) -> nnx.Module:
-            # Otherwise NNX 0.12 asks for a mesh as soon as a parameter with a sharding is made.
+            # Otherwise NNX 0.12 requires a mesh as soon as a parameter with a sharding is made.
             with nnx.use_eager_sharding(False):
                 return build(rngs)
 
@@ -63,8 +63,8 @@ class FunctionalModel:
     ) -> nnx.Module:
         """The module with these arrays; free under `jax.jit`.
 
-        extra: may be left out for a model without extra state; a TypeError for any other.
-        weight_layout: that of `params`, if they are `arranged`.
+        extra: may be omitted if the model has no extra state; otherwise that is a TypeError.
+        weight_layout: the layout of `params`, if they come from `arranged`.
         """
         if extra is None and self._extra:
             raise TypeError("this model has extra state: call bind(params, extra)")
@@ -77,13 +77,13 @@ class FunctionalModel:
     def arranged(
         self, params: Params, extra: dict[str, Any] | None, weight_layout: WeightLayout
     ) -> Params:
-        """The parameters in this weight_layout; those that it leaves alone are the same arrays."""
+        """The parameters in this layout; those that it does not change are the same arrays."""
         module = self.bind(params, extra)
         _arrange(module, weight_layout)
         return nnx.to_pure_dict(_split(module)[1])
 
     def takes_int8(self) -> bool:
-        """Whether any matrix is another in `WeightLayout.INT8`."""
+        """True if `WeightLayout.INT8` changes any matrix."""
         _, params, _ = self._parts(WeightLayout.INT8)
         return any(leaf.dtype == np.int8 for leaf in jax.tree.leaves(params))
 
@@ -113,5 +113,5 @@ def _split(module: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
 
 
 def num_params(params: Params) -> int:
-    """How many numbers there are in a tree of parameters or of their shapes."""
+    """The total size of a tree of parameters or of their shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

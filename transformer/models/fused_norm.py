@@ -1,9 +1,9 @@
-"""Add & norm in one pass over its data on a GPU, forward and backward: a kernel of Pallas.
+"""Add & norm in one pass over its data on a GPU, forward and backward: a Pallas kernel.
 
-LayerNorm(x + Dropout(y)), as `AddAndNorm` has it, reads x and y, and writes the result: 3 arrays.
-XLA makes three kernels of it and eight of its gradient, since it joins a reduction over rows with
-what comes before or after it only in part. Here the backward pass reads x, y and the gradient, and
-computes the rest again: the sum, its statistics, and the dropout, which is a hash of the place.
+LayerNorm(x + Dropout(y)), as in `AddAndNorm`, reads x and y and writes the result: 3 arrays. XLA
+makes three kernels of it and eight of its gradient, since it fuses a reduction over rows only
+partly with what comes before or after it. Here the backward pass reads x, y and the gradient, and
+computes the rest again: the sum, its statistics, and the dropout, which is a hash of the index.
 """
 
 import functools
@@ -21,14 +21,14 @@ from jax.sharding import PartitionSpec as P
 from transformer.models.numerics import mix, threshold_of
 from transformer.system.sharding import on_each_device
 
-# So many numbers of an array are in a program's registers at once.
+# The numbers of an array that are in a program's registers at once.
 BLOCK = 8192
-# Blocks that a program of the backward pass goes through: it adds up gradients of scale and bias.
+# Blocks per program of the backward pass, which adds up gradients of scale and bias.
 BLOCKS = 4
 
 
 def fits(d_model: int) -> bool:
-    """Whether the kernel can take rows of this size: Triton's blocks are powers of 2."""
+    """True if the kernel can take rows of this size: Triton's blocks are powers of 2."""
     return d_model & (d_model - 1) == 0 and 16 <= d_model <= BLOCK
 
 
@@ -42,9 +42,10 @@ def add_and_norm(
     epsilon: float,
     interpret: bool = False,
 ) -> jax.Array:
-    """LayerNorm(x + Dropout(y)) of type x.dtype, in float32 until then.
+    """LayerNorm(x + Dropout(y)), computed in float32, returned in x.dtype.
 
-    keys_B: for dropout, one for each row; None for no dropout. interpret: without a GPU, slowly.
+    keys_B: for dropout, one for each row; None for no dropout. interpret: run without a GPU,
+    slowly.
     """
     if keys_B is None:
         words_B2, threshold = jnp.zeros((x_BTD.shape[0], 2), jnp.uint32), 0
@@ -55,7 +56,7 @@ def add_and_norm(
 
 
 class _Static:
-    """What a kernel is compiled for; equal if its numbers are."""
+    """The settings that a kernel is compiled for; equal if their numbers are equal."""
 
     def __init__(self, threshold: int, epsilon: float, interpret: bool):
         self.threshold, self.epsilon, self.interpret = threshold, epsilon, interpret
@@ -95,7 +96,7 @@ def _block_rows(T: int, D: int) -> int:
 
 
 def _normalized(x, y, words_ref, static, begin):
-    """(x + Dropout(y) - mean) / deviation, 1 / deviation, and what dropout multiplies by."""
+    """(x + Dropout(y) - mean) / deviation, 1 / deviation, and the factors of dropout."""
     if static.threshold:
         R, D = x.shape
         row_RD = begin.astype(jnp.uint32) + jax.lax.broadcasted_iota(jnp.uint32, (R, D), 0)
@@ -190,14 +191,14 @@ def _run_backward(static, x_BTD, y_BTD, words_B2, scale_D, gradient_BTD):
 
 
 def _split_rows_alone(run, rule: str):
-    """`run(static, *arrays)` such that each device takes the rows it has; XLA cannot split it."""
+    """`run(static, *arrays)`, where each device takes the rows it has; XLA cannot split it."""
 
     @functools.cache
     def call(static):
         function = custom_partitioning(functools.partial(run, static))
 
         def partition(mesh, argument_shapes, result_shape):
-            # By the rows of x, the first argument; the rest of each array is whole.
+            # Split by the rows of x, the first argument; other dimensions are whole.
             rows = argument_shapes[0].sharding.spec[:1]
 
             def sharding(shape):

@@ -1,12 +1,12 @@
-"""The fast forms of parts of a model on accelerators: which there are, and whether to trust them.
+"""Fast kernels for parts of a model on accelerators, and checks of whether to trust them.
 
     cudnn_attention  scaled dot-product attention by NVIDIA's kernel     attention.py
     triton_norm      add & norm in one kernel each way                   fused_norm.py
     blocked_loss     output layer and loss without whole float32 logits  loss.py
 
-`model.kernels` is auto, plain, or names from this list with commas between them. A model takes what
-the config names, and nothing for auto. A run calls `proven` first: auto becomes the list for its
-devices, and of any list those remain that agree there with the plain form.
+`model.kernels` is auto, plain, or names from this list with commas between them. A model uses the
+kernels that the config names, and none for auto. A run calls `proven` first: it replaces auto by
+the list for its devices, and keeps of any list the kernels that agree there with the plain form.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 
 KERNELS = ("cudnn_attention", "triton_norm", "blocked_loss")
-# By platform of the devices; others, as CPUs, have none.
+# By platform of the devices; others, such as CPUs, have none.
 BY_PLATFORM = {"gpu": KERNELS, "cuda": KERNELS, "tpu": ("blocked_loss",)}
-# How far results may be from those in float32, relative to their norm: several times what
-# bfloat16's rounding makes of it.
+# The largest distance of results from those in float32, relative to their norm: several times
+# the effect of bfloat16's rounding.
 TOLERANCE = 0.02
 
 
@@ -41,12 +41,12 @@ def check_names(kernels: str) -> None:
 
 
 def uses(config: Any, name: str) -> bool:
-    """Whether a model with this model section takes the fast form."""
+    """True if a model with this model section uses the fast form."""
     return name in config.kernels.split(",")
 
 
 def cannot(name: str, config: Any) -> str:
-    """Why no part of a model with this model section can take the kernel; "" if some can."""
+    """The reason why no part of a model with this section can use the kernel; "" if some can."""
     if name == "cudnn_attention":
         if config.dtype != "bfloat16":
             return "it is for model.dtype=bfloat16"
@@ -62,7 +62,7 @@ def cannot(name: str, config: Any) -> str:
 
 
 def chosen(config: Any, platform: str) -> Any:
-    """The model section with the names that auto means on a platform; nothing is tried."""
+    """The model section with auto replaced by the kernels of a platform, untested."""
     if getattr(config, "kernels", "plain") != "auto":  # not all families have the field
         return config
     names = [name for name in BY_PLATFORM.get(platform, ()) if not cannot(name, config)]
@@ -72,14 +72,14 @@ def chosen(config: Any, platform: str) -> Any:
 def proven(config: Any, mesh: jax.sharding.Mesh) -> Any:
     """The model section with those of its kernels that agree with the plain form on this device.
 
-    Says which; and warns of one that does not, which takes some seconds to find out.
+    Prints their names, and a warning for each of the others. The trials take some seconds.
     """
     config = chosen(config, mesh.devices.flat[0].platform)
     if getattr(config, "kernels", "plain") == "plain":
         return config
     kept = []
     for name in config.kernels.split(","):
-        # What it cannot take would be tried in its plain form, and agree.
+        # A kernel that cannot run would be tried in its plain form, and agree.
         why = cannot(name, config) or from_first(lambda name=name: disagreement(name, config))
         if why:
             print(f"warning  {name} is not used: {why}; the plain form takes its place", flush=True)
@@ -90,17 +90,17 @@ def proven(config: Any, mesh: jax.sharding.Mesh) -> Any:
 
 
 def disagreement(name: str, config: Any, interpret: bool = False) -> str:
-    """Why not to trust a kernel on this device; "" if it agrees with the plain form in float32.
+    """The reason not to trust a kernel on this device; "" if it agrees with plain float32.
 
-    The case is random and small, has packed rows and padding, and is causal. interpret: kernels of
-    Pallas without their device, for tests.
+    The case is random and small, has packed rows and padding, and is causal. interpret: runs
+    Pallas kernels without their device, for tests.
     """
     case = functools.partial(CASES[name], config, interpret)
     dtype = jnp.dtype(config.dtype)
     try:
         found = jax.device_get(jax.jit(functools.partial(case, True, dtype))())
         expected = jax.device_get(jax.jit(functools.partial(case, False, jnp.float32))())
-    except Exception as error:  # compilers and libraries raise what they like
+    except Exception as error:  # compilers and libraries raise errors of any type
         first_line = str(error).partition("\n")[0]
         return f"it fails ({type(error).__name__}: {first_line[:150]})"
     for i, (ours, plain) in enumerate(zip(found, expected, strict=True)):
@@ -111,7 +111,7 @@ def disagreement(name: str, config: Any, interpret: bool = False) -> str:
     return ""
 
 
-B, T = 2, 96  # cuDNN does not get rows of 64
+B, T = 2, 96  # `fast_attention` gives cuDNN no rows of 64
 
 
 def _segments() -> jax.Array:
@@ -123,7 +123,7 @@ def _segments() -> jax.Array:
 
 
 def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
-    """The same numbers in each type, up to bfloat16's rounding of all of them."""
+    """The same normal numbers in each type: all are rounded to bfloat16."""
     x = jax.random.normal(jax.random.fold_in(jax.random.key(0), number), shape, jnp.float32)
     return x.astype(jnp.bfloat16).astype(dtype)
 

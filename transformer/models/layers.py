@@ -26,8 +26,8 @@ from transformer.system.hardware import memory_of_host, units
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
-    "gelu": jax.nn.gelu,  # its tanh form, as of BERT's code
-    "gelu_exact": functools.partial(jax.nn.gelu, approximate=False),  # by the error function
+    "gelu": jax.nn.gelu,  # the tanh form, as in BERT's code
+    "gelu_exact": functools.partial(jax.nn.gelu, approximate=False),  # with the error function
     "elu": jax.nn.elu,
     "swish": jax.nn.swish,
 }
@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 NORMALIZATIONS = "layer_norm", "rms_norm"
 MOST_LAYERS = 1000
 
-# Glorot: the paper is silent; this is Tensor2Tensor's choice.
+# Glorot, as in Tensor2Tensor; the paper does not say.
 kernel_init = nnx.initializers.xavier_uniform()
 
 
@@ -60,8 +60,8 @@ class LayerConfig:
     dtype: str
     kernels: str = setting(
         may_change=True, architecture=False, default="plain"
-    )  # which work directories of earlier commits lack
-    rematerialize: bool = setting(may_change=True, architecture=False, default=False)  # likewise
+    )  # work directories of earlier commits lack it
+    rematerialize: bool = setting(may_change=True, architecture=False, default=False)  # same
 
     def __post_init__(self):
         check_range(self, "model", "d_model d_ff num_heads", 1)
@@ -84,7 +84,7 @@ class LayerConfig:
     def check_layers(self, fields: str) -> None:
         """Raises UserError for a number of layers below 1 or above MOST_LAYERS.
 
-        It says so in bytes where this machine could not hold them.
+        If this machine could not hold them, the message says how many bytes they take.
         """
         attention = 2 * self.num_heads * (self.key_size + self.value_size) * self.d_model
         each = 8 * (attention + 2 * self.d_model * self.d_ff)  # with gradients, in float32
@@ -95,7 +95,7 @@ class LayerConfig:
                     f"model.{field} is {number}; they would need at least {units(number * each)} "
                     f"of memory to be trained, and there is {units(memory)}; lower it"
                 )
-        # Each layer is built and compiled by itself, which takes its time.
+        # Each layer is built and compiled by itself, which takes time.
         check_range(self, "model", fields, 1, MOST_LAYERS + 1)
 
     @property
@@ -143,7 +143,7 @@ class Linear(nnx.Module):
         self.kernel = nnx.Param(kernel_IO.T if self.for_few_rows else kernel_IO)
 
     def __call__(self, x_BTI: jax.Array, apart: bool = False) -> jax.Array:
-        """apart: for one of several products of x, as of keys and values; see `unmerged`."""
+        """apart: set if x has several products, as for keys and values; see `unmerged`."""
         if self.scale_1O is not None:
             y_BTO = multiply_int8(x_BTI, self.kernel[...], self.scale_1O[...])
         elif self.for_few_rows:
@@ -162,7 +162,7 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """One matrix for the input embedding and, where shared, the output layer (Section 3.4)."""
 
-    output_DV: nnx.Param | None = None  # the matrix as logits take it, where it is arranged
+    output_DV: nnx.Param | None = None  # the matrix for the logits, once arranged
     scale_1V: nnx.Param | None = None  # of output_DV in int8
 
     def __init__(
@@ -174,7 +174,7 @@ class Embedding(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ):
-        """scale: what embeddings are multiplied by; None for the paper's sqrt(d_model)."""
+        """scale: the factor of embeddings; None for the paper's sqrt(d_model)."""
         init = nnx.initializers.normal(stddev=d_model**-0.5)
         self.table_VD = nnx.Param(init(rngs.params(), (vocab_size, d_model), jnp.float32))
         self.scale = d_model**0.5 if scale is None else scale
@@ -188,7 +188,7 @@ class Embedding(nnx.Module):
             self.output_DV, self.scale_1V = nnx.Param(output_DV), nnx.Param(scale_1V)
             return
         few_rows = weight_layout is WeightLayout.FEW_ROWS
-        self.for_few_rows = few_rows and self.dtype == jnp.float32  # it is the first operand
+        self.for_few_rows = few_rows and self.dtype == jnp.float32  # then the first operand
         if self.dtype == jnp.bfloat16:
             self.output_DV = nnx.Param(as_operand(self.table_VD[...], self.dtype).T)
 
@@ -200,7 +200,7 @@ class Embedding(nnx.Module):
 
     @jax.named_scope("logits")
     def logits(self, x_BTD: jax.Array) -> jax.Array:
-        """The linear transformation before the softmax, not scaled. Returns [B, T, V]."""
+        """The linear transformation before the softmax, unscaled. Returns [B, T, V]."""
         if self.scale_1V is not None:
             return multiply_int8(x_BTD, self.output_DV[...], self.scale_1V[...])
         if self.for_few_rows:
@@ -227,8 +227,10 @@ class FeedForward(nnx.Module):
 
 
 class Normalization(nnx.Module):
-    """layer_norm (Ba et al. 2016): biased variance, scale and bias. Or rms_norm (Zhang and
-    Sennrich 2019): no mean is subtracted and no bias added. Statistics are float32.
+    """Normalisation of each vector. Statistics are float32.
+
+    layer_norm (Ba et al. 2016): biased variance, scale and bias.
+    rms_norm (Zhang and Sennrich 2019): no mean is subtracted and no bias added.
     """
 
     def __init__(self, config: LayerConfig):
@@ -264,7 +266,7 @@ class AddAndNorm(nnx.Module):
         self.norm = Normalization(config)
         self.norm_first = config.norm == "pre"
         self.dropout_rate = config.dropout
-        # The kernel of fused_norm.py.
+        # True if the kernel of fused_norm.py applies.
         takes = not self.norm_first and config.normalization == "layer_norm"
         self.fused = uses(config, "triton_norm") and takes and fused_norm.fits(config.d_model)
 

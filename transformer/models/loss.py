@@ -11,7 +11,7 @@ from transformer.models.numerics import at_least_float32, multiply, split
 
 MAX_POSITIONS = 2048  # of a row whose logits are in memory at once
 
-# In how many parts, or more, the positions of a row go through `output_loss` if it is blocked.
+# The least number of parts in which a blocked `output_loss` takes the positions of a row.
 LOSS_BLOCKS = 4
 
 
@@ -21,12 +21,12 @@ class Loss(NamedTuple):
     loss: jax.Array  # what training minimises, nats
     nll: jax.Array  # cross-entropy without label smoothing, nats; exp(nll / tokens): perplexity
     tokens: jax.Array  # how many
-    # Parts of `loss` beside the cross-entropy, weighted as they are there, to be logged by name.
+    # Parts of `loss` besides the cross-entropy, with the same weights, to be logged by name.
     terms: dict[str, jax.Array] = {}
 
 
 class OutputLayer(NamedTuple):
-    """What makes logits of the last hidden states: hidden @ table^T + bias.
+    """The layer that makes logits of the last hidden states: hidden @ table^T + bias.
 
     blocked: whether `output_loss` takes positions in blocks, so that whole logits never exist.
     """
@@ -69,12 +69,12 @@ def output_loss(
     """`cross_entropy` of the logits that the layer makes.
 
     A model's loss begins with its last hidden states, so that the logits, its largest array, are
-    made here and nowhere else. More than MAX_POSITIONS are taken in parts, one after another, and
-    the backward pass computes their logits again.
+    made only here. More than MAX_POSITIONS are taken in parts, one after another, and the backward
+    pass computes their logits again.
 
-    Of a blocked layer, what is kept of a block of positions is the gradient of its logits, in
-    `dtype`, in which products take it anyway; the forward pass computes it, so that no logits are
-    computed twice. `nll` then has no gradient.
+    For a blocked layer, the forward pass computes the gradient of a block's logits and keeps only
+    that, in `dtype`, in which products take it anyway. So no logits are computed twice. `nll` then
+    has no gradient.
     """
     output_VD, bias_V, dtype, blocked = layer
     if blocked:
@@ -110,7 +110,7 @@ def _blocked_forward(static, hidden_BTD, output_VD, bias_V, labels_BT, real_BT):
     dtype = static[1]
     losses, nlls, dhidden, doutput, dbias = [], [], [], [], []
     for hidden_BtD, *block in _blocks(hidden_BTD, labels_BT, real_BT):
-        # One block after the other, so that one at a time is in memory.
+        # One block after the other, so that only one is in memory at a time.
         hidden_BtD, *_ = jax.lax.optimization_barrier((hidden_BtD, *dhidden[-1:]))
         loss, nll, slopes_BtV = _block(static, output_VD, bias_V, hidden_BtD, *block)
         losses.append(loss)
@@ -138,7 +138,7 @@ _blocked.defvjp(_blocked_forward, _blocked_backward)
 
 
 def _blocks(*arrays_BTx: jax.Array) -> list[tuple[jax.Array, ...]]:
-    """Parts of the positions of all rows, so that every device has its rows of each part."""
+    """The positions of all rows in parts, so that every device has its rows of each part."""
     T = arrays_BTx[0].shape[1]
     parts = min(T, max(LOSS_BLOCKS, -(-T // MAX_POSITIONS)))
     return list(zip(*(jnp.array_split(x, parts, axis=1) for x in arrays_BTx), strict=True))
@@ -166,7 +166,7 @@ def _block(static, output_VD, bias_V, hidden_BTD, labels_BT, real_BT):
 
 
 def _log_sum_exp_and_mean(x_BTV: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both in one pass over x: a sum of exponentials follows the largest number seen so far."""
+    """Both in one pass over x: the sum of exponentials is relative to the largest number so far."""
 
     def join(first, second):
         (max1, exps1, sum1), (max2, exps2, sum2) = first, second

@@ -11,19 +11,19 @@ from transformer.system.cpu import multiplies_bfloat16
 
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
-    """The type for sums that bfloat16 would lose: float32, or float64 where that is used."""
+    """The type for sums that need more than bfloat16: float32, or float64 where that is used."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
 class DropoutRngs:
-    """Random keys for dropout, one for each row of a batch; `nnx.Rngs` will do in its place.
+    """Random keys for dropout, one for each row of a batch; `nnx.Rngs` works in its place.
 
-    A row's dropout depends on its number alone, not on the rows beside it: it stays the same
+    A row's dropout depends only on its number, not on the rows beside it: it stays the same
     when a batch is split into other parts, or over other devices.
     """
 
     def __init__(self, key: jax.Array, rows_B: jax.Array):
-        """rows_B: the number of each row, such as its place in the whole update."""
+        """rows_B: the number of each row, such as its index in the whole update."""
         self._keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, rows_B)
         self._count = 0
 
@@ -34,7 +34,7 @@ class DropoutRngs:
 
 
 class StepRngs(DropoutRngs):
-    """Keys for one step of a loop whose body is traced once: every step draws others."""
+    """Keys for one step of a loop whose body is traced once; every step draws its own."""
 
     def __init__(self, keys_B: jax.Array, step: jax.Array):
         """keys_B: `row_keys`, drawn before the loop."""
@@ -52,7 +52,7 @@ def row_keys(rngs: DropoutRngs, num_rows: int) -> jax.Array:
 def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest by 1 / (1 - rate).
 
-    `rngs=None` means evaluation: x is returned as it is. The first axis of x is the batch.
+    `rngs=None` means evaluation: x is returned unchanged. The first axis of x is the batch.
     """
     if rngs is None or rate == 0:
         return x
@@ -64,16 +64,16 @@ def dropout(x: jax.Array, rate: float, rngs: DropoutRngs | None) -> jax.Array:
 
 
 def threshold_of(rate: float) -> int:
-    """Random words below it, a share of `rate` of all, are those of dropped elements."""
+    """The threshold for random words: those below it, a share of `rate`, drop their elements."""
     return min(round(rate * 2**32), 2**32 - 1)
 
 
 def random_words(keys_B: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Random 32-bit words, `shape` = [B, ...]; row b depends on key b alone.
+    """Random 32-bit words, `shape` = [B, ...]; row b depends only on key b.
 
-    Each word is a hash of its place and the key: unlike `jax.random.bits`, some twenty times
-    the arithmetic, it costs next to nothing, since XLA makes it part of the loop that uses it.
-    Good enough to drop units with, and no better.
+    Each word is a hash of its index and the key. It costs next to nothing, since XLA fuses it into
+    the loop that uses it; `jax.random.bits` takes some twenty times the arithmetic. The words are
+    good enough for dropout, and no better.
     """
     words_B2 = jax.random.key_data(keys_B)[:, :2]
     first, second = (words_B2[:, i].reshape(-1, *[1] * (len(shape) - 1)) for i in (0, 1))
@@ -84,7 +84,7 @@ def random_words(keys_B: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def mix(x: jax.Array) -> jax.Array:
-    """A bijection of 32-bit words in which every bit of x moves every bit of the result."""
+    """A bijection of 32-bit words in which every bit of x affects every bit of the result."""
     # Multipliers and shifts: C. Wellons, "Prospecting for Hash Functions", 2018.
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
@@ -94,15 +94,15 @@ def mix(x: jax.Array) -> jax.Array:
 def multiply(spec: str, x: jax.Array, y: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """The einsum of two arrays: operands of type `dtype`, sums of at least float32.
 
-    So are the products of the gradient. `jnp.einsum` would multiply its float32 gradient with
-    a bfloat16 operand there, in float32; and round the gradient of a parameter to bfloat16.
-    Every letter must stand in at least two of the three terms of the spec.
+    The same holds for the products of the gradient. There `jnp.einsum` would multiply its float32
+    gradient with a bfloat16 operand in float32, and round the gradient of a parameter to bfloat16.
+    Every letter must occur in at least two of the three terms of the spec.
 
     float32 means float32 on every device. JAX's default would round float32 operands: on GPUs
     to TF32 (10 bits of mantissa, from Ampere on), on TPUs to bfloat16 (7 bits). The price is
-    speed: on TPUs six passes instead of one, on GPUs no tensor cores. For speed there is
-    bfloat16, for which nothing changes. CPUs have no such choice; those that multiply bfloat16 more
-    slowly than float32 widen large operands first.
+    speed: on TPUs six passes instead of one, on GPUs no tensor cores. For speed use bfloat16,
+    which this does not affect. CPUs round nothing; those that multiply bfloat16 more slowly than
+    float32 widen large operands first.
     """
     return _multiply(spec, jnp.dtype(dtype), x, y)
 
@@ -126,17 +126,17 @@ def _multiply(spec: str, dtype: jnp.dtype, x: jax.Array, y: jax.Array) -> jax.Ar
 
 
 def as_operand(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """x as `multiply` takes its operands on this CPU, if it is multiplied often."""
-    # Where large products widen bfloat16, they would have to do it each time.
+    """x as `multiply` takes its operands on this CPU, for an x that is multiplied often."""
+    # Where large products widen bfloat16, each product would have to do so again.
     return x.astype(dtype) if dtype == jnp.bfloat16 and multiplies_bfloat16() else x
 
 
-# How often a product must use a number before it is worth the time to widen it.
+# A product must use each number this often before widening pays.
 WIDENED_FROM = 128
 
 
 def _reuse(spec: str, x: jax.Array, y: jax.Array) -> float:
-    """The multiplications of a product over the numbers in its operands."""
+    """The multiplications of a product, per number in its operands."""
     x_term, y_term = spec.split("->")[0].split(",")
     sizes = dict(zip(x_term + y_term, x.shape + y.shape, strict=True))
     return math.prod(sizes.values()) / max(x.size + y.size, 1)
@@ -145,19 +145,19 @@ def _reuse(spec: str, x: jax.Array, y: jax.Array) -> float:
 def _widened_product(spec: str, x: jax.Array, y: jax.Array) -> jax.Array:
     """The product of operands rounded to bfloat16, by float32 arithmetic.
 
-    The same but for the order of sums: products of two bfloat16 numbers are exact in float32.
+    Only the order of sums differs: products of two bfloat16 numbers are exact in float32.
     """
     return jnp.einsum(spec, rounded_to_bfloat16(x), rounded_to_bfloat16(y))
 
 
 def rounded_to_bfloat16(x: jax.Array) -> jax.Array:
-    """The nearest numbers that bfloat16 has, in float32."""
-    # A cast to bfloat16 and back XLA would leave out.
+    """The nearest bfloat16 numbers, in float32."""
+    # XLA would leave out a cast to bfloat16 and back.
     return jax.lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
 
 def _multiply_forward(spec, dtype, x, y):
-    # Kept as they came, so that a parameter is not kept twice.
+    # Operands are kept in their own type, so that a parameter is not kept twice.
     return _multiply(spec, dtype, x, y), (x, y)
 
 
@@ -166,9 +166,9 @@ def _multiply_backward(spec, dtype, operands, gradient):
     terms, result = spec.split("->")
     x_term, y_term = terms.split(",")
     x_gradient = _multiply(f"{result},{y_term}->{x_term}", dtype, gradient, y)
-    # XLA on the CPU transposes the first operand, which is slow: let it be the smaller one, and
-    # let the result begin with its letters; then transpose that, which is smaller than either,
-    # once for all who read it.
+    # XLA on the CPU transposes the first operand, which is slow. So the smaller operand goes
+    # first, and the result begins with its letters. The result, smaller than either, is then
+    # transposed once for all its readers.
     (_, first, first_term), (_, second, second_term) = sorted(
         [(x.size, x, x_term), (gradient.size, gradient, result)], key=lambda operand: operand[0]
     )
@@ -180,15 +180,15 @@ def _multiply_backward(spec, dtype, operands, gradient):
 
 
 def _made(x: jax.Array) -> jax.Array:
-    """x, which XLA on the CPU then makes as it stands, for all who use it."""
+    """x, which XLA on the CPU then writes as it is, once for all its users."""
     return jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
 def unmerged(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Both operands of a product, which XLA on a GPU then computes by itself.
+    """Both operands of a product that XLA on a GPU then computes separately.
 
-    It would merge products of one array with several matrices, write the result in float32, and
-    cut it apart in kernels of their own.
+    Otherwise it would merge products of one array with several matrices, write the result in
+    float32, and cut it apart in extra kernels.
     """
     return jax.lax.platform_dependent(
         x, y, cuda=lambda *both: jax.lax.optimization_barrier(both), default=lambda *both: both
@@ -202,9 +202,9 @@ _multiply.defvjp(_multiply_forward, _multiply_backward)
 def standardize(x: jax.Array, epsilon: float) -> jax.Array:
     """(x - mean) / sqrt(variance + epsilon), over the last axis.
 
-    The variance is the mean square of x - mean. Flax takes the mean of squares less the square of
-    the mean, which has no digit left where the mean is a thousand standard deviations. A gradient
-    of our own makes up for the second pass over x, and it need not keep x.
+    The variance is the mean square of x - mean. Flax takes the mean of squares minus the square of
+    the mean, which has no digit left where the mean is a thousand standard deviations. Our own
+    gradient makes up for the second pass over x, and need not keep x.
     """
     return _standardize_forward(x, epsilon)[0]
 
@@ -227,7 +227,7 @@ standardize.defvjp(_standardize_forward, _standardize_backward)
 
 
 def split(x: jax.Array, num_blocks: int, axis: int) -> jax.Array:
-    """Equal blocks of an axis, along a first axis; zeros fill up the last."""
+    """Equal blocks of an axis, stacked along a new first axis; zeros fill up the last block."""
     size = -(-x.shape[axis] // num_blocks)
     padding = [(0, 0)] * x.ndim
     padding[axis] = (0, num_blocks * size - x.shape[axis])
@@ -236,7 +236,7 @@ def split(x: jax.Array, num_blocks: int, axis: int) -> jax.Array:
 
 
 def join(x: jax.Array, axis: int) -> jax.Array:
-    """Undoes `split`, but for what fills up the last block."""
+    """Undoes `split`, except that the zeros of the last block stay."""
     x = jnp.moveaxis(x, 0, axis)
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 

@@ -17,7 +17,7 @@ def segment_positions(segments_BT: jax.Array) -> jax.Array:
     before_BT = jnp.pad(highest_BT, ((0, 0), (1, 0)))[:, :-1]
     start_BT = jnp.where(segments_BT > before_BT, count_BT, 0)
     positions_BT = jnp.maximum(count_BT - jax.lax.cummax(start_BT, axis=1), 0)
-    # Else XLA on a GPU would count again for each channel of an encoding.
+    # Otherwise XLA on a GPU would count again for each channel of an encoding.
     return jax.lax.optimization_barrier(positions_BT)
 
 
@@ -27,13 +27,13 @@ def positions_from_the_end(segments_BT: jax.Array) -> jax.Array:
     Padding and segment ids are as in `segment_positions`.
     """
     backwards_BT = jnp.flip(segments_BT, axis=1)
-    # Backwards the ids would decrease.
+    # Read backwards, the ids would decrease.
     ids_BT = jnp.max(segments_BT, axis=1, keepdims=True) + 1 - backwards_BT
     return jnp.flip(segment_positions(jnp.where(backwards_BT > 0, ids_BT, 0)), axis=1)
 
 
 def split_segments(segments_BT: jax.Array, tokens_BT: jax.Array, separator: int) -> jax.Array:
-    """Segment ids, int32 [B, T], of the parts of sentences.
+    """Segment ids, int32 [B, T], one for each part of a sentence.
 
     A part ends with a token whose id is `separator`. Padding stays 0.
     """

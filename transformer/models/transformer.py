@@ -44,7 +44,7 @@ Cache = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig(LayerConfig):
-    """The columns of Table 3 and the choices the paper leaves open; see configs/base.py."""
+    """The columns of Table 3 and the settings the paper leaves open; see configs/base.py."""
 
     num_encoder_layers: int
     num_decoder_layers: int
@@ -52,8 +52,8 @@ class TransformerConfig(LayerConfig):
     max_positions: int
     share_embeddings: str
     scale_embeddings: bool
-    output_bias: bool = False  # which work directories of earlier commits lack
-    words_per_position: int = 1  # likewise
+    output_bias: bool = False  # work directories of earlier commits lack it
+    words_per_position: int = 1  # same
 
     def __post_init__(self):
         super().__post_init__()
@@ -66,8 +66,8 @@ class TransformerConfig(LayerConfig):
 class AttentionWeights(NamedTuple):
     """The weights of each layer and head, before dropout, in at least float32.
 
-    Those of a query add up to 1. They are 0 for padding, for other sentences of the same row and
-    for later tokens; and for a query that may attend to nothing, as padding.
+    The weights of a query add up to 1. They are 0 for padding, for other sentences of the same row
+    and for later tokens. A query that may attend to nothing, such as padding, has only zeros.
     """
 
     encoder: list[jax.Array]  # self-attention, of each layer [B, H, S, S]
@@ -160,7 +160,7 @@ class Transformer(SharedEmbeddings):
     ) -> Cache:
         """An empty cache for `max_length` tokens of `num_hypotheses` (M) per sentence.
 
-        The keys and values of the memory are computed here, once a sentence.
+        The keys and values of the memory are computed here, once per sentence.
         """
         layers = self.decoder_layers
         memory = [layer.cross_attention.cached_key_values(memory_BSD) for layer in layers]
@@ -202,7 +202,7 @@ class Transformer(SharedEmbeddings):
     def _embed(self, x_BTD, position_table, positions_BT, rngs):
         """Embeddings plus positional encodings, then dropout (Sections 3.4, 3.5, 5.4)."""
         if position_table is None:
-            if positions_BT.shape[1] == 1:  # a decoding step: positions are all the same one
+            if positions_BT.shape[1] == 1:  # a decoding step: all positions are the same
                 encoding_BTD = sinusoidal_encoding(positions_BT[0], self.config.d_model)[None]
             else:  # no position in a row exceeds its length
                 encoding_TD = sinusoidal_encoding(jnp.arange(x_BTD.shape[1]), self.config.d_model)
@@ -221,7 +221,7 @@ class Transformer(SharedEmbeddings):
         return logits_BTV
 
     def _normalize(self, y_BTD: jax.Array) -> jax.Array:
-        """Pre-LN has a last normalisation of its own."""
+        """Applies the last normalisation of pre-LN."""
         return self.decoder_norm(y_BTD) if self.config.norm == "pre" else y_BTD
 
 
@@ -244,19 +244,19 @@ def training_flops(
     """FLOPs to train on each pair once: matrix products, forward and (twice that) backward.
 
     Padding, dropout, normalisation and recomputation do not count; attention counts every
-    position of its own sentence, masked by causality or not.
+    position of its own sentence, causally masked or not.
     """
     c = config
     s, t = source_lengths / c.words_per_position, target_lengths.astype(np.float64)
-    # The weights that each token meets in self-attention: query and key, value and output.
+    # Weights that multiply each token in self-attention: query and key, value and output.
     own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
     feed_forward = 2 * c.d_model * c.d_ff
     # Scores and weighted sums, for each pair of tokens.
     pair = c.num_heads * (c.key_size + c.value_size)
     encoder = s * (own_token + feed_forward) + s * s * pair
     decoder = t * (own_token + feed_forward) + t * t * pair
-    # In attention over the memory, queries and outputs are of target tokens, keys and values
-    # of source tokens.
+    # In attention over the memory, queries and outputs come from target tokens, keys and values
+    # from source tokens.
     decoder += (s + t) * own_token / 2 + s * t * pair
     output = t * c.d_model * sizes.target_vocab
     return 3 * 2 * (c.num_encoder_layers * encoder + c.num_decoder_layers * decoder + output)

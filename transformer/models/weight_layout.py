@@ -1,4 +1,4 @@
-"""How a device has the matrices of a search, which multiplies them again and again."""
+"""Weight layouts: how a device stores the matrices that a search multiplies again and again."""
 
 import enum
 
@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 
 class WeightLayout(enum.Enum):
-    """How the matrices of linear layers and of the softmax layer are kept for many products.
+    """The layout of the matrices of linear layers and of the softmax layer, for many products.
 
-    MANY_ROWS: in bfloat16, if they are multiplied as such.
-    FEW_ROWS, as in a search for one translation: the same, and float32 matrices transposed. Some
-    CPUs multiply these with few rows faster than the rows with the matrix.
-    INT8: in whole numbers of 8 bits, and a scale for each column.
+    MANY_ROWS: bfloat16, if they are multiplied in bfloat16.
+    FEW_ROWS, as in a search for one translation: the same, but float32 matrices are transposed.
+    With few rows, some CPUs multiply matrix by rows faster than rows by matrix.
+    INT8: 8-bit integers, with a scale for each column.
     """
 
     MANY_ROWS = enum.auto()
@@ -21,7 +21,7 @@ class WeightLayout(enum.Enum):
 
 
 def quantized(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    """Whole numbers (int8) and scales (float32), so that x is about their product.
+    """Integers (int8) and scales (float32) whose product is about x.
 
     Numbers along `axis` share a scale: the largest of them becomes 127 or -127.
     """
@@ -34,9 +34,9 @@ def quantized(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
 def multiply_int8(x_BTI: jax.Array, kernel_IO: jax.Array, scale_1O: jax.Array) -> jax.Array:
     """x times a `quantized` matrix, in float32 [B, T, O].
 
-    Each row of x is quantized, too. Sums of products of whole numbers are exact: the result of a
-    row does not depend on the rows beside it. But a row that differs in its last bit, as after
-    attention in another batch, may be rounded to other whole numbers.
+    Each row of x is quantized, too. Sums of integer products are exact, so the result of a row
+    does not depend on the rows beside it. But a row that differs in its last bit, as after
+    attention in another batch, may be rounded to other integers.
     """
     x_BTI, scale_BT1 = quantized(x_BTI, axis=-1)
     sums_BTO = jnp.einsum("BTI,IO->BTO", x_BTI, kernel_IO, preferred_element_type=jnp.int32)

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019, arXiv 1810.04805): the encoder alone, and its heads.
+"""BERT (Devlin et al. 2019, arXiv 1810.04805): an encoder without a decoder, and its heads.
 
 Two things are called segments. Segment ids, as everywhere in this project, tell apart the sequences
 packed into one row; attention keeps them apart. Token types, which the paper calls segments, tell
@@ -32,16 +32,16 @@ from transformer.models.numerics import DropoutRngs, at_least_float32, dropout
 from transformer.models.positions import segment_positions
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
-# What follows the encoder. pre_training: masked_lm, and a pooler with the next-sentence head.
+# Heads after the encoder. pre_training: masked_lm, and a pooler with the next-sentence head.
 HEADS = ("none", "masked_lm", "pre_training", "classification")
-# Parameters of heads: a run may begin with those of a model that has others.
+# Parameters of heads. A run may begin with the parameters of a model that has other heads.
 HEAD_PARAMETERS = ("pooler", "masked_lm", "next_sentence", "classifier")
 INITIAL_STDDEV = 0.02  # of a normal distribution cut at two deviations
 
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig(LayerConfig):
-    """Sizes, and what follows the encoder; see configs/bert_base.py."""
+    """Sizes, and the head after the encoder; see configs/bert_base.py."""
 
     num_layers: int
     max_positions: int
@@ -56,7 +56,7 @@ class BertConfig(LayerConfig):
 
 
 class MaskedLMHead(nnx.Module):
-    """A layer before the vocabulary, whose matrix is that of the embedding; and its bias."""
+    """A hidden layer, and logits by the matrix of the embedding, with a bias."""
 
     def __init__(self, config: BertConfig, vocab_size: int, rngs: nnx.Rngs):
         d_model, dtype = config.d_model, jnp.dtype(config.dtype)
@@ -110,7 +110,7 @@ class Bert(nnx.Module):
     ) -> tuple[jax.Array, list[jax.Array | None]]:
         """The last hidden states [B, S, D], and the attention weights of each layer.
 
-        segments_BS: see the head of this file; without any, every row is one sequence. A position
+        segments_BS: see the top of this file; without any, every row is one sequence. A position
         counts the real tokens before it in its sequence.
         return_weights: if False, the weights, [B, H, S, S], are None.
         """
@@ -157,7 +157,7 @@ class Bert(nnx.Module):
     def loss(
         self, batch: Masked | Labelled, rngs: DropoutRngs | None, label_smoothing: float
     ) -> Loss:
-        """Of masked tokens, with next sentences; or of classes; `rngs=None`: no dropout."""
+        """The loss of masked tokens and next sentences, or of classes; `rngs=None`: no dropout."""
         if self.config.head == "classification":
             return self.class_loss(self.classify(batch, rngs), batch, label_smoothing)
         x_BSD, _ = self.encode(batch.tokens_BS, batch.types_BS, batch.segments_BS, rngs)
@@ -181,7 +181,7 @@ class Bert(nnx.Module):
         return loss._replace(loss=loss.loss + term, terms={"next_sentence": term})
 
     def class_loss(self, logits_BCX: jax.Array, batch: Labelled, label_smoothing: float) -> Loss:
-        """Cross-entropy of classes; of a regression, squares of what is missing."""
+        """Cross-entropy of classes; for a regression, squared errors."""
         is_real_BC = batch.is_real_BC > 0
         if logits_BCX.shape[-1] > 1:
             labels_BC = batch.labels_BC.astype(jnp.int32)
@@ -191,7 +191,7 @@ class Bert(nnx.Module):
 
 
 def _gather(x_BSD: jax.Array, places_BP: jax.Array) -> jax.Array:
-    """The vectors at some places of each row, [B, P, D]."""
+    """The vectors at the given places of each row, [B, P, D]."""
     return jnp.take_along_axis(x_BSD, places_BP[..., None], axis=1)
 
 

@@ -16,13 +16,13 @@ Path = tuple[str | int, ...]
 
 # Ours: theirs. Their "gelu" is the exact one.
 ACTIVATIONS = {"gelu_exact": "gelu", "gelu": "gelu_new", "relu": "relu", "swish": "silu"}
-# Of the model's own prefix, which a BertModel does not have.
+# The prefix of the encoder's names, which a BertModel does not have.
 PREFIX = "bert."
 _HEADS = ("cls.", "classifier.")
 
 
 def modules(config: BertConfig) -> Iterator[tuple[str, Path]]:
-    """Linear layers and normalisations: the name there, and the place in our parameters."""
+    """Linear layers and normalisations: their name there, and the path in our parameters."""
     yield "embeddings.LayerNorm", ("embedding_norm",)
     for i in range(config.num_layers):
         layer, ours = f"encoder.layer.{i}", ("encoder_layers", i)
@@ -45,7 +45,7 @@ def modules(config: BertConfig) -> Iterator[tuple[str, Path]]:
 
 
 def arrays(config: BertConfig) -> Iterator[tuple[str, Path]]:
-    """What has no layer: tables, and the bias of the output layer."""
+    """Arrays outside of these layers: tables, and the bias of the output layer."""
     yield "embeddings.word_embeddings.weight", ("embedding", "table_VD")
     yield "embeddings.position_embeddings.weight", ("positions",)
     yield "embeddings.token_type_embeddings.weight", ("token_types",)
@@ -54,7 +54,7 @@ def arrays(config: BertConfig) -> Iterator[tuple[str, Path]]:
 
 
 def head_of(names: Mapping[str, Any]) -> str:
-    """Which of our heads a file of weights with these names has."""
+    """The head, by our name, that a file of weights with these names has."""
     if "classifier.weight" in names:
         return "classification"
     if "cls.predictions.bias" not in names:
@@ -77,7 +77,7 @@ def to_theirs(params: Params, config: BertConfig) -> dict[str, np.ndarray]:
 
 
 def to_ours(weights: Mapping[str, np.ndarray], config: BertConfig, name: str) -> Params:
-    """Our parameters, float32, of their weights; raises UserError, about `name`, if some lack."""
+    """Our parameters, float32, from their weights; UserError, about `name`, if any is missing."""
     prefix = PREFIX if any(weight.startswith(PREFIX) for weight in weights) else ""
 
     def weight(*others: str) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Convolutional sequence-to-sequence learning ("ConvS2S"; Gehring et al. 2017, arXiv 1705.03122).
 
-Blocks of a convolution and a gated linear unit; every decoder block attends to the source. Where
-the paper is silent this follows fairseq, its authors' code. The blocks are in
+Each block has a convolution and a gated linear unit; every decoder block attends to the source.
+Where the paper gives no detail, this follows fairseq, its authors' code. The blocks are in
 convolutional_blocks.py. Letters of both files: E embedding, I and O inputs and outputs of a
 product, C channels, W width of a convolution, X = W I.
 """
@@ -54,7 +54,7 @@ class Side(nnx.Module):
         self.output = NormalizedLinear(last, d_out, last**-0.5, c, rngs)
 
     def embed(self, tokens_BT: jax.Array, positions_BT: jax.Array) -> jax.Array:
-        """Positions past the table share its last row."""
+        """Embeddings plus positions; positions past the table share its last row."""
         place_BT = jnp.minimum(positions_BT, len(self.positions_PE) - 1)
         x_BTE = self.embedding_VE[...][tokens_BT] + self.positions_PE[...][place_BT]
         return x_BTE.astype(self.dtype)
@@ -92,14 +92,14 @@ class Convolutional(EncoderDecoder):
         z_BSC = self.encoder.input(e_BSE)
         for block in self.encoder.blocks:
             z_BSC = block(z_BSC, segments_BS, rngs)
-        # Every attention adds a gradient, as a key and as a value.
+        # Every attention adds a gradient by way of its keys, and one by way of its values.
         z_BSE = scale_gradient(self.encoder.output(z_BSC), 0.5 / len(self.decoder.blocks))
         return Memory(z_BSE, (z_BSE + e_BSE) * HALF)
 
     def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
     ) -> Decoded:
-        """All target positions at once; the weights of each block, [B, T, S], in any case."""
+        """All target positions at once; always returns the weights of each block, [B, T, S]."""
         src_segments_BS = segments_or_one(src_BS, src_segments_BS)
         segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
         memory = self.encode(src_BS, src_segments_BS, rngs)
@@ -119,14 +119,14 @@ class Convolutional(EncoderDecoder):
         return Decoded(dropout(self.decoder.output(y_BTC), self.config.dropout, rngs), weights)
 
     def _attentions(self) -> list[Attention]:
-        """That of each block."""
+        """The attention of each block."""
         times = len(self.decoder.blocks) if self.config.share_attention else 1
         return [*self.attentions] * times
 
     def init_cache(
         self, memory: Memory, src_BS: jax.Array, num_hypotheses: int, max_length: int
     ) -> Cache:
-        """The cache of `num_hypotheses` (M) per sentence: the last W - 1 inputs of each block."""
+        """A cache for `num_hypotheses` (M) per sentence: the last W - 1 inputs of each block."""
         rows, blocks = src_BS.shape[0] * num_hypotheses, self.config.decoder
         inputs = [blocks[0].channels, *[block.channels for block in blocks[:-1]]]
         return {
@@ -165,7 +165,7 @@ class Convolutional(EncoderDecoder):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def scale_gradient(x: jax.Array, factor: float) -> jax.Array:
-    """x, whose gradient is multiplied by the factor (Section 3.5)."""
+    """x, with its gradient multiplied by the factor (Section 3.5)."""
     return x
 
 
@@ -180,7 +180,7 @@ def training_flops(
 ) -> np.ndarray:
     """FLOPs to train on each pair once: products, forward and (twice that) backward.
 
-    Neither padding, dropout, activations nor the normalisation of weights count.
+    Padding, dropout, activations and the normalisation of weights do not count.
     """
     c, E = config, config.embedding_size
     s, t = source_lengths.astype(np.float64), target_lengths.astype(np.float64)
@@ -204,7 +204,7 @@ def training_flops(
 FAMILY = Family(
     config=ConvolutionalConfig,
     build=lambda config, sizes, rngs: Convolutional(config, sizes, rngs=rngs),
-    # Channels over tensor would halve before the gated linear unit: inputs are split instead.
+    # The gated linear unit halves the channels, so the inputs are split, not the channels.
     sharding=(
         (r"(encoder|decoder)/embedding_VE", P("tensor", "fsdp")),
         (r"(encoder|decoder)/positions_PE", P(None, "fsdp")),

@@ -60,7 +60,7 @@ class ConvolutionalConfig:
 
 
 def _blocks(field: str, text: str) -> list[Block]:
-    """Those of "512x3x9 768x3x4": nine of 512 channels and width 3, then four of 768."""
+    """Blocks of a text: "512x3x9 768x3x4" is nine of 512 channels and width 3, then four of 768."""
     size = r"[1-9]\d{0,5}"
     if not re.fullmatch(rf"({size}x{size}x{size}( |$))+(?<! )", text):
         raise UserError(
@@ -76,7 +76,7 @@ def _blocks(field: str, text: str) -> list[Block]:
 class NormalizedLinear(nnx.Module):
     """x W + b, with W = g v / |v| for each output if weights are normalised (Section 3.5).
 
-    At first g = |v|, so that W = v. One that is a convolution has the windows of x for inputs.
+    Initially g = |v|, so that W = v. As a convolution, it takes the windows of x as inputs.
     """
 
     def __init__(self, d_in: int, d_out: int, std: float, c: ConvolutionalConfig, rngs: nnx.Rngs):
@@ -108,7 +108,7 @@ class Memory(NamedTuple):
 
 
 class Attention(nnx.Module):
-    """From a block's output h to the source, with the target's embedding (Section 3.3)."""
+    """Attention from a block's output h, with the target's embedding, to the source (3.3)."""
 
     def __init__(self, channels: int, c: ConvolutionalConfig, rngs: nnx.Rngs):
         E = c.embedding_size
@@ -145,7 +145,7 @@ class ConvolutionalBlock(nnx.Module):
         self.dropout_rate = c.dropout
 
     def __call__(self, x_BTI, segments_BT, rngs, attend=None):
-        """[B, T, C] of whole rows; other sentences of a row, and padding, count as zeros."""
+        """Whole rows, [B, T, C]; other sentences of a row, and padding, count as zeros."""
         dropped_BTI = dropout(x_BTI, self.dropout_rate, rngs)
         taps = []
         for tap in range(self.width):
@@ -156,7 +156,7 @@ class ConvolutionalBlock(nnx.Module):
         return self._finish(x_BTI, jnp.concatenate(taps, axis=-1), attend)
 
     def step(self, x_N1I, before_NWI, attend):
-        """The newest token alone [N, 1, C], and the inputs that the next one needs."""
+        """Only the newest token, [N, 1, C], and the inputs that the next one needs."""
         window_NWI = jnp.concatenate([before_NWI, x_N1I], axis=1)
         window_N1X = window_NWI.reshape(x_N1I.shape[0], 1, -1)
         return self._finish(x_N1I, window_N1X, attend), window_NWI[:, 1:]

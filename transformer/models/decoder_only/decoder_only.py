@@ -1,8 +1,8 @@
 """The decoder-only Transformer (Liu et al. 2018, arXiv 1801.10198): T-D, and T-DMCA.
 
 Source, separator and target are one sequence, m d y, and each token is predicted from those before
-it. The separator d is BOS, which no text holds; the source's EOS is left out. The layers are those
-of an encoder with causal attention. A model without a source is a language model: d y.
+it. The separator d is BOS, which no text contains; the source's EOS is left out. The layers are
+those of an encoder with causal attention. A model without a source is a language model: d y.
 """
 
 import dataclasses
@@ -97,7 +97,7 @@ class Layer(nnx.Module):
     """Causal self-attention and feed-forward network, each in add & norm."""
 
     def __init__(self, config: DecoderOnlyConfig, number: int, rngs: nnx.Rngs):
-        """number: of the layer, from 1."""
+        """number: the layer's number, from 1."""
         self.self_attention = KINDS[config.layers[number - 1]](config, rngs)
         self.self_attention_norm = AddAndNorm(config)
         if number == config.expert_layer:
@@ -109,9 +109,9 @@ class Layer(nnx.Module):
     def forward(
         self, x_BXD: jax.Array, rows: Rows, rngs: DropoutRngs | None, return_weights: bool = False
     ) -> tuple[jax.Array, Any, jax.Array | None, jax.Array | None]:
-        """Whole rows. Returns the output, the memory, how unevenly experts are used, the weights.
+        """Whole rows. Returns the output, the memory, the balance of experts and the weights.
 
-        None if there are no experts, or if the weights are not asked for.
+        The balance is None without experts, and the weights unless they are asked for.
         """
         y_BXD = self.self_attention_norm.before(x_BXD)
         y_BXD, memory, weights_BHXX = self.self_attention.forward(y_BXD, rows, rngs, return_weights)
@@ -156,9 +156,9 @@ class DecoderOnly(EncoderDecoder):
     def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
         """The loss of a batch of packed rows; `rngs=None` turns dropout off.
 
-        `nll` is that of the targets, whatever the loss is over: so it compares with an
-        encoder-decoder's. The term `source` is the loss of the source's tokens, but for the first,
-        and of the separator; `balance` is that of experts, the mean over the target's tokens.
+        `nll` is always that of the targets only, so it is comparable with an encoder-decoder's.
+        The term `source` is the loss of the source's tokens, except the first, and of the
+        separator; `balance` is that of experts, the mean over the target's tokens.
         """
         y_BSD, (y_BTD, _, terms) = self._both_sides(
             batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT, rngs
@@ -183,8 +183,8 @@ class DecoderOnly(EncoderDecoder):
     ) -> Decoded:
         """The outputs at the target's tokens; the term `balance`.
 
-        Each layer's weights, [B, H, S + T, S + T], are between the tokens of the one sequence, in
-        its order: that of `one_sequence`.
+        Each layer's weights, [B, H, S + T, S + T], are between the tokens of the joint sequence, in
+        the order of `one_sequence`.
         """
         src_segments_BS = segments_or_one(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
@@ -231,7 +231,7 @@ class DecoderOnly(EncoderDecoder):
         return self._normalize(x_BXD), memories, balance_B, weights
 
     def encode(self, src_BS: jax.Array) -> list[Any]:
-        """Prefill: the source is read in one pass. The memory of each layer."""
+        """Prefill: reads the source in one pass. Returns the memory of each layer."""
         is_read_BS = (src_BS != PAD) & (src_BS != EOS)
         return self._forward(src_BS, is_read_BS.astype(jnp.int32), None)[1]
 
@@ -297,8 +297,8 @@ def one_sequence(
 ) -> tuple[jax.Array, jax.Array]:
     """The order in which both sides' tokens, side by side, become m d y m d y ..., [B, S + T].
 
-    EOS and padding of the source and padding of the target come last. Also the segments in this
-    order; those that come last have 0.
+    EOS and padding of the source and padding of the target come last. Also returns the segments in
+    this order; those that come last have 0.
     """
     is_read_BS = (src_segments_BS > 0) & (src_BS != EOS) & (src_BS != PAD)
     segments_BX = jnp.concatenate(
@@ -312,7 +312,7 @@ def one_sequence(
 
 
 def _next_tokens(src_BS: jax.Array, segments_BS: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The token after each of the source in m d y, and whether there is one to be predicted."""
+    """The token after each source token in m d y, and whether there is one to predict."""
     after_BS, same_BS = (jnp.pad(x, ((0, 0), (0, 1)))[:, 1:] for x in (src_BS, segments_BS))
     is_read_BS = (segments_BS > 0) & (src_BS != EOS) & (src_BS != PAD)
     is_followed_BS = is_read_BS & (same_BS == segments_BS) & (after_BS != PAD)
@@ -332,10 +332,10 @@ def build(config: DecoderOnlyConfig, sizes: Sizes, rngs: nnx.Rngs) -> DecoderOnl
 def training_flops(
     config: DecoderOnlyConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
 ) -> np.ndarray:
-    """As that of the Transformer: full attention counts every pair of a sequence.
+    """FLOPs, counted as for the Transformer: full attention counts every pair of a sequence.
 
-    Local attention counts as many pairs for each token as a block has, memory-compressed attention
-    a third of all pairs.
+    Local attention counts for each token the tokens of the blocks that it sees, memory-compressed
+    attention 1 / compression of all pairs.
     """
     c = config
     t = target_lengths.astype(np.float64)

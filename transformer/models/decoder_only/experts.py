@@ -1,8 +1,8 @@
 """A mixture of experts in place of the feed-forward network (Shazeer et al. 2017, 1701.06538).
 
 A router chooses the best k of E experts for each token; their outputs are weighted and added. No
-token is dropped, and what comes of a token depends on that token alone. So a decoder that gets one
-token at a time computes what it has learned from whole rows.
+token is dropped, and the output for a token depends only on that token. So a decoder that gets one
+token at a time computes the same as with whole rows.
 """
 
 import functools
@@ -18,7 +18,7 @@ from transformer.models.numerics import DropoutRngs, multiply
 
 
 class ExpertsConfig(Protocol):
-    """The fields of `DecoderOnlyConfig` that they read."""
+    """The fields of `DecoderOnlyConfig` that experts read."""
 
     d_model: int
     num_experts: int
@@ -44,7 +44,7 @@ class Experts(nnx.Module):
             one = functools.partial(kernel_init, shape=(d_in, d_out), dtype=jnp.float32)
             return nnx.Param(jax.vmap(one)(keys))
 
-        # In int8 it would take little less time, and choose other experts.
+        # int8 would save little time here, and choose other experts.
         self.router = Linear(
             d_model, num_experts, use_bias=False, dtype=dtype, rngs=rngs, takes_int8=False
         )
@@ -56,7 +56,7 @@ class Experts(nnx.Module):
         self.activation, self.dtype = config.activation, dtype
 
     def __call__(self, x_BXD: jax.Array, rngs: DropoutRngs | None = None) -> jax.Array:
-        del rngs  # hidden layers have no dropout: tokens lie in them in an order of the batch's
+        del rngs  # hidden layers have no dropout: the order of tokens there depends on the batch
         # 1. The best k experts of each token; the softmax is over these.
         scores_BXk, expert_BXk = jax.lax.top_k(self._scores(x_BXD), self.num_chosen)
         weights_BXk = jax.nn.softmax(scores_BXk, axis=-1)
@@ -79,10 +79,10 @@ class Experts(nnx.Module):
         return jnp.sum(y_BXkD, axis=2).astype(self.dtype)
 
     def balance(self, x_BXD: jax.Array, real_BX: jax.Array) -> jax.Array:
-        """How unevenly the tokens of each row go to experts, [B]: from 1, evenly, up to E.
+        """The unevenness of each row's tokens over experts, [B]: from 1, evenly, up to E.
 
         The sum over experts of E * (their share of the choices) * (their mean probability), as in
-        GShard and the Switch Transformer. Of each row alone, so that rows may be split.
+        GShard and the Switch Transformer. Each row has its own, so that a batch may be split.
         """
         scores_BXE = self._scores(x_BXD)
         _, expert_BXk = jax.lax.top_k(scores_BXE, self.num_chosen)
@@ -101,12 +101,13 @@ class Experts(nnx.Module):
 def groups(expert_A: jax.Array, num_experts: int, group_size: int) -> tuple[jax.Array, jax.Array]:
     """Tokens in groups of `group_size`, each of one expert; some places stay empty.
 
-    expert_A: the expert of each token. Returns the place of each token, group * group_size and
-    more, and the expert of each group, [G]. There are enough groups for every choice.
+    expert_A: the expert of each token. Returns the place of each token (group * group_size plus
+    its place in the group) and the expert of each group, [G]. There are enough groups for any
+    assignment.
     """
     A = expert_A.shape[0]
-    # Every expert that is chosen has at most one group that is not full. min_dim: A is a symbol in
-    # a program for any number of sentences.
+    # Each chosen expert has at most one group that is not full. min_dim, because A is a symbol in a
+    # program for any number of sentences.
     num_groups = min_dim(A, -(-A // group_size) + min_dim(num_experts, A))
     count_E = jnp.bincount(expert_A, length=num_experts)
     end_E = jnp.cumsum(-(-count_E // group_size))  # the group after an expert's last

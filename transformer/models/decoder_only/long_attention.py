@@ -1,17 +1,17 @@
 """Self-attention over one long sequence (Liu et al. 2018, arXiv 1801.10198, Section 4.2.3).
 
-Three kinds, which a config names by a letter for each layer. A token sees, besides itself,
+A config names one of three kinds by a letter for each layer. A token sees, besides itself,
 
     F  full      every token before it
     L  local     those before it in its own block of the sequence
     M  memory-compressed: blocks of three tokens before it, each block as one key and one value that
        a convolution makes of it, and the first token of the sequence as it is
 
-A token of M does not see the block that it stands in. So layers of L come between: LMLML.
+In M a token does not see the block that it stands in. So layers of L come between: LMLML.
 
 Letters of this file: X positions of a row, E blocks of three of a row, W tokens of a local block,
 C channels that the convolution reads. A row may hold several sequences one after the other; blocks
-are counted in the sequence.
+are counted within each sequence.
 """
 
 from typing import Any, NamedTuple
@@ -35,23 +35,23 @@ from transformer.models.numerics import DropoutRngs, join, split
 
 
 class Rows(NamedTuple):
-    """Which sequence of its row each token belongs to, and where in that it stands."""
+    """The sequence of its row that each token belongs to, and its position there."""
 
     segments_BX: jax.Array  # 1, 2, ... in order; 0 is padding, at the end
     positions_BX: jax.Array
 
 
 class Now(NamedTuple):
-    """What is the same for all layers while hypotheses get their newest tokens."""
+    """The inputs of a decoding step that are the same for all layers."""
 
     step: jax.Array
-    length_B: jax.Array  # of the source, after which a hypothesis' tokens stand
+    length_B: jax.Array  # of the source; a hypothesis' tokens follow it
     source_mask_B1S: jax.Array
-    own_mask_BMX: jax.Array  # the places of a hypothesis' own tokens, up to the newest
+    own_mask_BMX: jax.Array  # the slots of a hypothesis' own tokens, up to the newest
 
     @property
     def own_positions_BX(self) -> jax.Array:
-        """In the whole sequence, of the tokens in these places."""
+        """Positions, in the whole sequence, of the tokens in these slots."""
         M, X = self.own_mask_BMX.shape[1:]
         return self.length_B[:, None] + jnp.arange(X)[None] // M
 
@@ -60,7 +60,8 @@ class FullAttention(MultiHeadAttention):
     """Causal self-attention, for whole rows and for a decoder's newest tokens.
 
     Its memory is what a search needs of a source that was read at once: arrays that begin with B.
-    Its state is what a hypothesis has beside the keys and values of its tokens: arrays with N.
+    Its state is what a hypothesis has besides the key_values of its tokens: arrays that begin with
+    N.
     """
 
     def forward(
@@ -70,10 +71,10 @@ class FullAttention(MultiHeadAttention):
         rngs: DropoutRngs | None,
         return_weights: bool = False,
     ) -> tuple[jax.Array, Any, jax.Array | None]:
-        """Attends in whole rows. Returns [B, X, D] and, of rows of one sequence, the memory.
+        """Attends in whole rows. Returns [B, X, D] and, for rows of one sequence, the memory.
 
-        With `return_weights` also how much each token sees of each, [B, H, X, X]; a compressed
-        block's weight is shared out evenly among its tokens.
+        With `return_weights` also the weights between tokens, [B, H, X, X]; a compressed block's
+        weight is shared evenly among its tokens.
         """
         key_values = self.key_values(x_BXD)
         mask = Mask(rows.segments_BX, rows.segments_BX, jnp.arange(x_BXD.shape[1]))
@@ -88,14 +89,14 @@ class FullAttention(MultiHeadAttention):
     def decode(
         self, x_BMD: jax.Array, memory: Any, earlier: CachedKeyValues, state: Any, now: Now
     ) -> tuple[jax.Array, CachedKeyValues, Any]:
-        """Attends from the newest tokens. Returns [B, M, D], and both for the next tokens."""
+        """Attends from the newest tokens. Returns [B, M, D], and the next `earlier` and `state`."""
         earlier = write_key_values(earlier, self.cached_key_values(x_BMD), now.step)
         parts = [(memory, now.source_mask_B1S), (earlier, now.own_mask_BMX)]
         return self.step_over(x_BMD, parts)[0], earlier, state
 
 
 class LocalAttention(FullAttention):
-    """Inside blocks: the paper's. Tensor2Tensor's tokens also see the whole block before."""
+    """Attention inside blocks, as in the paper; in Tensor2Tensor also to the whole block before."""
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
         super().__init__(config, rngs)
@@ -107,7 +108,7 @@ class LocalAttention(FullAttention):
         query_BHXK = self._split_heads(self.query(x_BXD))
         y_BHXU, weights_BHXX = self._in_blocks(query_BHXK, key_values, rows, rngs, return_weights)
         y_BXD = self.output(y_BHXU.swapaxes(1, 2).reshape(*x_BXD.shape[:2], -1))
-        # Whoever comes next sees no more than the end of the source.
+        # Later tokens see no more than the end of the source.
         X = rows.segments_BX.shape[1]
         length_B = jnp.sum(rows.segments_BX > 0, axis=1)
         most = min(X, (1 + self.blocks_before) * self.block_length - 1)
@@ -130,7 +131,7 @@ class LocalAttention(FullAttention):
         return key_positions // self.block_length >= first
 
     def _in_blocks(self, query_BHXK, key_values, rows, rngs, return_weights):
-        """Chunks of W tokens of a row, one after another, in memory linear in X.
+        """Attends in chunks of W tokens of a row, one after another, in memory linear in X.
 
         The block of a chunk's first token may begin up to W - 1 tokens before the chunk, if the
         row holds several sequences.
@@ -141,7 +142,7 @@ class LocalAttention(FullAttention):
         before = min(1 + self.blocks_before, num_chunks - 1)  # chunks
 
         def chunks(x: jax.Array, axis: int, shift: int = 0) -> jax.Array:
-            """[chunks, ...]; chunk c is that of place c - shift, or zeros before the first."""
+            """x as [chunks, ...]; chunk c is x's chunk c - shift, or zeros before the first."""
             room = (num_chunks - shift) * W
             x = jax.lax.slice_in_dim(x, 0, min(X, room), axis=axis)
             padding = [(0, 0)] * x.ndim
@@ -188,7 +189,7 @@ class LocalAttention(FullAttention):
 
 
 class CompressedState(NamedTuple):
-    """What a hypothesis keeps of its sequence."""
+    """The part of its sequence that a hypothesis keeps."""
 
     pending_NxC: jax.Array  # what the convolution reads of the last two tokens
     first_NX: jax.Array  # key and value of the first token
@@ -197,7 +198,7 @@ class CompressedState(NamedTuple):
 class CompressedAttention(FullAttention):
     """Memory-compressed: a convolution of width and stride `compression` makes a block one token.
 
-    The paper's convolves keys and values; Tensor2Tensor's what they are projected of.
+    The paper convolves keys and values; Tensor2Tensor convolves what they are projected from.
     """
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
@@ -219,7 +220,7 @@ class CompressedAttention(FullAttention):
 
     def forward(self, x_BXD, rows, rngs, return_weights=False):
         B, X, _ = x_BXD.shape
-        # 1. Blocks, wherever they lie in the row: the place of the last token of each.
+        # 1. Blocks, anywhere in the row: the place of the last token of each.
         is_real_BX = rows.segments_BX > 0
         is_end_BX = is_real_BX & (rows.positions_BX % self.width == self.width - 1)
         ends_BE = jnp.argsort(~is_end_BX, axis=1, stable=True)[:, : max(1, X // self.width)]
@@ -248,7 +249,7 @@ class CompressedAttention(FullAttention):
         )
         y_BXD = self.output(y_BHXU.swapaxes(1, 2).reshape(B, X, -1))
 
-        # 4. What is left over joins with the tokens that come.
+        # 4. The tokens left over wait for those that come.
         length_B1 = jnp.sum(is_real_BX, axis=1, keepdims=True)
         last_Bx = jnp.maximum(length_B1 + jnp.arange(1 - self.width, 0)[None], 0)
         pending_BxC = jnp.take_along_axis(inputs_BXC, last_Bx[..., None], axis=1)
@@ -268,7 +269,7 @@ class CompressedAttention(FullAttention):
     def decode(self, x_BMD, memory, earlier, state, now):
         B, M, _ = x_BMD.shape
         source, is_block_BE, _ = memory
-        # 1. The block that ends here, if one does; otherwise nobody will see this place.
+        # 1. The block that ends here, if one does; otherwise nobody will see this slot.
         key_BMC, value_BMC, inputs_BMC = self._inputs(x_BMD)
         inputs_N1C = inputs_BMC.reshape(B * M, 1, -1)
         last_NxC = jnp.concatenate([state.pending_NxC, inputs_N1C], axis=1)
@@ -294,7 +295,7 @@ class CompressedAttention(FullAttention):
         return self.step_over(x_BMD, parts)[0], earlier, CompressedState(last_NxC[:, 1:], first_NC)
 
     def _inputs(self, x_BXD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The tokens' own keys and values, and what the convolution reads."""
+        """The tokens' own keys and values, and the inputs of the convolution."""
         key_BXC, value_BXC = self.key(x_BXD), self.value(x_BXD)
         if self.form == "paper":
             return key_BXC, value_BXC, jnp.concatenate([key_BXC, value_BXC], axis=-1)

@@ -1,7 +1,7 @@
-"""How an RNN's decoder attends: the scores of Bahdanau et al. 2015 and of Luong et al. 2015.
+"""Attention of an RNN's decoder: the scores of Bahdanau et al. 2015 and of Luong et al. 2015.
 
 Letters of this file: H hidden units of the decoder, U an annotation (the encoder's output at a
-token), K what scores are computed from, M the states that ask.
+token), K a key, which scores are computed from, M the states that attend.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ class Alignment(nnx.Module):
         general    s W h_j
 
     window: 0, or D of Luong's local-p. A state then predicts a position p = S sigmoid(v tanh(W s));
-    only annotations within D of it have weights, times exp(-(j - p)^2 / (2 (D / 2)^2)).
+    only annotations within D of it have weights, times exp(-(j - p)^2 / (2 (D / 2)^2)) each.
     """
 
     def __init__(self, config: RNNConfig, rngs: nnx.Rngs):
@@ -47,7 +47,7 @@ class Alignment(nnx.Module):
         self.use_bias = config.attention_bias
 
     def keys(self, annotations_BSU: jax.Array) -> jax.Array:
-        """What scores need of the annotations, once a sentence: [B, S, K]."""
+        """The keys of the annotations, computed once per sentence: [B, S, K]."""
         if self.score == "dot":
             return annotations_BSU
         if self.score == "general":
@@ -56,7 +56,7 @@ class Alignment(nnx.Module):
         return keys_BSK + self.key_bias_K[...][None, None] if self.use_bias else keys_BSK
 
     def weights(self, annotations_BSU: jax.Array, keys_BSK: jax.Array) -> Weights:
-        """Those of a step, for `recur`."""
+        """The weights of a step, for `recur`."""
         weights: Weights = {"annotations": ("BMS,BSU->BMU", annotations_BSU)}
         if self.score == "additive":
             weights["query"] = ("BMH,HK->BMK", self.query_HK[...])
@@ -67,7 +67,7 @@ class Alignment(nnx.Module):
         return weights
 
     def fixed(self, keys_BSK: jax.Array) -> dict[str, jax.Array]:
-        """What a step needs beside."""
+        """The other arrays that a step needs, for `recur`."""
         fixed = {}
         if self.score == "additive":
             fixed |= {"keys": keys_BSK, "energy": self.energy_K[...]}
@@ -78,7 +78,7 @@ class Alignment(nnx.Module):
     def __call__(
         self, product: Product, fixed: dict[str, Any], s_BMH: jax.Array, mask_BMS: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """The contexts [B, M, U] of M states a row, and their weights [B, M, S]."""
+        """The contexts [B, M, U] of M states per row, and their weights [B, M, S]."""
         if self.score == "additive":
             scores_BMS = self._energies(product("query", s_BMH), fixed["keys"], fixed["energy"])
         else:
@@ -89,7 +89,7 @@ class Alignment(nnx.Module):
             place_BM = multiply("BMP,P->BM", position_BMP, fixed["position"], self.dtype)
             distance_BMS = _distances(jax.nn.sigmoid(place_BM), mask_BMS)
             mask_BMS &= jnp.abs(distance_BMS) <= self.window
-        # A state that may attend to nothing is padding's: nobody reads its finite weights.
+        # A state that may attend to nothing is padding; nobody reads its finite weights.
         scores_BMS = jnp.where(mask_BMS, scores_BMS, least)
         weights_BMS = jax.nn.softmax(scores_BMS)
         if self.window:
@@ -97,7 +97,7 @@ class Alignment(nnx.Module):
         return product("annotations", weights_BMS), weights_BMS
 
     def _energies(self, query_BMK, keys_BSK, energy_K):
-        # The backward pass computes tanh again: to keep B M S K numbers a step takes longer.
+        # The backward pass computes tanh again: keeping B M S K numbers per step takes longer.
         @jax.checkpoint
         def energies(query_BMK, keys_BSK, energy_K):
             hidden_BMSK = jnp.tanh(query_BMK[:, :, None] + keys_BSK[:, None])

@@ -1,4 +1,4 @@
-"""Recurrences: the cells of RNNs, and the loop over a sequence that they run in.
+"""Recurrences: the cells of RNNs, and the loop that runs them over a sequence.
 
 Letters of this file: I input, H hidden units, G the gates' inputs (a few times H).
 
@@ -25,7 +25,7 @@ State = tuple[jax.Array, ...]  # of a cell, each [B, H]; what other layers see c
 
 
 def products(weights: Weights, dtype: jnp.dtype) -> Product:
-    """Products with these weights, for a step that stands alone."""
+    """Products with these weights, for a single step."""
     return lambda name, x: multiply(weights[name][0], x, weights[name][1], dtype)
 
 
@@ -61,8 +61,8 @@ def recur(
             carry, y = step(product, fixed, carry, x)
             return carry, (y, operands if probe else None)
 
-        # The backward pass computes all but the products again, from these: to keep what is
-        # between takes longer.
+        # The backward pass computes all but the products again, from these: keeping the rest
+        # takes longer.
         keep = jax.checkpoint_policies.save_only_these_names("product")
         body = jax.checkpoint(body, prevent_cse=False, policy=keep)
         carry, (ys, operands) = jax.lax.scan(body, carry, (xs, probes), reverse=reverse)
@@ -114,7 +114,7 @@ def _zeros_of_products(step, specs, weights, fixed, carry, xs, dtype):
 
 
 class Initialization(NamedTuple):
-    """How an RNN's parameters begin."""
+    """The initial values of an RNN's parameters."""
 
     embedding: nnx.Initializer
     recurrent: nnx.Initializer  # each gate's matrix by itself
@@ -124,7 +124,7 @@ class Initialization(NamedTuple):
     bias: nnx.Initializer
 
     def matrix(self, kind: str, shape: tuple[int, int], rngs: nnx.Rngs, count: int = 1):
-        """A parameter: `count` matrices side by side, each begun by itself."""
+        """A parameter: `count` matrices side by side, each initialised by itself."""
         initializer = getattr(self, kind)
         matrices = [initializer(rngs.params(), shape, jnp.float32) for _ in range(count)]
         return nnx.Param(jnp.concatenate(matrices, axis=1))
@@ -134,7 +134,7 @@ class Initialization(NamedTuple):
 
 
 def _uniform(bound: float) -> Initialization:
-    """All parameters between -bound and bound, biases among them."""
+    """All parameters between -bound and bound, including biases."""
 
     def uniform(key, shape, dtype):
         return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -145,22 +145,22 @@ def _uniform(bound: float) -> Initialization:
 _normal, _glorot = nnx.initializers.normal, nnx.initializers.xavier_uniform()
 _orthogonal, _zeros = nnx.initializers.orthogonal(), nnx.initializers.zeros
 INITIALIZATIONS = {
-    # Appendix B.1 of Bahdanau et al. A start so small that a short training with Adam hardly
-    # leaves it.
+    # Appendix B.1 of Bahdanau et al. The values are so small that a short training with Adam
+    # hardly changes them.
     "bahdanau": Initialization(
         _normal(0.01), _orthogonal, _normal(0.001), _zeros, _normal(0.01), _zeros
     ),
     "sutskever": _uniform(0.08),
     "luong": _uniform(0.1),
-    # The field's usual one.
+    # The usual one.
     "glorot": Initialization(_glorot, _orthogonal, _glorot, _glorot, _glorot, _zeros),
 }
 
 
 class Cell(nnx.Module):
-    """What the cells have in common. `biases` is the number of biases a gate has.
+    """The base of the cells. `biases` is the number of biases per gate.
 
-    The second one, as in cuDNN and PyTorch, stands beside the product with the state.
+    The second bias, as in cuDNN and PyTorch, is added to the product with the state.
     """
 
     gates: int
@@ -185,20 +185,20 @@ class Cell(nnx.Module):
             self.state_bias_G = initialization.vector(size, rngs)
 
     def inputs(self, x_BTI: jax.Array) -> jax.Array:
-        """What the inputs add to the gates at all steps, [T, B, G]."""
+        """The terms that the inputs add to the gates at all steps, [T, B, G]."""
         x_TBG = multiply("TBI,IG->TBG", x_BTI.swapaxes(0, 1), self.input_IG[...], self.dtype)
         return x_TBG + self.bias()[None, None] if self.biases else x_TBG
 
     def bias(self) -> jax.Array:
-        """What biases add to the gates before a step, [G]."""
+        """The terms that biases add to the gates before a step, [G]."""
         return self.bias_G[...] + self.state_bias_G[...] if self.biases == 2 else self.bias_G[...]
 
     def weights(self) -> Weights:
-        """Those that a step multiplies the state with."""
+        """The weights that a step multiplies the state with."""
         raise NotImplementedError
 
     def fixed(self) -> jax.Array | None:
-        """What a step needs beside."""
+        """The other arrays that a step needs."""
         return None
 
     def __call__(self, product: Product, fixed: Any, state: State, x_BG: jax.Array) -> State:
@@ -306,7 +306,7 @@ def run_cell(
     """The states of a whole row, each [B, T, H].
 
     initial: each [B, T, H], the state before a token where `starts_BT` is true; None for zeros.
-    more: what else the gates get.
+    more_BTG: further terms to add to the gates.
     """
 
     def step(product, fixed, state, inputs):

@@ -8,10 +8,10 @@ The papers, by the names of their presets in configs/:
     rnn_conditional  dl4mt, Nematus, nmtpytorch: the conditional GRU, attention between two GRUs;
                      nmtpy's is multi30k_conditional
 
-Here are the encoder and the whole; the decoder is in rnn_decoder.py, the cells in recurrence.py,
-the attention in alignment.py. Letters of this file beside theirs: E word embedding, U an annotation
-(what the encoder says of a token), X a summary of the source, R the readout. Matrices act from the
-right (x W).
+The encoder and the whole model are here; the decoder is in rnn_decoder.py, the cells in
+recurrence.py, the attention in alignment.py. Letters of this file besides theirs: E word embedding,
+U an annotation (the encoder's output at a token), X a summary of the source, R the readout.
+Matrices act from the right (x W).
 """
 
 from typing import Any, NamedTuple
@@ -42,11 +42,11 @@ Cache = dict[str, Any]
 
 
 class Memory(NamedTuple):
-    """What the decoder needs of the source, computed once a sentence."""
+    """The source as the decoder needs it, computed once per sentence."""
 
     annotations_BSU: jax.Array
-    keys_BSK: jax.Array | None  # what scores need of them
-    # What the decoder's first state is made of: at the first and at the last token of a sentence,
+    keys_BSK: jax.Array | None  # of the annotations, for scores
+    # The sources of the decoder's first state: at the first and at the last token of a sentence,
     # and of all tokens. Each [B, S, X], or None.
     at_first_BSX: jax.Array | None
     at_last_BSX: jax.Array | None
@@ -54,9 +54,9 @@ class Memory(NamedTuple):
 
 
 class RNN(EncoderDecoder):
-    """An encoder-decoder of the config's choices.
+    """An encoder-decoder built as its config says.
 
-    The tokens of a sentence follow each other without padding between them.
+    The tokens of a sentence must follow each other without padding between them.
     """
 
     def __init__(self, config: RNNConfig, sizes: Sizes, *, rngs: nnx.Rngs):
@@ -144,7 +144,7 @@ class RNN(EncoderDecoder):
     def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
     ) -> Decoded:
-        """The readout [B, T, R]; weights [B, T, S] in any case, None if there is no attention."""
+        """The readout [B, T, R]; always returns weights [B, T, S], or None without attention."""
         c = self.config
         src_segments_BS = segments_or_one(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
@@ -172,7 +172,7 @@ class RNN(EncoderDecoder):
     def init_cache(
         self, memory: Memory, src_BS: jax.Array, num_hypotheses: int, max_length: int
     ) -> Cache:
-        """The cache of `num_hypotheses` (M) per sentence: states, whatever their length."""
+        """A cache for `num_hypotheses` (M) per sentence: states, whose size is fixed."""
         segments_BS = segments_or_one(src_BS, None)
         mask_B1S = (segments_BS > 0)[:, None]
         source = self._source(memory, mask_B1S, segments_BS)
@@ -201,12 +201,12 @@ class RNN(EncoderDecoder):
 
 
 def _starts(segments_BT: jax.Array) -> jax.Array:
-    """Where a sentence, or padding, begins."""
+    """True where a sentence, or padding, begins."""
     return segments_BT != jnp.pad(segments_BT, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
 
 
 def _ends(segments_BT: jax.Array) -> jax.Array:
-    """Where a sentence, or padding, ends."""
+    """True where a sentence, or padding, ends."""
     return segments_BT != jnp.pad(segments_BT, ((0, 0), (0, 1)), constant_values=-1)[:, 1:]
 
 
@@ -215,7 +215,7 @@ def training_flops(
 ) -> np.ndarray:
     """FLOPs to train on each pair once: products, forward and (twice that) backward.
 
-    Neither padding, dropout nor activations count, nor attention to others of a packed row.
+    Padding, dropout, activations and attention to others of a packed row do not count.
     """
     c, cell = config, CELLS[config.cell]
     E, H, U, K = c.embedding_size, c.hidden_size, c.annotation_size, c.attention_size
@@ -260,7 +260,7 @@ def build(config: RNNConfig, sizes: Sizes, rngs: nnx.Rngs) -> RNN:
 FAMILY = Family(
     config=RNNConfig,
     build=build,
-    # Over tensor, which takes the vocabulary, the states are copied: split, every step of a
+    # The tensor axis splits the vocabulary. States are copied: if they were split, every step of a
     # recurrence would wait for messages. Vectors are copied, too.
     sharding=(
         (r"(source|target)_embedding_VE|output_VR", P("tensor", "fsdp")),

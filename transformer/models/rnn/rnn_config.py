@@ -1,4 +1,4 @@
-"""The choices of an RNN encoder-decoder (models/rnn/rnn.py), and which of them go together."""
+"""The config of an RNN encoder-decoder (models/rnn/rnn.py), and which settings go together."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ SCORES = ("additive", "dot", "general")  # of attention: alignment.py
 
 
 class Readout(NamedTuple):
-    """What the last layer before the softmax is made of, and how."""
+    """The last layer before the softmax: its inputs and its activation."""
 
     parts: tuple[str, ...]  # "previous" is the state before this token
     activation: Callable[[jax.Array], jax.Array] | None  # None: the parts themselves
@@ -28,7 +28,7 @@ READOUTS = {
     "tanh": Readout(("state",), jnp.tanh),
     "deep": Readout(("state", "context", "word"), jnp.tanh),  # of dl4mt, Nematus and nmtpy
     "attentional": Readout(("state", "context"), jnp.tanh),  # Luong's h~
-    # Bahdanau's t. Pairs of columns, in the paper 2j - 1 and 2j, here j and R + j: they lie better.
+    # Bahdanau's t. It pairs columns 2j - 1 and 2j in the paper, j and R + j here: a better layout.
     "maxout": Readout(
         ("previous", "word", "context"), lambda x: jnp.maximum(*jnp.split(x, 2, axis=-1)), 2
     ),
@@ -37,7 +37,7 @@ READOUTS = {
 
 @dataclasses.dataclass(frozen=True)
 class RNNConfig:
-    """The choices in which the papers differ; see configs/rnn_bahdanau.py."""
+    """The settings in which the papers differ; see configs/rnn_bahdanau.py."""
 
     family: str
     embedding_size: int
@@ -170,14 +170,14 @@ class RNNConfig:
 
     @property
     def output_size(self) -> int:
-        """Of the readout: what the softmax layer sees."""
+        """The size of the readout, the input of the softmax layer."""
         readout = READOUTS[self.readout]
         sizes = self.part_sizes
         return self.readout_size if readout.activation else sum(sizes[p] for p in readout.parts)
 
     @property
     def part_sizes(self) -> dict[str, int]:
-        """Of what a readout may see."""
+        """The sizes of the possible inputs of a readout."""
         H = self.hidden_size
         sizes = {"state": H, "previous": H, "word": self.embedding_size}
         return sizes | {"context": self.annotation_size}

@@ -1,6 +1,6 @@
 """The decoder of an RNN encoder-decoder: attention, cells and readout.
 
-Letters of this file beside those of recurrence.py and alignment.py: E word embedding, X a summary
+Letters of this file besides those of recurrence.py and alignment.py: E word embedding, X a summary
 of the source, O readout before its activation, R after it.
 """
 
@@ -27,10 +27,10 @@ from transformer.models.rnn.rnn_config import READOUTS, RNNConfig
 
 
 class Source(NamedTuple):
-    """What the decoder sees of the source."""
+    """The source as the decoder sees it."""
 
     annotations_BSU: jax.Array
-    keys_BSK: jax.Array | None  # what scores need of them
+    keys_BSK: jax.Array | None  # of the annotations, for scores
     summary_BTX: jax.Array  # of the sentence of each target position
 
 
@@ -44,7 +44,7 @@ class Decoder(nnx.Module):
         make = CELLS[c.cell]
         init = INITIALIZATIONS[c.initialization]
         options = {"initialization": init, "dtype": self.dtype, "rngs": rngs}
-        # The second cell of "between" takes the context alone.
+        # The second cell of "between" takes only the context.
         inputs = (E, U) if c.attend == "between" else (E, *[H] * (c.num_layers - 1))
         self.cells = nnx.List([make(size, H, biases=c.gate_biases, **options) for size in inputs])
         if c.initial_state != "copy":
@@ -147,7 +147,7 @@ class Decoder(nnx.Module):
         return self._readout(parts | {"context": context_BTU}), weights_BTS
 
     def _weights(self, source: Source) -> tuple[Weights, dict[str, Any]]:
-        """What `_step` multiplies with, and what it needs beside."""
+        """The weights of `_step`, and the other arrays that it needs."""
         c, weights, fixed = self.config, {}, {}
         for i, cell in enumerate(self.cells):
             weights |= {f"{i}/{name}": weight for name, weight in cell.weights().items()}
@@ -214,7 +214,7 @@ class Decoder(nnx.Module):
         return tuple(new), context_NU, weights_BMS, feed_NR
 
     def _readout(self, parts: dict[str, jax.Array]) -> jax.Array:
-        """What the softmax layer sees, [B, T, R]."""
+        """The input of the softmax layer, [B, T, R]."""
         c, readout = self.config, READOUTS[self.config.readout]
         if not readout.activation:
             return jnp.concatenate([parts[part] for part in readout.parts], axis=-1)
@@ -227,7 +227,7 @@ class Decoder(nnx.Module):
         return readout.activation(x_BTO)
 
     def first_states(self, source: Source, num_hypotheses: int) -> dict[str, Any]:
-        """What a search begins with, a row for each of M hypotheses a sentence. T is 1 here."""
+        """The first states of a search, a row for each of M hypotheses per sentence. T is 1."""
         states = jax.tree.map(
             lambda x: jnp.repeat(x[:, 0], num_hypotheses, axis=0), self._initial(source.summary_BTX)
         )
@@ -240,7 +240,7 @@ class Decoder(nnx.Module):
     def step(
         self, y_N1E: jax.Array, source: Source, mask_B1S: jax.Array, hypothesis: dict[str, Any]
     ) -> tuple[jax.Array, dict[str, Any], jax.Array | None]:
-        """After the newest word of each hypothesis: the readout [N, 1, R], its new states, and the
+        """The readout [N, 1, R] after the newest word of each hypothesis, its new states, and the
         weights [B, M, S] of its attention."""
         states, feed_NR = hypothesis["states"], hypothesis["feed"]
         parts = {"previous": states[-1][0], "word": y_N1E[:, 0]}

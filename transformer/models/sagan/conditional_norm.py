@@ -17,10 +17,10 @@ class Statistic(nnx.Variable):
 
 
 class ConditionalNorm(nnx.Module):
-    """scale[class] * (x - mean) / sqrt(variance + epsilon) + shift[class], of each channel.
+    """scale[class] * (x - mean) / sqrt(variance + epsilon) + shift[class], for each channel.
 
-    decay: None takes the stored mean and variance. A number takes those of the batch, all of it,
-    on however many devices it lies; what is stored becomes decay * stored + (1 - decay) * batch.
+    decay: None takes the stored mean and variance. A number takes those of the whole batch, over
+    all devices; the stored ones become decay * stored + (1 - decay) * batch.
     """
 
     def __init__(self, num_classes: int, channels: int):

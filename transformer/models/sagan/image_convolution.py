@@ -1,7 +1,7 @@
-"""Convolutions of images, of stride 1 with zeros around the image: height and width stay.
+"""Convolutions of images, with stride 1 and zeros around the image: height and width stay.
 
-The letters are those of spectral.py. `convolve_doubled` and `convolve_and_halve` have gradients of
-their own: that of the image of one is the other, with a turned kernel.
+The letters are those of spectral.py. `convolve_doubled` and `convolve_and_halve` have custom
+gradients: the image gradient of one is the other, with a turned kernel.
 """
 
 import functools
@@ -15,18 +15,18 @@ FEW = 8  # channels
 
 
 def double(x_BHWC: jax.Array) -> jax.Array:
-    """Each pixel as four: the nearest neighbour in an image of twice the size."""
+    """An image of twice the size, each pixel as four: nearest-neighbour upsampling."""
     return jnp.repeat(jnp.repeat(x_BHWC, 2, axis=1), 2, axis=2)
 
 
 def halve(x_BHWC: jax.Array) -> jax.Array:
-    """The mean of each two by two pixels."""
+    """The means of two by two pixels."""
     B, H, W, C = x_BHWC.shape
     return jnp.mean(x_BHWC.reshape(B, H // 2, 2, W // 2, 2, C), axis=(2, 4))
 
 
 def convolve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Kernel: [size, size, I, O], of an odd size."""
+    """The convolution by a kernel [size, size, I, O] of odd size."""
     if kernel.shape[0] == 1:
         return multiply("BHWI,IO->BHWO", x_BHWI, kernel[0, 0], dtype).astype(dtype)
     return _convolve(jnp.dtype(dtype), x_BHWI.astype(dtype), kernel)
@@ -35,7 +35,7 @@ def convolve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Arra
 def _either(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) -> jax.Array:
     """The convolution by the compiler; or, for few outputs, as one product with all taps.
 
-    The product's outputs are moved and added. On a CPU this takes less than half of the time for
+    The product's outputs are shifted and added. On a CPU this takes less than half the time for
     the three colours of an image.
     """
     size, _, I, O = kernel.shape  # noqa: E741
@@ -54,7 +54,7 @@ def _either(dtype: jnp.dtype, x_BHWI: jax.Array, kernel: jax.Array) -> jax.Array
 
 
 def _by_compiler(x, kernel, dimensions=("NHWC", "HWIO", "NHWC"), padding="SAME", sums=None):
-    """sums: their type; None, that of x."""
+    """sums: the type of sums; None for that of x."""
     return jax.lax.conv_general_dilated(
         x,
         kernel,
@@ -77,7 +77,7 @@ def _convolve_backward(dtype, kept, gradient_BHWO):
     x_BHWI, kernel = kept
     x_gradient = _convolve(dtype, gradient_BHWO, _turned(kernel))
     # The kernel's gradient is a convolution with batch and channels exchanged. Its first operand
-    # is copied in another order, which is slow: this is the one with fewer channels.
+    # is copied in another order, which is slow, so the one with fewer channels goes first.
     padding = 2 * [2 * [kernel.shape[0] // 2]]
     if x_BHWI.shape[-1] <= gradient_BHWO.shape[-1]:
         dimensions = ("CHWN", "IHWO", "HWNC")
@@ -93,12 +93,12 @@ _convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _turned(kernel: jax.Array) -> jax.Array:
-    """The kernel that leads a gradient back: upside down, left to right, outputs for inputs."""
+    """The kernel for the gradient of the image: flipped both ways, inputs and outputs swapped."""
     return kernel[::-1, ::-1].swapaxes(2, 3)
 
 
 def _kernel_gradient(dtype, kernel, matrix_of, seen_BHWX, gradient_BHWO) -> jax.Array:
-    """Of the product of what each output sees with the kernel as a matrix, `matrix_of(kernel)`."""
+    """The kernel's gradient, if outputs are what each of them sees times `matrix_of(kernel)`."""
 
     def product(kernel: jax.Array) -> jax.Array:
         y_BHWO = multiply("BHWX,XO->BHWO", seen_BHWX, matrix_of(kernel), dtype)
@@ -110,8 +110,8 @@ def _kernel_gradient(dtype, kernel, matrix_of, seen_BHWX, gradient_BHWO) -> jax.
 def convolve_doubled(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """`convolve(double(x), kernel)` of a 3 x 3 kernel, with about half of the products.
 
-    Of three pixels in a row two are copies of one: the sum of their weights does for both. So each
-    of the four pixels that one becomes sees two by two pixels of x.
+    Of three pixels in a row two are copies of one, so the sum of their weights serves both. Each
+    of the four pixels that one becomes thus sees two by two pixels of x.
     """
     return _convolve_doubled(jnp.dtype(dtype), x_BHWI.astype(dtype), kernel)
 
@@ -149,14 +149,14 @@ _convolve_doubled.defvjp(_convolve_doubled_forward, _convolve_doubled_backward)
 
 
 def _of_phases(kernel: jax.Array) -> jax.Array:
-    """From two by two pixels to the four that one becomes: [4 I, 4 O]."""
+    """The matrix from two by two pixels to the four that one becomes, [4 I, 4 O]."""
     _, _, I, O = kernel.shape  # noqa: E741
     kernels = _paired(_paired(kernel, axis=0), axis=2)  # [W phase, H phase, 2, 2, I, O]
     return jnp.einsum("bahwIO->hwIabO", kernels).reshape(4 * I, 4 * O)
 
 
 def _paired(kernel: jax.Array, axis: int) -> jax.Array:
-    """Of three weights along `axis`, those of two pixels: [phase, ..., 2, ...]."""
+    """The weights of two pixels, from three weights along `axis`: [phase, ..., 2, ...]."""
     first, middle, last = (jnp.take(kernel, i, axis) for i in range(3))
     even = jnp.stack([first, middle + last], axis)
     return jnp.stack([even, jnp.stack([first + middle, last], axis)])
@@ -165,7 +165,8 @@ def _paired(kernel: jax.Array, axis: int) -> jax.Array:
 def convolve_and_halve(x_BHWI: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """`halve(convolve(x, kernel))` of a 3 x 3 kernel, with a quarter of the products.
 
-    The mean of products is the product of the mean: it is taken first, of x moved by each tap.
+    The mean of products is the product of the mean, so the mean comes first: of x shifted by each
+    tap.
     """
     return _convolve_and_halve(jnp.dtype(dtype), x_BHWI.astype(dtype), kernel)
 
@@ -196,5 +197,5 @@ _convolve_and_halve.defvjp(_convolve_and_halve_forward, _convolve_and_halve_back
 
 
 def _of_taps(kernel: jax.Array) -> jax.Array:
-    """From all taps, one after the other: [9 I, O]."""
+    """The matrix from all taps, one after the other, [9 I, O]."""
     return kernel.reshape(-1, kernel.shape[-1])

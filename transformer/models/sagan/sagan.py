@@ -1,8 +1,8 @@
 """The Self-Attention Generative Adversarial Network (Zhang et al. 2018, arXiv 1805.08318).
 
-The letters are those of spectral.py. A generator makes images of noise and a class; a discriminator
-tells them from real ones. Images of 128 x 128 pixels as in the authors' code, of 32 x 32 as in
-Miyato et al. 2018 (arXiv 1802.05957), to which the attention is added.
+The letters are those of spectral.py. A generator makes images from noise and a class; a
+discriminator tells them from real ones. For images of 128 x 128 pixels the networks are as in the
+authors' code; for 32 x 32, as in Miyato et al. 2018 (arXiv 1802.05957), with attention added.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ class SAGANConfig:
         check_range(self, "model", "noise_size generator_width discriminator_width", 1)
         sizes = [self.image_size // 2**i for i in range(1, len(self.generator_channels))]
         halvings = sum(halves for _, halves in DISCRIMINATOR[self.image_size])
-        allowed = sizes[: min(halvings, len(sizes) - 1)]  # 4 x 4 is the first layer's alone
+        allowed = sizes[: min(halvings, len(sizes) - 1)]  # only the first layer has 4 x 4
         check_choice(self, "model", "attention_size", allowed)
         if self.attention != "none":
             widths = {
@@ -71,12 +71,12 @@ class SAGANConfig:
 
     @property
     def generator_channels(self) -> list[int]:
-        """At 4 x 4 pixels, and after each block."""
+        """The channels at 4 x 4 pixels, and after each block."""
         return [self.generator_width * x for x in GENERATOR[self.image_size]]
 
     @property
     def discriminator_channels(self) -> list[int]:
-        """After each block."""
+        """The channels after each block."""
         return [self.discriminator_width * x for x, _ in DISCRIMINATOR[self.image_size]]
 
     @property
@@ -98,7 +98,7 @@ class GeneratorBlock(nnx.Module):
         y = jax.nn.relu(self.norm1(x_BHWI, labels_B, decay))
         y = self.conv1.of_doubled(y, update)
         y = jax.nn.relu(self.norm2(y, labels_B, decay))
-        # A convolution of single pixels gives the same before they are doubled.
+        # A convolution of single pixels gives the same result before they are doubled.
         return self.conv2(y, update) + double(self.shortcut(x_BHWI, update))
 
 
@@ -118,7 +118,7 @@ class DiscriminatorBlock(nnx.Module):
         y = (self.conv2.then_halved if self.halves else self.conv2)(y, update)
         if self.shortcut is None:
             return y + x_BHWI
-        # The mean of pixels and a convolution of single pixels may change places.
+        # The mean of pixels and a convolution of single pixels commute.
         return y + self.shortcut(halve(x_BHWI) if self.halves else x_BHWI, update)
 
 
@@ -161,7 +161,7 @@ class Generator(nnx.Module):
         return jnp.tanh(self.last(x, update).astype(jnp.float32))
 
     def features(self, noise_BZ, labels_B, decay=None, update: bool = False) -> jax.Array:
-        """What the attention sees: [B, H, W, C]."""
+        """The input of the attention, [B, H, W, C]."""
         x = self.first(noise_BZ, update).reshape(noise_BZ.shape[0], 4, 4, -1)
         x = x.astype(self.first.dtype)
         for block in self.blocks[: self.attention_block + 1]:
@@ -189,7 +189,7 @@ class Discriminator(nnx.Module):
     def __call__(
         self, images_BHWC: jax.Array, labels_B: jax.Array, update: bool = False
     ) -> jax.Array:
-        """Logits [B]: above 0 for images taken for real ones. update: see Generator."""
+        """Logits [B]: above 0 for images judged real. update: see Generator."""
         x = self.features(images_BHWC, update)
         if self.attention is not None:
             x = self.attention(x, update)
@@ -200,7 +200,7 @@ class Discriminator(nnx.Module):
         return self.output(x_BC, update)[:, 0] + jnp.sum(classes_BC * x_BC, axis=1)
 
     def features(self, images_BHWC: jax.Array, update: bool = False) -> jax.Array:
-        """What the attention sees: [B, H, W, C]."""
+        """The input of the attention, [B, H, W, C]."""
         x = images_BHWC.astype(self.blocks[0].conv1.dtype)
         for block in self.blocks[: self.attention_block + 1]:
             x = block(x, update)
@@ -212,7 +212,7 @@ class Average(nnx.Variable):
 
 
 class SAGAN(nnx.Module):
-    """Both networks. `average` has the moving averages of the generator's parameters."""
+    """Both networks. `average` holds the moving averages of the generator's parameters."""
 
     def __init__(self, config: SAGANConfig, sizes: Sizes, rngs: nnx.Rngs):
         self.generator = Generator(config, sizes.target_vocab, rngs)
@@ -222,10 +222,10 @@ class SAGAN(nnx.Module):
 
 
 def multiplications(config: SAGANConfig) -> tuple[int, int]:
-    """Of a forward pass on one image: those of the generator, and of the discriminator.
+    """Multiplications of a forward pass on one image: the generator's and the discriminator's.
 
-    Those that are done: a convolution before the image is halved does a quarter of what its larger
-    side would take, one after it is doubled four ninths (image_convolution.py).
+    Only those that are done count: a convolution before the image is halved takes a quarter of
+    what the larger image would, one after it is doubled four ninths (image_convolution.py).
     """
     generator = config.noise_size * 16 * config.generator_channels[0]
     for i, (I, O) in enumerate(itertools.pairwise(config.generator_channels)):  # noqa: E741
@@ -259,11 +259,11 @@ def multiplications(config: SAGANConfig) -> tuple[int, int]:
 def training_flops(
     config: SAGANConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
 ) -> np.ndarray:
-    """Of each image, in an update with one step of either network.
+    """FLOPs for each image, in an update with one step of each network.
 
     The discriminator's step: the generator forward, then itself on two images, forward and
     backward. The generator's step: itself forward and backward, then the discriminator forward,
-    and backward to the image alone.
+    and backward only to the image.
     """
     del sizes, target_lengths
     generator, discriminator = multiplications(config)
@@ -284,7 +284,7 @@ FAMILY = Family(
     ),
     flops=training_flops,
     packs=False,
-    # Spectral normalisation makes v_X of the kernel at each update, so its entries soon fit.
+    # Spectral normalisation computes v_X from the kernel at each update, so its entries soon fit.
     class_axes=(
         (r".*/norm\d/(scale|shift)_NC", 0),
         (r"discriminator/classes/(kernel|v_X)", 0),

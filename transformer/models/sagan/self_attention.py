@@ -10,14 +10,14 @@ from flax import nnx
 from transformer.models.numerics import multiply
 from transformer.models.sagan.spectral import SpectralConv
 
-# By form: the parts of the channels that keys and queries, and values, have; and whether keys and
+# By form: the divisors of the channels for keys and queries, and for values; and whether keys and
 # values are the maxima of two by two positions. `paper` is Section 3 of the paper; `released` is
-# the code that its authors published, of which the paper does not speak.
+# the authors' published code, a form that the paper does not mention.
 FORMS = {"paper": (8, 8, False), "released": (8, 2, True)}
 
 
 class ImageAttention(nnx.Module):
-    """y = gamma * o + x, Equations 1 to 3. gamma is 0 at first, and y is x."""
+    """y = gamma * o + x, Equations 1 to 3. gamma is initially 0, so that y = x."""
 
     def __init__(self, channels: int, form: str, rngs: nnx.Rngs, *, dtype: jnp.dtype):
         narrow, wide, self.pooled = FORMS[form]
@@ -42,7 +42,7 @@ class ImageAttention(nnx.Module):
         return self.gamma[...].astype(o_BHWC.dtype).reshape(1, 1, 1, 1) * o_BHWC + x_BHWC
 
     def weights(self, x_BHWC: jax.Array, update: bool) -> jax.Array:
-        """Where each position looks: [B, P, Q], sums over Q are 1. No division by sqrt(d)."""
+        """Attention weights [B, P, Q]; sums over Q are 1. No division by sqrt(d)."""
         B, narrow = x_BHWC.shape[0], self.key.kernel.shape[-1]
         queries_BPC = self.query(x_BHWC, update).reshape(B, -1, narrow)
         keys_BQC = self.keys(self.key(x_BHWC, update)).reshape(B, -1, narrow)
@@ -50,7 +50,7 @@ class ImageAttention(nnx.Module):
         return jax.nn.softmax(scores_BPQ, axis=-1)
 
     def keys(self, x_BHWC: jax.Array) -> jax.Array:
-        """What is attended to: all positions, or the maxima of two by two."""
+        """The positions attended to: all, or the maxima of two by two."""
         if not self.pooled:
             return x_BHWC
         x = jnp.maximum(x_BHWC[:, ::2], x_BHWC[:, 1::2])

@@ -1,8 +1,8 @@
 """Spectral normalisation: weights divided by their largest singular value (arXiv 1802.05957).
 
 Letters of the files about images, where they differ from the package's: H height, W width,
-C channels, I and O channels that go in and out, P positions of an image (H * W), N classes,
-X all axes of a kernel but the last, as one, Z noise.
+C channels, I and O input and output channels, P positions of an image (H * W), N classes,
+X all axes of a kernel but the last, flattened, Z noise.
 """
 
 import jax
@@ -16,7 +16,7 @@ from transformer.models.sagan.image_convolution import (
     convolve_doubled,
 )
 
-EPSILON = 1e-12  # below the norms of vectors
+EPSILON = 1e-12  # added to the norms of vectors
 
 
 class PowerVector(nnx.Variable):
@@ -31,7 +31,7 @@ def power_iteration(kernel_XO: jax.Array, u_O: jax.Array) -> tuple[jax.Array, ja
 
 
 def spectral_norm(kernel_XO: jax.Array, u_O: jax.Array, v_X: jax.Array) -> jax.Array:
-    """v^T W u; its gradient takes u and v for constants."""
+    """v^T W u; its gradient treats u and v as constants."""
     return jnp.einsum("X,XO,O->", v_X, kernel_XO, u_O, precision="highest")
 
 
@@ -40,7 +40,7 @@ def _unit(x: jax.Array) -> jax.Array:
 
 
 class SpectralKernel(nnx.Module):
-    """A kernel, its last axis the one of the outputs, with the vectors of its power iteration."""
+    """A kernel, its last axis that of the outputs, with the vectors of its power iteration."""
 
     def __init__(self, shape: tuple[int, ...], rngs: nnx.Rngs, *, dtype: jnp.dtype, bias: bool):
         self.dtype = dtype
@@ -52,7 +52,7 @@ class SpectralKernel(nnx.Module):
         self.u_O, self.v_X = PowerVector(u_O), PowerVector(v_X)
 
     def normalised(self, update: bool) -> jax.Array:
-        """The kernel over its spectral norm. update: first an iteration, whose vectors stay."""
+        """The kernel divided by its spectral norm. update: iterate first, and keep the vectors."""
         kernel = self.kernel[...]
         kernel_XO = kernel.reshape(-1, kernel.shape[-1])
         if update:
@@ -85,7 +85,7 @@ class SpectralConv(SpectralKernel):
 
 
 class SpectralDense(SpectralKernel):
-    """Kernel: [I, O]."""
+    """A linear layer. Kernel: [I, O]."""
 
     def __init__(self, I: int, O: int, rngs: nnx.Rngs, *, dtype):  # noqa: E741
         super().__init__((I, O), rngs, dtype=dtype, bias=True)

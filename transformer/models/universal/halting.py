@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 class Halting(NamedTuple):
-    """How far positions have come; each [B, T], in at least float32."""
+    """The progress of each position; every field is [B, T], in at least float32."""
 
     probability_BT: jax.Array  # the sum of the weights so far
     remainder_BT: jax.Array  # 0 until a position halts
@@ -26,8 +26,8 @@ def begin(shape: tuple[int, int], dtype: jnp.dtype = jnp.float32) -> Halting:
 def halt(halting: Halting, p_BT: jax.Array, threshold: float) -> tuple[Halting, jax.Array]:
     """One step with the halting probabilities p. Returns the step's weight, [B, T].
 
-    The weight is 0 where a position has halted before. Where no step is the last, no remainder is
-    given; then the weights add up to less than 1.
+    The weight is 0 where a position has halted before. A position that never reaches the threshold
+    gets no remainder; its weights add up to less than 1.
     """
     probability_BT, remainder_BT, num_steps_BT = halting
     running_BT = remainder_BT == 0
@@ -46,7 +46,7 @@ def interpolated(output_BTD: jax.Array, y_BTD: jax.Array, weight_BT: jax.Array) 
 
 
 def accumulated(output_BTD: jax.Array, y_BTD: jax.Array, weight_BT: jax.Array) -> jax.Array:
-    """output + y w, which in the end is Graves' weighted sum."""
+    """output + y w; after all steps this is Graves' weighted sum."""
     return output_BTD + y_BTD * weight_BT[..., None]
 
 

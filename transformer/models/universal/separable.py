@@ -1,7 +1,7 @@
 """The Universal Transformer's other transition: separable convolutions (Section 2.1).
 
 A depthwise convolution of width 3 and a product to d_ff, ReLU, a depthwise convolution of width 5
-and a product back to d_model, as Tensor2Tensor has it.
+and a product back to d_model, as in Tensor2Tensor.
 """
 
 import jax
@@ -15,7 +15,7 @@ WIDTHS = 3, 5
 
 
 class SeparableTransition(nnx.Module):
-    """In place of a feed-forward network. A causal one sees no later positions."""
+    """Replaces the feed-forward network. A causal one sees no later positions."""
 
     def __init__(self, config: LayerConfig, causal: bool, rngs: nnx.Rngs):
         D, F = config.d_model, config.d_ff
@@ -34,7 +34,7 @@ class SeparableTransition(nnx.Module):
 
     @staticmethod
     def taps(config: LayerConfig) -> int:
-        """How many numbers a token meets in the depthwise convolutions."""
+        """The number of weights applied to each token in the depthwise convolutions."""
         return WIDTHS[0] * config.d_model + WIDTHS[1] * config.d_ff
 
     def __call__(
@@ -44,7 +44,7 @@ class SeparableTransition(nnx.Module):
         rngs: DropoutRngs | None = None,
         cache: tuple[jax.Array, jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-        """Whole rows [B, T, D] with their segments; or the newest token alone, with a cache."""
+        """Whole rows [B, T, D] with their segments; or, with a cache, only the newest token."""
         before_D, before_F = cache or (None, None)
         x_BTD, before_D = self._depthwise(x_BTD, self.hidden_taps_WD[...], segments_BT, before_D)
         x_BTF = ACTIVATIONS[self.activation](self.hidden(x_BTD))
@@ -53,13 +53,13 @@ class SeparableTransition(nnx.Module):
         return self.output(x_BTF), None if cache is None else (before_D, before_F)
 
     def init_cache(self, rows: int) -> tuple[jax.Array, jax.Array]:
-        """The last inputs of both convolutions, [N, W - 1, ...]: zeros at first."""
+        """The last inputs of both convolutions, [N, W - 1, ...], initially zeros."""
         taps = self.hidden_taps_WD, self.output_taps_WF
         shapes = [(rows, width - 1, x.shape[1]) for width, x in zip(WIDTHS, taps, strict=True)]
         return tuple(jnp.zeros(shape, self.dtype) for shape in shapes)
 
     def _depthwise(self, x_BTC, taps_WC, segments_BT, before_BWC):
-        """Each channel by itself. Other sentences of a row, and padding, count as zeros."""
+        """Convolves each channel. Other sentences of a row, and padding, count as zeros."""
         width = len(taps_WC)
         taps_WC = taps_WC.astype(self.dtype)
         if before_BWC is not None:

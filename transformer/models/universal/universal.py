@@ -1,8 +1,8 @@
 """The Universal Transformer (Dehghani et al. 2019, arXiv 1807.03819): one layer, many steps.
 
-Encoder and decoder each have one layer. It transforms all positions again and again, a fixed number
-of steps or, with adaptive computation time, as many as a position asks for. Before each step the
-coordinates of position and step are added. The steps and halting are in universal_steps.py.
+Encoder and decoder each have one layer. It transforms all positions again and again: for a fixed
+number of steps or, with adaptive computation time, until a position halts. Each step begins by
+adding the coordinates of position and step. The steps and halting are in universal_steps.py.
 """
 
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ class Universal(SharedEmbeddings):
     def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
     ) -> Decoded:
-        """The decoder of Figure 2 at all target positions at once; weights: those of each step.
+        """The decoder of Figure 2 at all target positions at once, with the weights of each step.
 
         With halting, the term `ponder` is the ponder cost of all source and target tokens, times
         its weight. Padding costs nothing.
@@ -91,7 +91,7 @@ class Universal(SharedEmbeddings):
         return Decoded(y_BTD, weights, {"ponder": self.config.ponder_weight * cost})
 
     def num_steps(self, src_BS: jax.Array, tgt_in_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """How many steps each position takes, [B, S / words] and [B, T]; padding's mean nothing."""
+        """The number of steps of each position, [B, S / words] and [B, T]; ignore padding's."""
         if self.config.halting == "none":
             positions = self.source_segments(src_BS, None), tgt_in_BT
             return tuple(
@@ -155,7 +155,7 @@ class Universal(SharedEmbeddings):
     ) -> Cache:
         """An empty cache for `max_length` tokens of `num_hypotheses` (M) per sentence.
 
-        A layer is one for all steps, but its keys and values differ from step to step.
+        All steps share one layer, but its keys and values differ from step to step.
         """
         layer = self.decoder.layer
         memory = layer.cross_attention.cached_key_values(memory_BSD)
@@ -183,7 +183,7 @@ class Universal(SharedEmbeddings):
             x_BMD, key_values, weights_BHMS = layer.attend_step(
                 x_BMD, sentence["memory"], key_values, at
             )
-            # A convolution takes hypotheses for rows, of one token each.
+            # The convolution treats hypotheses as rows of one token each.
             x_N1D = x_BMD.reshape(N, 1, -1)
             y_N1D, inputs = self._transition(self.decoder, x_N1D, None, None, inputs)
             return y_N1D.reshape(x_BMD.shape), (key_values, inputs, weights_BHMS)
@@ -213,7 +213,7 @@ class Universal(SharedEmbeddings):
         return self.logits_of(self.decoder.finish(carry).reshape(N, 1, -1))[:, 0], cache
 
     def _transition(self, recurrence, x_BTD, segments_BT, rngs, cache=None):
-        """The layer's second half; segments for a whole row, or else the cache."""
+        """The layer's second half; takes segments for whole rows, or else the cache."""
         layer = recurrence.layer
         y_BTD = layer.feed_forward_norm.before(x_BTD)
         if self.config.transition == "feed_forward":
@@ -223,7 +223,7 @@ class Universal(SharedEmbeddings):
         return layer.feed_forward_norm.after(x_BTD, y_BTD, rngs), cache
 
     def _spacing(self, src_BS, rngs) -> Spacing:
-        """Where the positions of a row are, the same on both sides."""
+        """The spacing of each row's positions, the same on both sides."""
         c = self.config
         if rngs is None or (not c.random_start and c.random_stride == 1):
             return Spacing(c.first_position, 1)
@@ -238,7 +238,7 @@ class Universal(SharedEmbeddings):
     def _positions(
         self, segments_BT: jax.Array, spacing: Spacing, src_BT: jax.Array | None = None
     ) -> jax.Array:
-        """The coordinates of positions, [B, T, D]. They begin anew with each sentence.
+        """The coordinates of positions, [B, T, D]. They start again with each sentence.
 
         The first half of the channels counts from the start. So does the second half, except in a
         source (`src_BT`), where it counts as `count_from` says.
@@ -246,7 +246,7 @@ class Universal(SharedEmbeddings):
         c = self.config
         counts = [segment_positions(segments_BT)] * (c.d_model // c.channels_of_a_count)
         if c.count_from == "both_ends" and src_BT is not None:
-            # The last, EOS, is -1. How long a target will be is not known.
+            # The last, EOS, is -1. The length of a target is not known in advance.
             counts[1] = positions_from_the_end(segments_BT) - 1
         if c.count_from == "separator" and src_BT is not None:
             counts[1] = segment_positions(split_segments(segments_BT, src_BT, c.separator))
@@ -259,9 +259,10 @@ class Universal(SharedEmbeddings):
 
 
 def _log_uniform(key: jax.Array, most: int) -> jax.Array:
-    """One of 1, 2, ..., most, int32 [1]. Its logarithm is uniform, more or less.
+    """A random number from 1 to `most`, int32 [1]. Its logarithm is uniform, more or less.
 
-    Were the number itself uniform, few rows would have that of tests, 1, and would learn it late.
+    If the number itself were uniform, few rows would have 1, the number used in tests, and the
+    model would learn it late.
     """
     log_1 = jax.random.uniform(key, (1,), maxval=jnp.log(most + 1))
     return jnp.minimum(jnp.exp(log_1), most).astype(jnp.int32)  # it may be rounded up
@@ -278,7 +279,7 @@ def build(config: UniversalConfig, sizes: Sizes, rngs: nnx.Rngs) -> Universal:
 def training_flops(
     config: UniversalConfig, sizes: Sizes, source_lengths: np.ndarray, target_lengths: np.ndarray
 ) -> np.ndarray:
-    """As that of the Transformer, and of all steps: halted positions are computed, too."""
+    """FLOPs of all steps, counted as for the Transformer; halted positions are computed, too."""
     c = config
     s, t = source_lengths / c.words_per_position, target_lengths.astype(np.float64)
     own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model

@@ -27,7 +27,7 @@ from transformer.models.universal.halting import OUTPUTS, Halting, begin, halt
 from transformer.models.universal.separable import SeparableTransition
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
-# What halting alone reads, and its value in configs/universal_base.py.
+# The fields that only halting reads, and their values in configs/universal_base.py.
 OF_HALTING = {"halting_output": "interpolated", "halting_threshold": 0.99, "ponder_weight": 0.01}
 
 
@@ -40,17 +40,17 @@ class UniversalConfig(LayerConfig):
     transition: str
     step_signal: str
     first_position: int = setting(architecture=False)
-    count_from: str = setting(default="start")  # which earlier commits lack
-    separator: int = setting(default=0)  # likewise
+    count_from: str = setting(default="start")  # earlier commits lack it
+    separator: int = setting(default=0)  # same
     random_start: int = setting(architecture=False)
-    random_stride: int = setting(architecture=False, default=1)  # likewise
+    random_stride: int = setting(architecture=False, default=1)  # same
     halting: str
     halting_output: str = setting(architecture=False)
     halting_threshold: float = setting(architecture=False)
     ponder_weight: float = setting(architecture=False)
     share_embeddings: str
     scale_embeddings: bool
-    words_per_position: int = 1  # which work directories of earlier commits lack
+    words_per_position: int = 1  # same
 
     def __post_init__(self):
         super().__post_init__()
@@ -88,12 +88,12 @@ class UniversalConfig(LayerConfig):
 
     @property
     def channels_of_a_count(self) -> int:
-        """How many channels of a position's coordinates have one of its numbers."""
+        """The number of channels for each count in a position's coordinates."""
         return self.d_model if self.count_from == "start" else self.d_model // 2
 
 
 class Carry(NamedTuple):
-    """What goes from step to step."""
+    """The values that pass from step to step."""
 
     state_BTD: jax.Array
     output_BTD: jax.Array | None  # without halting the output is the last state
@@ -142,7 +142,7 @@ class Recurrence(nnx.Module):
         rngs: DropoutRngs | None,
         cache: Any = None,
     ) -> tuple[Carry, Any]:
-        """Step 0, 1, ... Returns the carry and what `transform` gave beside the state."""
+        """Step 0, 1, ... Returns the carry and the second result of `transform`."""
         # 1. The coordinates of position and step (Equation 5).
         x_BTD = carry.state_BTD + positions_BTD
         if self.config.step_signal == "learned":
@@ -160,7 +160,7 @@ class Recurrence(nnx.Module):
         p_BT = jax.nn.sigmoid(p_BT1[..., 0] + self.halting_bias[...])
         running_BT1 = (carry.halting.remainder_BT == 0)[..., None]
         halting, weight_BT = halt(carry.halting, p_BT, self.config.halting_threshold)
-        if self.config.halting == "paper":  # Tensor2Tensor goes on, and others see it
+        if self.config.halting == "paper":  # Tensor2Tensor's goes on; others see it
             y_BTD = jnp.where(running_BT1, y_BTD, carry.state_BTD)
         mix = OUTPUTS[self.config.halting_output]
         return Carry(y_BTD, mix(carry.output_BTD, y_BTD, weight_BT), halting), result
@@ -177,10 +177,10 @@ class Recurrence(nnx.Module):
         transform: Transform,
         rngs: DropoutRngs | None,
     ) -> tuple[jax.Array, Halting | None, Any]:
-        """All steps. The third result is what `transform` gave, with a first axis of steps.
+        """All steps. The third result is that of `transform`, with a first axis of steps.
 
-        Positions that have halted are computed and not used: a loop of a fixed length has a
-        gradient.
+        Positions that have halted are computed and not used, because only a loop of fixed length
+        has a gradient.
         """
         keys_B = None if rngs is None else row_keys(rngs, len(x_BTD))
 
