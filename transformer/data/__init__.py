@@ -1,5 +1,5 @@
-"""From text to batches of token ids.
+"""Text and images to batches.
 
 Sources (text files, TFDS data sets), tokenizers, the token cache, packing, batches, prefetching.
-The batch of update k is a function of (seed, k) alone. Nothing here knows of models.
+The batch of update k depends only on (seed, k). Imports no model.
 """

@@ -1,10 +1,10 @@
 """Batches of packed rows (Section 5.1); the batch of step k is a function of (seed, k).
 
-Several sentence pairs share a row, told apart by segment ids, so that nearly every position
-holds a real token and one batch shape is enough. Pairs are packed once, in a way that
-depends on the seed; each epoch then visits the rows in a new order, every row exactly
-once. Updates take consecutive rows of that endless sequence, across the ends of epochs. So
-all updates have the same number of rows, and each can be made without those before it.
+Several sentence pairs share a row, told apart by segment ids. So nearly every position holds a
+real token, and one batch shape is enough. Pairs are packed once, in a way that depends on the
+seed; each epoch then visits every row exactly once, in a new order. Updates take consecutive rows
+of that endless sequence, across the ends of epochs. So all updates have the same number of rows,
+and each can be made without those before it.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 class PackedPairs:
     """Sentence pairs in rows of `source_width` and `target_width` tokens.
 
-    packing: several pairs may share a row; otherwise each has a row of its own.
+    packing: lets several pairs share a row; otherwise each has a row of its own.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class PackedPairs:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How one update's rows are split: `accumulation` steps of `rows_per_step` rows.
+    """The split of an update's rows: `accumulation` steps of `rows_per_step` rows.
 
-    The last of them may be empty: `rows` counts those that hold sentences.
+    The last rows may be empty: `rows` counts those that hold sentences.
     """
 
     rows: int
@@ -128,12 +128,12 @@ def layout(
 ) -> Layout:
     """The layout of an update.
 
-    tokens_per_update: positions, source or target, whichever are more.
-    max_tokens_per_device: how many of them a device takes at once; 0: all.
-    num_shards: in how many parts the rows are split over the devices (sharding.row_shards).
+    tokens_per_update: positions of the wider side, source or target.
+    max_tokens_per_device: the most of them that a device takes at once; 0: no limit.
+    num_shards: the number of parts into which the devices split the rows (sharding.row_shards).
 
-    The rows of an update do not depend on the number of devices or on their memory; only how
-    the rows are split does.
+    The rows of an update do not depend on the number of devices or on their memory; only their
+    split does.
     """
     width = max(source_width, target_width)
     rows = max(1, tokens_per_update // width)
@@ -171,16 +171,16 @@ class TrainingBatches:
         return padded.reshape(shape)
 
     def epochs(self, step: int) -> np.ndarray:
-        """For each of these rows how often it has come before, [A, B]."""
+        """The number of times that each of these rows has come before, [A, B]."""
         shape = (self.layout.accumulation, self.layout.rows_per_step)
         number = np.arange(shape[0] * shape[1]).reshape(shape)
         return (step * self.layout.rows + number) // len(self.packed)
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the plan: with another one a run would go on with other batches.
+        """A hash of the plan: with another hash a run would continue with other batches.
 
-        It covers the rows and their order in the first epoch. So it also shows when another
+        It covers the rows and their order in the first epoch. So it also changes when another
         version of NumPy draws other random numbers.
         """
         packed = self.packed
@@ -202,7 +202,7 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """Batches that hold every pair exactly once, however long it is.
+    """Batches that hold every pair exactly once, at any length.
 
     They have `rows` rows of the given widths, or fewer and wider ones if a pair is longer.
     """
@@ -241,7 +241,7 @@ class EvaluationBatches:
 
 
 def _ragged_arange(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For counts (2, 0, 3): which group 0 0 2 2 2, and which member of it 0 1 0 1 2."""
+    """Groups and members by counts: (2, 0, 3) gives groups 0 0 2 2 2 and members 0 1 0 1 2."""
     group = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)
     return group, np.arange(len(group)) - (ends - counts)[group]

@@ -1,7 +1,7 @@
 """BPE-dropout (Provilkov et al. 2020, arXiv 1910.13267): merges left out at random.
 
-SentencePiece and subword-nmt have it, too, but cannot be used: SentencePiece draws other symbols
-in every process, whatever its seed. subword-nmt caches what it draws for a word, and later
+SentencePiece and subword-nmt have it, too, but cannot be used. SentencePiece draws other symbols
+in every process, even with the same seed. subword-nmt caches what it draws for a word, and later
 returns that even without dropout.
 """
 
@@ -23,7 +23,7 @@ def segment(
     symbols: its characters; callers pass no more than LONGEST.
     rank: the rank of the merge of two neighbours, None if there is no such merge. The lowest is
       merged first; of equal ones, the left one.
-    alpha: the probability that a merge is left out, drawn anew for each merge at each step.
+    alpha: the probability that a merge is left out, drawn again for each merge at each step.
     """
     symbols = list(symbols)
     while True:

@@ -1,7 +1,7 @@
 """Documents of text files as token ids, and the sequences that BERT's pre-training cuts from them.
 
-One sentence a line, an empty line between documents, as in the original code. A sequence is
-[CLS] A [SEP] or [CLS] A [SEP] B [SEP], where A and B are some lines each.
+Files have one sentence a line and an empty line between documents, as in the original code. A
+sequence is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], where A and B are one or more lines each.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from transformer.data.text_files import read_lines
 from transformer.data.wordpiece import WordPiece
 from transformer.system.errors import UserError
 
-_BLOCK = 10_000  # lines that are tokenised at once
+_BLOCK = 10_000  # lines tokenised at once
 _TRIES = 10  # to find another document than one's own
 
 
@@ -44,8 +44,10 @@ def text_sha256(files: list[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """Token ids of all lines, one after the other. Line i is tokens[offsets[i] : offsets[i + 1]];
-    document d has the lines from starts[d] to starts[d + 1].
+    """Token ids of all lines, one after the other.
+
+    Line i is tokens[offsets[i] : offsets[i + 1]]. Document d has lines starts[d] to
+    starts[d + 1] - 1.
     """
 
     tokens: np.ndarray  # int32
@@ -69,7 +71,7 @@ def tokenize(files: list[str], tokenizer: WordPiece) -> Documents:
         for count in counts:
             own = [len(ids) for ids in encoded[first : first + count] if ids]
             lengths.append(np.array(own, np.int64))
-            if own:  # all signs of the others were control characters
+            if own:  # other documents had only control characters
                 starts.append(starts[-1] + len(own))
             first += count
         lines.clear()
@@ -91,18 +93,18 @@ def tokenize(files: list[str], tokenizer: WordPiece) -> Documents:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """What is cut from documents: where A and B begin and end in `tokens`; B may be empty."""
+    """Sequences cut from documents: where A and B begin and end in `tokens`; B may be empty."""
 
     documents: Documents
     spans: np.ndarray  # [N, 4]
-    is_random: np.ndarray  # whether B is from elsewhere; -1: there is no B
+    is_random: np.ndarray  # 1: B is from elsewhere, 0: it follows A; -1: there is no B
 
     def __len__(self) -> int:
         return len(self.spans)
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each sequence, with its special ones."""
+        """The number of tokens in each sequence, special ones included."""
         a, b = (self.spans[:, i + 1] - self.spans[:, i] for i in (0, 2))
         return a + b + np.where(self.is_random < 0, 2, 3)
 
@@ -115,21 +117,21 @@ def cut(
     has_pairs: bool,
     seed: int,
 ) -> Sequences:
-    """Cuts each document into sequences, `duplicates` times; a function of its arguments.
+    """Cuts each document into sequences, `duplicates` times; depends only on its arguments.
 
-    Pairs are made as in the original code: documents are filled up to `max_length` line by line,
-    a share `short_rate` of them only to a random length. A is the first part of that, up to a
-    random line. With even chance, or if there is one line alone, B is not the rest but of another
-    document, and the rest is used again. So more than half of B are random.
+    Pairs are made as in the original code. Lines are collected up to `max_length`; in a share
+    `short_rate` of the documents, only up to a random length. A is the first part of these lines,
+    up to a random one. With even chance, or if there is only one line, B is not the rest but from
+    another document, and the rest is used again. So more than half of all B are random.
 
-    Without pairs, sequences hold as many lines as there is room for.
+    Without pairs, sequences hold as many lines as fit.
     """
     if has_pairs and len(documents) < 2:
         raise UserError(
             "the training text is one document, and next-sentence pairs need two; put empty lines "
             "between documents, or set model.head to masked_lm"
         )
-    draw = random.Random(seed).random  # of which Python promises that it stays the same
+    draw = random.Random(seed).random  # Python promises that this stays the same
     spans: list[tuple[int, int, int, int]] = []
     is_random: list[int] = []
     for _ in range(duplicates):
@@ -146,7 +148,7 @@ def cut(
 
 
 def _target(room: int, short_rate: float, draw) -> int:
-    """The length that the sequences of a document get."""
+    """The length up to which the sequences of a document are filled."""
     return 2 + int(draw() * (room - 1)) if draw() < short_rate else room
 
 
@@ -186,7 +188,7 @@ def _pairs(documents, number, room, short_rate, draw):
 
 
 def _truncate(a, b, room, draw) -> tuple[int, int, int, int]:
-    """Takes tokens off the longer one, each from its front or its back, until both fit."""
+    """Takes tokens off the longer one, at random from its front or back, until both fit."""
     a, b = list(a), list(b)
     while (excess := a[1] - a[0] + b[1] - b[0] - room) > 0:
         longer = a if a[1] - a[0] > b[1] - b[0] else b
@@ -199,7 +201,7 @@ def _truncate(a, b, room, draw) -> tuple[int, int, int, int]:
 
 
 def _singles(documents, number, room, short_rate, draw):
-    """Spans of one document, without B. A line that is longer than a sequence is cut off."""
+    """Spans of one document, without B. A line longer than a sequence is cut off."""
     offsets, starts = documents.offsets, documents.starts
     target = _target(room, short_rate, draw)
     begin = int(starts[number])

@@ -1,7 +1,7 @@
-"""The extractive stage of Liu et al. 2018: which paragraphs about a title are worth reading.
+"""The extractive stage of Liu et al. 2018: choosing the paragraphs about a title to read.
 
-A paragraph's score is the sum over the words of the title of N_w log(N_d / N_dw): N_w times the
-word occurs in the paragraph, N_d paragraphs there are about this title, N_dw of them have the word.
+A paragraph's score is the sum over the words of the title of N_w log(N_d / N_dw). N_w counts the
+word in the paragraph, N_d the paragraphs about this title, and N_dw those that have the word.
 """
 
 import functools
@@ -41,12 +41,12 @@ def scores(title: str, paragraphs: Sequence[str]) -> list[float]:
     for word in words:
         having = sum(word in count for count in counts)
         idf[word] = math.log(len(paragraphs) / having) if having else 0.0
-    # An exact sum: it is the same in any order of the words, so that ties are ties.
+    # An exact sum is the same in any order of the words, so ties stay ties.
     return [math.fsum(count[word] * idf[word] for word in words) for count in counts]
 
 
 def extract(title: str, paragraphs: Sequence[str], max_words: int) -> str:
-    """The title, then paragraphs from the best on, cut to so many words; ties keep their order."""
+    """The title, then paragraphs from the best on, cut to `max_words`; ties keep their order."""
     found = scores(title, paragraphs)
     ranked = sorted(range(len(paragraphs)), key=lambda i: -found[i])
     words = words_of(" ".join([title, *(paragraphs[i] for i in ranked)]))
@@ -54,10 +54,11 @@ def extract(title: str, paragraphs: Sequence[str], max_words: int) -> str:
 
 
 def read_articles(folder: Path) -> Iterator[Article]:
-    """Each folder in `folder` is an article: title.txt, summary.txt if there is one, and texts.
+    """Reads a folder of articles, each a folder with title.txt, texts and perhaps summary.txt.
 
     All other .txt files are texts about the title, in the order of their names, with empty lines
-    between paragraphs. Each file may be .gz, too. Raises UserError for a folder that is none.
+    between paragraphs. Each file may be .gz, too. Raises UserError for a folder without a title or
+    texts.
     """
     if not folder.is_dir():
         raise UserError(
@@ -84,7 +85,7 @@ def read_articles(folder: Path) -> Iterator[Article]:
 
 
 def _one_line(article: Path, name: str) -> str | None:
-    """The text of a file, plain or .gz; None if it is not there."""
+    """The text of a file, plain or .gz, in one line; None if there is no such file."""
     for path in sorted(article.iterdir()):
         if path.name.lower() in (name, f"{name}.gz") and path.is_file():
             return " ".join(words_of(" ".join(read_lines(path))))
@@ -102,13 +103,13 @@ def _paragraphs(path: Path) -> Iterator[str]:
 
 
 def _words(text: str) -> list[str]:
-    """Runs of letters and digits, in lower case. NFC: an accent is part of its letter or not."""
+    """Runs of letters and digits, in lower case. NFC makes both spellings of an accent equal."""
     return _word().findall(unicodedata.normalize("NFC", text).lower())
 
 
 @functools.cache
 def _word() -> re.Pattern:
-    """Without the marks, words of Indian scripts would end at their vowels."""
+    """The pattern of a word. Without the marks, words of Indian scripts would end at vowels."""
     characters = map(chr, range(sys.maxunicode + 1))
     marks = "".join(x for x in characters if unicodedata.category(x).startswith("M"))
     return re.compile(rf"(?:[^\W_]|[{marks}])+")

@@ -7,15 +7,15 @@ import numpy as np
 from transformer.data.sequences import Labelled, PackedSequences
 from transformer.data.wordpiece import WordPiece
 
-# The most sequences of a row, as a share of its tokens: a batch has room for so many results.
+# A row holds at most one sequence per this many tokens, which bounds the results of a batch.
 _TOKENS_EACH = 4
 
 
 class LabelledRows(PackedSequences):
     """Texts, or pairs of texts, in rows of `width` tokens.
 
-    texts: of each, one text and another or None. A pair that is too long loses tokens at the end
-      of its longer text, one by one, as in the original code.
+    texts: pairs of a text and a second text or None. A pair that is too long loses tokens at the
+      end of its longer text, one by one, as in the original code.
     """
 
     def __init__(
@@ -74,6 +74,6 @@ def truncated(num_a: int, num_b: int, room: int) -> tuple[int, int]:
         num_a -= from_longer
     else:
         num_b -= from_longer
-    # Equal now, or short enough; where they are equal, the second one is first.
+    # Now they are equal, or short enough. If equal, the second text loses a token first.
     rest = excess - from_longer
     return num_a - rest // 2, num_b - (rest + 1) // 2

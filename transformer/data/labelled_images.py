@@ -1,4 +1,4 @@
-"""Images with classes: a folder for each class, NumPy files, or a data set of TFDS."""
+"""Images with classes: from a folder for each class, NumPy files, or a data set of TFDS."""
 
 import collections
 import dataclasses
@@ -20,9 +20,9 @@ from transformer.system.paths import check_utf8, local, looked_up
 from transformer.system.reading import plain
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-NAMED = 5  # of the files that cannot be read, at most
+NAMED = 5  # the most names in a message
 MOST_CLASSES = 2**20  # a larger label is a mistake, and lists up to it would fill the memory
-# What Pillow raises for a file that is no image, is damaged, or would fill the memory.
+# Pillow's exceptions for a file that is no image, is damaged, or would fill the memory.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -62,7 +62,7 @@ class ImageData:
 
 
 class ImageSet(NamedTuple):
-    """Images of one size, as bytes, with their classes by number."""
+    """Images of one size, as bytes, with the numbers of their classes."""
 
     images_NHWC: np.ndarray
     labels_N: np.ndarray
@@ -80,17 +80,17 @@ class ImageSet(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What a model asks for."""
+    """The shape of images that a model expects."""
 
     size: int
     channels: int  # 1: grey, 3: red, green, blue
 
 
 def read_images(config: ImageData, split: str, shape: Shape) -> ImageSet:
-    """The images of a split; raises UserError for all that is wrong with them.
+    """The images of a split; raises UserError for anything wrong with them.
 
-    Without files for validation a part of the training images, `held_out` of each class, is the
-    validation split, and not among the training images.
+    Without files for validation, the share `held_out` of the training images of each class is the
+    validation split, and is left out of the training split.
     """
     if config.uses_dataset:
         return _of_dataset(config, split, shape)
@@ -100,7 +100,7 @@ def read_images(config: ImageData, split: str, shape: Shape) -> ImageSet:
 
 
 def content_sha256(config: ImageData, split: str) -> str:
-    """A hash of what a split is made of, whatever the size that a model asks for."""
+    """A hash of a split's raw data, which does not depend on the size that a model expects."""
     content = hashlib.sha256()
     if config.uses_dataset:
         for record in _records(config, split)[1]:
@@ -117,7 +117,7 @@ def content_sha256(config: ImageData, split: str) -> str:
 
 
 def _source(config: ImageData, split: str) -> tuple[Path, str | None]:
-    """Where the images of a split are, and which part of them: all, 'held out' or 'rest'."""
+    """The path of a split's images, and their part: None for all, 'held out' or 'rest'."""
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
     path, part = getattr(config, f"{split}_images"), None
@@ -135,7 +135,7 @@ def _source(config: ImageData, split: str) -> tuple[Path, str | None]:
 
 
 def _part(labels_N: np.ndarray, held_out: float, part: str) -> np.ndarray:
-    """The numbers of the images that are held out of each class, or of the rest."""
+    """The numbers of the images that are held out of each class, or those of the rest."""
     chosen = np.zeros(len(labels_N), bool)
     for label in np.unique(labels_N):
         numbers = np.nonzero(labels_N == label)[0]
@@ -149,7 +149,7 @@ def _part(labels_N: np.ndarray, held_out: float, part: str) -> np.ndarray:
     return np.nonzero(chosen == (part == "held out"))[0]
 
 
-# --- From where ---------------------------------------------------------------------------
+# --- Sources ------------------------------------------------------------------------------
 
 
 def _of_path(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
@@ -161,7 +161,7 @@ def _of_path(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSe
 
 
 def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
-    """A folder with a folder for each class, or with the images of one class."""
+    """The images of a folder, with a folder for each class or with images of one class."""
     folders = sorted(x for x in path.iterdir() if x.is_dir() and not x.name.startswith("."))
     files, labels, other_kinds = [], [], []
     for label, folder in enumerate(folders or [path]):
@@ -197,7 +197,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _say_left_out(path: Path, left_out: dict[str, list[Path]]) -> None:
-    """In one line, with the first of each kind."""
+    """Warns of them in one line, with the first of each kind."""
     parts = [
         f"{len(files)} {what} (such as {files[0].relative_to(path)})"
         for what, files in left_out.items()
@@ -208,7 +208,7 @@ def _say_left_out(path: Path, left_out: dict[str, list[Path]]) -> None:
 
 
 def _of_arrays(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
-    """`images` [N, H, W] or [N, H, W, C] of bytes, and perhaps `labels` [N] and `classes`."""
+    """`images` [N, H, W] or [N, H, W, C] of bytes, and optionally `labels` [N] and `classes`."""
     arrays = load_arrays(path)
     arrays = {"images": arrays["array"]} if path.suffix.lower() == ".npy" else arrays
     if "images" not in arrays:
@@ -240,7 +240,7 @@ def _of_arrays(config: ImageData, path: Path, shape: Shape, split: str) -> Image
 
 
 def _names_of_classes(classes: np.ndarray, place: str) -> list[str]:
-    """Of text, of bytes or of whole numbers."""
+    """The names of classes, from text, bytes or whole numbers."""
     if classes.ndim != 1 or classes.dtype.kind not in "USiu":
         raise UserError(
             f"{place}: 'classes' has shape {classes.shape} and type {classes.dtype}; it must be "
@@ -260,7 +260,7 @@ def _names_of_classes(classes: np.ndarray, place: str) -> list[str]:
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz; that of an .npy is called array. UserError if there are none."""
+    """The arrays of an .npz; that of an .npy is called array. Raises UserError without arrays."""
     try:
         with plain(path).open("rb") as file:
             loaded = np.load(file)
@@ -312,7 +312,7 @@ def _opened(array_HWC: np.ndarray) -> Callable[[], Image.Image]:
 
 
 def _check_classes(labels: np.ndarray, classes: list[str], split: str, place: str) -> None:
-    """Raises UserError for a label without a class, and for a class that nothing is learned of."""
+    """Raises UserError for a label without a class, and for a class without training images."""
     counts = np.bincount(labels, minlength=len(classes))
     if len(counts) > len(classes):
         raise UserError(
@@ -367,7 +367,7 @@ def _converted(
 
 
 def check_memory(count: int, shape: Shape, place: str) -> None:
-    """Raises UserError for more images than the memory takes: all of them are kept there."""
+    """Raises UserError if the images, which all stay in memory, need more than half of it."""
     needed, host = count * shape.size**2 * shape.channels, memory_of_host()
     if needed > host // 2:
         raise UserError(
@@ -377,7 +377,7 @@ def check_memory(count: int, shape: Shape, place: str) -> None:
 
 
 def labels_as(found: ImageSet, classes: list[str], place: str) -> ImageSet:
-    """The same images with the numbers that their classes have in `classes`."""
+    """The same images, with their classes numbered as in `classes`."""
     known = {name: number for number, name in enumerate(classes)}
     if unknown := [name for name in found.classes if name not in known]:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, each with a class or a number: TSV files, JSON lines, or TFDS."""
+"""Texts, or pairs of texts, each with a class or a number, from TSV, JSON lines or TFDS."""
 
 import dataclasses
 import hashlib
@@ -56,7 +56,7 @@ class Example(NamedTuple):
 
 
 def read_examples(config: LabelledData, split: str) -> list[Example]:
-    """The examples of a split; raises UserError for all that is wrong with them."""
+    """The examples of a split; raises UserError for anything wrong with them."""
     if config.dataset:
         return _of_dataset(config, split)
     if split not in SPLITS:
@@ -83,7 +83,7 @@ def examples_sha256(examples: list[Example]) -> str:
 
 
 def classes_of(examples: list[Example], name: str) -> list[str]:
-    """The labels, sorted; whole numbers by their size. UserError if there are less than two."""
+    """The labels, sorted; whole numbers by size. Raises UserError for fewer than two."""
     labels = {example.label for example in examples}
     if len(labels) < 2:
         raise UserError(
@@ -95,7 +95,7 @@ def classes_of(examples: list[Example], name: str) -> list[str]:
 
 
 def numbers_of(examples: list[Example], classes: list[str] | None, name: str) -> list[float]:
-    """What is to be learned: the number of each label in `classes`; without them, the label."""
+    """The targets: the number of each label in `classes`; without classes, the label itself."""
     found, numbers = [], {label: float(i) for i, label in enumerate(classes or ())}
     for i, example in enumerate(examples, start=1):
         if classes is None:
@@ -135,7 +135,7 @@ def _example(config: LabelledData, row: Mapping[str, Any], place: str) -> Exampl
 
 
 def _label(value: Any, place: str, config: LabelledData) -> str:
-    """The name of a class, or a number. As the name of a class, 1.0 is 1."""
+    """The name of a class, or a number. As a class, 1.0 is 1."""
     if value is None or (isinstance(value, str) and not value.strip()):
         raise UserError(f"{place} has no label in column {config.label_column!r}; remove the line")
     is_float, label = isinstance(value, float | np.floating), str(value).strip()
@@ -152,7 +152,7 @@ def _label(value: Any, place: str, config: LabelledData) -> str:
 def _of_one_kind(
     rows: Iterator[tuple[str, dict[str, Any]]], column: str
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The same; UserError where true or false stands among other labels: it may mean 1."""
+    """The same rows; UserError if true or false stands among other labels: it may mean 1."""
     first: tuple[str, Any] | None = None
     for where, row in rows:
         if column in row and row[column] is not None:
@@ -166,8 +166,10 @@ def _of_one_kind(
 
 
 def _tsv_rows(path: str, has_header: bool) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows of a file with tabs between columns, and no quoting. Without a header, columns are
-    called 0, 1, ... Blank lines are left out."""
+    """Rows of a file with tabs between columns and without quoting.
+
+    Without a header, columns are called 0, 1, ... Blank lines are left out.
+    """
     names: list[str] | None = None
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip(" "):

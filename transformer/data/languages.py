@@ -1,14 +1,14 @@
-"""Codes of languages, and which text has spaces between its words.
+"""Codes of languages, and whether their texts have spaces between words.
 
-A code is one of ISO 639-1, 639-2 or 639-3 in any case, perhaps with a script or a region behind it:
+A code is one of ISO 639-1, 639-2 or 639-3 in any case, perhaps followed by a script or a region:
 `de`, `ger`, `deu`, `pt-BR`, `zh_Hans`, `zho_Hans`, `cmn`. No other file lists languages.
 """
 
 import re
 from collections.abc import Iterable
 
-# Of each language the two-letter code, the others of ISO 639 and, of some, the languages that are
-# usually meant by it: cmn (Mandarin) by zh.
+# For each language its two-letter code, its other codes of ISO 639 and, for some, those of the
+# languages that it usually means: zh means cmn (Mandarin).
 _CODES = """
 aa=aar ab=abk ae=ave af=afr ak=aka am=amh an=arg ar=ara/arb as=asm av=ava ay=aym az=aze/azj
 ba=bak be=bel bg=bul bi=bis bm=bam bn=ben bo=bod/tib br=bre bs=bos ca=cat ce=che ch=cha co=cos
@@ -33,7 +33,7 @@ _TWO_LETTERS = {
     for code in others.split("/")
 }
 
-# Scripts, and the language whose words are told apart as theirs are.
+# Scripts, each with a language that separates words in the same way.
 _SCRIPTS = {
     **dict.fromkeys(("hans", "hant", "hani"), "zh"),
     **dict.fromkeys(("jpan", "hrkt", "hira", "kana"), "ja"),
@@ -57,9 +57,9 @@ def language(code: str) -> str:
 
 
 def written_as(code: str) -> str:
-    """The language, as `language` has it, whose words are told apart as those of this text.
+    """The language, as `language` has it, that separates words in the same way as this text.
 
-    The language itself; zh for yue and for nan_Hant; "" for zh_Latn, whose words have spaces.
+    Mostly the language itself; zh for yue and nan_Hant; "" for zh_Latn, whose words have spaces.
     """
     own, scripts = language(code), [part for part in re.split("[-_]", code) if len(part) == 4]
     if not scripts:
@@ -70,17 +70,17 @@ def written_as(code: str) -> str:
 
 
 def has_spaces(code: str) -> bool:
-    """Whether there are spaces between the words of a language, as far as its code tells."""
+    """True if a language has spaces between words, as far as its code tells."""
     return written_as(code) not in _WITHOUT_SPACES
 
 
 def joint(code: str) -> str:
-    """What stands between two sentences of a language. Thai has spaces there, and nowhere else."""
+    """The text between two sentences of a language. Thai has spaces there, and nowhere else."""
     return "" if written_as(code) in ("zh", "ja") else " "
 
 
 def look_without_spaces(texts: Iterable[str]) -> bool:
-    """Whether most characters of texts are such as have no spaces between words."""
+    """True if most characters of texts belong to writing without spaces between words."""
     found = total = 0
     for text in texts:
         found += len(_CHARACTERS.findall(text))
@@ -89,6 +89,6 @@ def look_without_spaces(texts: Iterable[str]) -> bool:
 
 
 def pair(languages: str) -> tuple[str, str]:
-    """Source and target of `en-de` or `zh-CN-en`; "" for what is missing."""
+    """Source and target of `en-de` or `zh-CN-en`; "" for a missing one."""
     match = _PAIR.fullmatch(languages)
     return (match[1], match[2]) if match else (languages, "")

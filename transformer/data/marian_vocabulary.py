@@ -1,7 +1,7 @@
 """Vocabularies of Marian, as Hugging Face's Marian models hold them.
 
-A SentencePiece model cuts text into pieces; a list of its own gives each piece its id. So source
-and target may have one list and two SentencePiece models.
+A SentencePiece model cuts text into pieces; a separate list gives each piece its id. So source and
+target may share a list and have two SentencePiece models.
 """
 
 import base64
@@ -17,7 +17,7 @@ from transformer.system.errors import UserError
 from transformer.system.reading import parse_json
 
 BEGINNING = b'{"marian_pieces": '  # of model_bytes
-# Models of many target languages expect such a piece, ">>fra<<", at the beginning of a source.
+# Models with many target languages expect a piece such as ">>fra<<" at the beginning of a source.
 _LANGUAGE = re.compile(r"(>>[^<> ]+<<)(.*)", re.DOTALL)
 
 
@@ -30,7 +30,7 @@ class MarianTokenizer(Tokenizer):
     """A SentencePiece model and a list of pieces.
 
     model_bytes: JSON, as `to_bytes` makes it.
-    name: what errors call it.
+    name: its name in errors.
     Raises UserError for other bytes.
     """
 
@@ -84,7 +84,7 @@ class MarianTokenizer(Tokenizer):
         tokens = itertools.takewhile(lambda token: token != EOS, map(int, ids))
         pieces = [self._pieces[token] for token in tokens if token >= UNK]
         text = self._processor.decode_pieces(pieces)
-        # Pieces that only the other side's SentencePiece model knows keep their mark of a space.
+        # Pieces that only the other side's SentencePiece model knows keep their space mark.
         return text.replace("▁", " ").translate(LINE_BREAKS).strip(" ")
 
 

@@ -1,4 +1,4 @@
-"""Which tokens BERT's pre-training masks, and batches of masked sequences."""
+"""Choice of the tokens that BERT's pre-training masks, and batches of masked sequences."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from transformer.system.decimals import written
 
 
 def num_predictions(lengths: np.ndarray, rate: float, most: int) -> np.ndarray:
-    """How many tokens of sequences are predicted: max(1, round(rate * length)), at most `most`.
+    """The number of tokens to predict: max(1, round(rate * length)), at most `most`.
 
     Lengths count special tokens, and a half is rounded to the even number, as in the original code.
     """
@@ -27,14 +27,15 @@ def mask(
     """Chooses `count` tokens of a sequence, [CLS] and [SEP] excluded, and hides them.
 
     80 % become [MASK], 10 % stay, 10 % become any token of the vocabulary, special ones included.
-    whole_words: all pieces of a word are chosen, or none; where the next word is too long, fewer.
+    whole_words: chooses all pieces of a word or none. Words that do not fit are passed over, so
+    fewer than `count` tokens may be chosen.
 
-    Returns their positions in order, and the tokens with these changes.
+    Returns the positions in order, and the tokens with these changes.
     """
     is_word = (tokens_S != tokenizer.cls) & (tokens_S != tokenizer.sep)
     candidates = np.flatnonzero(is_word)
     if whole_words:
-        # A word begins with each piece that does not continue one; or after a special token.
+        # A word begins at a piece that does not continue one, or after a special token.
         begins = ~tokenizer.is_continuation_V[tokens_S[candidates]]
         begins[0] = True
         begins[1:] |= np.diff(candidates) > 1
@@ -91,7 +92,7 @@ class MaskedRows(PackedSequences):
     def weight(self, rows: np.ndarray) -> float:
         """Masked tokens per sequence in these rows: see `Masked`.
 
-        With whole words a few tokens fewer may be masked.
+        With whole words slightly fewer tokens may be masked.
         """
         numbers = self.pairs_of(rows.ravel())
         return float(self.predictions[numbers].mean())
@@ -99,7 +100,7 @@ class MaskedRows(PackedSequences):
     def masked(self, rows: np.ndarray, weight: float) -> Masked:
         """The batch of these rows, in the shape of `rows`; row -1 is empty.
 
-        A row's number may be higher by a multiple of all rows: then other tokens are masked.
+        A row's number plus a multiple of the number of rows is the same row with other masks.
         """
         shape = rows.shape
         visits, rows = np.divmod(rows.ravel(), len(self))

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-_CHOSEN_PAIRS = 2  # about so many of a row are chosen for their lengths, the others by chance
+_CHOSEN_PAIRS = 2  # about this many of a row are chosen for their lengths, the others by chance
 _ATTEMPTS = 4
 _WELL_FILLED = 0.97  # rows with a smaller share of tokens are taken apart for the next attempt
-_MEAN_PAIRS = 3  # that a row has room for; with fewer, there is no good choice
-_MULTIPLE = 8  # a row that is made wider gets a width that tensor cores like
+_MEAN_PAIRS = 3  # that must fit into a row; with fewer, there is no good choice
+_MULTIPLE = 8  # of which a widened row's width is a multiple, for tensor cores
 
 
 def row_widths(
@@ -19,8 +19,8 @@ def row_widths(
     """Widths of rows for these pairs.
 
     Packed rows get the least widths, with two changes: the side with more tokens gets a wider
-    row, so that both sides fill up alike, and both sides have room for three pairs of mean
-    length. No width is more than twice the least one.
+    row, so that both sides fill up equally, and three pairs of mean length fit into both sides. No
+    width is more than twice the least one.
     Without packing, the widths are the lengths of the longest source and target.
     """
     if not packing:
@@ -44,8 +44,8 @@ def pack(
     """The row of each pair, int64 (N,): rows 0, 1, ..., none of them empty.
 
     No pair may be longer than a row. Pairs of equal lengths are interchangeable, and so are rows
-    with equal room, so the time depends on how many different ones there are: one or two
-    microseconds a pair for a million sentence pairs, ten where lengths are spread evenly.
+    with equal space left. So the time depends on the number of different ones: one or two
+    microseconds a pair for a million sentence pairs, ten if lengths are spread evenly.
     """
     rng = np.random.default_rng((seed, 0))
     row_of_pair = np.empty(len(source_lengths), np.int64)
@@ -68,7 +68,7 @@ def pack(
 
 def _pack_once(source, target, source_width, target_width) -> np.ndarray:
     """The row of each pair; all rows but a few are well filled."""
-    # 1. Most of a row's pairs are taken as they come. A row that they overfill is given up.
+    # 1. Take most of a row's pairs as they come. Give up rows that they overfill.
     least_rows = max(source.sum() / source_width, target.sum() / target_width)
     num_by_chance = max(0, int(len(source) / least_rows - _CHOSEN_PAIRS))
     shape = int(least_rows), num_by_chance
@@ -78,7 +78,7 @@ def _pack_once(source, target, source_width, target_width) -> np.ndarray:
     is_row = (source_room >= 0) & (target_room >= 0)
     by_chance, source_room, target_room = (a[is_row] for a in (by_chance, source_room, target_room))
 
-    # 2. Number the rows so that those with equal room follow each other.
+    # 2. Number the rows so that those with equal space left follow each other.
     order, rooms = _groups(source_room, target_room, source_width, target_width)
     row_of_pair = np.full(len(source), -1)
     row_of_pair[by_chance[order]] = np.arange(len(order))[:, None]
@@ -86,7 +86,7 @@ def _pack_once(source, target, source_width, target_width) -> np.ndarray:
     for room, count in rooms:
         rows.add(room, rows.new(count))
 
-    # 3. The other pairs go where they fit best, the largest first.
+    # 3. Put the other pairs where they fit best, the largest first.
     rest = np.flatnonzero(row_of_pair < 0)
     order, pairs = _groups(source[rest], target[rest], source_width, target_width)
     ranges = [numbers for pair, count in pairs for numbers in rows.place(*pair, count)]
@@ -98,7 +98,7 @@ def _pack_once(source, target, source_width, target_width) -> np.ndarray:
 
 
 def _groups(source, target, source_width, target_width):
-    """Groups of equal lengths, the largest first: the order that sorts them; lengths and count."""
+    """Groups pairs of equal lengths, the largest first: their order, lengths and counts."""
     size = source.astype(np.int64) * target_width + target.astype(np.int64) * source_width
     key = size * (source_width + 1) + source
     order = np.argsort(-key, kind="stable")  # any other kind differs between processors
@@ -110,7 +110,7 @@ def _groups(source, target, source_width, target_width):
 
 
 class _OpenRows:
-    """Rows by the room, source and target, that they have left."""
+    """Rows by the space, of source and target, that they have left."""
 
     def __init__(self, source_width: int, target_width: int):
         self._widths = source_width, target_width
@@ -119,11 +119,11 @@ class _OpenRows:
         self._rooms: list[tuple[int, int]] = []
         self._rows: list[list[range]] = []
         self._slots: dict[tuple[int, int], int] = {}
-        # The rooms again, each times the other side's width, which brings both to one scale.
+        # _rooms again, each times the other side's width, which brings both to one scale.
         self._scaled = np.empty((2, 1024), np.int64)
 
     def new(self, count: int) -> range:
-        """Numbers for rows."""
+        """Numbers for new rows."""
         self._num_rows += count
         return range(self._num_rows - count, self._num_rows)
 
@@ -139,7 +139,7 @@ class _OpenRows:
         self._scaled[:, slot] = room[0] * self._widths[1], room[1] * self._widths[0]
 
     def place(self, source: int, target: int, count: int):
-        """Yields ranges of rows for `count` pairs of these lengths; new ones if none has room."""
+        """Yields ranges of rows for `count` pairs of these lengths; new rows if none fits."""
         while count:
             slot = self._best(source, target)
             if slot is None:
@@ -151,7 +151,7 @@ class _OpenRows:
             count -= len(rows)
 
     def _best(self, source: int, target: int) -> int | None:
-        """The slot where the larger of the two rooms left would be smallest."""
+        """The slot where the larger of the two spaces left would be smallest."""
         if not self._rooms:
             return None
         source_left = self._scaled[0, : len(self._rooms)] - source * self._widths[1]

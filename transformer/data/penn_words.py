@@ -1,4 +1,4 @@
-"""Raw text split into words as the Penn Treebank has them."""
+"""Splitting of raw text into words as in the Penn Treebank."""
 
 import re
 
@@ -12,9 +12,9 @@ _CLITIC = re.compile(r"(?i)(?<=\w)(n't|'(?:s|m|d|ll|re|ve))$")
 
 
 def penn_words(line: str) -> list[str]:
-    """The words of a line. A full stop is split off at its end alone: others may abbreviate.
+    """The words of a line. Only its final full stop is split off: others may abbreviate.
 
-    Brackets inside of words stay there, as in Ro(SSA); so do $, % and several dots.
+    Brackets inside words stay there, as in Ro(SSA); so do $, % and several dots.
 
     >>> penn_words('"It doesn\\'t bind (NF-kB) to Ro(SSA)," she said.')
     ['``', 'It', 'does', "n't", 'bind', '(', 'NF-kB', ')', 'to', 'Ro(SSA)', ',', "''", 'she', \
@@ -44,7 +44,7 @@ def _split(chunk: str, is_last: bool) -> list[str]:
 
 
 def _belongs(chunk: str) -> bool:
-    """Whether the bracket at the beginning is closed inside of the word, as in (-)-menthol."""
+    """True if the bracket at the beginning is closed within the word: (-)-menthol."""
     closing = {opening: closing for closing, opening in _CLOSING.items()}.get(chunk[0])
     if closing is None or closing not in chunk:
         return False

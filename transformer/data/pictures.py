@@ -18,7 +18,7 @@ class Picture(NamedTuple):
 
 
 def picture(image_HWC: np.ndarray) -> Picture:
-    """Of bytes; grey images (C = 1) become RGB."""
+    """A PNG of an image of bytes; grey images (C = 1) become RGB."""
     rgb_HWC = np.broadcast_to(image_HWC, (*image_HWC.shape[:2], 3))
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(rgb_HWC)).save(file, "png")
@@ -26,7 +26,7 @@ def picture(image_HWC: np.ndarray) -> Picture:
 
 
 def grid(images_NHWC: np.ndarray, columns: int) -> np.ndarray:
-    """The images row by row, on white."""
+    """One image of all images, row by row, on white."""
     N, H, W, C = images_NHWC.shape
     rows = -(-N // columns)
     shape = rows * (H + BORDER) + BORDER, columns * (W + BORDER) + BORDER, C
@@ -39,7 +39,7 @@ def grid(images_NHWC: np.ndarray, columns: int) -> np.ndarray:
 
 
 def of_eight_bits(image: Image.Image) -> Image.Image:
-    """Pillow's conversions would make white of all grey pixels above 255."""
+    """Scales grey pixels of 16 bits down; Pillow would turn all above 255 white."""
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
@@ -48,7 +48,7 @@ def of_eight_bits(image: Image.Image) -> Image.Image:
 
 
 def on_white(image: Image.Image) -> Image.Image:
-    """What is transparent has a colour, too, often black, which nobody has seen."""
+    """Puts an image on white. Transparent pixels have a hidden colour, often black."""
     if not image.has_transparency_data:
         return image
     image = image.convert("RGBA")

@@ -13,7 +13,7 @@ from transformer.data.vocabulary import EOS, Tokenizer
 from transformer.system.errors import UserError, check_range, place
 from transformer.system.paths import named_files
 
-_BLOCK = 500  # documents that are tokenised at once
+_BLOCK = 500  # documents tokenised at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LanguageData:
 
     @property
     def max_source_length(self) -> int:
-        """Of a prompt, to the commands that translate."""
+        """The longest prompt, for the commands that translate."""
         return self.max_length
 
     @property
@@ -39,7 +39,7 @@ class LanguageData:
         return self.max_length
 
     def files(self, split: str) -> list[str]:
-        """The text files of a split; UserError if there are none."""
+        """The text files of a split; raises UserError if there are none."""
         if split not in SPLITS:
             raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
         patterns = getattr(self, f"{split}_text")
@@ -77,7 +77,7 @@ class Lines(PairSource):
 
 
 class Windows(NamedTuple):
-    """Windows as pairs whose source is EOS alone, and how large the text is that they hold."""
+    """Windows as pairs whose source is only EOS, and the size of their text."""
 
     pairs: TokenizedPairs
     num_documents: int

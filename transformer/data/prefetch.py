@@ -12,7 +12,7 @@ Out = TypeVar("Out")
 def prefetch(
     function: Callable[[In], Out], items: Iterable[In], ahead: int = 2, threads: int = 1
 ) -> Iterator[Out]:
-    """function(item) of each item in order, computed in threads up to `ahead` items early."""
+    """Yields function(item) of each item in order, computed in threads up to `ahead` early."""
     with ThreadPoolExecutor(threads, thread_name_prefix="prefetch") as executor:
         futures: collections.deque = collections.deque()
         try:

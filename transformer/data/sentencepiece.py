@@ -1,8 +1,8 @@
-"""SentencePiece models without loss: `decode(encode(line)) == line` for every line of text.
+"""Lossless SentencePiece models: `decode(encode(line)) == line` for every line of text.
 
 To this end a vocabulary is trained without normalisation and with a piece for each of the
-256 bytes. One of whole words (model type "word") has no bytes: a word that it lacks is unknown, and
-so is what several spaces in a row leave between them.
+256 bytes. A vocabulary of whole words (model type "word") has no bytes: a word that it lacks is
+unknown, and so is the empty word between two spaces.
 """
 
 import functools
@@ -26,7 +26,7 @@ from transformer.data.vocabulary import (
 from transformer.system.errors import UserError
 
 MODEL_TYPES = ("bpe", "unigram", "word")
-_SPACE = "\u2581"  # what SentencePiece writes for a space inside its pieces
+_SPACE = "\u2581"  # SentencePiece's sign for a space in its pieces
 _WORDS = re.compile(f"{_SPACE}?[^{_SPACE}]+|{_SPACE}")
 # Private-use characters, which no vocabulary holds: see SentencePieceTokenizer._ids.
 _STAND_INS = range(0xF0000, 0x110000)
@@ -36,7 +36,7 @@ class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model.
 
     model_bytes: the content of a SentencePiece .model file.
-    name: what errors call it.
+    name: its name in errors.
     Raises UserError for bytes that are not a SentencePiece model, and for a model that
     gives padding, BOS or EOS other ids than 0, 1 and 2.
     """
@@ -85,7 +85,7 @@ class SentencePieceTokenizer(Tokenizer):
         return batch
 
     def sample_batch(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See Tokenizer. A text with U+2581 or with too long a word gets no dropout."""
+        """See Tokenizer. A text with U+2581, or with a word that is too long, gets no dropout."""
         rng = random.Random(seed)
         return [self._sample(without_surrogates(text), alpha, rng) for text in texts]
 
@@ -138,8 +138,8 @@ class SentencePieceTokenizer(Tokenizer):
     def _ids(self, text: str) -> list[int]:
         """Token ids of a text that holds U+2581, which SentencePiece would take for a space.
 
-        A character that the vocabulary lacks is encoded as its bytes. So encode such a
-        character in place of U+2581, and then replace its bytes by those of U+2581.
+        A character that the vocabulary lacks is encoded as its bytes. So this encodes such a
+        character instead of U+2581, and then replaces its bytes by those of U+2581.
         """
         known = self._processor.piece_to_id
         unknown = self._processor.unk_id()  # not always UNK, in a model that was given to us
@@ -163,7 +163,7 @@ class SentencePieceTokenizer(Tokenizer):
         """The text of token ids up to the first EOS; PAD and BOS are skipped.
 
         It is one line: a line feed or carriage return becomes a space. Bytes that are not
-        UTF-8, which a model may well predict, become U+FFFD.
+        UTF-8, which a model may predict, become U+FFFD.
         """
         tokens = list(itertools.takewhile(lambda token: token != EOS, map(int, ids)))
         return self._processor.decode(tokens).translate(LINE_BREAKS)
@@ -180,22 +180,22 @@ def train_sentencepiece(
 
     vocab_size: pieces, including the 4 special ones and the 256 bytes.
     model_type: 'bpe' or 'unigram'; or 'word', the most frequent words of the text between spaces:
-      at most vocab_size pieces, the 4 special ones included, and no bytes.
-    character_coverage: this share of the text's characters get pieces of their own. The
+      at most vocab_size pieces, including the 4 special ones, and no bytes.
+    character_coverage: this share of the text's characters gets pieces of their own. The
       rarest become bytes: web text holds thousands of characters that occur once.
     Raises UserError without sentences, and for a vocab_size that does not fit the text.
     """
     import sentencepiece
 
     options = {
-        # However rare it is: as bytes, a space would come back as U+2581.
+        # Even if it is rare: as bytes, a space would come back as U+2581.
         "required_chars": _SPACE,
         "byte_fallback": True,
         "character_coverage": character_coverage,
     }
     if model_type == "word":
         options = {
-            # Words are whole or unknown, however rare their characters are.
+            # Words are whole or unknown, even if their characters are rare.
             "character_coverage": 1.0,
             # A text with fewer words is no error.
             "hard_vocab_limit": False,

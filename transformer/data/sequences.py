@@ -1,4 +1,4 @@
-"""Batches of an encoder alone: sequences packed into rows, and what is to be predicted."""
+"""Batches for encoder-only models: sequences packed into rows, and the targets."""
 
 import abc
 from typing import NamedTuple
@@ -9,25 +9,25 @@ from transformer.data.packing import pack
 
 
 class Masked(NamedTuple):
-    """Packed sequences with masked tokens. C is the most sequences of a row, P its predictions.
+    """Packed sequences with masked tokens. A row has at most C sequences and P predictions.
 
     The loss is the mean over masked tokens plus the mean over sequences, each of a whole update.
-    A sum over masked tokens, divided once by their number, is that if the second part is weighted
-    with masked tokens per sequence: `weight_B`, one number for all rows of an update.
+    A sum that is divided once by the number of masked tokens gives the same if the second part is
+    weighted by the masked tokens per sequence: `weight_B`, one number for all rows of an update.
     """
 
     tokens_BS: np.ndarray  # 0 is padding
     types_BS: np.ndarray  # 0: sentence A, 1: sentence B
-    segments_BS: np.ndarray  # which sequence of the row: 1, 2, ...; 0 is padding
-    masked_BP: np.ndarray  # positions whose token is to be predicted
-    labels_BP: np.ndarray  # these tokens; 0: nothing is to be predicted
+    segments_BS: np.ndarray  # numbers of the row's sequences: 1, 2, ...; 0 is padding
+    masked_BP: np.ndarray  # positions of the tokens to predict
+    labels_BP: np.ndarray  # these tokens; 0: nothing to predict
     firsts_BC: np.ndarray  # where each sequence begins
     is_random_BC: np.ndarray  # 0: sentence B follows A, 1: it does not; -1: no sequence
     weight_B: np.ndarray
 
 
 class Labelled(NamedTuple):
-    """Packed sequences, each with a class or, of a regression, a number."""
+    """Packed sequences, each with a class or, for regression, a number."""
 
     tokens_BS: np.ndarray
     types_BS: np.ndarray
@@ -50,9 +50,9 @@ class LaidOut(NamedTuple):
 class PackedSequences(abc.ABC):
     """Sequences in rows of `source_width` tokens; TrainingBatches orders the rows.
 
-    lengths, counts: of each sequence, its tokens and something else (predictions, say) of which a
-      row has at most `target_width`.
-    packing: several sequences may share a row.
+    lengths: the tokens of each sequence. counts: something else in each, such as predictions, of
+      which a row has at most `target_width`.
+    packing: lets several sequences share a row.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PackedSequences(abc.ABC):
         """The tokens of a sequence, and how many of them belong to sentence A."""
 
     def lay_out(self, rows: np.ndarray) -> LaidOut:
-        """These rows, [B]; row -1 is empty."""
+        """Lays out these rows, [B]; row -1 is empty."""
         shape = len(rows), self.source_width
         tokens_BS, types_BS, segments_BS = (np.zeros(shape, np.int32) for _ in range(3))
         firsts_BC = np.zeros((len(rows), self.most_in_row), np.int32)
@@ -120,7 +120,7 @@ class PackedSequences(abc.ABC):
 
 
 def evaluation_rows(packed: PackedSequences, rows: int, num_shards: int) -> np.ndarray:
-    """All rows, [batches, B], in about `rows` rows a batch; the last are filled up with -1."""
+    """All rows, [batches, B], with about `rows` rows a batch; the last one is filled with -1."""
     rows = num_shards * max(1, rows // num_shards)
     numbers = np.arange(-(-len(packed) // rows) * rows).reshape(-1, rows)
     return np.where(numbers < len(packed), numbers, -1)

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: parallel text files, or a TFDS dataset."""
+"""Sources of sentence pairs: parallel text files, or a TFDS dataset."""
 
 import abc
 import dataclasses
@@ -22,7 +22,7 @@ _CHUNK = 16_384  # pairs
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which sentence pairs a run reads; see configs/base.py."""
+    """The sentence pairs that a run reads; see configs/base.py."""
 
     dataset: str | None
     source_language: str
@@ -96,10 +96,10 @@ class PairSource(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """What the pairs are, for logs."""
+        """A description of the pairs, for logs."""
 
     def sample(self, size: int) -> list[Pair]:
-        """`size` evenly spaced pairs, the first among them; all if there are fewer."""
+        """`size` evenly spaced pairs, including the first; all if there are fewer."""
         wanted = _evenly_spaced(len(self), size)
         picked, start = [], 0
         for chunk in self.chunks(_CHUNK):
@@ -110,10 +110,10 @@ class PairSource(abc.ABC):
 
 
 def open_source(config: DataConfig, split: str) -> PairSource:
-    """The pairs of a split; raises UserError for all that is wrong with them.
+    """The pairs of a split; raises UserError for anything wrong with them.
 
-    split: 'train', 'validation' or 'test', which the configuration maps to files or to
-      TFDS splits; or, of a dataset, any of its other splits or slices.
+    split: 'train', 'validation' or 'test', which the config maps to files or to TFDS splits; for
+      a dataset, also any other split or slice of it.
     A dataset that is not on disk yet is prepared first.
     """
     if not config.uses_text_files:
@@ -132,9 +132,9 @@ def open_source(config: DataConfig, split: str) -> PairSource:
 
 
 def training_source(config: DataConfig) -> PairSource:
-    """All that training sees: the train split and, if configured, the extra pairs.
+    """All pairs for training: the train split and, if configured, the extra pairs.
 
-    Raises UserError for all that is wrong with them.
+    Raises UserError for anything wrong with them.
     """
     source = open_source(config, "train")
     if config.extra_source:
@@ -161,7 +161,7 @@ class JoinedPairs(PairSource):
             yield chunk
 
     def sample(self, size: int) -> list[Pair]:
-        """As many of each part as it has of the whole, evenly spaced there."""
+        """Evenly spaced pairs of each part, in proportion to its size."""
         wanted = _evenly_spaced(len(self), size)
         picked, start = [], 0
         for part in self._parts:
@@ -180,8 +180,8 @@ class JoinedPairs(PairSource):
 class TextPairs(PairSource):
     """Two text files, line by line; see text_files for what a line is.
 
-    Both files are read once here, so that all errors come first: UserError for a file
-    that cannot be read or is not UTF-8, for different numbers of lines, and for none.
+    Both files are read once here, so that all errors come first: UserError for a file that
+    cannot be read or is not UTF-8, for different numbers of lines, and for empty files.
     """
 
     def __init__(self, source: str, target: str):
@@ -226,8 +226,7 @@ class TextPairs(PairSource):
 class DatasetPairs(PairSource):
     """A split of a TFDS dataset.
 
-    columns: the feature that is the source, and that of the target, by the names of the config's
-      fields that give them.
+    columns: the features of source and target, keyed by the config fields that name them.
     Raises UserError for a split or a feature that the dataset does not have.
     """
 
@@ -238,7 +237,7 @@ class DatasetPairs(PairSource):
         columns: Mapping[str, str],
         clean: Callable[[str], str] = lambda text: text.replace("\n", " "),
     ):
-        """clean: makes one line of a text."""
+        """clean: turns a text into one line."""
         from transformer.data import datasets
 
         field = f"data.{split}_split" if split in SPLITS else "the split"
@@ -330,7 +329,7 @@ def _text(value: bytes | str) -> str:
 
 
 def _file_hash(path: str) -> str:
-    """Size and SHA-256 of a data file; of both ends of one that is larger than 64 MiB.
+    """Size and SHA-256 of a data file; above 64 MiB only both ends are hashed.
 
     The size alone says little: array_record rounds it up. Files of more than 64 MiB belong to
     published datasets, which have version numbers.

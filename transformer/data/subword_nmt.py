@@ -1,7 +1,7 @@
 """Byte-pair encoding (BPE) of pre-tokenised text, with the subword-nmt library.
 
 Much published work on translation uses it. Words are separated by spaces. Merges, learned from
-the characters of words, join these to symbols; all symbols of a word but the last end in "@@".
+the words, join characters to symbols; all symbols of a word but the last end in "@@".
 The vocabulary is the set of symbols in the training text; any other symbol is unknown.
 """
 
@@ -45,7 +45,7 @@ class SubwordNmtTokenizer(Tokenizer):
 
     model_bytes: JSON, as `train_subword_nmt` makes it: "merges", the lines of a subword-nmt
       codes file, and "symbols" in the order of their ids.
-    name: what errors call it.
+    name: its name in errors.
     Raises UserError for other bytes.
     """
 
@@ -109,7 +109,7 @@ class SubwordNmtTokenizer(Tokenizer):
 def train_subword_nmt(sentences: Sequence[str], *, num_merges: int) -> SubwordNmtTokenizer:
     """Learns merges and a vocabulary; the same sentences give the same bytes.
 
-    num_merges: it learns fewer if no pair of symbols is left that occurs twice.
+    num_merges: fewer are learned once no pair of symbols occurs twice.
     Raises UserError without words, and for words that give no merge.
     """
     from subword_nmt.learn_bpe import learn_bpe

@@ -1,4 +1,4 @@
-"""Documents and their summaries: JSON lines, text files, or TFDS datasets."""
+"""Documents and their summaries, from JSON lines, text files, or TFDS datasets."""
 
 import dataclasses
 import hashlib
@@ -19,7 +19,7 @@ from transformer.system.errors import UserError, check_choice, check_range, plac
 from transformer.system.paths import local
 
 LONG_DOCUMENTS = ("cut", "refuse")
-_BREAK = "\x1f"  # Unicode's separator of units, which is in no text
+_BREAK = "\x1f"  # Unicode's unit separator, which no text holds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class SummaryData:
         return any(self.json_file(x) or all(self.text_files(x)) for x in SPLITS)
 
     def summary_fields(self, split: str) -> list[str]:
-        """The fields of a split's summaries: of the test split there may be several."""
+        """The fields of a split's summaries; the test split may have several."""
         names = self.summary_field
         if split == "test" and self.test_summary_fields:
             names = self.test_summary_fields
@@ -86,7 +86,7 @@ class SummaryData:
 
 
 def open_summaries(config: SummaryData, split: str) -> PairSource:
-    """Documents with their first summary; raises UserError for all that is wrong with them."""
+    """Documents with their first summary; raises UserError for anything wrong with them."""
     return _open(config, split, config.summary_fields(split)[0])
 
 
@@ -99,7 +99,7 @@ def references(config: SummaryData, split: str) -> list[list[str]]:
 
 
 def lines_of_documents(config: SummaryData, split: str) -> list[list[str]]:
-    """The lines of each document of a split: for dialogues, its turns."""
+    """The lines of each document of a split; for dialogues, the turns."""
     with_breaks = dataclasses.replace(config, line_break=_BREAK)
     return [document.split(_BREAK) for document, _ in open_summaries(with_breaks, split).pairs()]
 
@@ -126,10 +126,10 @@ def _open(config: SummaryData, split: str, summary_field: str) -> PairSource:
 
 
 class JsonPairs(PairSource):
-    """A document and its summary of each line of a JSON-lines file, plain or .gz.
+    """Pairs of document and summary, one from each line of a JSON-lines file, plain or .gz.
 
     The file is read once here, so that all errors come first: UserError, with the number of the
-    line, for one that is no JSON object, that lacks a field, or whose field is no text.
+    line, for a line that is no JSON object, lacks a field, or has a field that is no text.
     """
 
     def __init__(self, path: str, document_field: str, summary_field: str, clean: Callable):

@@ -1,4 +1,4 @@
-"""Test sets that no config names: files of one's own, and sacreBLEU's by their names."""
+"""Test sets that no config names: the user's own files, and sacreBLEU's sets by name."""
 
 import difflib
 import hashlib
@@ -15,14 +15,14 @@ from transformer.system.paths import local
 
 
 class Input(NamedTuple):
-    """A file or folder that scores are of."""
+    """A file or folder for which scores are computed."""
 
     path: str | None  # absolute; None for a pipe
     sha256: str | None = None  # of the text of a file, unpacked
 
     @classmethod
     def of(cls, path: str, lines: Sequence[str]) -> "Input":
-        """A text file, whose lines these are."""
+        """The Input for a text file with these lines."""
         absolute = os.path.abspath(os.path.expanduser(path))
         text = "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
         is_file = os.path.isfile(absolute)
@@ -30,23 +30,23 @@ class Input(NamedTuple):
 
 
 class TestSet(NamedTuple):
-    """Sentences and how people have translated them; any number of references, line by line."""
+    """Sentences and human translations of them; any number of references, line by line."""
 
     __test__ = False  # for pytest, which sees a name that begins with Test
 
-    name: str  # as a folder may be called
-    sources: list[str]  # none, if only translations are scored
+    name: str  # also the name of a folder
+    sources: list[str]  # empty if only translations are scored
     references: list[list[str]]  # each of them a whole translation
-    inputs: Mapping[str, Input] = {}  # the files, if they are of one's own
+    inputs: Mapping[str, Input] = {}  # the files, if they are the user's own
 
 
 def read_files(source: str | None, references: Sequence[str]) -> TestSet:
-    """Text files, plain or .gz, one sentence a line; raises UserError unless they fit together."""
+    """Reads text files, plain or .gz, one sentence a line; raises UserError unless they match."""
     named = source or references[0]
     given = {path: lines_of(path) for path in filter(None, [source, *references])}
     check_lines({path: len(lines) for path, lines in given.items()})
     name = Path(named).name
-    # The folders of splits and the link to the last one are others'.
+    # These names belong to the folders of splits and the link to the latest.
     name = f"{name}.txt" if name in (*SPLITS, "latest") else name
     inputs = {"source": Input.of(source, given[source])} if source else {}
     for number, path in enumerate(references, start=1):
@@ -58,8 +58,8 @@ def read_files(source: str | None, references: Sequence[str]) -> TestSet:
 def sacrebleu_test_set(name: str, source_language: str, target_language: str) -> TestSet:
     """A test set such as wmt14/full, which sacreBLEU downloads if it is new.
 
-    It keeps them in ~/.sacrebleu, or where the environment variable SACREBLEU says. Raises
-    UserError for a set or a pair of languages that there is not, and if the download fails.
+    It keeps them in ~/.sacrebleu, or in the folder that the environment variable SACREBLEU names.
+    Raises UserError for an unknown set or pair of languages, and if the download fails.
     """
     from sacrebleu import utils
     from sacrebleu.dataset import DATASETS
@@ -80,7 +80,7 @@ def sacrebleu_test_set(name: str, source_language: str, target_language: str) ->
     try:
         source = utils.get_source_file(name, pair)
         references = utils.get_reference_files(name, pair)
-    except (OSError, SystemExit) as error:  # it exits if what it has downloaded is damaged
+    except (OSError, SystemExit) as error:  # it exits if a download is damaged
         raise UserError(
             f"sacreBLEU could not download {name} ({error}); run this once on a machine with a "
             f"network, and copy {utils.SACREBLEU_DIR} from there"
@@ -89,7 +89,7 @@ def sacrebleu_test_set(name: str, source_language: str, target_language: str) ->
 
 
 def check_lines(numbers: dict[str, int]) -> None:
-    """Raises UserError unless files have as many lines; numbers: by their paths."""
+    """Raises UserError unless files have equally many lines, and some. numbers: lines by path."""
     first, *others = numbers
     for other in others:
         if numbers[other] != numbers[first]:

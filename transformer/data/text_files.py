@@ -1,8 +1,8 @@
 """Reading text, plain or gzipped, line by line.
 
-A line ends at a line feed and nowhere else: Python also takes U+2028, U+0085, form feeds and
-lone carriage returns for line ends, which occur inside real sentences. The carriage return
-before a line feed and a byte-order mark are not part of the text.
+A line ends only at a line feed. Python also takes U+2028, U+0085, form feeds and lone carriage
+returns for line ends, but they occur inside real sentences. The carriage return before a line
+feed and a byte-order mark are not part of the text.
 
 Everything here raises UserError for a file that cannot be read, is damaged or is not UTF-8.
 """
@@ -25,28 +25,28 @@ from transformer.system.paths import cannot_read
 
 MAX_LINE_BYTES = 1 << 24  # so that a file without line feeds is not read whole
 _BLOCK = 10_000  # lines
-_CHUNK = 1 << 16  # bytes: what a pipe holds
-_PATIENCE = 0.01  # seconds: whoever writes line after line is not slower
+_CHUNK = 1 << 16  # bytes: the capacity of a pipe
+_PATIENCE = 0.01  # seconds: a steady writer is not slower
 
 
 def is_gzip(path: str | os.PathLike) -> bool:
-    """Whether the name of a file says that it is compressed: .gz or .GZ."""
+    """True if the name of a file says that it is compressed: .gz or .GZ."""
     return os.fspath(path).lower().endswith(".gz")
 
 
 def ending(path: str | os.PathLike) -> str:
-    """The ending of a file's name in small letters, without .gz: .jsonl of X.JSONL.gz."""
+    """The ending of a file's name in lower case, without .gz: .jsonl for X.JSONL.gz."""
     return PurePath(os.fspath(path).lower().removesuffix(".gz")).suffix
 
 
 def open_text(path: str | os.PathLike) -> IO[bytes]:
-    """Opens a text file, or one ending in '.gz', for its bytes."""
+    """Opens a text file, plain or ending in '.gz', for its bytes."""
     with _read_errors(path):
         return gzip.open(path) if is_gzip(path) else open(path, "rb")
 
 
 def blocks_of_lines(file: IO[bytes], name: str | os.PathLike, size: int) -> Iterator[list[str]]:
-    """The lines of an open file, `size` at a time; errors call it `name`."""
+    """The lines of an open file, `size` at a time; `name` is its name in errors."""
     all_lines, number = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 0
     while True:
         lines = []
@@ -66,8 +66,8 @@ def lines_as_they_come(
 ) -> Iterator[str | UserError | None]:
     """The lines of an open file, such as a pipe into which somebody types.
 
-    A line that is not text is given as a UserError, not raised: the lines after it can be read.
-    None is given where the next line has to be waited for.
+    For a line that is not text, a UserError is yielded, not raised: the lines after it can be
+    read. None is yielded when the next line has to be waited for.
     """
 
     def line_of(content: bytes) -> str | UserError:
@@ -77,7 +77,7 @@ def lines_as_they_come(
             return error
         return line.removeprefix("\ufeff") if number == 1 else line
 
-    number, is_told = 1, False  # of the line that is read; whether it is known to be too long
+    number, is_told = 1, False  # of the current line; whether it was reported as too long
     begun = bytearray()
     while True:
         if not _has_more(file):
@@ -103,7 +103,7 @@ def lines_as_they_come(
 
 
 def count_lines(file: IO[bytes]) -> int:
-    """About how many lines there are still to read; 0 where reading would take them away."""
+    """The approximate number of lines left to read; 0 if counting would consume them."""
     try:
         descriptor = file.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -116,12 +116,12 @@ def count_lines(file: IO[bytes]) -> int:
         while chunk := os.pread(descriptor, _CHUNK, place):
             count, place = count + chunk.count(b"\n"), place + len(chunk)
         return count
-    except (OSError, EOFError, zlib.error):  # which reading will tell
+    except (OSError, EOFError, zlib.error):  # reading will report it
         return 0
 
 
 def _has_more(file: IO[bytes]) -> bool:
-    """Whether reading would not wait, or not for long; a file's buffer has to be empty."""
+    """True if reading would not wait, or not for long; the buffer must be empty."""
     try:
         return bool(select.select([file], [], [], _PATIENCE)[0])
     except (OSError, ValueError):  # no descriptor
@@ -136,10 +136,10 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
 
 
 def json_rows(path: str | os.PathLike, example: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The place and the object of each line of a JSON-lines file; blank lines are left out.
+    """The position and the object of each line of a JSON-lines file; skips blank lines.
 
-    example: of a line, for the UserError about one that is no object. NaN and Infinity are not
-      JSON, and half of a surrogate pair is not text.
+    example: an example of a line, for the UserError about one that is no object. NaN and Infinity
+      are not JSON, and half of a surrogate pair is not text.
     """
 
     def refuse(constant: str) -> None:
@@ -163,7 +163,7 @@ def json_rows(path: str | os.PathLike, example: str) -> Iterator[tuple[str, dict
 def count_and_hash(path: str) -> tuple[int, str]:
     """The number of lines of a text file, and the SHA-256 of their text."""
     if os.path.exists(path) and not os.path.isfile(path):
-        # Pipes, too: the files are read more than once.
+        # Pipes are refused, too: the files are read more than once.
         raise UserError(f"{path} is not a file; give a text file, or one ending in .gz")
     count, content = 0, hashlib.sha256()
     with open_text(path) as file:
@@ -190,7 +190,7 @@ def _text(line: bytes, name: str | os.PathLike, number: int) -> str:
 
 @contextlib.contextmanager
 def _read_errors(name: str | os.PathLike) -> Iterator[None]:
-    """Turns what goes wrong while a file is read into a UserError."""
+    """Turns errors while a file is read into a UserError."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

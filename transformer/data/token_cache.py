@@ -1,4 +1,4 @@
-"""Text tokenised once, kept on disk, and opened by every later run in a moment."""
+"""The cache of tokenised text: made once, kept on disk, opened quickly by every later run."""
 
 import contextlib
 import errno
@@ -27,7 +27,7 @@ from transformer.system.terminal import signs_of_life
 
 # Change it whenever the same text would give other files.
 _FORMAT = 3
-_CHUNK = 16_384  # pairs; what is random in them depends on it
+_CHUNK = 16_384  # pairs; random segmentation depends on it
 # With fewer pairs, starting processes takes longer than they save.
 _LARGE = 200_000
 _LARGE_SAMPLED = 20_000
@@ -50,16 +50,16 @@ def token_cache(
     """The tokenised pairs of a source: read from cache_dir, or made and kept there.
 
     max_source_length, max_target_length, sampling_alpha, source_cut: see PairEncoder.
-    num_samples: all pairs, then all again, so many times; with a sampling_alpha they are
+    num_samples: how many times the cache holds all pairs. With a sampling_alpha they are
       segmented, and so kept or dropped, differently each time.
-    num_processes: that tokenise; 0 means in this process. None chooses by the size of the
-      source. The result is the same for all.
+    num_processes: processes that tokenise; 0 means this process, None chooses by the size of the
+      source. The result is always the same.
 
     Any number of processes may call this at once with one cache_dir: one makes the files, the
     others wait and read. Files that were damaged on disk are made again, with a warning.
     Raises UserError when no pair is left, and when cache_dir cannot be written or is full.
     """
-    # 1. A cache is found by all that its content depends on.
+    # 1. The key of a cache is a hash of all that its content depends on.
     max_lengths = max_source_length, max_target_length
     hashes = source.fingerprint, tokenizers.source.sha256, tokenizers.target.sha256
     identity = [_FORMAT, *hashes, *max_lengths, source_cut, sampling_alpha, num_samples]
@@ -100,7 +100,7 @@ def _open(directory: Path, tokenizers: Tokenizers, *, warn: bool = False) -> Tok
 def _build(
     directory: Path, source: PairSource, num_samples: int, encoder: PairEncoder, num_processes: int
 ) -> None:
-    """Writes the cache under a temporary name and renames it: it is whole, or it is not there."""
+    """Writes the cache under a temporary name and renames it, so that it is whole or absent."""
     cache_dir, num_pairs = directory.parent, num_samples * len(source)
     times = f", {num_samples} times" if num_samples > 1 else ""
     logging.info("tokenising %s%s with %d processes", source.describe(), times, num_processes)
@@ -132,7 +132,7 @@ def _build(
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Removes what killed builders have left, of the cache whose lock we hold and of others."""
+    """Removes leftovers of killed builders, of the cache whose lock we hold and of others."""
     for path in directory.parent.glob("[0-9a-f]" * 32 + ".*.tmp"):
         with contextlib.suppress(OSError):  # it may vanish meanwhile
             written = max(file.stat().st_mtime for file in (path, *path.iterdir()))
@@ -142,7 +142,7 @@ def _remove_leftovers(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _write_errors(cache_dir: Path, num_bytes: int = 0) -> Iterator[None]:
-    """Turns a failing write into a UserError; num_bytes are needed in all, 0 if unknown."""
+    """Turns a failing write into a UserError. num_bytes: needed in total, 0 if unknown."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The files of a token cache: token ids as arrays, their checksums, what was left out.
+"""The files of a token cache: token ids as arrays, their checksums, numbers of pairs left out.
 
 source_tokens.bin, target_tokens.bin      all sentences, one after the other
 source_offsets.bin, target_offsets.bin    where each sentence begins, and the end
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 _SIDES = ("source", "target")
-DROPPED = ("empty", "source_too_long", "target_too_long")  # why pairs are
+DROPPED = ("empty", "source_too_long", "target_too_long")  # reasons to drop a pair
 COUNTED = (*DROPPED, "source_cut")
 
 
@@ -30,9 +30,9 @@ class TokenizedPairs:
       vocabulary of more than 65,536, int32.
     source_offsets, target_offsets: int64 (N + 1,); sentence i is
       tokens[offsets[i]:offsets[i + 1]].
-    report: how many pairs there were ('total'), were kept ('pairs') and were dropped
-      ('empty', 'source_too_long', 'target_too_long'; each counted once, in this order); and of
-      how many the source was cut ('source_cut').
+    report: numbers of pairs: found ('total'), kept ('pairs'), dropped ('empty',
+      'source_too_long', 'target_too_long'; each counted once, in this order), and with a source
+      that was cut ('source_cut').
     The arrays are memory-mapped and read-only.
     """
 
@@ -53,7 +53,7 @@ class TokenizedPairs:
 
     @property
     def summary(self) -> str:
-        """How many pairs were kept and dropped, for people."""
+        """The numbers of pairs kept and dropped, for people."""
         dropped = [f"{self.report[name]:,} {name.replace('_', ' ')}" for name in DROPPED]
         cut = f"; sources cut: {self.report['source_cut']:,}" if self.report["source_cut"] else ""
         total = self.report["total"]
@@ -73,7 +73,7 @@ class TokenizedPairs:
 class Chunk(NamedTuple):
     """Some tokenised pairs: the tokens of all and the length of each.
 
-    counts: why others were dropped; of how many the source was cut.
+    counts: numbers of pairs that were dropped, by reason, and of sources that were cut.
     """
 
     source_tokens: np.ndarray
@@ -90,8 +90,8 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def read(directory: Path, vocab_sizes: tuple[int, int]) -> TokenizedPairs:
     """The pairs in a directory.
 
-    Raises an OSError, ValueError, KeyError, TypeError or RecursionError for files that are not
-    what TokenWriter wrote. To know, it reads all of them, about a gigabyte a second.
+    Raises an OSError, ValueError, KeyError, TypeError or RecursionError for files that TokenWriter
+    did not write. To check that, it reads all of them, about a gigabyte a second.
     """
     meta = json.loads((directory / "meta.json").read_bytes())
     arrays = {}
@@ -110,9 +110,9 @@ def read(directory: Path, vocab_sizes: tuple[int, int]) -> TokenizedPairs:
 
 
 class TokenWriter:
-    """Makes a directory and writes pairs to it, which `finish` completes.
+    """Makes a directory and writes pairs to it; `finish` completes it.
 
-    num_pairs, counts: what was written so far, and what not.
+    num_pairs, counts: the pairs written so far, and those dropped or cut.
     """
 
     def __init__(self, directory: Path, vocab_sizes: tuple[int, int]):
@@ -154,7 +154,7 @@ class TokenWriter:
             self.counts[name] += count
 
     def finish(self) -> None:
-        """Everything is on the disk after this."""
+        """Writes meta.json; after this everything is on the disk."""
         self._files["meta"] = (self._directory / "meta.json").open("wb")
         meta = {"crc32": self._crc32, "counts": self.counts}
         self._files["meta"].write(json.dumps(meta, indent=1).encode())

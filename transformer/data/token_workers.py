@@ -1,4 +1,4 @@
-"""Pairs of text to token ids, in this process or in several."""
+"""Encoding of text pairs as token ids, in this process or in several."""
 
 import collections
 import multiprocessing
@@ -25,9 +25,9 @@ class PairEncoder:
     """Tokenises pairs, and drops those that are blank or too long.
 
     max_lengths: of source and target, in tokens, EOS included. With None and None every pair
-      is kept; an empty line is then EOS alone.
-    sampling_alpha: not 0 segments at random; see Tokenizer.sample_batch.
-    source_cut: longer sources are cut to so many tokens, EOS included.
+      is kept; an empty line is then only EOS.
+    sampling_alpha: if not 0, segments at random; see Tokenizer.sample_batch.
+    source_cut: longer sources are cut to this many tokens, EOS included.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PairEncoder:
         self.source_cut = source_cut
 
     def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> Chunk:
-        """The chunk of this number, which seeds what is random in it."""
+        """Encodes a chunk; its number seeds random segmentation."""
         counts = dict.fromkeys(COUNTED, 0)
         batches = []
         for side, tokenizer in enumerate(self.tokenizers):
@@ -79,7 +79,7 @@ class PairEncoder:
 
 
 def _flat(sentences: list[list[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """The sentences, EOS appended to each, one after the other; and their lengths."""
+    """The sentences one after the other, EOS appended to each; and their lengths."""
     for sentence in sentences:
         sentence.append(EOS)
     lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
@@ -89,7 +89,7 @@ def _flat(sentences: list[list[int]], dtype: np.dtype) -> tuple[np.ndarray, np.n
 def encode(
     chunks: Iterable[list[Pair]], encoder: PairEncoder, num_processes: int
 ) -> Iterator[Chunk]:
-    """The chunks, encoded, in order. num_processes: besides this one; 0 for this one alone."""
+    """Yields the encoded chunks in order. num_processes: besides this one; 0: only this one."""
     if num_processes == 0:
         for number, pairs in enumerate(chunks):
             yield encoder(number, pairs, num_threads=available_cores())
@@ -111,7 +111,7 @@ def worker_pool(encoder: PairEncoder, num_processes: int) -> ProcessPoolExecutor
     models = [tokenizer.model_bytes for tokenizer in encoder.tokenizers]
     return ProcessPoolExecutor(
         num_processes,
-        # fork would copy the locks of JAX's threads, as they happen to be.
+        # fork would copy the locks of JAX's threads in their current state.
         mp_context=_SpawnContext(),
         initializer=_start_worker,
         initargs=(models, encoder.max_lengths, encoder.sampling_alpha, encoder.source_cut),
@@ -120,8 +120,8 @@ def worker_pool(encoder: PairEncoder, num_processes: int) -> ProcessPoolExecutor
 
 class _SpawnProcess(multiprocessing.context.SpawnProcess):
     def start(self):
-        # A spawned process imports the main script: train.py, and with it JAX. Ours do not
-        # need it, so show them an empty one.
+        # A spawned process imports the main script: train.py, and with it JAX. Ours do not need
+        # it, so they see an empty one.
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
         try:

@@ -1,4 +1,4 @@
-"""The tokenizers of a run: read from its work directory or given files, or trained."""
+"""The tokenizers of a run: read from its work directory or from given files, or trained."""
 
 import dataclasses
 import os
@@ -19,13 +19,13 @@ from transformer.system.reading import read_plain
 from transformer.system.terminal import signs_of_life
 
 MODEL_TYPES = (*sentencepiece.MODEL_TYPES, "subword-nmt")
-# A vocabulary holds the special tokens; if of pieces of words, the bytes and the characters, too.
+# A vocabulary holds the special tokens; one of word pieces also the bytes and the characters.
 _SMALLEST_VOCABULARY = {"bpe": 4 + 256 + 1, "unigram": 4 + 256 + 1, "word": 4 + 1, "subword-nmt": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-    """How the vocabulary is made; see configs/base.py."""
+    """Settings of the vocabulary; see configs/base.py."""
 
     model_type: str
     vocab_size: int
@@ -33,7 +33,7 @@ class TokenizerConfig:
     sample_size: int
     sampling_alpha: float
     num_samples: int
-    # recorded=False: the hash of the tokenizer says more than where it lay.
+    # recorded=False: the hash of the tokenizer says more than its path.
     source_model: str | None = setting(recorded=False, place=True)
     target_model: str | None = setting(recorded=False, place=True)
     target_model_type: str | None = None
@@ -82,7 +82,7 @@ class TokenizerConfig:
 
 
 def from_bytes(model_bytes: bytes, name: str | os.PathLike = "the tokenizer model") -> Tokenizer:
-    """The tokenizer with these `model_bytes`; raises UserError if there is none."""
+    """The tokenizer with these `model_bytes`; raises UserError for other bytes."""
     if model_bytes.startswith(marian_vocabulary.BEGINNING):
         return marian_vocabulary.MarianTokenizer(model_bytes, name)
     kind = SubwordNmtTokenizer if model_bytes.startswith(b"{") else SentencePieceTokenizer
@@ -108,7 +108,7 @@ class Tokenizers(NamedTuple):
 
     @property
     def joint(self) -> bool:
-        """Whether ids mean the same on both sides. Marian's segment text differently even so."""
+        """True if ids mean the same on both sides. Marian's two still segment text differently."""
         return self.source is self.target or self.source.pieces == self.target.pieces
 
     @property
@@ -147,7 +147,7 @@ FILES = (_JOINT, *_SEPARATE)
 def get_tokenizers(
     workdir: str | os.PathLike, config: TokenizerConfig, pairs: PairSource
 ) -> Tokenizers:
-    """The tokenizers of a run: those in workdir; else those that the config gives; else new.
+    """The tokenizers of a run: those in workdir, else those that the config names, else new ones.
 
     New ones are trained on `config.sample_size` of the `pairs` (the training data), evenly
     spaced. Nothing is written: see `Tokenizers.save`.

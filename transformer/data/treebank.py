@@ -1,4 +1,4 @@
-"""The data section of the task parsing: sentences and their trees, as pairs of sequences."""
+"""The data section of the parsing task: sentences and their trees, as pairs of sequences."""
 
 import dataclasses
 import hashlib
@@ -40,7 +40,7 @@ class TreebankConfig:
 class TreePairs(PairSource):
     """The words of each sentence, and its tree as a sequence.
 
-    Files are read whole here, so that all errors come first. Trees of traces alone are left out.
+    Files are read whole here, so that all errors come first. Trees of only traces are left out.
     """
 
     def __init__(self, config: TreebankConfig, split: str):
@@ -79,7 +79,7 @@ class TreePairs(PairSource):
 
 
 def source_of(words: list[str], config: TreebankConfig) -> str:
-    """The source of a sentence."""
+    """The source sequence of a sentence."""
     return " ".join(words[::-1] if config.reverse_source else words)
 
 

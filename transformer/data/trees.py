@@ -1,8 +1,8 @@
 """Constituency trees: Penn brackets, and the sequences that a model writes.
 
-A sequence has a token for each bracket and for each word: John has a dog . is
-`(S (NP XX )NP (VP XX (NP XX XX )NP )VP XX )S` (Vinyals et al. 2015). So it has as many tokens as
-the sentence has words, and two for each constituent.
+A sequence has a token for each bracket and for each word: "John has a dog ." becomes
+`(S (NP XX )NP (VP XX (NP XX XX )NP )VP XX )S` (Vinyals et al. 2015). So it has one token for each
+word of the sentence, and two for each constituent.
 """
 
 import re
@@ -15,8 +15,8 @@ from transformer.system.errors import UserError
 ROOTS = frozenset({"", "S1", "TOP", "ROOT"})
 TOP = "TOP"  # the root that a tree gets if it has no constituent to be its root
 ANY_TAG = "XX"
-DEEPEST = 150  # brackets in each other, of a tree that is read
-# Of a tree that is mended, so that it can be read again: open brackets, and stray closing ones.
+DEEPEST = 150  # nested brackets, in a tree that is read
+# Open brackets, and stray closing ones, in a repaired tree, so that it can be read again.
 _MOST_OPEN, _MOST_STRAY = 80, 40
 _TRACE = "-NONE-"
 _TOKEN = re.compile(rf"[()]|[^{BLANKS}()]+")
@@ -32,7 +32,7 @@ _OWN_TAGS = {
 
 
 class Tree(NamedTuple):
-    """A constituent with children, or a tag with a word and without children."""
+    """A constituent with children, or a tag with a word and no children."""
 
     label: str
     children: tuple["Tree", ...] = ()
@@ -52,7 +52,7 @@ class Tree(NamedTuple):
 def read_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
     """The trees of a text, each on one line or on several.
 
-    Raises UserError, which calls the text `name`, for what is no tree.
+    Raises UserError for text that is no tree; `name` is the name of the text in it.
     """
     stack: list[tuple[str, list[Tree], list[str], int]] = []  # label, children, words, line
 
@@ -104,10 +104,10 @@ def read_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
 
 
 def cleaned(tree: Tree, *, remove_traces: bool, remove_functions: bool) -> Tree | None:
-    """The tree with another root, if it needs one; None if nothing is left.
+    """The tree, with another root if it needs one; None if nothing is left.
 
-    remove_traces: leaves tagged -NONE-, and constituents that have no other words.
-    remove_functions: what follows a label after - or =, as SBJ-1 in NP-SBJ-1.
+    remove_traces: removes leaves tagged -NONE-, and constituents that have no other words.
+    remove_functions: removes the part of a label after - or =, such as SBJ-1 in NP-SBJ-1.
     """
 
     def clean(node: Tree) -> Tree | None:
@@ -134,7 +134,7 @@ def linearised(tree: Tree, *, with_tags: bool) -> list[str]:
 
 
 def is_well_formed(tokens: Sequence[str], num_words: int) -> bool:
-    """Whether the sequence is that of one tree with so many words."""
+    """True if the sequence is that of one tree with `num_words` words."""
     open_labels, words, last = [], 0, ""
     for place, token in enumerate(tokens):
         if (place and not open_labels) or not _PIECE.fullmatch(token):
@@ -153,13 +153,13 @@ def is_well_formed(tokens: Sequence[str], num_words: int) -> bool:
 def repaired(
     tokens: Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None
 ) -> Tree:
-    """The tree of a sequence, whatever the sequence is; always over these words.
+    """The tree of any sequence, even a malformed one; always over these words.
 
-    A bracket that is closed and was not opened closes the nearest one of its label, and those
-    inside of it; without one, it takes all that stands before it at this level. What stays open is
-    closed at the end. Of brackets in each other only so many count. Words too many are left out;
-    those that are missing join the root. Brackets inside of a token begin another, as in (S(NP.
-    tags: of the words; None: those of the sequence.
+    A closing bracket closes the nearest open one of its label, and those inside it. Without an
+    open one, it takes all that stands before it at this level. Brackets that stay open are closed
+    at the end. Brackets nested too deeply are ignored. Surplus words are left out; missing words
+    join the root. A bracket inside a token begins another token, as in (S(NP.
+    tags: the tags of the words; None: those of the sequence.
     """
     root = ("", [])
     stray = 0

@@ -41,7 +41,7 @@ class Tokenizer(abc.ABC):
         """`encode_batch` with BPE-dropout: see bpe_dropout.segment. One seed gives the same ids.
 
         Words of more than bpe_dropout.LONGEST characters, or texts with such words, are segmented
-        as without dropout. Raises UserError for a vocabulary that has no merges.
+        without dropout. Raises UserError for a vocabulary that has no merges.
         """
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""WordPiece, BERT's vocabulary, through the library `tokenizers`; its files are Hugging Face's."""
+"""WordPiece, BERT's vocabulary, by the library `tokenizers`, in Hugging Face's file formats."""
 
 import collections
 import dataclasses
@@ -20,18 +20,18 @@ from transformer.system.reading import MISSING, read_json, read_text
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 NOT_OURS = "it is no tokenizer of BERT's; give one, or its vocab.txt"
 CONTINUES = "##"  # begins a piece that is not the first of its word
-MAX_CHARACTERS = 1000  # different ones in a new vocabulary; rarer ones are unknown
+MAX_CHARACTERS = 1000  # distinct ones in a new vocabulary; rarer ones are unknown
 VOCABULARIES = "vocab.txt", "tokenizer.json"
 FILES = *VOCABULARIES, "tokenizer_config.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class WordPieceConfig:
-    """How the vocabulary is made; see configs/bert_base.py."""
+    """Settings of the vocabulary; see configs/bert_base.py."""
 
     vocab_size: int
     lowercase: bool
-    # recorded=False: the hash of the tokenizer says more than where it lay.
+    # recorded=False: the hash of the tokenizer says more than its path.
     source_model: str | None = setting(recorded=False, place=True)
 
     def __post_init__(self):
@@ -45,7 +45,7 @@ class WordPiece:
     """
 
     def __init__(self, pieces: Sequence[str], lowercase: bool, name: str | Path = "vocab.txt"):
-        """Raises UserError, which calls the vocabulary `name`, for one that is none of BERT's."""
+        """Raises UserError for a vocabulary that is not BERT's; `name` is its name in the error."""
         ids = {piece: i for i, piece in enumerate(pieces)}
         if len(ids) < len(pieces):
             twice = next(piece for piece, n in collections.Counter(pieces).items() if n > 1)
@@ -71,7 +71,7 @@ class WordPiece:
 
     @functools.cached_property
     def is_continuation_V(self) -> np.ndarray:
-        """For each id whether its piece continues a word."""
+        """True for each id whose piece continues a word."""
         return np.array([piece.startswith(CONTINUES) for piece in self.pieces])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -80,7 +80,7 @@ class WordPiece:
         return [x.ids for x in self._library.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text, with special tokens and with spaces between words and signs."""
+        """The text, with special tokens and with spaces between words and punctuation."""
         words: list[str] = []
         for piece in (self.pieces[i] for i in ids):
             if piece.startswith(CONTINUES) and words:
@@ -140,7 +140,8 @@ class WordPiece:
 def train_wordpiece(lines: Callable[[], Iterable[str]], config: WordPieceConfig) -> WordPiece:
     """A new vocabulary of the words in some lines; the same lines give the same one.
 
-    lines: gives them, twice. Raises UserError if they have too few words for its size.
+    lines: returns the lines; it is called twice. Raises UserError if they have too few words for
+    the size.
     """
     trainers = optional_module("tokenizers.trainers", "requirements-bert.txt")
     tokenizer = _library(SPECIAL, config.lowercase)
@@ -149,8 +150,8 @@ def train_wordpiece(lines: Callable[[], Iterable[str]], config: WordPieceConfig)
         counts.update(tokenizer.normalizer.normalize_str(line))
     counts = collections.Counter({c: n for c, n in counts.items() if not c.isspace()})
     characters = sorted(sorted(counts, key=lambda c: (-counts[c], c))[:MAX_CHARACTERS])
-    # The library numbers characters that it finds itself in another order each time, and then
-    # breaks ties in another way.
+    # The library numbers characters that it finds itself in a different order each time, and then
+    # breaks ties differently.
     first = [*SPECIAL, *characters, *(CONTINUES + c for c in characters)]
     if config.vocab_size <= len(first):
         raise UserError(

@@ -1,8 +1,8 @@
-"""Words, as they are counted and cut everywhere here: what stands between ASCII blanks.
+"""Words, as they are counted and cut everywhere here: the text between ASCII blanks.
 
 A blank is a space, a tab or a line feed, as for awk. No-break, thin and ideographic spaces, form
-feeds and Unicode's line ends are part of a word, at which Python's `str.split` and `\\s` would cut:
-so "10 000" with a no-break space is one word. A line of white space of any kind is still blank.
+feeds and Unicode's line ends are part of a word, although Python's `str.split` and `\\s` cut there.
+So "10 000" with a no-break space is one word. A line of white space of any kind is still blank.
 """
 
 BLANKS = " \t\n"

@@ -1,5 +1,6 @@
-"""What any JAX program needs, whatever it computes.
+"""Parts that any JAX program needs.
 
-Errors, decimals, files, locks, compilation, several processes, the mesh and how arrays lie on it,
-signals, profiles, the start of a process. Nothing here knows of text, of models or of training.
+Errors, exact decimals, files, locks, compilation, jobs of several processes, the mesh and the
+sharding of arrays, signals, profiles, process start. Nothing here knows about text, models or
+training.
 """

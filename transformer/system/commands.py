@@ -1,4 +1,4 @@
-"""Commands for people to run, as messages name them: in the manner in which this process began."""
+"""Shell commands for messages, written in the way this process itself was started."""
 
 import os
 import shlex
@@ -10,21 +10,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def command(name: str, *arguments: str) -> str:
-    """A line for a shell that runs an entry script, such as evaluate, or a module of the package.
+    """A shell command that runs an entry script, such as evaluate, or a module of the package.
 
-    After `python train.py` it is `python evaluate.py`, after `transformer-train` it is
-    `transformer-evaluate`; with the paths, and the name of Python, that work here.
+    After `python train.py` it is `python evaluate.py`; after `transformer-train` it is
+    `transformer-evaluate`. Its paths, and its name for Python, work here.
     """
     return shlex.join([*_words(name), *arguments])
 
 
 def script(name: str) -> str:
-    """The name of an entry script in running text: evaluate.py or transformer-evaluate."""
+    """The name of an entry script for running text: evaluate.py or transformer-evaluate."""
     return Path(_words(name)[-1]).name
 
 
 def called_as_installed() -> bool:
-    """Whether this process is one of the commands of an installed package: see runs/console.py."""
+    """True if this process is a command of an installed package: see runs/console.py."""
     return Path(*sys.orig_argv[1:2]).name == f"transformer-{Path(sys.argv[0]).stem}"
 
 
@@ -48,6 +48,6 @@ def _python() -> str:
 
 
 def _is_found(name: str, path: Path) -> bool:
-    """Whether a shell that is told `name` runs this file."""
+    """True if a shell runs this file for the command `name`."""
     found = shutil.which(name)
     return found is not None and os.path.abspath(found) == os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""Compilation: programs kept on disk, counted, and their memory."""
+"""Compilation: the cache of programs on disk, their count, and their memory."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ from transformer.system.hardware import units
 from transformer.system.paths import local
 from transformer.system.terminal import say
 
-# What JAX warns of when it goes on without its cache. Program, error.
+# JAX's warning when it continues without its cache. Groups: program, error.
 CACHE_TROUBLE = r"Error (?:reading|writing) persistent compilation cache entry for '(.*?)': (.*)"
 
 
@@ -32,15 +32,15 @@ OWN_CONVOLUTIONS = {
 
 
 class CompilationWarning(UserWarning):
-    """Time goes into compilation that should not."""
+    """Time went into an unexpected compilation."""
 
 
 @functools.cache
 def convolution_options(platform: str) -> dict[str, str] | None:
     """`jax.jit`'s `compiler_options` for a program of convolutions and their gradients.
 
-    XLA's own convolutions are faster on CPUs than YNNPACK's (jax 0.10; of 0.12 only the gradients
-    of kernels are). None where XLA does not know the option, and for other platforms.
+    On CPUs XLA's own convolutions are faster than YNNPACK's (jax 0.10; in 0.12 only the gradients
+    of kernels are). None for other platforms, and where XLA does not know the option.
     """
     if platform != "cpu":
         return None
@@ -54,20 +54,20 @@ def convolution_options(platform: str) -> dict[str, str] | None:
 def use_cache() -> None:
     """Keeps compiled programs in the user's cache folder, for the next start.
 
-    JAX_COMPILATION_CACHE_DIR names another folder, or none if it is empty. Trouble with the
-    folder costs one line on standard error and the time to compile. To be called once, before
-    the first computation. Raises UserError for a folder that is not on this machine.
+    JAX_COMPILATION_CACHE_DIR names another folder; if it is empty, there is no cache. A faulty
+    folder costs one line on standard error and the time to compile. Call this once, before the
+    first computation. Raises UserError for a folder that is not on this machine.
     """
     for name, value in {
         "jax_compilation_cache_dir": _default_folder(),
-        # However small or quick to compile: there are many of these, and they add up.
+        # Small and quick programs are kept, too: there are many, and they add up.
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }.items():
         if name.upper() not in os.environ:
             jax.config.update(name, value)
     folder = jax.config.jax_compilation_cache_dir
-    if not folder:  # with "" XLA would still write files for a GPU, where we happen to be
+    if not folder:  # with "" XLA would still write a GPU's files, to the current directory
         jax.config.update("jax_compilation_cache_dir", None)
     else:
         local(folder, "JAX_COMPILATION_CACHE_DIR")
@@ -77,8 +77,8 @@ def use_cache() -> None:
     def showwarning(message, category, *args, **kwargs) -> None:
         nonlocal told
         if match := re.match(CACHE_TROUBLE, str(message), re.DOTALL):
-            # JAX never overwrites an entry: one that was cut short, by a full disk or the end
-            # of its process, would be compiled anew at every start. Now it is written again.
+            # JAX never overwrites an entry. One cut short, by a full disk or the end of its
+            # process, would be compiled again at every start. Once removed, it is rewritten.
             with contextlib.suppress(OSError):
                 for entry in Path(folder).glob(f"{match[1]}-*-cache"):
                     entry.unlink(missing_ok=True)
@@ -95,9 +95,9 @@ def use_cache() -> None:
 
 
 def _default_folder() -> str | None:
-    """Where compiled programs go; None if the user has no home.
+    """The folder for compiled programs; None if the user has no home.
 
-    A folder for each type of CPU, as machines may share a home: a program made for one may
+    Each type of CPU has its own, as machines may share a home: a program made for one CPU may
     crash on another, and JAX's names of the entries do not tell them apart.
     """
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -110,14 +110,14 @@ def _default_folder() -> str | None:
 
 
 class Compilations:
-    """Counts the programs that JAX makes ready while the `with` block lasts.
+    """Counts the programs that JAX compiles or reads from its cache during the `with` block.
 
-    An operation outside of jit, such as x + 1, is a program too.
+    An operation outside jit, such as x + 1, is a program, too.
     """
 
     def __init__(self):
         self.programs = 0
-        self.cached = 0  # of them, read from the cache on disk
+        self.cached = 0  # programs read from the cache on disk
         self.seconds = 0.0  # spent by XLA and in the cache, not on tracing and lowering
         self._expects_none = False
 
@@ -126,7 +126,7 @@ class Compilations:
         return self.programs - self.cached
 
     def expect_none(self) -> None:
-        """From now on every further program gives a CompilationWarning."""
+        """From now on every new program gives a CompilationWarning."""
         self._expects_none = True
 
     @contextlib.contextmanager
@@ -152,12 +152,12 @@ class Compilations:
             self.cached += 1
 
     def _on_duration(self, event: str, seconds: float, fun_name: str = "?", **_) -> None:
-        if event != "/jax/core/compile/backend_compile_duration":  # also for the cache's hits
+        if event != "/jax/core/compile/backend_compile_duration":  # which cache hits send, too
             return
         self.programs += 1
         self.seconds += seconds
         if self._expects_none:
-            warnings.warn(  # the number keeps Python from taking it for a repetition
+            warnings.warn(  # the number keeps Python from dropping it as a repetition
                 f"program {self.programs}, {fun_name}, was new after the start and took "
                 f"{seconds:.1f} s: a shape or dtype has changed",
                 CompilationWarning,
@@ -166,9 +166,9 @@ class Compilations:
 
 
 def memory_summary(compiled: jax.stages.Compiled) -> str:
-    """What a program needs on each device, such as "1.2 GiB, 0.9 GiB of it temporary".
+    """The memory of a program on each device, such as "1.2 GiB, 0.9 GiB of it temporary".
 
-    A donated argument and the result in its place count once.
+    A donated argument and the result that replaces it count once.
     """
     memory = compiled.memory_analysis()
     if memory is None:

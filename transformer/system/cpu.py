@@ -1,4 +1,4 @@
-"""The processor: the cores that this process may use, and what they can do."""
+"""The processor: the cores that this process may use, and their abilities."""
 
 import functools
 import os
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def available_cores() -> int:
-    """How many there are: on a cluster a job may have been given a few of the machine's cores."""
+    """The number of usable cores: a cluster may give a job only some of the machine's cores."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cpu_lines() -> list[str]:
-    """What Linux says of each core, such as "model name : ..."; nothing elsewhere."""
+    """Linux's lines about each core, such as "model name : ..."; no lines elsewhere."""
     try:
         return Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -22,6 +22,6 @@ def cpu_lines() -> list[str]:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Whether bfloat16 products are faster than float32 ones: on x86 with AMX or AVX-512 BF16."""
+    """True if bfloat16 beats float32 in products; on x86, with AMX or AVX-512 BF16."""
     flags = next((line for line in cpu_lines() if line.startswith("flags")), "amx_bf16")
     return not {"amx_bf16", "avx512_bf16"}.isdisjoint(flags.split())

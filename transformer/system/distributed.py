@@ -1,4 +1,4 @@
-"""Several processes, usually one on each host, that work as one."""
+"""Jobs of several processes, usually one on each host, that work as one."""
 
 import contextlib
 import itertools
@@ -31,33 +31,33 @@ PROCESS_ID = flags.DEFINE_integer(
     "process_id", None, "Which of them this one is, from 0.", upper_bound=100_000
 )
 
-SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that it waits for the others
-SECONDS_FOR_PROCESS_0, SECONDS_FOR_ITS_NAME = 300.0, 30.0  # to begin to listen, to be known
-_A_WEEK = 7 * 24 * 3600 * 1000  # milliseconds: longer than anything that we wait for
-_END = "transformer/end"  # the key under which a process says that all must end
-_LIFELINES = "transformer/lifelines"  # the key of their address
+SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that this process waits for the others
+SECONDS_FOR_PROCESS_0, SECONDS_FOR_ITS_NAME = 300.0, 30.0  # until it listens, until it resolves
+_A_WEEK = 7 * 24 * 3600 * 1000  # milliseconds: longer than any wait here
+_END = "transformer/end"  # the key by which a process ends the whole job
+_LIFELINES = "transformer/lifelines"  # the key of the address for liveness connections
 _HEARTBEAT = 25  # seconds without one, after which JAX takes a process for dead
-_SECONDS_BETWEEN_LOOKS = 1.0  # at that key
+_SECONDS_BETWEEN_LOOKS = 1.0  # at the key _END
 _LOCAL_DEVICES = "jax_cuda_visible_devices", "jax_rocm_visible_devices"
 
-_asked = itertools.count()  # questions so far, the same in all processes
-_barriers = itertools.count()  # calls of `barrier`
+_asked = itertools.count()  # numbers questions, alike in all processes
+_barriers = itertools.count()  # numbers calls of `barrier`
 _has_left = threading.Event()
-_ends = threading.Event()  # this process and all others, in good order
+_ends = threading.Event()  # set when the whole job ends in good order
 
 
 # --- Joining ------------------------------------------------------------------------------
 
 
 def initialize() -> None:
-    """Joins the job's processes, before JAX is used; alone if there is no such job.
+    """Joins the processes of the job, if there is one; call it before JAX is used.
 
-    From then on only process 0's Python prints to standard output, and `end` ends all of them.
+    From then on only process 0's Python prints to standard output, and `end` ends all processes.
     """
     arguments = job()
     if arguments is None:
         return
-    # JAX's own handler of SIGTERM would take the place of ours (preemption.py).
+    # JAX's own handler of SIGTERM would replace ours (preemption.py).
     jax.config.update("jax_enable_preemption_service", False)
     wait = "waiting for the other processes of the job; after 5 minutes JAX ends this one (SIGABRT)"
     if PROCESS_ID.value and COORDINATOR.value:
@@ -82,7 +82,7 @@ def initialize() -> None:
 
 
 def _find_coordinator(address: str) -> None:
-    """Returns when process 0 listens; raises UserError if it does not, where JAX would abort."""
+    """Returns when process 0 listens. If it does not, raises UserError; JAX would abort."""
     host, _, port = address.rpartition(":")
     start, is_told = time.monotonic(), False
     while True:
@@ -90,7 +90,7 @@ def _find_coordinator(address: str) -> None:
             socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
             return
         except (OSError, UnicodeError) as error:
-            # Names of pods are known a little after the pods.
+            # The names of pods resolve only a little after the pods start.
             is_known = not isinstance(error, socket.gaierror | UnicodeError)
             patience = SECONDS_FOR_PROCESS_0 if is_known else SECONDS_FOR_ITS_NAME
             waited = time.monotonic() - start
@@ -106,7 +106,7 @@ def _find_coordinator(address: str) -> None:
 
 
 def _connect() -> None:
-    """From now on the death of another process ends this one soon; see liveness.py."""
+    """From now on the death of another process soon ends this one; see liveness.py."""
     client = global_state.client
     if is_first():
         client.key_value_set(_LIFELINES, liveness.Hub(_end_since_one_died).address)
@@ -125,15 +125,15 @@ def _end_since_one_died(number: int) -> None:
         "own output may say why. The same commands go on from the last checkpoint"
     )
     if number:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
             global_state.client.key_value_set(_END, json.dumps([1, message]))
     else:
-        _say(message)  # unless JAX was faster, whose message blames "the leader (task 0)"
+        _say(message)  # JAX, where it is faster, blames "the leader (task 0)"
         os._exit(1)
 
 
 def _take_standard_output() -> None:
-    """For process 0's Python alone; what C++ prints, such as Gloo's lines, goes to stderr."""
+    """Keeps stdout for process 0's Python; C++ output, such as Gloo's lines, goes to stderr."""
     if sys.stdout is None:  # closed: descriptor 1 may be another file by now
         return
     sys.stdout.flush()
@@ -143,16 +143,16 @@ def _take_standard_output() -> None:
     if not is_first():
         os.dup2(os.open(os.devnull, os.O_WRONLY), file)
     encoding, errors = sys.stdout.encoding, sys.stdout.errors
-    # By line, since JAX may end the process without a flush. Open until it ends.
+    # Buffered by line, since JAX may end the process without a flush. Open until it ends.
     sys.stdout = open(file, "w", buffering=1, encoding=encoding, errors=errors)  # noqa: SIM115
 
 
 def job() -> dict[str, Any] | None:
     """The arguments of jax.distributed.initialize; None for a process that works alone.
 
-    The flags say so; where they are absent, what started the processes: Slurm (a step of
-    several tasks), Open MPI, or Cloud TPU (a slice of several hosts). Then JAX reads the rest
-    from there.
+    They come from the flags. Without flags, the launcher decides: Slurm (a step of several
+    tasks), Open MPI, or Cloud TPU (a slice of several hosts). The arguments are then empty, as
+    JAX asks the launcher itself.
     """
     given = [flag.value is not None for flag in (COORDINATOR, NUM_PROCESSES, PROCESS_ID)]
     if not any(given):
@@ -180,7 +180,7 @@ def job() -> dict[str, Any] | None:
         "coordinator_address": COORDINATOR.value,
         "num_processes": NUM_PROCESSES.value,
         "process_id": PROCESS_ID.value,
-        # It would ask Slurm or Kubernetes which devices to use.
+        # Detection would ask Slurm or Kubernetes which devices to use.
         "cluster_detection_method": "deactivate",
     }
 
@@ -192,10 +192,10 @@ def refuse_jobs(what: str) -> None:
 
 
 def _num_tpu_hosts() -> int:
-    """How many hosts the TPU slices of this job have; 1 where there is no TPU.
+    """The number of hosts in the TPU slices of this job; 1 without a TPU.
 
-    On GKE, variables say so, elsewhere the VM's metadata server. Only a TPU VM asks it: there
-    JAX has chosen the platform "tpu" when it was imported, and has found chips.
+    On GKE environment variables tell it, elsewhere the VM's metadata server. Only a TPU VM asks
+    that server: there JAX, at import, has found chips and chosen the platform "tpu".
     """
     if "tpu" not in (jax.config.jax_platforms or "").split(","):
         return 1
@@ -224,10 +224,10 @@ def _metadata(name: str) -> str:
 
 
 def _has_all_gpus_it_sees() -> bool:
-    """Whether no other process of the job is to use the GPUs that this one sees.
+    """True if all GPUs that this process sees are its own in this job.
 
-    JAX gives the i-th process of a node the i-th GPU. That is wrong for a process that is
-    alone on its node, and for one that was bound to a GPU and sees no other.
+    By default JAX gives the i-th process of a node the i-th GPU. That is wrong for a process
+    alone on its node, and for one that is bound to a GPU and sees no other.
     """
     if "JAX_LOCAL_DEVICE_IDS" in os.environ:
         return False
@@ -242,15 +242,15 @@ def _has_all_gpus_it_sees() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes files and prints."""
+    """True if this is process 0, which writes files and prints."""
     return jax.process_index() == 0
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """What `make` returns in process 0, a JSON value; all processes must ask.
+    """The result of `make` in process 0, a JSON value; all processes must call this.
 
-    They may wait for as long as it takes, which those in a computation on several devices
-    may not: on CPUs the first such computation fails when one of them is 30 s late.
+    They may wait as long as it takes. In a computation on several devices they may not: on CPUs
+    the first such computation fails when one process is 30 s late.
     """
     if jax.process_count() == 1:
         return make()
@@ -261,7 +261,7 @@ def from_first(make: Callable[[], Any]) -> Any:
 
 
 def in_all(flag: bool) -> bool:
-    """Whether `flag` is true in every process; all of them must ask."""
+    """True if `flag` is true in every process; all of them must call this."""
     if jax.process_count() == 1:
         return flag
     number = next(_asked)
@@ -271,8 +271,8 @@ def in_all(flag: bool) -> bool:
 
 
 def _wait_for(key: str) -> Any:
-    """The JSON value of a key, once it is there."""
-    while True:  # signals are heard in between
+    """The JSON value of a key, once it is set."""
+    while True:  # signals are handled in between
         try:
             return json.loads(global_state.client.blocking_key_value_get(key, 1000))
         except jax.errors.JaxRuntimeError as error:
@@ -288,7 +288,7 @@ def barrier() -> None:
 
 @contextlib.contextmanager
 def first_alone() -> Iterator[None]:
-    """The block runs in process 0 first, then in the others: they find what it has made."""
+    """Runs the block in process 0 first, then in the others, which find what it has made."""
     if not is_first():
         from_first(lambda: None)
     yield
@@ -300,7 +300,7 @@ def first_alone() -> Iterator[None]:
 
 
 def leave() -> None:
-    """Parts from the other processes, when all of them do."""
+    """Leaves the job; waits until all processes do."""
     if has_joined():
         barrier()
         _ends.set()
@@ -310,27 +310,27 @@ def leave() -> None:
 
 
 def has_joined() -> bool:
-    """Whether this process works with others."""
+    """True if this process works with others."""
     return _watcher.is_alive()
 
 
 def end(code: int, message: str) -> NoReturn:
-    """Ends this process, and with it all of the job, with an exit code and a message.
+    """Ends this process and the whole job, with an exit code and a message.
 
-    Wherever the others are: in a computation that waits for this process, they would hear of
-    nothing. The message is printed once, on standard error; if several processes call this,
-    it is that of the first.
+    The others may be anywhere: in a computation that waits for this process, they would
+    otherwise never hear of it. The message is printed once, on standard error; if several
+    processes call this, it is that of the first.
     """
     if has_joined():
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
             global_state.client.key_value_set(_END, json.dumps([code, message]))
-        _watcher.join()  # for good, unless the job is no more
+        _watcher.join()  # never returns, unless the job is gone
     _say(message)
     sys.exit(code)
 
 
 def _watch() -> None:
-    """Ends the process when one of the job has called `end`; returns if the job is no more."""
+    """Ends this process when one of the job has called `end`; returns if the job is gone."""
     while not _has_left.wait(_SECONDS_BETWEEN_LOOKS):
         try:
             code, message = json.loads(global_state.client.key_value_try_get(_END))
@@ -346,7 +346,7 @@ def _watch() -> None:
             sys.stdout.flush()
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # one may be dead
             global_state.client.wait_at_barrier(_END, 10_000)
-        if is_coordinator:  # without it, JAX ends the others in its own way
+        if is_coordinator:  # if it ended first, JAX would end the others in its own way
             time.sleep(0.5)
         os._exit(code)
 

@@ -1,4 +1,4 @@
-"""The exception that a user's mistake raises, and config fields that are checked."""
+"""The exception for a user's mistake, and checks of config fields."""
 
 import contextlib
 import dataclasses
@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Collection, Iterator
 from typing import Any
 
-# Whole numbers are below this, unless a check says otherwise: they size arrays or loops, and a
-# larger one is a slip. What is only counted or compared may be any number of 32 bits.
+# Whole numbers are below SIZE, unless a check says otherwise: they size arrays or loops, and a
+# larger one is a slip. Numbers that are only counted or compared may be any int32: below COUNT.
 SIZE, COUNT = 1_000_000, 2**31
 
 
@@ -22,9 +22,9 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def code_of_the_user(name: str) -> Iterator[None]:
-    """Turns all that a config file may raise, and that it may end the process, into a UserError.
+    """Turns anything that a config file raises, SystemExit included, into a UserError.
 
-    name: what the error calls it.
+    name: the name of the file in the error.
     """
     try:
         yield
@@ -33,7 +33,7 @@ def code_of_the_user(name: str) -> Iterator[None]:
     except BaseException as error:
         if type(error) is KeyboardInterrupt:
             raise
-        # Of a ValueError, config_flags puts a whole traceback into another one, and absl that.
+        # config_flags wraps the traceback of a ValueError in another one, and absl wraps that.
         while "Error whilst parsing config file" in (reason := _in_words(error)):
             error = error.__context__
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -60,11 +60,11 @@ def setting(
     """A field of a config section that is not like most.
 
     may_change: a run may be continued with another value.
-    recorded: the ledger of results keeps the value. It leaves out where files lie and how the
-      work is spread over devices.
-    default: of a field that is newer than some work directories.
-    architecture: of a model section: two models that differ in it cannot share parameters.
-    place: it is the path of files or folders: see system/paths.py and runs/trusted_paths.py.
+    recorded: the ledger of results keeps the value. It leaves out the paths of files and the
+      spread of the work over devices.
+    default: for a field that is newer than some work directories.
+    architecture: for a model section: two models that differ in it cannot share parameters.
+    place: the value is a path of files or folders: see system/paths.py and runs/trusted_paths.py.
     """
     flags = {"may_change": may_change, "recorded": recorded}
     flags |= {"architecture": architecture, "place": place}
@@ -73,14 +73,14 @@ def setting(
 
 
 def place() -> Any:
-    """A field that says where data lie. They may move: what they hold is known by its hash."""
+    """A field with the path of data. They may move: a hash identifies their content."""
     return setting(may_change=True, recorded=False, place=True)
 
 
 def check_range(config: Any, section: str, fields: str, low: float, below: float | None = None):
     """Raises UserError unless low <= config.field < below for each of the named fields.
 
-    below: without one, SIZE for whole numbers, and any finite number for others.
+    below: by default SIZE for whole numbers; others may then be any finite number.
     """
     types = {field.name: field.type for field in dataclasses.fields(config)}
     for field in fields.split():

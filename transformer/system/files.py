@@ -19,34 +19,34 @@ from typing import Any
 from transformer.system.errors import UserError
 from transformer.system.locks import boot_id
 
-ABANDONED = 3600.0  # seconds without a write after which an unknown process is dead
-# Host, process. Earlier versions left the host out.
+ABANDONED = 3600.0  # seconds without a write after which an unknown process counts as dead
+# Groups: host, process. Earlier versions left the host out.
 _TEMPORARY = re.compile(r".+?(?:\.([0-9a-f]{8}))?\.([1-9]\d{0,6})\.(?:tmp|export)")
 
 
 def temporary_beside(path: Path, ending: str = "tmp") -> Path:
-    """The name of a file or folder until it is whole; `remove_leftovers` knows whose it is."""
+    """The name of a file or folder until it is whole; it tells `remove_leftovers` the owner."""
     return path.with_name(f"{path.name}.{_host()}.{os.getpid()}.{ending}")
 
 
 def leftovers_of(path: Path) -> Iterable[Path]:
-    """What processes that wrote `path` may have left beside it."""
+    """Files beside `path` that may be leftovers of processes that wrote it."""
     return path.parent.glob(f"{glob.escape(path.name)}.*")
 
 
 def remove_leftovers(paths: Iterable[Path]) -> None:
-    """Removes those that have the name of a temporary file and whose process no longer lives.
+    """Removes the paths that are temporary files of dead processes, judging by their names.
 
-    Of processes of another host, or from before this one was started, we know nothing: their
-    files go when nobody has written to them for an hour. So do those of a process whose number is
-    now that of another.
+    Nothing is known of processes on another host, or from before this host's last start: their
+    files go after an hour without a write. So do those of a process whose number another process
+    now has.
     """
     found: list[Path] = []
     with contextlib.suppress(OSError):
         found += paths
     for path in found:
         match = _TEMPORARY.fullmatch(path.name)
-        with contextlib.suppress(OSError):  # others remove them, too, or they are not ours
+        with contextlib.suppress(OSError):  # others may remove them, too, or they are not ours
             if match and _is_left(path, match[1], int(match[2])):
                 path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
 
@@ -58,7 +58,7 @@ def _is_left(path: Path, host: str | None, process: int) -> bool:
 
 @functools.cache
 def _host() -> str:
-    """Names this host until it is started anew, and the container: it numbers its processes."""
+    """Names this host until its next start, and the container, which numbers its processes."""
     space = ""
     with contextlib.suppress(OSError):
         space = os.readlink("/proc/self/ns/pid")
@@ -66,12 +66,12 @@ def _host() -> str:
 
 
 def _life(process: int) -> float:
-    """Since when a process lives, in seconds: -1 if it does not, infinity if nobody knows."""
+    """The age of a process in seconds; -1 if it is dead, infinity if nobody knows."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return -1.0
-    except OSError:  # it is somebody else's
+    except OSError:  # another user's process
         pass
     try:
         fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2]
@@ -82,7 +82,7 @@ def _life(process: int) -> float:
 
 
 def folder_allows(path: Path) -> bool:
-    """Whether `path` can be made: in the nearest folder above it that exists, we write a little."""
+    """True if `path` can be made; tries a small write in the nearest existing folder above."""
     try:
         _write_a_little(path)
     except OSError:
@@ -98,10 +98,11 @@ def _write_a_little(path: Path) -> None:
 
 
 def check_can_write(path: Path, *endings: str) -> None:
-    """Raises UserError if `write_named` could not write `path`: better before the work than after.
+    """Raises UserError if `write_named` could not write `path`; call it before the work.
 
-    That is a file without write permission, a folder, or a place where no file can be made; and a
-    name without one of the endings, which may be that of an input. Pipes and devices have any name.
+    It refuses a file without write permission, a folder, and a path where no file can be made;
+    also a name without one of the endings, as it may be an input. Pipes and devices may have any
+    name.
     """
     target, number = Path(os.path.realpath(path)), 0
     try:
@@ -123,9 +124,9 @@ def check_can_write(path: Path, *endings: str) -> None:
 
 
 def write_named(path: Path, content: str | bytes) -> None:
-    """Writes a file that a user names. Unlike `write_atomically` it replaces plain files alone.
+    """Writes a file that a user names. Unlike `write_atomically` it replaces only plain files.
 
-    Links are followed, pipes and devices are written to, and permissions count.
+    It follows links, writes to pipes and devices, and respects permissions.
     """
     check_can_write(path)
     remove_leftovers(leftovers_of(Path(os.path.realpath(path))))
@@ -143,19 +144,19 @@ def write_named(path: Path, content: str | bytes) -> None:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Writes a file, text as UTF-8, under a temporary name beside it, then renames it.
 
-    Makes the directory if need be. Whatever has the name is replaced, links, too, which is meant
-    for our own files. Raises UserError when the disk is full or does not let us.
+    Makes the directory if need be. Replaces anything of that name, links included, so it is only
+    for our own files. Raises UserError when the disk is full or refuses the write.
     """
     temporary = temporary_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.unlink(missing_ok=True)  # a link of somebody else
+            temporary.unlink(missing_ok=True)  # perhaps somebody else's link
             with temporary.open("xb") as file:
                 file.write(_bytes(content))
                 file.flush()
                 os.fsync(file.fileno())
-            with contextlib.suppress(OSError):  # there is none yet
+            with contextlib.suppress(OSError):  # no such file yet
                 temporary.chmod(path.stat().st_mode & 0o777)
             temporary.replace(path)
         finally:
@@ -175,5 +176,5 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """`write_atomically` of an indented JSON object."""
+    """`write_atomically` for an indented JSON object."""
     write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""What is known of the devices."""
+"""Known figures of the devices: peak rates, memory, bandwidths."""
 
 import os
 from typing import NamedTuple
@@ -7,7 +7,7 @@ import jax
 
 
 class Specification(NamedTuple):
-    """What a maker says of a device, as JAX counts devices."""
+    """The maker's figures of a device, as JAX counts devices."""
 
     bfloat16: float  # peak of dense matrix products, FLOP/s
     memory: float  # GiB
@@ -17,8 +17,8 @@ class Specification(NamedTuple):
 
 
 # TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e). A
-# link is half of a chip's bidirectional bandwidth; for v4, what all-reduces of a pod give a chip.
-# GPUs: NVIDIA's data sheets, in SXM form unless named: nvidia-a100-datasheet-us-nvidia-1758950,
+# link is half of a chip's bidirectional bandwidth; for v4, a chip's rate in all-reduces of a pod.
+# GPUs: NVIDIA's data sheets, SXM unless the name differs: nvidia-a100-datasheet-us-nvidia-1758950,
 # nvidia-tensor-core-gpu-datasheet (H100), hpc-datasheet-sc23-h200-datasheet-3002446 and
 # l4-datasheet-2595652. We could not open them; NVIDIA copied their figures, with the address of
 # each, into cluster_info.py of NVIDIA/TensorRT-LLM (tensorrt_llm/auto_parallel, commit 16d2467).
@@ -28,7 +28,7 @@ class Specification(NamedTuple):
 #   NVLink bridge of NVIDIA's product brief; that file has PCIe 5.0.
 # - H100 NVL is not in that file. Its peak is the H200 NVL's; the rest is what projects cite.
 # - The network is eight ports of 400 Gb/s for eight GPUs, as in that file and in NVIDIA's reference
-#   architecture of DGX BasePOD; what hosts of the others have, we do not know.
+#   architecture of DGX BasePOD. For hosts of the other devices it is not known.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
     "NVIDIA A100-SXM4-40GB": Specification(312e12, 40e9 / 2**30, 1.555e12, 300e9),
@@ -47,7 +47,7 @@ SPECIFICATIONS = {
 
 def specification(device: jax.Device) -> Specification | None:
     """The device's row of the table; None if it has none."""
-    # Devices have longer names, with memory sizes: NVIDIA A100-SXM4-40GB.
+    # JAX's names are longer, with memory sizes: NVIDIA A100-SXM4-40GB.
     names = [name for name in SPECIFICATIONS if device.device_kind.startswith(name)]
     return SPECIFICATIONS[max(names, key=len)] if names else None
 

@@ -1,4 +1,4 @@
-"""JSON objects that others wrote: fields are taken with their types, and the rest is known."""
+"""JSON objects that others wrote: fields are taken with their types; the others stay known."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +11,7 @@ _MISSING = object()
 
 
 class JsonFields:
-    """The fields of an object; `advice` says what to do with a file that cannot be used."""
+    """The fields of an object; `advice` tells what to do with a file that cannot be used."""
 
     def __init__(self, content: dict[str, Any], path: Path, advice: str):
         self._content, self.path, self._advice = content, path, advice
@@ -28,7 +28,7 @@ class JsonFields:
     def take(self, name: str, kind: type, default: Any = _MISSING) -> Any:
         """The value of a field; raises UserError for one of another type.
 
-        kind: bool, int, float or str. default: of a field that may be missing; where it is None,
+        kind: bool, int, float or str. default: for a field that may be missing; if it is None,
         the field may be null.
         """
         self._taken.add(name)
@@ -45,7 +45,7 @@ class JsonFields:
         return value
 
     def values(self, name: str, kind: type) -> list[Any]:
-        """The value of a field that is a list, not empty, of one type."""
+        """The value of a field that is a non-empty list of one type."""
         self._taken.add(name)
         found = self._content.get(name)
         if not isinstance(found, list) or not found or any(type(x) is not kind for x in found):

@@ -1,8 +1,8 @@
 """Connections between the processes of a job, by which each hears at once when another one dies.
 
-The operating system closes the connections of a process that ends, whatever it did at that moment;
-where a whole host is gone, TCP's keepalive notices. Without connections, behind a firewall say,
-JAX's heartbeats are left, which end the others later and in their own way.
+The operating system closes the connections of a process that ends, no matter how it ended. If a
+whole host is gone, TCP's keepalive notices. Without connections, for example behind a firewall,
+JAX's heartbeats remain; they end the other processes later and in JAX's own way.
 """
 
 import contextlib
@@ -13,18 +13,18 @@ import threading
 import time
 from collections.abc import Callable
 
-Died = Callable[[int], None]  # is told the number of a process
+Died = Callable[[int], None]  # called with the number of a process
 
 
 class Hub:
-    """Process 0's side: the others connect to `address`, in words for `join`."""
+    """Process 0's side. The others connect to `address`, a text that `join` takes."""
 
     def __init__(self, died: Died):
         kind = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         self._server = socket.create_server(
             ("", 0), backlog=1024, **(kind if socket.has_dualstack_ipv6() else {})
         )
-        self._secret = secrets.token_hex(8)  # so that no one else is taken for a process
+        self._secret = secrets.token_hex(8)  # so that a stranger is not taken for a process
         self._died = died
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -36,7 +36,7 @@ class Hub:
         while True:
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # too many open files, say, which takes a while to pass
+            except OSError:  # such as too many open files, which passes after a while
                 time.sleep(0.1)
                 continue
             threading.Thread(target=self._watch, args=[connection], daemon=True).start()
@@ -50,7 +50,7 @@ class Hub:
 
 
 def join(host: str, address: str, number: int, died: Died) -> None:
-    """The side of the other processes; raises OSError where there is no way to process 0."""
+    """The other processes' side; raises OSError if process 0 cannot be reached."""
     port, secret = json.loads(address)
     connection = socket.create_connection((host, port), timeout=5)
     connection.settimeout(None)

@@ -1,4 +1,4 @@
-"""Locks: one process at a time trains in a work directory, or makes files that several want."""
+"""Locks: one process at a time trains in a work directory, or makes files that several need."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ from transformer.system.errors import UserError
 from transformer.system.reading import open_plain, parse_json
 
 BEAT = 5.0  # seconds between two signs of life
-STALE = 4 * BEAT  # a holder that gives none for so long is dead
+STALE = 4 * BEAT  # a holder silent for this long counts as dead
 _LONGEST = 4096  # bytes of a lock's content
 
 
@@ -61,11 +61,11 @@ def _remove_if_empty(directory: Path) -> None:
 def lock_file(path: Path, *, wait: bool) -> Iterator[int]:
     """Holds a lock: the file `path`, which names its holder and is removed at the end.
 
-    Gives the file's number. If a child process inherits that and outlives us, the child holds the
-    lock on this host.
+    Yields the file's descriptor. If a child process inherits it and outlives us, the child holds
+    the lock on this host.
 
-    While another live process holds it, this waits, or raises InUse. The lock of a dead
-    process is taken over: at once if it was on this host, else after watching it.
+    While another live process holds the lock, this waits, or raises InUse without `wait`. The
+    lock of a dead process is taken over: at once if it was on this host, else after watching it.
 
     On one host flock decides; it ends with the process. It may not reach other hosts, or be
     missing, so the holder also sets the file's time every BEAT seconds.
@@ -86,9 +86,9 @@ def lock_file(path: Path, *, wait: bool) -> Iterator[int]:
             yield file.fileno()
         finally:
             stop.set()
-            thread.join()  # before the file is closed and its number becomes another's
+            thread.join()  # before the file is closed and its descriptor reused
             with contextlib.suppress(OSError):
-                if path.read_bytes() == content:  # nobody took us for dead
+                if path.read_bytes() == content:  # nobody has taken it over
                     path.unlink()
 
 
@@ -118,7 +118,7 @@ def _acquire(path: Path, content: bytes, wait: bool) -> FileIO:
             if not _is_at(path, file):
                 continue  # released before we locked it
 
-            # 4. It is ours. NFS shows what we write to other hosts after fsync.
+            # 4. The lock is ours. On NFS other hosts see what we write only after fsync.
             if is_new:
                 stack.callback(path.unlink)  # if the next lines fail
             file.seek(0)
@@ -126,7 +126,7 @@ def _acquire(path: Path, content: bytes, wait: bool) -> FileIO:
             file.truncate()
             os.fsync(file.fileno())
             if not is_certain:
-                # Several hosts may have done that at once: the last one wins.
+                # Several hosts may have written at once: the last one wins.
                 time.sleep(BEAT / 5)
                 if not _is_at(path, file) or path.read_bytes() != content:
                     continue
@@ -135,12 +135,12 @@ def _acquire(path: Path, content: bytes, wait: bool) -> FileIO:
 
 
 def _flock(file: FileIO, path: Path, wait: bool) -> bool:
-    """Locks the file; False where there are no such locks."""
+    """Locks the file; False where flock is not available."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         if not wait:
-            time.sleep(0.1)  # whoever has just locked it writes its name
+            time.sleep(0.1)  # a process that has just locked it writes its name
             raise InUse(path, _holder(file.read(_LONGEST))[1]) from None
         logging.info("waiting for the process that holds %s", path)
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -152,12 +152,12 @@ def _flock(file: FileIO, path: Path, wait: bool) -> bool:
 def _watch(path: Path, wait: bool) -> None:
     """Waits until a holder on another host has released the lock or is dead.
 
-    Raises InUse if it gives a sign of life and we are not to wait for it.
+    Raises InUse if the holder is alive and we are not to wait for it.
     """
     last_sign, since = None, 0.0
     while True:
         try:
-            # Opened anew for every look: that is when NFS asks the server.
+            # Opened again for every look: only then does NFS ask the server.
             with path.open("rb") as file:
                 sign, (boot, name) = os.fstat(file.fileno()).st_mtime, _holder(file.read(_LONGEST))
         except FileNotFoundError:
@@ -198,7 +198,7 @@ def _holder(content: bytes) -> tuple[str, str]:
 
 
 def boot_id() -> str:
-    """Names this host until it is started anew; no process lives longer."""
+    """Names this host until its next start; no process lives longer."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

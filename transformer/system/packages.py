@@ -7,7 +7,7 @@ from transformer.system.errors import UserError
 
 
 def optional_module(name: str, requirements: str) -> ModuleType:
-    """A module of a package in the file `requirements`; raises UserError if it is missing."""
+    """Imports a module of a package that `requirements` lists; UserError if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,8 +1,8 @@
 """Names of files and folders that a user gives: on the command line, in a config, as patterns.
 
-A flag that names a place is defined by `DEFINE_path` or `DEFINE_paths`, and a field of a config by
-`place` or `setting(place=True)` (errors.py). So all of them are checked before any work begins;
-whoever opens a field's place asks `local` again. tests/test_places.py goes through every flag and
+`DEFINE_path` or `DEFINE_paths` defines a flag that holds a path; `place` or `setting(place=True)`
+(errors.py) defines such a field of a config. So all paths are checked before any work begins. Code
+that opens a field's path calls `local` again. tests/test_places.py goes through every flag and
 every field.
 """
 
@@ -19,16 +19,16 @@ from absl import flags
 from transformer.system.errors import UserError
 
 flags.disclaim_key_flags()  # a flag belongs to the module that calls us
-_MOST_PARTS = 16  # that a name with separators in it has
+_MOST_PARTS = 16  # of a name with separators in it
 
 
 def local(path: str | os.PathLike, what: str) -> str:
-    """A path with ~ expanded. Raises UserError unless it can be a place on this machine.
+    """A path with ~ expanded. Raises UserError unless it can be a path on this machine.
 
-    what: names the path in messages, such as --workdir or data.data_dir.
+    what: the name of the flag or field in messages, such as --workdir or data.data_dir.
     """
     name = os.fspath(path)
-    # Path("gs://a") has one slash.
+    # Path("gs://a") keeps only one slash.
     scheme = re.match(r"([A-Za-z][\w.+-]+):/", name)
     if scheme and (not isinstance(path, str) or name.startswith("//", scheme.end() - 1)):
         raise UserError(
@@ -48,7 +48,7 @@ def local(path: str | os.PathLike, what: str) -> str:
 
 
 def check_utf8(path: str | os.PathLike, what: str) -> None:
-    """Raises UserError unless a path's name, with all folders above, is UTF-8."""
+    """Raises UserError unless a path, with the names of all folders above, is UTF-8."""
     try:
         whole = os.path.abspath(path)
         whole.encode()
@@ -63,7 +63,7 @@ def check_utf8(path: str | os.PathLike, what: str) -> None:
 
 
 def check_no_pattern(path: str | os.PathLike) -> None:
-    """Raises UserError for a folder below which Orbax cannot save: it takes names for patterns."""
+    """Raises UserError for a folder whose name Orbax takes for a pattern: it cannot save there."""
     whole = os.path.abspath(path)
     if glob.has_magic(whole):
         raise UserError(
@@ -73,7 +73,7 @@ def check_no_pattern(path: str | os.PathLike) -> None:
 
 
 def looked_up(path: str | os.PathLike) -> str:
-    """For the message that a path is missing: from where a relative one was looked up."""
+    """A hint for the message that a path is missing: the folder of a relative one."""
     if os.path.isabs(path):
         return ""
     try:
@@ -85,7 +85,7 @@ def looked_up(path: str | os.PathLike) -> str:
 def cannot_read(
     path: str | os.PathLike, error: OSError, *, kind: str = "", advice: str = ""
 ) -> UserError:
-    """The error to raise where a file could not be opened or read."""
+    """The error to raise when a file cannot be opened or read."""
     where = looked_up(path) if isinstance(error, FileNotFoundError) else ""
     return UserError(f"cannot read {kind}{path}: {error.strerror or error}{where}{advice}")
 
@@ -101,11 +101,11 @@ def named_files(
 ) -> list[str]:
     """The files that a list of names and patterns stands for, each once.
 
-    A name that exists is taken literally, with separators and signs of patterns in it; any other is
-    a pattern. Raises UserError for a name without a file.
+    An existing name is taken literally, even with separators or wildcards in it; any other is a
+    pattern. Raises UserError for a name without a file.
 
-    folder: where relative names are looked up. endings: what may follow a name, such as .gz.
-    order: of the matches of a pattern.
+    folder: where relative names are looked up. endings: suffixes that files may add, such as .gz.
+    order: the sort key for the matches of a pattern.
     """
 
     def path_of(name: str) -> str:
@@ -136,7 +136,7 @@ def named_files(
 
 
 def matching(pattern: str) -> list[str]:
-    """What a pattern matches. A part of it is literal in a folder where that name exists."""
+    """The matches of a pattern. A part of it is literal in a folder where that name exists."""
     found = [""]
     for part in re.findall(r"\*\*/+|/+|[^/]+", pattern):
         found = [path + name for path in found for name in _names_in(path, part)]
@@ -158,7 +158,7 @@ def _split(
     is_there: Callable[[str], Any],
     matches: Callable[[str], Any] = lambda name: False,
 ) -> Iterator[str]:
-    """The names between separators. One that exists or matches may have separators in it."""
+    """Yields the names between separators. One that exists or matches may contain separators."""
     parts = names.split(separator)
     while parts:
         joined = {n: separator.join(parts[:n]) for n in range(min(len(parts), _MOST_PARTS), 0, -1)}
@@ -173,19 +173,19 @@ def _split(
 
 
 class PathParser(flags.ArgumentParser):
-    """Of a flag that names a file or a folder. Its value stays as it was given."""
+    """Parses a flag that names a file or a folder. Its value stays as given."""
 
     def __init__(self, name: str, default: str | None = None):
         self._what, self._default = f"--{name}", default
 
     def parse(self, argument: str) -> str:
-        if argument != self._default:  # which is parsed at import
+        if argument != self._default:  # the default is parsed at import
             local(argument, self._what)
         return argument
 
 
 class PathListParser(flags.ListParser):
-    """Of a flag that names files or folders, with commas between them."""
+    """Parses a flag that names files or folders, with commas between them."""
 
     def __init__(self, name: str):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Being told to stop: by job schedulers and preempted machines, a closed terminal, or Ctrl-C."""
+"""Requests to stop: by job schedulers, preempted machines, a closed terminal, or Ctrl-C."""
 
 import collections
 import contextlib
@@ -16,9 +16,9 @@ from transformer.system.startup import STOPPED, stop_signals
 
 
 class Stopped(SystemExit):
-    """The run was told to stop, and can go on from where it was.
+    """The run was told to stop, and can continue from where it was.
 
-    together: all processes of the job stop here; otherwise this one alone, during the start.
+    together: all processes of the job stop here; otherwise only this one, during the start.
     """
 
     def __init__(self, *, together: bool):
@@ -29,9 +29,9 @@ class Stopped(SystemExit):
 class StopRequest:
     """Notes the first signal; the second ends the process at once.
 
-    Until `wait_for_steps`, the first signal raises Stopped wherever the program is, and there at
-    the latest: Python ignores what is raised in a callback of the garbage collector. After it,
-    `seen` tells that a signal came.
+    Until `wait_for_steps`, the first signal raises Stopped wherever the program is. Python ignores
+    exceptions in callbacks of the garbage collector, so `wait_for_steps` itself raises it at the
+    latest. After that, `seen` tells that a signal came.
     """
 
     def __enter__(self) -> Self:
@@ -50,8 +50,8 @@ class StopRequest:
             signal.signal(other, signal.SIG_DFL)
         name = signal.Signals(number).name
         when = " after this step; a second signal ends it now" if self._polled else ""
-        # Not print(): the signal may have come while another one was printing. And whoever
-        # reads it may be gone, by the same signal.
+        # Not print(): the signal may have interrupted another print. The reader may be gone,
+        # too, because of the same signal.
         with contextlib.suppress(OSError):
             os.write(2, f"{name}: stopping{when}\n".encode())
         if not self._polled:
@@ -68,10 +68,10 @@ class StopRequest:
             raise Stopped(together=False)
 
     def seen(self) -> bool:
-        """Whether to stop now: the same answer in every process, which all must ask equally often.
+        """True if the run is to stop now, alike in every process. All must ask equally often.
 
-        With several processes the answer is that of an earlier call: the device need not be
-        waited for, and finishes the step in hand meanwhile.
+        With several processes the answer is that of an earlier call. So nothing waits for the
+        device, which finishes the current step meanwhile.
         """
         if jax.process_count() == 1:
             return self._received

@@ -15,7 +15,7 @@ STEP = "train step"  # the name of a step in the trace
 
 
 def step_range(text: str, steps: int) -> range:
-    """What --profile=START:STOP means in a run of so many steps; raises UserError."""
+    """The updates that --profile=START:STOP selects in a run of `steps`; raises UserError."""
     match = re.fullmatch(r"(\d+):(\d+)", text)
     if not match or not int(match[1]) < int(match[2]) <= steps:
         raise UserError(
@@ -28,9 +28,9 @@ def step_range(text: str, steps: int) -> range:
 class Profile:
     """Traces the updates from step `steps.start` to `steps.stop` into a folder.
 
-    The folder gets JAX's `plugins/profile/<time>/`, with a trace for Perfetto beside that for
-    XProf, and the compiled program as text, which tells what the names in the trace stand for.
-    The device is waited for at both ends, and nowhere else.
+    The folder gets JAX's `plugins/profile/<time>/`, with a trace for Perfetto beside the one for
+    XProf. It also gets the compiled program as text, which explains the names in the trace. Only
+    the start and the end of the trace wait for the device.
     """
 
     def __init__(self, folder: Path, steps: range, program: jax.stages.Compiled):
@@ -38,7 +38,7 @@ class Profile:
         self._tracing = False
 
     def before(self, step: int, state: Any) -> None:
-        """To be called before the update of each step, with the state it starts from."""
+        """Call this before the update of each step, with the state it starts from."""
         if step == self._steps.start and self._steps and not self._tracing:
             jax.block_until_ready(state)
             options = jax.profiler.ProfileOptions()
@@ -49,13 +49,13 @@ class Profile:
             self._tracing = True
 
     def after(self, step: int, state: Any) -> None:
-        """To be called after each update, with the number of updates done and their state."""
+        """Call this after each update, with the number of updates done and their state."""
         if self._tracing and step >= self._steps.stop:
             jax.block_until_ready(state)
             self.close()
 
     def close(self) -> None:
-        """Ends a trace that is under way; where it cannot be written, training goes on."""
+        """Ends a running trace; if it cannot be written, training continues."""
         if self._tracing:
             self._tracing = False
             try:

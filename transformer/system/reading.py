@@ -1,8 +1,8 @@
-"""Reading files that may be a stranger's: of work directories, results, exports and their like.
+"""Reading of files that may be a stranger's: work directories, results, exports and similar.
 
-All of them come through this door. A file must be plain, no pipe or device; after links it must be
-inside its folder; its size is bounded, and JSON must have the type that its reader expects. What
-is refused is a UserError.
+All such files are read here. A file must be plain, no pipe or device; after links it must be
+inside its folder; its size is bounded, and JSON must have the type that its reader expects. All
+else raises UserError.
 """
 
 import functools
@@ -18,11 +18,11 @@ from typing import IO, Any, NewType
 
 from transformer.system.errors import UserError
 
-# What says that a file is not there. Other errors of reading say nothing about what is in it.
+# The errors of a file that does not exist. Other read errors say nothing about its content.
 MISSING = FileNotFoundError, NotADirectoryError
 MOST = 1 << 28  # bytes of a file that is read whole: texts, metrics, tokenizers, arrays
 MOST_JSON = 1 << 24
-_LEVELS = 50  # of lists and objects within each other
+_LEVELS = 50  # of nested lists and objects
 _DIGITS = 40
 
 Count = NewType("Count", int)  # from 0 on
@@ -30,10 +30,10 @@ Number = NewType("Number", float)  # or NaN, or infinite
 
 
 def open_plain(path: Path, inside: Path | None, mode: str = "rb", buffering: int = -1) -> IO[bytes]:
-    """Opens a plain file that is `inside` a folder when all links are followed.
+    """Opens a plain file that is `inside` a folder after all links are followed.
 
-    inside: None for a file that the user names, or of a folder in which links are usual.
-    Raises OSError as `open` does, and UserError for what is refused.
+    inside: None for a file that the user names, or for a folder in which links are usual.
+    Raises OSError as `open` does, and UserError for a file that it refuses.
     """
 
     def opened(name: str, flags: int) -> int:
@@ -57,7 +57,7 @@ def open_plain(path: Path, inside: Path | None, mode: str = "rb", buffering: int
 
 
 def plain(path: Path) -> Path:
-    """The path of a file of data; raises UserError for a pipe or a device, which may never end."""
+    """The path of a data file; raises UserError for a pipe or a device, which may never end."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise _no_plain_file(path)
     return path
@@ -68,7 +68,7 @@ def _no_plain_file(path: str | Path) -> UserError:
 
 
 def read_plain(path: Path, inside: Path | None, most: int = MOST) -> bytes:
-    """The content of a file of at most so many bytes; raises as `open_plain` does."""
+    """The content of a file of at most `most` bytes; raises as `open_plain` does."""
     with open_plain(path, inside) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise UserError(f"{path} has more than {most >> 20} MiB; put the right file there")
@@ -76,7 +76,7 @@ def read_plain(path: Path, inside: Path | None, most: int = MOST) -> bytes:
 
 
 def read_text(path: Path, inside: Path | None, most: int = MOST) -> str:
-    """The UTF-8 text of a file. Raises MISSING if there is none, and UserError for all else."""
+    """The UTF-8 text of a file. Raises one of MISSING if there is none, else UserError."""
     try:
         return read_plain(path, inside, most).decode()
     except UnicodeDecodeError as error:
@@ -88,9 +88,9 @@ def read_text(path: Path, inside: Path | None, most: int = MOST) -> str:
 
 
 def read_json(path: Path, inside: Path | None, kind: Any, mend: str = "restore it") -> Any:
-    """The JSON value in a file, as `parse_json` checks it; raises as `read_text` does.
+    """The JSON value in a file, checked by `parse_json`; raises as `read_text` does.
 
-    mend: what the user is told to do if it is damaged.
+    mend: the advice to the user if the file is damaged.
     """
     text = read_text(path, inside, MOST_JSON)
     try:
@@ -104,7 +104,8 @@ def read_json_lines(
 ) -> list[Any]:
     """The JSON value of each line.
 
-    mend: what was expected and what to do. is_growing: what follows the last line feed may be torn.
+    mend: what was expected and what to do. is_growing: text after the last line feed may be torn,
+    and is ignored.
     """
     *lines, last = read_text(path, inside).split("\n")
     values = []
@@ -117,11 +118,11 @@ def read_json_lines(
 
 
 def parse_json(content: bytes | str, kind: Any) -> Any:
-    """A JSON value that is of a type; raises ValueError, which says what is wrong with it.
+    """The JSON value in a text, of a given type; raises ValueError with the reason otherwise.
 
-    kind: a scalar, Count, Number or Any; made of them with list[], dict[str, ] and |; a TypedDict,
-      whose object may have more names, or a NamedTuple, whose object may not. The value that is
-      returned has a dict in the place of a NamedTuple.
+    kind: a scalar, Count, Number or Any; list[], dict[str, ] and | of these; a TypedDict, whose
+      object may have more names, or a NamedTuple, whose object may not. The result has a dict
+      instead of a NamedTuple.
     """
     try:
         text = content.decode() if isinstance(content, bytes) else content
@@ -138,7 +139,7 @@ def parse_json(content: bytes | str, kind: Any) -> Any:
 
 
 def checked(value: Any, kind: Any) -> Any:
-    """A JSON value that is of a type, as in `parse_json`; raises ValueError."""
+    """The same JSON value; raises ValueError unless it is of a type, as in `parse_json`."""
     if reason := _check_of(kind)(value, ""):
         raise ValueError(reason)
     return value
@@ -170,13 +171,13 @@ _SCALARS = {
 }
 
 
-# (a value, its place) -> what is wrong with it, in words.
+# (a value, its path in the JSON) -> the fault in words, or None.
 Check = Callable[[Any, str], str | None]
 
 
 @functools.cache
 def _check_of(kind: Any) -> Check:
-    """Tells of a JSON value whether it is of a type."""
+    """The check that a JSON value is of a type."""
     outer, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if outer is Any:
         return lambda value, place: None

@@ -1,10 +1,10 @@
-"""How arrays lie on the devices: the mesh, and what each parameter is split over.
+"""Sharding of arrays over devices: the mesh, and the axes that split each parameter.
 
 The devices form a mesh with three axes. Rows of a batch are split over data and fsdp;
 parameters, and with them the moments of the optimizer, over fsdp and tensor:
 
     data    parameters are copied; devices differ in the rows they compute
-    fsdp    each device keeps a part of each parameter; they exchange them as they compute
+    fsdp    each device keeps a part of each parameter; they exchange parts as they compute
     tensor  each device computes a part of each matrix product; they share their rows
 """
 
@@ -24,8 +24,8 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.system.errors import UserError, check_range, setting
 
-# Rows of a model family's table: a pattern of the whole path of a parameter, such as
-# encoder_layers/0/feed_forward/hidden/kernel, and the mesh axis of each of its dimensions.
+# Rows of a model family's sharding table: a regular expression for the whole path of a parameter,
+# such as encoder_layers/0/feed_forward/hidden/kernel, and the mesh axis of each dimension.
 ShardingRules = tuple[tuple[str, P], ...]
 
 ROWS = ("data", "fsdp")  # the axes that rows of a batch are split over
@@ -51,7 +51,7 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The devices of all processes, or the given ones, as a mesh with axes data, fsdp, tensor.
 
-    Raises UserError if the axes do not take all of the devices.
+    Raises UserError if the axes do not use all of the devices.
     """
     devices = jax.devices() if devices is None else devices
     shape = config.data, config.fsdp, config.tensor
@@ -69,8 +69,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 def _grid(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> np.ndarray:
     """The devices in a shape that makes neighbours of those with fast links."""
-    if devices[0].platform != "tpu":  # those of a host have neighbouring numbers
-        # jax.make_mesh would take the nodes of GPUs for slices, and refuse.
+    if devices[0].platform != "tpu":  # the devices of a host have consecutive numbers
+        # jax.make_mesh would take GPU nodes for TPU slices, and refuse.
         return np.asarray(devices).reshape(shape)
     num_slices = len({getattr(device, "slice_index", 0) for device in devices})
     if num_slices == 1:
@@ -101,16 +101,16 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def state_sharding(mesh: Mesh, state: Any, rules: ShardingRules) -> Any:
     """The NamedSharding of each array of a TrainState, of parameters, or of their shapes.
 
-    Moments of the optimizer lie as their parameters, but those with fewer dimensions are copied,
-    as is what belongs to no parameter. Extra state, all below an attribute named `extra`, is
-    copied unless a rule names it.
+    The optimizer's moments are split like their parameters. Moments with fewer dimensions, and
+    arrays that belong to no parameter, are copied. Extra state, all below an attribute named
+    `extra`, is copied unless a rule names it.
 
     A dimension that the size of its mesh axis does not divide is copied along that axis: a
-    vocabulary of 37,000 over tensor=16 is, over tensor=8 it is not. Heads may be cut: 8 heads
-    over tensor=16 are halves, which is right, but costs further messages.
+    vocabulary of 37,000 is copied over tensor=16, but split over tensor=8. Heads may be cut: 8
+    heads over tensor=16 become halves, which is correct but costs more messages.
 
-    Raises ValueError for a parameter that more than one rule matches; and for one that none
-    matches, if parameters are split. Otherwise that is copied: see `without_a_rule`.
+    Raises ValueError for a parameter that more than one rule matches and, if parameters are
+    split, for one that none matches. Otherwise the latter is copied: see `without_a_rule`.
     """
     are_split = mesh.shape["fsdp"] * mesh.shape["tensor"] > 1
 
@@ -128,13 +128,13 @@ def state_sharding(mesh: Mesh, state: Any, rules: ShardingRules) -> Any:
 
 
 def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Callable:
-    """`gradient(params, rows, *others) -> grads, sums`, which sees a device's rows alone.
+    """`gradient(params, rows, *others) -> grads, sums`, which sees only a device's own rows.
 
     rows: a tree of arrays [A, B, ...]. In `gradient`, B are the device's own rows, and parameters
-    are whole along fsdp. What it returns is the device's, too, and is then added up over all rows:
-    gradients are scattered over fsdp, their parts then added up over data. So they are sent once,
-    however many places use a parameter, and into however many parts A the rows are cut. Along
-    tensor XLA splits the work, as elsewhere.
+    are whole along fsdp. Its results are the device's own, too. They are then summed over all
+    rows: gradients are scattered over fsdp, and their parts summed over data. So each gradient is
+    sent once, no matter how often its parameter is used or into how many parts A the rows are
+    cut. Along tensor XLA splits the work, as elsewhere.
     """
     if row_shards(mesh) == 1:
         return gradient
@@ -152,7 +152,7 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
         along_fsdp, along_tensor = along("fsdp"), along("tensor")
 
         def of_own_rows(params: Any, rows: Any, *others: Any) -> tuple[Any, Any]:
-            # For collectives of ours, XLA would first make the arrays whole along tensor.
+            # Without this, XLA would make the arrays whole along tensor before our collectives.
             own = {"in_specs": (along_tensor,), "out_specs": along_tensor}
             own |= {"axis_names": {"tensor"}, "check_vma": False}
             gather = jax.shard_map(lambda tree: jax.tree.map(_gather, tree, along_fsdp), **own)
@@ -160,7 +160,7 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
             grads, sums = gradient(gather(params), rows, *others)
             return scatter(grads), jax.lax.psum(sums, ROWS)
 
-        # check_vma: a model would have to say which of its arrays differ between devices.
+        # With check_vma a model would have to say which of its arrays differ between devices.
         return jax.shard_map(
             of_own_rows,
             mesh=mesh,
@@ -174,11 +174,11 @@ def summed_over_rows(mesh: Mesh, rules: ShardingRules, gradient: Callable) -> Ca
 
 
 def on_each_device(kernel: Callable, *arrays: jax.Array, with_heads: int = 0) -> Any:
-    """`kernel(*arrays)`, of each device's part of the arrays if in `summed_over_rows`.
+    """`kernel(*arrays)`; within `summed_over_rows`, of each device's part of the arrays.
 
-    There XLA splits arrays along tensor alone, which kernels with a rule of their own for that do
-    not expect. with_heads: how many of the arrays, the first, are [B, T, H, K]; so is the result
-    then. Heads are split over tensor, if it divides them. All else goes to each device whole.
+    There XLA splits arrays only along tensor, which kernels with a sharding rule of their own do
+    not expect. with_heads: the first `with_heads` arrays, and then the result, are [B, T, H, K].
+    Heads are split over tensor, if it divides them. All else goes to each device whole.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.manual_axes or "tensor" not in mesh.auto_axes:  # a search splits all axes itself
@@ -200,14 +200,14 @@ def _gather(x: jax.Array, spec: P) -> jax.Array:
 
 
 def _scatter(grads: Any, specs: Any) -> Any:
-    """The sums over all rows, of which a device keeps its parts."""
+    """Sums gradients over all rows; a device keeps its own parts."""
     structure = jax.tree.structure(grads)
     pairs = list(zip(jax.tree.leaves(grads), jax.tree.leaves(specs), strict=True))
 
     def is_vector(x: jax.Array, spec: P) -> bool:
         return x.ndim == 1 and "fsdp" not in spec
 
-    # As one: a kernel for each would take longer to start than to run.
+    # Summed as one vector: a kernel for each would take longer to start than to run.
     vectors, split_again = ravel_pytree([pair[0] for pair in pairs if is_vector(*pair)])
     sums = iter(split_again(jax.lax.psum(vectors, ROWS)))
 
@@ -236,11 +236,11 @@ _gathered.defvjp(
 
 
 def gather_fsdp(mesh: Mesh, params: Any, rules: ShardingRules) -> Any:
-    """Inside of jit: parameters without their split over fsdp, as products with rows need them.
+    """Inside jit: the parameters whole along fsdp, as products with rows need them.
 
-    Left to itself XLA would rather split the activations, and add up whole logits. Gradients are
-    split again. For programs without gradients, and for those that need all rows at once, as batch
-    normalisation does; `summed_over_rows` is for the gradient of a sum over rows.
+    Otherwise XLA would split the activations, and sum whole logits. Gradients are split again.
+    Use it for programs without gradients, and for those that need all rows at once, as batch
+    normalisation does. For the gradient of a sum over rows use `summed_over_rows`.
     """
 
     def leaf(x: jax.Array, split: NamedSharding) -> jax.Array:
@@ -257,7 +257,7 @@ def without_a_rule(params: Any, rules: ShardingRules) -> list[str]:
 
 
 def name_of(path: jax.tree_util.KeyPath) -> str:
-    """Of a parameter: the keys of dicts."""
+    """The name of a parameter: the dict keys of its path, joined by slashes."""
     return "/".join(str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey))
 
 
@@ -266,10 +266,10 @@ def _matches(path: jax.tree_util.KeyPath, rules: ShardingRules) -> list[tuple[st
 
 
 def partition_spec(path: jax.tree_util.KeyPath, rules: ShardingRules, *, strict: bool = True) -> P:
-    """What the rules say of a leaf; its last keys, those of dicts, name a parameter.
+    """The split of a leaf by the rules; its last keys, those of dicts, name a parameter.
 
-    A leaf without such keys, as a counter of the optimizer, is copied; without `strict` so is one
-    that no rule matches.
+    A leaf without such keys, such as a counter of the optimizer, is copied. Without `strict` so is
+    one that no rule matches.
     """
     name, matches = name_of(path), _matches(path, rules)
     if not name:
@@ -286,31 +286,31 @@ def partition_spec(path: jax.tree_util.KeyPath, rules: ShardingRules, *, strict:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """What the arrays of a tree, or shapes with shardings, take on each device."""
+    """The bytes that a tree of arrays, or of shapes with shardings, takes on each device."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
     )
 
 
 def row_shards(mesh: Mesh) -> int:
-    """In how many parts the rows of a batch are split."""
+    """The number of parts into which the rows of a batch are split."""
     return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
 def split_rows(mesh: Mesh, axis: int) -> NamedSharding:
-    """The given axis of an array, its rows, split over data and fsdp, and copied over tensor."""
+    """Splits the given axis of an array, its rows, over data and fsdp; copies it over tensor."""
     return NamedSharding(mesh, P(*[None] * axis, ROWS))
 
 
 def split_over_all(mesh: Mesh) -> NamedSharding:
-    """The first axis of an array split over all devices."""
+    """Splits the first axis of an array over all devices."""
     return NamedSharding(mesh, P(mesh.axis_names))
 
 
 def distribute(make: Callable[[np.ndarray], Any], rows: np.ndarray, sharding: NamedSharding) -> Any:
-    """`make(rows)`, a tree of arrays that begin with the axes of `rows`, split like these.
+    """`make(rows)`, a tree of arrays that begin with the axes of `rows`, split by `sharding`.
 
-    Each process makes the parts of its own devices, each once, and no others.
+    Each process makes only the parts of its own devices, each once.
     """
     made: dict[str, Any] = {}
     parts = []

@@ -1,4 +1,4 @@
-"""What people read while a program runs: messages on standard error, text in a terminal."""
+"""Output for people while a program runs: messages on standard error, text in a terminal."""
 
 import contextlib
 import os
@@ -11,20 +11,20 @@ from typing import Any, TextIO
 
 from absl import logging
 
-SECONDS_BETWEEN_DRAWINGS = 1.0  # of a line in a terminal that says how far work is
-# Controls; line and paragraph separators; marks that turn the direction of writing, which can make
-# a terminal show something else than what is there. Joiners, which many scripts need, stay.
+SECONDS_BETWEEN_DRAWINGS = 1.0  # of a progress line in a terminal
+# Control characters; line and paragraph separators; marks that turn the direction of writing, which
+# can make a terminal show something other than the text. Joiners stay, as many scripts need them.
 _HARMFUL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    """Text of others, safe to show in a terminal: control characters are written as \\x1b."""
+    """A stranger's text, safe to show in a terminal: control characters are written as \\x1b."""
     return _HARMFUL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def say(message: str) -> None:
-    """Prints lines on standard error; nothing where that is closed, full or without reader."""
-    if sys.stderr is not None:  # closed; print would take standard output instead
+    """Prints lines on standard error; nothing if that is closed, full or has no reader."""
+    if sys.stderr is not None:  # None: closed; print would use standard output instead
         with contextlib.suppress(OSError):
             lines = map(printable, message.split("\n"))
             print(*lines, sep="\n", file=sys.stderr, flush=True)
@@ -32,7 +32,7 @@ def say(message: str) -> None:
 
 @contextlib.contextmanager
 def verbosity(level: int) -> Iterator[None]:
-    """Log lines from this level on, one of absl's, while the `with` block lasts."""
+    """Logs only lines from this level (of absl) on, while the `with` block lasts."""
     before = logging.get_verbosity()
     logging.set_verbosity(level)
     try:
@@ -42,7 +42,7 @@ def verbosity(level: int) -> Iterator[None]:
 
 
 class _Wrapped:
-    """An open text file, of which subclasses change a method."""
+    """An open text file; subclasses change a method."""
 
     def __init__(self, file: TextIO):
         self._file = file
@@ -52,14 +52,14 @@ class _Wrapped:
 
 
 class _Printable(_Wrapped):
-    """A terminal: what is written to it is escaped, but for line feeds."""
+    """A terminal; text written to it is escaped, except line feeds."""
 
     def write(self, text: str) -> int:
         return self._file.write("\n".join(map(printable, text.split("\n"))))
 
 
 class _Dispensable(_Wrapped):
-    """A file that may be full, or without reader: then nothing is written."""
+    """A file that may be full or without a reader; then nothing is written."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -69,12 +69,12 @@ class _Dispensable(_Wrapped):
     def flush(self) -> None:
         try:
             self._file.flush()
-        except OSError:  # what is buffered would be tried again, and at the end of the process
+        except OSError:  # buffered text would be tried again, and at the end of the process
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
 
 
 def go_on_without_readers() -> None:
-    """From now on work goes on when nobody reads standard output, or its disk is full."""
+    """From now on work continues when nobody reads standard output, or its disk is full."""
     if sys.stdout is not None:
         sys.stdout = _Dispensable(sys.stdout)
 
@@ -82,7 +82,7 @@ def go_on_without_readers() -> None:
 def escape_standard_output() -> None:
     """From now on `print` is harmless in a terminal: files and models may be a stranger's.
 
-    And it does not fail for a name that cannot be encoded, such as that of a file.
+    It also does not fail for a name that cannot be encoded, such as that of a file.
     """
     with contextlib.suppress(AttributeError):  # closed, or not a file
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -94,10 +94,10 @@ def escape_standard_output() -> None:
 def signs_of_life(
     work: str, how_far: Callable[[], str] = lambda: "", *, seconds: float = 30.0
 ) -> Iterator[None]:
-    """Says every half minute that work which prints nothing goes on.
+    """Says every half minute that work without output continues.
 
-    In a terminal that is one line, written again each second and removed at the end.
-    how_far: called in another thread.
+    In a terminal that is one line, redrawn each second and removed at the end.
+    how_far: describes the progress; called in another thread.
     """
     start, ended = time.monotonic(), threading.Event()
     is_drawn = columns(sys.stderr) > 0
@@ -105,7 +105,7 @@ def signs_of_life(
     def speak() -> None:
         while not ended.wait(min(seconds, SECONDS_BETWEEN_DRAWINGS) if is_drawn else seconds):
             so_far = [f"{time.monotonic() - start:.0f} s"]
-            with contextlib.suppress(Exception):  # the work goes on, whatever is known of it
+            with contextlib.suppress(Exception):  # the work continues, even if `how_far` fails
                 so_far += filter(None, [how_far()])
             line = f"{work}: {', '.join(so_far)}"
             _draw(line) if is_drawn else say(line)
@@ -122,14 +122,14 @@ def signs_of_life(
 
 
 def _draw(line: str) -> None:
-    """Writes a line in the place of the last one."""
+    """Writes a line over the last one."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"\r{printable(line)[: columns(sys.stderr) - 1]}\x1b[K")
         sys.stderr.flush()
 
 
 def columns(stream: TextIO | None) -> int:
-    """The width of a terminal; 0 for what is none.
+    """The width of a terminal; 0 for other streams.
 
     Job systems and containers hand out terminals of size 0, in which nothing can be drawn.
     """
@@ -141,7 +141,7 @@ def columns(stream: TextIO | None) -> int:
 
 
 def is_terminal(descriptor: Callable[[], int]) -> bool:
-    """Whether a file, given as its `fileno`, is a terminal."""
+    """True if a file, given as its `fileno`, is a terminal."""
     try:
         return os.isatty(descriptor())
     except (OSError, ValueError):

@@ -1,5 +1,6 @@
-"""What an update does with a loss.
+"""Updates of a model by its loss.
 
-The train step, optimizers, learning-rate schedules, and the watch for a loss that diverges. It
-works with any model that has a loss; what the loss is of, it does not know.
+The train step, optimizers, learning-rate schedules, and the monitor of diverging losses. All work
+with any model that has a loss, and know nothing about its task. Imports no family, no score and no
+work directory.
 """

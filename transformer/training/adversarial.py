@@ -1,6 +1,6 @@
 """The update of a generator and a discriminator, each with its own optimizer.
 
-The letters are those of models/sagan/spectral.py.
+For the axis letters see models/sagan/spectral.py.
 """
 
 import dataclasses
@@ -18,15 +18,15 @@ from transformer.training.freezing import stopped
 from transformer.training.step import StepMetrics, TrainState, abstract_state, global_norm
 
 STATISTICS_DECAY = 0.999  # of the running mean and variance of batch normalisation
-# A norm of the generator's gradient that only networks have which are ruined: all logits are one
-# number, or all pixels are black or white, and so they stay. Hinge losses have a slope of 1
-# everywhere, so the gradient of networks that learn is far larger, whoever is winning.
+# Only ruined networks have a generator gradient with a smaller norm: all logits are one number, or
+# all pixels are black or white, and stay so. Hinge losses have a slope of 1 everywhere, so networks
+# that learn have a far larger gradient, whichever one is winning.
 NO_GRADIENT = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class AdversarialConfig:
-    """The part of the task section that the update needs; see configs/sagan_cifar10.py."""
+    """The fields of the task section that the update needs; see configs/sagan_cifar10.py."""
 
     name: str
     discriminator_steps: int
@@ -42,14 +42,14 @@ class AdversarialConfig:
 
 
 class ImageBatch(NamedTuple):
-    """Real images, as bytes, and their classes; a part for each step of the discriminator."""
+    """Real images, as bytes, and their classes; one part A for each discriminator step."""
 
     images_ABHWC: Any
     labels_AB: Any
 
 
 class Drawn(NamedTuple):
-    """What a generator makes images of."""
+    """Random inputs of a generator."""
 
     noise_BZ: jax.Array
     labels_B: jax.Array
@@ -65,7 +65,7 @@ def generator_loss(fake_B: jax.Array) -> jax.Array:
 
 
 def from_bytes(images: jax.Array) -> jax.Array:
-    """Bytes as numbers from -1 to 1."""
+    """Converts bytes to numbers from -1 to 1."""
     return images.astype(jnp.float32) / 127.5 - 1
 
 
@@ -86,11 +86,12 @@ def make_adversarial_step(
 ):
     """The jitted (TrainState, ImageBatch) -> TrainState, StepMetrics; it reuses state's memory.
 
-    optimizer: `by_part` of discriminator and generator. sizes: of the noise, and the number of
-    classes. flip: whether half of the real images are mirrored. freeze: training.freeze. The
-    discriminator takes a step on each part of the batch, then the generator takes one. All that is
-    drawn depends on the seed and the number of the update alone. If a loss or a gradient is not
-    finite, nothing changes, and the step still counts.
+    optimizer: `by_part` of discriminator and generator. sizes: the size of the noise, and the
+    number of classes. flip: mirrors half of the real images. freeze: training.freeze.
+
+    The discriminator takes a step on each part of the batch, then the generator takes one. All
+    random draws depend only on the seed and the number of the update. If a loss or a gradient is
+    not finite, nothing changes, and the step still counts.
     """
     noise_size, num_classes = sizes
     rows = split_rows(mesh, axis=0)
@@ -107,7 +108,7 @@ def make_adversarial_step(
         return model.bind(gather_fsdp(mesh, params, model.sharding), extra)
 
     def apply(name: str, grads: Params, state: TrainState) -> tuple[TrainState, jax.Array]:
-        """The state after a step of one of the networks; the norm of its gradient."""
+        """The state after a step of one of the networks, and the norm of its gradient."""
         part = {name: grads}
         shardings = state_sharding(mesh, part, model.sharding)
         part = jax.lax.with_sharding_constraint(part, shardings)
@@ -124,7 +125,7 @@ def make_adversarial_step(
             mirrored_B = jax.random.bernoulli(flip_key, shape=labels_B.shape)
             real_BHWC = jnp.where(mirrored_B[:, None, None, None], real_BHWC[:, :, ::-1], real_BHWC)
         drawn = draw(draw_key, labels_B.shape[0])
-        # decay 1: statistics of this batch, and what is stored stays.
+        # decay 1: uses the statistics of this batch, and keeps the stored ones.
         fake_BHWC = bind(state.params, state.extra).generator(*drawn, decay=1.0)
 
         def loss(params: Params):
@@ -162,7 +163,7 @@ def make_adversarial_step(
         _, key = jax.random.split(jax.random.key(seed))  # the first is for initial values
         keys = jax.random.split(jax.random.fold_in(key, state.step), A + 1)
 
-        # 1. The discriminator, a step for each part of the batch; the generator, a step.
+        # 1. A discriminator step for each part of the batch, then one generator step.
         # Not a scan: on CPUs a convolution in a loop is many times slower.
         new, parts = state, []
         for i in range(A):

@@ -1,4 +1,4 @@
-"""A loss that is not finite or has risen far, or a stuck network: noticed, undone, reported."""
+"""Detection, rollback and report of losses that diverge, and of networks that are stuck."""
 
 import dataclasses
 import json
@@ -14,13 +14,16 @@ from transformer.system.files import write_atomically
 from transformer.system.sharding import gather_fsdp, replicated
 from transformer.training.step import StepMetrics, TrainingConfig, TrainState
 
-_AVERAGED = 20  # updates, about, that the running average of the loss looks back
+_AVERAGED = 20  # the running average of the loss looks back about this many updates
 
 
 @dataclasses.dataclass
 class BadUpdate:
-    """An update whose loss or gradient was not finite, whose loss was far too high, or without a
-    gradient for a part of the model."""
+    """A failed update.
+
+    Its loss or gradient was not finite, its loss was far too high, or a part of the model got no
+    gradient.
+    """
 
     step: int  # updates before it
     batch: int
@@ -44,16 +47,16 @@ class BadUpdate:
 class Monitor:
     """Watches the loss, update by update; its notes go into checkpoints.
 
-    After a rollback, update k takes batch k + `offset`: the batches up to the bad ones are
-    passed over.
+    After a rollback, update k takes batch k + `offset`, which skips the batches up to the last bad
+    one.
     """
 
     def __init__(self, config: TrainingConfig, notes: dict[str, Any] | None = None):
-        """notes: what an earlier Monitor's `notes` gave; None for a new run."""
+        """notes: the result of an earlier Monitor's `notes`; None for a new run."""
         new = {"watched": None, "skipped": 0, "offset": 0, "rollbacks": 0}
         notes = notes or new
         self.config = config
-        # Of the watched loss per token; checkpoints of earlier commits lack it, or have another.
+        # Of the watched loss per token; older checkpoints lack it, or have another average.
         self.average: float | None = notes.get("watched")
         self.skipped: int = notes["skipped"]  # updates, so far
         self.offset: int = notes["offset"]  # batches
@@ -61,7 +64,7 @@ class Monitor:
         self.bad: list[BadUpdate] = []  # in a row, up to the newest update
 
     def notes(self) -> dict[str, Any]:
-        """What a checkpoint must hold."""
+        """The state that a checkpoint must hold."""
         return {
             "watched": self.average,
             "skipped": self.skipped,
@@ -70,7 +73,7 @@ class Monitor:
         }
 
     def add(self, step: int, metrics: StepMetrics) -> BadUpdate | None:
-        """Looks at the update that followed `step` others; returns it if it was bad."""
+        """Checks the update that followed `step` others; returns it if it was bad."""
         skipped, stuck = bool(metrics.skipped), bool(metrics.stuck)
         loss = float(metrics.watched) / max(int(metrics.tokens), 1)
         self.skipped += skipped
@@ -93,11 +96,11 @@ class Monitor:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether the run has diverged again after as many rollbacks as it may make."""
+        """True if the run has diverged again after the last rollback that it may make."""
         return self.has_diverged and self.rollbacks >= self.config.max_rollbacks
 
     def pass_over(self, diverged: "Monitor", step: int) -> None:
-        """After a rollback to `step`: the next batch is the one after the last bad one."""
+        """Makes the batch after the last bad one the next, after a rollback to `step`."""
         self.offset = diverged.bad[-1].batch + 1 - step
         self.rollbacks = diverged.rollbacks + 1
 
@@ -108,9 +111,9 @@ def write_report(
     examples: Sequence[list[dict[str, Any]]],
     norms: dict[str, dict[str, float]],
 ) -> None:
-    """Writes what is known of the bad updates as JSON: steps, batches, examples, norms by layer.
+    """Writes a JSON report of the bad updates: steps, batches, examples, norms by layer.
 
-    examples: those in the batch of each bad update, as the task shows them.
+    examples: the examples in the batch of each bad update, as the task shows them.
     """
     updates = [
         {
@@ -136,14 +139,14 @@ def norms_by_layer(
     batch: Any,
     loss_of: Callable[[Any, Any], jax.Array],
 ) -> dict[str, dict[str, float]]:
-    """Norms of parameters and of the gradient of a batch, for each layer.
+    """Norms of the parameters and of a batch's gradient, for each layer.
 
-    loss_of: gives the loss of a bound model on the first of the accumulation steps.
+    loss_of: returns the loss of a bound model on the first accumulation step.
     """
     mesh = jax.tree.leaves(batch)[0].sharding.mesh
 
     def norms(params: Params, extra: dict, batch: Any):
-        part = jax.tree.map(lambda x: x[0], batch)  # the first of the accumulation steps
+        part = jax.tree.map(lambda x: x[0], batch)  # the first accumulation step
 
         def loss(params: Params) -> jax.Array:
             bound = model.bind(gather_fsdp(mesh, params, model.sharding), extra)
@@ -165,16 +168,16 @@ def norms_by_layer(
 def norms_by_layer_of_loss(
     model: FunctionalModel, state: TrainState, batch: Any, label_smoothing: float
 ) -> dict[str, dict[str, float]]:
-    """`norms_by_layer` of the model's own loss, without dropout."""
+    """`norms_by_layer` for the model's own loss, without dropout."""
     return norms_by_layer(
         model, state, batch, lambda bound, part: bound.loss(part, None, label_smoothing).loss
     )
 
 
 def _squares(tree: Params) -> dict[str, jax.Array]:
-    """The summed squares of each layer: of encoder_layers/0, target_embedding, ...
+    """The summed squares of each layer, such as encoder_layers/0 or target_embedding.
 
-    A layer's name ends with its number, or without one before the name of the parameter.
+    A layer's name ends with its number; without a number, before the name of the parameter.
     """
     sums: dict[str, jax.Array] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

@@ -1,7 +1,7 @@
-"""Parameters that training leaves as they are: training.freeze.
+"""Parameters that training leaves unchanged: training.freeze.
 
-No gradient is computed for them, so they have none that clipping or a norm counts. The optimizer
-never sees them, so they have no state and do not decay.
+No gradient is computed for them, so clipping and norms do not count them. The optimizer never sees
+them, so they have no state and do not decay.
 """
 
 import fnmatch
@@ -19,10 +19,10 @@ SHOWN = 4  # names in a message
 
 
 def is_frozen(freeze: str | None, name: str) -> bool:
-    """Whether a parameter, such as encoder_layers/0/feed_forward/hidden/kernel, is one of them.
+    """True if a parameter, such as encoder_layers/0/feed_forward/hidden/kernel, is frozen.
 
-    freeze: patterns of the shell between commas. One may match the whole name or its beginning,
-    up to a slash.
+    freeze: shell patterns between commas. A pattern may match the whole name, or its beginning up
+    to a slash.
     """
     parts = name.split("/")
     beginnings = ["/".join(parts[:number]) for number in range(1, len(parts) + 1)]
@@ -30,10 +30,10 @@ def is_frozen(freeze: str | None, name: str) -> bool:
 
 
 def check_freeze(freeze: str | None, params: Params) -> str:
-    """How much is frozen, in words. Raises UserError for a pattern without a parameter, and for
-    an optimizer without one to train.
+    """Describes how much is frozen.
 
-    params: arrays or shapes.
+    params: arrays or shapes. Raises UserError for a pattern that matches no parameter, and if no
+    parameter is left to train.
     """
     leaves = {name_of(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
     for pattern in _patterns(freeze):
@@ -55,7 +55,7 @@ def check_freeze(freeze: str | None, params: Params) -> str:
 
 
 def stopped(freeze: str | None, params: Params) -> Params:
-    """The same parameters, through which no gradient goes to the frozen ones."""
+    """The same parameters; no gradient reaches the frozen ones."""
     if freeze is None:
         return params
     return jax.tree.map_with_path(
@@ -66,12 +66,12 @@ def stopped(freeze: str | None, params: Params) -> Params:
 def with_frozen(
     optimizer: optax.GradientTransformationExtraArgs, freeze: str | None
 ) -> optax.GradientTransformationExtraArgs:
-    """The optimizer of the other parameters, in a tree of them all."""
+    """Lets the optimizer of the other parameters take a tree of all parameters."""
     if freeze is None:
         return optimizer
 
     def trained(tree: Params, name: str = "") -> Params:
-        """Without the frozen leaves."""
+        """The tree without the frozen leaves."""
         return {
             key: trained(x, f"{name}{key}/") if isinstance(x, dict) else x
             for key, x in tree.items()

@@ -10,7 +10,7 @@ import optax
 
 from transformer.system.errors import COUNT, UserError, check_choice, check_range
 
-# By optimizer: the fields that it does not use, and which must then keep these values.
+# For each optimizer, the fields that it does not use, with the values that they must keep.
 OPTIMIZERS = {
     "adam": {"weight_decay": 0},
     "adamw": {},
@@ -19,9 +19,10 @@ OPTIMIZERS = {
     "bert_adam": {},
     "lamb": {},
 }
-# Words in names of parameters that do not decay. A length is that of weight normalisation.
+# A parameter with one of these words in its name does not decay. Weight normalisation has lengths.
 NO_WEIGHTS = {"bias", "scale", "shift", "length", "gamma"}
-# By schedule: which of peak_learning_rate and decay_steps it needs; the others must be None.
+# For each schedule, the fields among peak_learning_rate and decay_steps that it needs; the others
+# must be None.
 SCHEDULES = {
     "noam": (),
     "inverse_sqrt": ("peak_learning_rate",),
@@ -90,12 +91,12 @@ class OptimizerConfig:
 def make_optimizer(
     config: OptimizerConfig, schedule: Callable[[jax.Array], jax.Array]
 ) -> optax.GradientTransformationExtraArgs:
-    """The optimizer of a config, after gradient clipping by global norm if the config asks for it.
+    """The optimizer of a config, with gradient clipping by global norm if the config asks for it.
 
     schedule: the learning rate of each update; the first update has step 1.
 
-    Its `update` takes `apply`, a boolean. Where it is false, the updates are 0 and the state
-    stays as it is, so that the update does not count.
+    Its `update` takes `apply`, a boolean. If it is false, the updates are 0 and the state stays
+    unchanged, so the update does not count.
     """
     if config.name == "adam":
         chosen = _adam(config, schedule)
@@ -111,8 +112,8 @@ def by_part(
 ) -> optax.GradientTransformationExtraArgs:
     """An optimizer for each part of the parameters, such as each of two networks.
 
-    Its state is a tuple of theirs. `update` takes gradients of all parts or of some, and gives
-    updates of these; the state of the others stays as it is.
+    Its state is a tuple of theirs. `update` takes gradients of some or all parts, and returns
+    updates of these; the state of the others stays unchanged.
     """
 
     def init(params: Any) -> tuple[Any, ...]:
@@ -156,14 +157,14 @@ def _from_optax(
             optax.masked(_scale_by_trust_ratio(), is_weight),
             optax.scale_by_learning_rate(rate),
         )
-    # Left to itself Adafactor would decay by the same fraction at any rate, even at 0.
+    # By default Adafactor would decay by the same fraction at any learning rate, even at 0.
     return optax.adafactor(
         rate, weight_decay_rate=decay if config.weight_decay else None, weight_decay_mask=is_weight
     )
 
 
 def _scale_by_uncorrected_adam(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Adam's moments as they are, 0 at first: the first steps are 3 times as long as Adam's."""
+    """Adam's moments without bias correction: the first steps are 3 times as long as Adam's."""
 
     def init(params: Any) -> optax.ScaleByAdamState:
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
@@ -183,9 +184,9 @@ def _scale_by_uncorrected_adam(config: OptimizerConfig) -> optax.GradientTransfo
 def _scale_by_trust_ratio() -> optax.GradientTransformation:
     """LAMB, You et al. 2020, arXiv 1904.00962, Algorithm 2: |x| / |update|, 1 if one of them is 0.
 
-    The paper computes it for each layer; in its authors' code that is each matrix by itself.
-    Biases and scales of normalisation have none. Matrices of experts lie in one array, and each is
-    one by itself: it belongs to a network of its own, and has no gradient where no token chose it.
+    The paper computes it for each layer; its authors' code does so for each matrix. Biases and
+    scales of normalisation have none. The matrices of experts lie in one array, but each has its
+    own ratio: it belongs to a network of its own, and has no gradient if no token chose it.
     """
 
     def update(updates, state, params):
@@ -202,9 +203,9 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
 
 
 def is_weight(params: Any) -> Any:
-    """Which parameters decay: neither biases nor what scales or shifts channels.
+    """Marks the parameters that decay: neither biases nor those that scale or shift channels.
 
-    By their names: experts or classes have several biases or scales, in an array of two dimensions.
+    It goes by names, not by dimensions: the biases or scales of experts or classes are 2-D arrays.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, _: NO_WEIGHTS.isdisjoint(_name(path).split("_")), params
@@ -229,7 +230,7 @@ def _skippable(inner: optax.GradientTransformation) -> optax.GradientTransformat
 def _adam(
     config: OptimizerConfig, schedule: Callable[[jax.Array], jax.Array]
 ) -> optax.GradientTransformationExtraArgs:
-    """As `optax.adam`, and faster: each moment is read and written once."""
+    """The same as `optax.adam`, but faster: each moment is read and written once."""
 
     def init(params: Any) -> optax.ScaleByAdamState:
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
@@ -238,8 +239,8 @@ def _adam(
     def update(grads, state, params=None, *, apply=True):
         del params
         count = state.count + apply  # the first update has number 1
-        # The moments are selected before the step is taken from them, not after: XLA then
-        # writes each in place, once, and parameters read nothing but the new ones.
+        # Select the moments before computing the step from them, not after: XLA then writes
+        # each in place, once, and the parameters read only the new ones.
         mu = jax.tree.map(
             lambda g, m: jnp.where(apply, config.beta1 * m + (1 - config.beta1) * g, m),
             grads,

@@ -1,4 +1,4 @@
-"""Learning rates by the number of the update (Section 5.3)."""
+"""Learning rates of updates by their number (Section 5.3)."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def make_schedule(config: OptimizerConfig, width: int | None) -> Schedule:
       linear, cosine: fall to 0 at step `decay_steps`, in a straight line or by half a cosine;
       constant: stays.
 
-    width: d_model, which gives the peak of noam, Equation 3. Raises UserError if noam has none.
+    width: d_model, which gives the peak of noam, Equation 3. Raises UserError for noam without it.
     """
     peak, warmup = config.peak_learning_rate, config.warmup_steps
     if config.schedule == "noam":
@@ -48,7 +48,7 @@ def make_schedule(config: OptimizerConfig, width: int | None) -> Schedule:
 
 
 def _inverse_sqrt(scale: float, warmup: int) -> Schedule:
-    """Equation 3, where scale is d_model^-0.5; in general, peak * warmup^0.5."""
+    """Equation 3, whose scale is d_model^-0.5; in general it is peak * warmup^0.5."""
 
     def schedule(step: jax.Array) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)

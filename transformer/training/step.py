@@ -21,7 +21,7 @@ from transformer.system.sharding import (
 )
 from transformer.training.freezing import stopped
 
-MOST_TOKENS = 100_000_000  # of an update: a batch is five arrays of 32 bits
+MOST_TOKENS = 100_000_000  # per update: a batch is five arrays of 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TrainingConfig:
         check_range(self, "training", "tokens_per_update", 1, MOST_TOKENS)
         check_range(self, "training", "max_tokens_per_device", 0, MOST_TOKENS)
         check_range(self, "training", "max_loss_rise", 0)
-        check_range(self, "training", "seed", 0, 2**32)  # what all random generators take
+        check_range(self, "training", "seed", 0, 2**32)  # the range of all random generators
         check_range(self, "training", "label_smoothing", 0, 1)
         if self.freeze is not None and not self.freeze.replace(",", " ").strip():
             raise UserError(
@@ -68,21 +68,21 @@ class TrainingConfig:
 
 
 class TrainState(NamedTuple):
-    """All that an update changes; with the seed, all that the next update depends on."""
+    """Everything that an update changes. With the seed it determines the next update."""
 
     step: jax.Array  # updates done, int32
     params: Params
     opt_state: optax.OptState
-    extra: dict[str, Any]  # state of the model beside its parameters; {} for most models
+    extra: dict[str, Any]  # state of the model other than parameters; {} for most models
 
 
 class StepMetrics(NamedTuple):
     """Sums over the tokens of one update, and the norm of its gradient before clipping."""
 
     loss: jax.Array
-    watched: jax.Array  # what of the loss tells that a run diverges: not its named parts
-    tokens: jax.Array  # those that the loss is of
-    terms: dict[str, jax.Array]  # what else is logged, by name: nll, parts of the loss
+    watched: jax.Array  # the loss without its named parts; if it rises, the run diverges
+    tokens: jax.Array  # the number of tokens in the loss
+    terms: dict[str, jax.Array]  # other values for the log, by name: nll, parts of the loss
     grad_norm: jax.Array
     skipped: jax.Array  # bool: loss or gradient was not finite, so nothing was updated
     stuck: jax.Array | bool = False  # a part of the model has no gradient left to learn from
@@ -126,10 +126,10 @@ def make_train_step(
     """The jitted `train_step(state, batch) -> state, StepMetrics`; it reuses state's memory.
 
     The batch is a pytree of arrays with axes [A, B, ...]. Gradients of the summed loss are added
-    up over A and divided once by the number of tokens, so that A steps of B rows equal one of
-    A * B, dropout included. An update whose loss or gradient is not finite leaves parameters,
-    optimizer and extra state as they are (`optimizer.update` takes `apply` for that); the step
-    still counts. Raises ValueError for a model with extra state if several devices share the rows.
+    up over A and divided once by the number of tokens. So A steps of B rows equal one of A * B,
+    dropout included. An update whose loss or gradient is not finite leaves parameters, optimizer
+    and extra state unchanged (`optimizer.update` takes `apply` for that); the step still counts.
+    Raises ValueError for a model with extra state if several devices share the rows.
     """
 
     def gradient(params: Params, extra: dict, batch: Any, rows_B: jax.Array, key: jax.Array):
@@ -142,7 +142,7 @@ def make_train_step(
         return (grads, loss), extra
 
     def summed_gradient(params: Params, parts: Any, extra: dict, key: jax.Array):
-        """One part of the batch at a time."""
+        """The sum over all parts of the batch, one part at a time."""
 
         def accumulate(carry, part):
             total, extra = carry
@@ -174,13 +174,13 @@ def make_train_step(
         grad_norm = global_norm(grads) / tokens
         grads = jax.tree.map(lambda g: g / tokens, grads)
 
-        # 3. The optimizer, unless it would spoil the parameters for good.
+        # 3. The optimizer, unless it would ruin the parameters for good.
         finite = jnp.isfinite(loss.loss) & jnp.isfinite(grad_norm)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params, apply=finite)
         params = jax.tree.map(lambda p, u: jnp.where(finite, p + u, p), state.params, updates)
         extra = jax.tree.map(lambda new, old: jnp.where(finite, new, old), extra, state.extra)
         terms = {"nll": loss.nll, **loss.terms}
-        # Named parts, such as the loss of a source, need not grow with the number of these tokens.
+        # Named parts, such as the loss of a source, need not grow with the number of tokens.
         watched = loss.loss - sum(loss.terms.values())
         metrics = StepMetrics(loss.loss, watched, loss.tokens, terms, grad_norm, ~finite)
         return TrainState(state.step + 1, params, opt_state, extra), metrics
@@ -203,14 +203,14 @@ def global_norm(grads: Params) -> jax.Array:
 
 
 def _norm_by_products(*arrays: jax.Array) -> jax.Array:
-    """XLA on the CPU would write all squares to memory."""
+    """The norm on a CPU, where XLA would otherwise write all squares to memory."""
     return jnp.sqrt(sum(jnp.vdot(g, g, precision="highest") for g in arrays))
 
 
 def norm_by_squares(*arrays: jax.Array) -> jax.Array:
-    """Devices send sums and vectors alone; for products XLA would gather whole matrices."""
+    """The norm elsewhere. Devices send only sums and vectors; products would gather matrices."""
     others = [g for g in arrays if g.ndim != 1]
-    # Vectors as one: a kernel for each would take longer to start than to run.
+    # All vectors as one: a kernel for each would take longer to start than to run.
     vectors = jnp.concatenate([*(g for g in arrays if g.ndim == 1), jnp.zeros(1, arrays[0].dtype)])
     return optax.tree.norm([*others, vectors])
 

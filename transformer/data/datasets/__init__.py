@@ -33,7 +33,7 @@ except ModuleNotFoundError:
 _OURS = ("algorithmic", "babi", "grammar_en_de", "multi30k", "tatoeba_zh")
 _FROM_FOLDERS = ("babi", "multi30k", "tatoeba_zh")  # read raw_dir
 _LABELLED = ("glue", "super_glue")  # texts with classes
-_BY_HAND = ("xsum",)  # which TFDS cannot download whole
+_BY_HAND = ("xsum",)  # TFDS cannot download all of them
 _SUMMARIES = ("cnn_dailymail", "gigaword", "scientific_papers", "xsum")
 # For the error message only: every other dataset of TFDS can be named, too.
 _TRANSLATION = (
@@ -47,10 +47,9 @@ def get_builder(
 ) -> tfds.core.DatasetBuilder:
     """The builder of a dataset such as "grammar_en_de" or "wmt14_translate/de-en".
 
-    Nothing is downloaded or written: see prepare(). raw_dir is a folder with the
-    files of Multi30k, Tatoeba or bAbI. Raises UserError for an unknown name or config, for a
-    raw_dir that is wrong or that the dataset does not read, and for data in data_dir
-    whose format needs TensorFlow.
+    It downloads and writes nothing: see prepare(). raw_dir is a folder with the files of Multi30k,
+    Tatoeba or bAbI. Raises UserError for an unknown name or config, for a raw_dir that is wrong
+    or that the dataset does not read, and for data in data_dir whose format needs TensorFlow.
     """
     if not re.fullmatch(r"\w+(/[\w.+-]+)?", name):  # TFDS takes paths and other hubs for names
         raise UserError(f"{name!r} is no name of a dataset; give one such as wmt14_translate/de-en")
@@ -82,11 +81,11 @@ def get_builder(
 def prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None = None) -> None:
     """Downloads the dataset and writes it to disk, if it is not there already.
 
-    raw_dir: where the user has what TFDS cannot download.
+    raw_dir: the user's folder with files that TFDS cannot download.
 
     Several processes may call this for one data_dir: one works, the others wait.
     Without a network TFDS tries for about three minutes.
-    Raises UserError if the download or the data fail.
+    Raises UserError if the download fails or the data are wrong.
     """
     if not _is_prepared(builder):
         root = Path(builder.data_dir_root)
@@ -145,16 +144,16 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, raw_dir: str | None
 
     if builder.data_path.exists():
         raise UserError(f"{builder.data_dir} holds no complete dataset; delete it, run again")
-    # What a killed process left behind: we have the lock.
+    # Leftovers of a killed process; we have the lock.
     for path in Path(builder.data_path.parent).glob(f"incomplete.*_{builder.data_path.name}"):
         shutil.rmtree(path)
     name, folder = builder.info.full_name, builder.data_dir_root / "downloads"
-    # To unpack an archive TFDS needs two functions of TensorFlow. Here they are in Python.
+    # To unpack an archive TFDS needs two functions of TensorFlow. These replace them.
     extractor.tf = types.SimpleNamespace(
         compat=types.SimpleNamespace(as_text=str),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(GFile=open)),
     )
-    # What is not HTTP it lets TensorFlow copy first, which cannot for FTP (CWMT, in WMT17).
+    # For URLs other than HTTP it tries TensorFlow first, which cannot copy FTP (CWMT, in WMT17).
     downloader.tf = types.SimpleNamespace(
         errors=types.SimpleNamespace(UnimplementedError=NotImplementedError),
         io=types.SimpleNamespace(gfile=types.SimpleNamespace(copy=_cannot_copy)),
@@ -201,7 +200,7 @@ def _first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without TFDS's progress bars, banners on stdout, and log lines below errors."""
+    """Silences TFDS's progress bars, banners on stdout, and log lines below errors."""
     tfds.disable_progress_bar()
     level = min(logging.get_verbosity(), logging.ERROR)
     with verbosity(level), contextlib.redirect_stdout(io.StringIO()):

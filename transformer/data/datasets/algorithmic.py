@@ -20,7 +20,7 @@ class Split(NamedTuple):
 SPLITS = {
     "train": Split(100_000, 40),
     "validation": Split(2_000, 40),
-    "validation_400": Split(200, 400, all_longest=True),  # for choices that concern length
+    "validation_400": Split(200, 400, all_longest=True),  # for choices about length
     "test": Split(2_000, 400),
     "test_400": Split(500, 400, all_longest=True),
 }
@@ -46,8 +46,8 @@ def reverse(below: Below, split: Split) -> Example:
 def addition(below: Below, split: Split) -> Example:
     """Two numbers and their sum, all with the least significant digit first.
 
-    With L = longest, the first number has 1, ..., L / 2 digits, and the second one as many as the
-    source may still have.
+    With L = longest, the first number has 1, ..., L / 2 digits. The second one has at most as many
+    as the source still allows.
     """
     first = 1 + below(split.longest // 2)
     room = split.longest - first - 1
@@ -62,14 +62,14 @@ TASKS = {"copy": copy, "reverse": reverse, "addition": addition}
 
 def examples(task: str, split: str) -> Iterator[Example]:
     """The examples of a split, the same on every machine. Short ones occur more than once."""
-    # Of Random, random() alone is the same in all versions of Python.
+    # Only random(), of all methods of Random, is the same in all versions of Python.
     draw = random.Random(f"{task} {split}").random
     for _ in range(SPLITS[split].size):
         yield TASKS[task](lambda n: int(draw() * n), SPLITS[split])
 
 
 def _number(below: Below, length: int) -> list[str]:
-    """Its last digit, the most significant one, is not 0, unless it is the only one."""
+    """A number's digits. The last one, the most significant, is 0 only if it is the only one."""
     low = [below(10) for _ in range(length - 1)]
     return [str(digit) for digit in (*low, 1 + below(9) if low else below(10))]
 

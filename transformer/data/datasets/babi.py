@@ -16,13 +16,13 @@ from transformer.system.paths import looked_up
 
 _FILE = re.compile(r"(?:^|/)(?P<folder>[\w-]+)/(?P<task>qa\d+_[\w-]+)_(?P<split>train|test)\.txt$")
 _LINE = re.compile(r"(\d+) ([^\t]+)(?:\t([^\t]+)\t[\d ]*)?")
-# Of each fact in `facts`. In version 1.1 none has more words, nor a question with EOS.
+# The words of each fact in `facts`. In version 1.1 no fact has more, nor a question with EOS.
 FACT_WORDS = 12
 VALIDATION = 10  # of the stories to train on, every tenth is for validation
 
-# A story with some words in place of others is as true as before, and so are its answers: its names
-# may be others, or its world may be a mirror image. Of each group here the words that a task has
-# change places, if there are several; those between commas do so together.
+# A story stays as true as before, and so do its answers, when some words replace others: its names
+# may differ, or its world may be a mirror image. In each group here, the words that a task has
+# change places, if there are several; words joined by commas do so together.
 NAMES = (
     "daniel john fred jeff bill",  # he
     "mary sandra julie",  # she
@@ -43,10 +43,10 @@ OTHER_WORDS = (
     "apple football milk",
     "bathroom bedroom office garden hallway kitchen park school cinema",
 )
-# Its people go to the kitchen because they are hungry: only their names mean nothing.
+# In this task people go to the kitchen because they are hungry: only their names mean nothing.
 TASK_OF_MOTIVES = 20
-# How many renamed copies of each training question "-renamed" adds. The stories of two tasks are
-# short, so many copies of these take little time. With 10, they were not learned in 18,000 updates.
+# The number of renamed copies of each training question that "-renamed" adds. Two tasks have short
+# stories, so many copies of them cost little. With 10, they were not learned in 18,000 updates.
 COPIES = {17: 30, 19: 30}
 OTHER_COPIES = 1
 RENAMED = "-renamed"
@@ -77,15 +77,15 @@ class Babi(tfds.core.GeneratorBasedBuilder):
     With "-renamed" after either, the training split also has each question with other names,
     places, directions, ...: NAMES, OTHER_WORDS and COPIES in this file say which, and how often.
 
-    raw_dir names a folder with one .tar.gz of bAbI as its authors gave it out; the config names a
-    folder in it. Version 1.1 (tasksv11) has been read here. Papers mostly used version 1.2
-    (tasks_1-20_v1-2), so results on 1.1 are not theirs. The data's name on disk and in
-    info.full_name has a hash of the files that were read, and of what is renamed. So versions
-    cannot be mistaken.
+    raw_dir names a folder with one .tar.gz of bAbI as its authors published it; the config names a
+    folder in it. This was tried with version 1.1 (tasksv11). Papers mostly used version 1.2
+    (tasks_1-20_v1-2), so results on 1.1 are not comparable with theirs. The data's name on disk
+    and in info.full_name has a hash of the files that were read, and of the renamed words. So
+    versions cannot be confused.
 
     Features: `story`, `answer`, and `task`, such as qa1_single-supporting-fact. `facts` is the
     story for models that read 12 words at each position: each fact, without its full stop, is
-    filled up to 12 words, or a multiple of that, and the question to one less, for EOS follows it.
+    filled up to 12 words, or a multiple of that, and the question to one less, as EOS follows it.
     Splits: train, validation (every tenth story of each task) and test, task after task.
 
     Raises UserError for an archive that is missing, broken, or has other files.
@@ -150,7 +150,7 @@ class Babi(tfds.core.GeneratorBasedBuilder):
 def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question]:
     """The questions of a file; each sees the facts of its story so far.
 
-    Raises UserError, which calls the file `name`, for a line of another form.
+    Raises UserError for a line of another form; `name` is the name of the file in it.
     """
     facts: list[str] = []
     number = -1
@@ -175,7 +175,7 @@ def questions(lines: Iterable[str], name: str = "the text") -> Iterator[Question
 
 
 def interchangeable(text: str, task: str) -> list[list[list[str]]]:
-    """The groups of words of a task that change places: of each, two or more that its text has."""
+    """The groups of a task's words that change places: those with two or more in its text."""
     words = set(re.findall(r"[a-z]+", text.lower()))
     of_task = NAMES if _number(task) == TASK_OF_MOTIVES else NAMES + OTHER_WORDS
     groups = ([member.split(",") for member in group.split()] for group in of_task)
@@ -186,7 +186,7 @@ def interchangeable(text: str, task: str) -> list[list[list[str]]]:
 def renamed(
     example: dict[str, str], groups: list[list[list[str]]], rng: random.Random
 ) -> dict[str, str]:
-    """The example with the members of each group in places drawn at random."""
+    """The example with the members of each group exchanged at random."""
     other: dict[str, str] = {}
     for group in groups:
         for member, place in zip(group, rng.sample(group, len(group)), strict=True):
@@ -203,7 +203,7 @@ def _words(text: str) -> str:
 
 
 def _filled(fact: str, more: int = 0) -> str:
-    """Without its full stop or question mark; with `more`, a multiple of FACT_WORDS in length."""
+    """A fact without its end mark, filled so that FACT_WORDS divides its length plus `more`."""
     words = fact.rstrip(" .?").split()
     return " ".join(words + [FILLER] * (-(len(words) + more) % FACT_WORDS))
 

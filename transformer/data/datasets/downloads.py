@@ -1,4 +1,4 @@
-"""How far the downloads of TFDS are, which it does in threads of its own."""
+"""The progress of TFDS's downloads, which run in threads of its own."""
 
 import contextlib
 import threading
@@ -40,7 +40,7 @@ class Downloads:
             downloader._open_url = open_url
 
     def words(self) -> str:
-        """Such as "12.0 MB of 345.6 MB downloaded, 1.2 MB/s, 04:38 left"; "" before the first."""
+        """Text such as "12.0 MB of 345.6 MB downloaded, 1.2 MB/s, 04:38 left"; "" at first."""
         with self._lock:
             done, total, is_open = self._done, self._total, self._open
         rate = done / max(time.monotonic() - self._start, 1e-9)

@@ -1,4 +1,4 @@
-"""Data read from a folder of one's own: finding its files, and naming what they hold."""
+"""Data in the user's own folder: finding its files, and naming their content."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def choose(folder: Path, names: Sequence[str]) -> list[Path]:
-    """A path for each name, to its gzipped file (name + ".gz") if there is one."""
+    """A path for each name: of its gzipped file (name + ".gz") if there is one."""
     zipped = [folder / f"{name}.gz" for name in names]
     return [gz if gz.is_file() else gz.with_suffix("") for gz in zipped]
 

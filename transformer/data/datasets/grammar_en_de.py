@@ -102,10 +102,10 @@ def german_prepositional(preposition: str, phrase: Phrase, case: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Clause:
-    """What is said of a subject, before the words have an order.
+    """A statement about a subject, before the words have an order.
 
-    The tense is present, past (in German the perfect) or future; a modal takes its
-    place. The adjunct is a place or, after "be", an adjective.
+    The tense is present, past (in German the perfect) or future; a modal replaces it.
+    The adjunct is a place or, after "be", an adjective.
     """
 
     subject: Phrase
@@ -168,9 +168,9 @@ def _german_verbs(clause: Clause) -> tuple[str, str, str]:
 
 
 def _german_middle(clause: Clause) -> str:
-    """All that stands between the finite verb and the other: the order is fixed.
+    """Everything between the finite verb and the other one, in a fixed order.
 
-    An indefinite object is negated with "kein", all else with "nicht".
+    An indefinite object is negated with "kein", everything else with "nicht".
     """
     verb, phrase = clause.verb, clause.object
     pronouns, nouns, last, nicht = [], [], "", "nicht" if clause.negated else ""
@@ -197,7 +197,7 @@ def main_clause(clause: Clause, front: Pair = NOTHING) -> Pair:
 
 
 def subordinate_clause(opening: Pair, clause: Clause, subject: bool = True) -> Pair:
-    """Verb last. Without its subject: a relative pronoun is the subject."""
+    """Verb last. Without `subject`, a relative pronoun is the subject."""
     prefix, finite, other = _german_verbs(clause)
     german = clause.subject.de["nom"] if subject else ""
     return Pair(
@@ -217,7 +217,7 @@ def infinitive_clause(opening: Pair, clause: Clause) -> Pair:
 
 
 def relative(head: Phrase, clause: Clause, *, subject: bool) -> Phrase:
-    """The head with a clause whose subject, or else whose missing object, it is."""
+    """The head with a relative clause; the head is its subject, or else its missing object."""
     case = "nom" if subject else clause.verb.case
     german = "d" + lexicon.ENDINGS["der", case][head.gender]
     if german == "den" and case == "dat":
@@ -248,8 +248,8 @@ PLAIN = (*ACTIONS, "be")
 class Sampler:
     """Draws sentences.
 
-    It calls only `random()`, whose sequence every Python keeps; the other methods
-    of `random.Random` promise no such thing.
+    It calls only `random()`, whose sequence every version of Python keeps. The other
+    methods of `random.Random` promise no such thing.
     """
 
     def __init__(self, seed: int):
@@ -292,7 +292,7 @@ class Sampler:
         return Pair(f"{en} {phrase.object}", german_prepositional(de, phrase, "dat"))
 
     def clause(self, verb: Verb, tense: str, subject: Phrase | None = None) -> Clause:
-        """A clause with its objects; without adverb and time."""
+        """A clause with its objects, but without adverb and time."""
         subject = subject or self.phrase(self.pick(verb.subjects))
         # "I see me" would want a reflexive pronoun.
         others = ("he", "she", "they") if subject.subject in ("I", "we") else PRONOUNS
@@ -314,7 +314,7 @@ class Sampler:
         )
 
     def timed(self, clause: Clause) -> Clause:
-        """Adds an adverb, or a time where it cannot be read as that of a later clause."""
+        """Adds an adverb, or a time if it cannot be read as that of a later clause."""
         negative = clause.negated or clause.modal == "must"  # must never: darf nie
         if not negative and self.chance(0.2):
             return dataclasses.replace(clause, adverb=Pair(*self.pick(lexicon.ADVERBS.items())))

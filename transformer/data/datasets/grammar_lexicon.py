@@ -1,14 +1,14 @@
-"""The words of the synchronous grammar: what each is in English and in German.
+"""The words of the synchronous grammar, in English and in German.
 
-In the tables a row ends at a line's end or at a semicolon, and "-" is an empty cell.
+In the tables a row ends at the end of a line or at a semicolon, and "-" is an empty cell.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# What a noun can be: P person, A animal, F food, T thing to carry, O what opens,
-# V vehicle, W what one waits for, L place. Verbs and adjectives list the letters
-# that they go with.
+# Kinds of nouns: P person, A animal, F food, T thing to carry, O thing that opens,
+# V vehicle, W thing to wait for, L place. Verbs and adjectives list the kinds that
+# they go with.
 
 # English, plural, German, gender, plural, kinds, accusative and dative if changed.
 _NOUNS = """
@@ -42,7 +42,8 @@ museum museums Museum n Museen L;           office offices Büro n Büros L
 """
 
 # English, past, German (prefix|verb if separable), third person singular, participle,
-# auxiliary of the perfect, preposition, what follows, kinds of subject and of object.
+# auxiliary of the perfect, preposition, case or clause that follows, kinds of subject
+# and of object.
 # No verb like "read", whose past is its present: the English would not decide.
 _VERBS = """
 be          was           sein         ist       gewesen         sein  -    be      PAFTOVL -
@@ -102,7 +103,7 @@ promise     promised      versprechen  verspricht versprochen    haben -    zu  
 plan        planned       planen       plant     geplant         haben -    zu      P   -
 """
 
-# English, German, kinds, the stem if endings change it.
+# English, German, kinds, the stem if it changes before endings.
 _ADJECTIVES = """
 big groß AFTOVL;       small klein PAFTOVL;          old alt PATOVL
 young jung PA;         new neu TOVL;                 beautiful schön PATOVL

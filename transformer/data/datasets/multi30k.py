@@ -43,15 +43,15 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
     """Task 1 of Multi30k: configs "en-de", "de-en", "en-fr", ... of the raw text, and
     "en-de-tok", ... of the authors' lower-cased, normalised, Moses-tokenised text.
 
-    The files are downloaded from the authors' repository at a fixed commit and
-    checked against checksums.tsv. Or raw_dir names a folder that holds them:
-    train.en.gz or train.en (train.lc.norm.tok.en) and so on. The train files must
-    be there; other splits whose files are missing are left out.
+    The files are downloaded from the authors' repository at a fixed commit and checked against
+    checksums.tsv. Alternatively raw_dir names a folder that holds them: train.en.gz or train.en
+    (train.lc.norm.tok.en) and so on. The train files must be there; other splits whose files are
+    missing are left out.
 
-    Local files may differ from the original ones, so data prepared from a raw_dir
-    must not be mistaken for the download or for another raw_dir. Their config, the
-    directory on disk and info.full_name therefore say "en-de-local-<hash of the
-    files>", and a changed file is prepared anew.
+    Local files may differ from the original ones, so data prepared from a raw_dir must not be
+    mistaken for the download or for another raw_dir. Their config, the directory on disk and
+    info.full_name therefore say "en-de-local-<hash of the files>", and a changed file is prepared
+    again.
 
     Raises UserError for files that are missing, broken, or do not match in length.
     """
@@ -118,7 +118,7 @@ def urls(config: str) -> dict[str, list[str]]:
 
 
 def _find(folder: Path, config: str) -> dict[str, list[Path]]:
-    """The files in the folder, zipped or not, of each split that is there in both languages."""
+    """The files in the folder, gzipped or not, of each split that it has in both languages."""
     found = {}
     for split, both in files(config).items():
         paths = folders.choose(folder, [Path(file).name.removesuffix(".gz") for file in both])

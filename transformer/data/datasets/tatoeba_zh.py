@@ -1,4 +1,4 @@
-"""English and Chinese sentences of Tatoeba, from files that you have."""
+"""English and Chinese sentences of Tatoeba, from the user's own files."""
 
 import hashlib
 import unicodedata
@@ -13,7 +13,7 @@ from transformer.system.errors import UserError
 from transformer.system.paths import looked_up
 
 LANGUAGES = ("en", "zh")
-# The pairs of a split that is cut from the training files, and one in how many at most.
+# A split cut from the training files has HELD_OUT pairs, but at most one in ONE_IN of them.
 HELD_OUT, ONE_IN = 1000, 10
 
 _DESCRIPTION = """
@@ -73,10 +73,10 @@ def split_pairs(given: dict[str, list[Pair]]) -> dict[str, list[Pair]]:
 
     given: the pairs of 'train', and perhaps of 'validation' and 'test', which stay as they are.
     A missing split gets HELD_OUT different English sentences of the training pairs, each with
-    its first translation: those whose SHA-256 is lowest, so that another order of the pairs, or
-    a few pairs more, change little. A training pair is dropped if either of its sentences
-    is in validation or test, apart from case, punctuation, spaces and width of characters.
-    (Traditional and simplified characters count as different.)
+    its first translation: those with the lowest SHA-256. So another order of the pairs, or a few
+    more pairs, change little. A training pair is dropped if either of its sentences is in
+    validation or test, ignoring case, punctuation, spaces and width of characters. (Traditional
+    and simplified characters count as different.)
     """
     splits = {name: pairs for name, pairs in given.items() if name != "train"}
     train = _apart_from(given["train"], [pair for pairs in splits.values() for pair in pairs])
@@ -93,9 +93,9 @@ def split_pairs(given: dict[str, list[Pair]]) -> dict[str, list[Pair]]:
 
 
 def sentence_key(text: str) -> str:
-    """What two spellings of one sentence have in common: its letters and digits.
+    """The part that two spellings of one sentence have in common: its letters and digits.
 
-    Of a sentence without any, such as "?!", all of it.
+    For a sentence without any, such as "?!", it is all of it.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(filter(str.isalnum, folded)) or folded
@@ -120,7 +120,7 @@ def _apart_from(pairs: list[Pair], held_out: Collection[Pair]) -> list[Pair]:
 
 
 def _find(folder: Path) -> dict[str, list[Path]]:
-    """The files of each split that is there in both languages."""
+    """The files of each split that the folder has in both languages."""
     found = {}
     for split in ("train", "validation", "test"):
         paths = folders.choose(folder, [f"{split}.{language}" for language in LANGUAGES])

@@ -1,4 +1,4 @@
-"""What builders of TFDS need of TensorFlow to prepare their data, in Python."""
+"""Python replacements for the parts of TensorFlow with which TFDS builders prepare data."""
 
 import contextlib
 import io
@@ -34,7 +34,7 @@ def without_tensorflow(builder: tfds.core.DatasetBuilder) -> Iterator[None]:
 
 
 def _open_utf8(path: str | os.PathLike, mode: str = "r") -> IO[str]:
-    # TensorFlow ends lines at line feeds alone.
+    # TensorFlow ends lines only at line feeds.
     if "b" in mode:
         return open(path, mode)
     return open(path, mode, encoding="utf-8", errors="replace", newline="\n")
