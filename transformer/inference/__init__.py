@@ -2,4 +2,5 @@
 
 Reads text as it comes, cuts lines that are too long, and writes translations in order, so that a
 restart after a kill continues them. The Python API is here, too: `transformer.load`.
+Imports no family.
 """

@@ -4,4 +4,5 @@ The parts are numerics, layers, attention, masks, positions, blocks (the layers 
 decoder) and the loss. Each family of models has a file or folder; `family` is the registry. A model
 is a function of its parameters and its batch: it knows neither optimizers, nor files, nor the
 search that decodes with it.
+Imports no optimizer, no score and no work directory.
 """
