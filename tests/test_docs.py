@@ -183,7 +183,7 @@ def test_what_is_said_of_versions_agrees():
     """Of the project: pyproject.toml, CITATION.cff and CHANGELOG.md. And extras have files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    latest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
+    latest = re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
     assert project["version"] == citation["version"] == latest
     files = {path.stem.removeprefix("requirements-") for path in ROOT.glob("requirements-*.txt")}
     extras = re.search(r"for name in \((.*?)\)", (ROOT / "setup.py").read_text())[1]

@@ -182,7 +182,7 @@ def test_load_and_the_folder_of_compiled_programs(monkeypatch):
     for folder in ("gs://b/run", Path("gs://b/run")):
         with pytest.raises(UserError, match=r"^workdir is gs:/"):
             transformer.load(folder)
-    with pytest.raises(UserError, match=r"^ensemble is s3://b"):
+    with pytest.raises(UserError, match=r"^ensemble\[0\] is s3://b"):
         transformer.load("run", ensemble=["s3://b"])
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://b")

@@ -94,7 +94,7 @@ def test_marian_there_and_back(folder_of_marian, tmp_path):
         ("config.json", {"vocab_size": "9"}, "vocab_size is '9'"),
         ("config.json", {"static_position_embeddings": False}, "static_position_embeddings is Fal"),
         ("config.json", DEEP, "config.json is damaged"),
-        ("config.json", "[]", "config.json is damaged .it holds no JSON object.; take"),
+        ("config.json", "[]", "config.json is damaged .it is \\[\\]; expected an object.; take"),
         ("config.json", {"qk_norm": True}, "config.json: qk_norm is True, which ours does not kno"),
         ("config.json", {"rope_scaling": {"type": "x"}}, "rope_scaling is {'type': 'x'}, which"),
         ("vocab.json", {"</s>": "2"}, "vocab.json gives other ids; expected ids below 271"),

@@ -243,9 +243,9 @@ def test_samples_after_a_repetition_penalty():
 # By name or number, so that each is compiled once.
 PENALISED = {
     PENALTY: lambda _: {"rules": [RepetitionPenalty(PENALTY)]},
-    "free": lambda keys_B: {"choice": Sample(1.0, 0, 1.0, keys_B)},
+    "free": lambda keys_B: {"strategy": Sample(1.0, 0, 1.0, keys_B)},
     "large": lambda keys_B: {
-        "choice": Sample(1.0, 0, 1.0, keys_B),
+        "strategy": Sample(1.0, 0, 1.0, keys_B),
         "rules": [RepetitionPenalty(1000.0)],
     },
 }

@@ -301,7 +301,7 @@ def with_rules(arrays):
 
 
 def sampling(arrays):
-    return {"choice": Sample(0.8, 0, 0.9, jax.vmap(jax.random.key)(arrays[3]))}
+    return {"strategy": Sample(0.8, 0, 0.9, jax.vmap(jax.random.key)(arrays[3]))}
 
 
 @pytest.mark.parametrize("parts", [lambda arrays: {}, with_rules, sampling])

@@ -28,7 +28,7 @@ ALPHA = 0.6
 
 
 def diverse(groups, strength):
-    return lambda _: {"choice": DiverseBeam(groups, strength)}
+    return lambda _: {"strategy": DiverseBeam(groups, strength)}
 
 
 DIVERSE = {(3, 0.0): diverse(3, 0.0), (3, 0.5): diverse(3, 0.5), (6, 1.5): diverse(6, 1.5)}
@@ -78,7 +78,7 @@ def test_groups_are_those_of_a_plain_loop(groups, strength):
 
 def sampling(**options):
     options = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | options
-    return lambda seed_B: {"choice": Sample(**options, key_B=jax.vmap(jax.random.key)(seed_B))}
+    return lambda seed_B: {"strategy": Sample(**options, key_B=jax.vmap(jax.random.key)(seed_B))}
 
 
 PLAIN, COOL, FEW = sampling(), sampling(temperature=0.5), sampling(top_k=2)
@@ -154,7 +154,7 @@ def test_samples_do_not_depend_on_the_batch():
 
 
 CONSTRAINED = {
-    size: lambda arrays, size=size: {"choice": Constrained(size, *arrays)} for size in (1, 2, 64)
+    size: lambda arrays, size=size: {"strategy": Constrained(size, *arrays)} for size in (1, 2, 64)
 }
 
 

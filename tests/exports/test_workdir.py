@@ -187,17 +187,17 @@ def test_damage(workdir, tmp_path):
     with pytest.raises(UserError, match=r"exported.json is damaged; export the model again"):
         restore(tmp_path / "small", None, None)
     for name, value, message in (
-        ("steps", [], "steps is .*; expected a list, each a whole number"),
-        ("steps", 7, "steps is 7; expected a list"),
-        ("steps", ["7"], "steps is .*; expected a list"),
-        ("checkpoint", ["best"], "checkpoint is .*; expected a text"),
+        ("steps", [], "is damaged; export the model again"),
+        ("steps", 7, "is damaged; export the model again"),
+        ("steps", ["7"], "is damaged; export the model again"),
+        ("checkpoint", ["best"], "is damaged; export the model again"),
         ("checkpoint", "worst", "has the checkpoint 'worst'; export the model again"),
-        ("last_step", None, "last_step is None; expected a whole number"),
-        ("stopped_early", 0, "stopped_early is 0; expected true or false"),
+        ("last_step", None, "is damaged; export the model again"),
+        ("stopped_early", 0, "is damaged; export the model again"),
     ):
         del (changed := content | {name: value})["sha256"]
         path.write_text(json.dumps(signed(changed)))
-        with pytest.raises(UserError, match=rf"exported\.json:? {message}"):
+        with pytest.raises(UserError, match=rf"exported\.json {message}"):
             restore(tmp_path / "small", None, None)
     path.write_text(json.dumps(content))
     (tmp_path / "small" / "checkpoints" / "7" / "record" / "record.json").unlink()

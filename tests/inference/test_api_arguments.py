@@ -81,7 +81,7 @@ def test_what_methods_take():
         ({"workdir": None}, "workdir is None; give the path of a work directory"),
         (
             {"workdir": "gone"},
-            "gone is not a work directory: it has no config.json; give the workd",
+            "gone is not a work directory: it has no config.json (looked up in ",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_an_altered_bit_is_noticed(sealed):
     for name in ("config.json", "tokenizer.source.model", "labels.json"):
         content = (sealed / name).read_bytes()
         (sealed / name).write_bytes(bytes([content[0] ^ 1]) + content[1:])
-        with pytest.raises(UserError, match=f"{name} has changed since train.py wrote it"):
+        with pytest.raises(UserError, match=f"{name} has changed since training wrote it"):
             check_seal(sealed)
         (sealed / name).write_bytes(content)
     (sealed / "labels.json").unlink()
@@ -160,7 +160,7 @@ def test_a_seal_that_is_damaged(sealed):
 def test_a_file_that_was_put_there(sealed):
     """A joint tokenizer takes the place of two, and so would be used."""
     (sealed / "tokenizer.model").write_text("more")
-    with pytest.raises(UserError, match=r"tokenizer\.model was not there when train\.py wrote"):
+    with pytest.raises(UserError, match=r"tokenizer\.model was not there when training wrote"):
         check_seal(sealed)
 
 

@@ -152,7 +152,7 @@ def test_broken_file_is_named_with_the_line(tmp_path, line):
 
 
 def written(workdir: Path) -> list[tuple[int, str]]:
-    """Step and first name of each line of metric_writers.jsonl, which must have no torn line."""
+    """Step and first name of each line of metrics.jsonl, which must have no torn line."""
     path = workdir / "metrics.jsonl"
     assert path.read_bytes()[-1:] in (b"", b"\n")
     return [(line["step"], list(line)[1]) for line in read_metrics(path)]
@@ -292,7 +292,7 @@ def test_lost_at_the_end(tmp_path, capsys):
             writer.close()
             assert capsys.readouterr().err == (
                 f"warning: metrics: cannot write {tmp_path / 'metrics.jsonl'}: File too large; "
-                "3 line(s) of metric_writers.jsonl are lost\n"
+                "3 line(s) of metrics.jsonl are lost\n"
             )
             assert written(tmp_path) == [(1, TRAIN)]
 

@@ -25,7 +25,7 @@ from transformer.system.errors import UserError
 
 BY_CHARACTER = ("zh", "ja")  # for TER, which can split only these into characters
 OWN_TOKENIZERS = ("zh", "ja", "ko")  # of sacreBLEU
-SET_TOKENIZER = "set data.bleu_tokenizer (--bleu_tokenizer of evaluate.py) to"
+SET_TOKENIZER = "set data.bleu_tokenizer (to evaluate, --bleu_tokenizer) to"
 
 TOKENIZED_DEFINITION = (
     "{case} BLEU without smoothing (as multi-bleu.perl) over Moses tokens (sacremoses "

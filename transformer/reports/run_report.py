@@ -104,7 +104,7 @@ def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
         for metric in [*_directions(runs), "chrf"]:
             of_runs = [run.scores.get(split, {}).get(metric) for run in runs]
             scores[f"{split} {metric}"] = [
-                x["score"] if isinstance(x, dict) else None for x in of_runs
+                x["score"] if isinstance(x, dict) and "score" in x else None for x in of_runs
             ]
     found = scores
     for metric, better in _directions(runs).items():

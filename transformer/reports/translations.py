@@ -9,6 +9,7 @@ from transformer.data.words import words_of
 from transformer.metrics import scores
 from transformer.system.commands import command
 from transformer.system.errors import UserError
+from transformer.system.paths import cannot_read
 from transformer.system.reading import MISSING, read_text
 
 
@@ -39,10 +40,9 @@ def read(workdir: Path, split: str) -> Texts:
             *(read_text(folder / f"{name}.txt", workdir).split("\n")[:-1] for name in Texts._fields)
         )
     except MISSING as error:
-        raise UserError(
-            f"{error}; evaluate the run first: "
-            f"{command('evaluate', f'--workdir={workdir}', f'--split={split}')}"
-        ) from error
+        first = command("evaluate", f"--workdir={workdir}", f"--split={split}")
+        advice = f"; evaluate the run first: {first}"
+        raise cannot_read(error.filename, error, advice=advice) from error
     if len({len(lines) for lines in texts}) > 1:
         raise UserError(f"{folder} has files of different lengths; evaluate the run again")
     return texts

@@ -143,7 +143,7 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
         key_values = later.cross_attention.key_values(memory_BSD)
         y_BTD, _ = later(y_BTD, key_values, self_mask, memory_mask)
     y_BTD = bound._normalize(y_BTD)
-    logits_BTV = bound._logits(y_BTD)
+    logits_BTV = bound.logits_of(y_BTD)
     smoothing = model.config.training.label_smoothing
 
     def loss_of(position: jax.Array) -> Any:

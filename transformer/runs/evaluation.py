@@ -26,6 +26,7 @@ from transformer.system.files import (
     temporary_beside,
     write_atomically,
 )
+from transformer.system.reading import MISSING, checked, read_json
 from transformer.tasks import seq2seq
 from transformer.tasks.task import Outputs, TrainedTask, find_task
 
@@ -203,9 +204,10 @@ def _folder(place: Path, name: str, inputs: Mapping[str, Input]) -> Path:
 def _inputs_in(directory: Path) -> dict[str, str] | None:
     """The inputs behind the scores in a folder; None if there are none that can be read."""
     try:
-        inputs = json.loads((directory / "scores.json").read_text()).get("inputs", {})
+        scores = read_json(directory / "scores.json", directory, dict[str, Any])
+        inputs = checked(scores.get("inputs", {}), dict[str, Input])
         return {role: one["path"] or one["sha256"] for role, one in inputs.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (*MISSING, ValueError, UserError):
         return None
 
 

@@ -142,7 +142,7 @@ def check_seal(workdir: Path) -> None:
     for name in sealed.get("absent", ()):
         if os.path.lexists(workdir / name):
             raise UserError(
-                f"{workdir / name} was not there when train.py wrote the files beside it; remove "
+                f"{workdir / name} was not there when training wrote the files beside it; remove "
                 f"it, or, if you put it there on purpose, remove {path}"
             )
 

@@ -1,5 +1,7 @@
 """The parts of RNNs: cells, the loop over a sequence, attention, initial values."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,8 +121,10 @@ def attend(alignment, state, annotations, mask):
 
 
 def alignment_of(score, size, window=0):
-    options = {"use_bias": False, "window": window, "initialization": GLOROT, "dtype": FLOAT32}
-    return Alignment(score, size, size, size, rngs=nnx.Rngs(0), **options)
+    sizes = {"hidden_size": size, "annotation_size": size, "attention_size": size}
+    choices = {"attention": score, "attention_bias": False, "attention_window": window}
+    config = SimpleNamespace(**sizes, **choices, initialization="glorot", dtype="float32")
+    return Alignment(config, nnx.Rngs(0))
 
 
 def test_additive_attention_by_hand():
