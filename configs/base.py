@@ -140,7 +140,7 @@ def get_config() -> ConfigDict:
     config.optimizer.beta2 = 0.98  # of Adam and its relatives
     config.optimizer.epsilon = 1e-9  # likewise
     # For all but adam and sgd: an update takes rate * weight_decay of each parameter, but of no
-    # bias and of none that scales or shifts channels (as normalisation does).
+    # bias and of none that normalisation scales or shifts by.
     config.optimizer.weight_decay = 0.0
     config.optimizer.max_grad_norm = 0.0  # gradient clipping by global norm; 0: none
     # noam is Equation 3, whose peak follows from d_model and warmup_steps. inverse_sqrt has the

@@ -45,7 +45,7 @@ SLOW = ("universal", "convolutional")
 )
 def test_the_program_of_the_page_translates_as_we_do(random_params, tmp_path, base):
     asked = {"min_length_ratio": 0.5, "length_penalty": 0.6, "max_extra_length": 7}
-    asked["no_repeat_ngram"] = 3
+    asked |= {"no_repeat_ngram": 3, "repetition_penalty": 1.2}
     if base == MODEL:
         asked |= {"beam_groups": 3, "diversity": 0.5}  # which the greedy program has not
     model = trained_model(random_params, beam_size=3, base=base, search=asked)

@@ -1,6 +1,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -134,6 +135,18 @@ def test_other_data_of_one_name(tmp_path, monkeypatch):
         "sha256": hashlib.sha256(b"{}\n").hexdigest(),
     }
     assert scores["inputs"] == {"test_file": expected}
+
+
+def test_nothing_of_the_users_goes_where_outputs_are_written(tmp_path):
+    """Files that only look temporary, hours old, as --output_dir=. may have."""
+    others = [tmp_path / "mine/thesis.2024.tmp", tmp_path / "run.7.tmp", tmp_path / "test/x.7.tmp"]
+    ours = [tmp_path / "test/scores.json.7.tmp", tmp_path / "latest.7.tmp"]
+    for path in (*others, *ours):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.utime(path, (0, 0))
+    write_outputs(tmp_path, "test", Outputs({"hypotheses": ["a"]}, {}, ""), {})
+    assert [path.exists() for path in (*others, *ours)] == [True] * 3 + [False] * 2
 
 
 def test_another_place_for_outputs(tmp_path):

@@ -107,6 +107,14 @@ def test_what_is_frozen_stays(update):
     assert not norms["generator/first/kernel"]
     _, whole = run()
     assert 0 < metrics.grad_norm < whole.grad_norm
+    assert not metrics.stuck
+    # A generator that is frozen as a whole has no gradient, and that is meant.
+    step = make_adversarial_step(
+        model, with_frozen(RATES, "generator"), TASK, (3, 2), False, 7, mesh, "generator"
+    )
+    _, metrics = run(step=step)
+    assert metrics.terms["generator_grad_norm"] == 0
+    assert not metrics.stuck
 
 
 def test_two_time_scales(update):

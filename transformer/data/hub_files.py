@@ -10,7 +10,7 @@ import numpy as np
 from transformer.system.errors import UserError
 from transformer.system.json_fields import JsonFields
 from transformer.system.packages import optional_module
-from transformer.system.reading import MISSING, read_json
+from transformer.system.reading import MISSING, plain, read_json
 
 WEIGHTS = "model.safetensors"
 ADVICE = "take the file from its source again"
@@ -80,6 +80,7 @@ class HubWeights(Mapping):
                     "a revision with safetensors from the hub"
                 )
             raise UserError(f"{folder} has no {WEIGHTS}{hint}")
+        plain(self.path)
         try:
             self._tensors = safetensors.load_file(self.path)
         except Exception as error:  # safetensors' exception has no public name

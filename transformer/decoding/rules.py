@@ -114,13 +114,14 @@ class RepetitionPenalty(LogitsRule):
     penalty: float
 
     def rescore(self, logits_NV, view):
-        tokens_NL = view.tokens_BML.reshape(len(logits_NV), -1)
+        N = logits_NV.shape[0]  # not known in an export
+        tokens_NL = view.tokens_BML.reshape(N, -1)
         old_NL = jnp.take_along_axis(logits_NV, tokens_NL, axis=1)
         new_NL = jnp.where(old_NL < 0, old_NL * self.penalty, old_NL / self.penalty)
         # BOS and PAD are never chosen, so their share of the probability stays.
         new_NL = jnp.where((tokens_NL == BOS) | (tokens_NL == PAD), old_NL, new_NL)
         # A token that occurs twice is written twice, with the same value.
-        return logits_NV.at[jnp.arange(len(logits_NV))[:, None], tokens_NL].set(new_NL)
+        return logits_NV.at[jnp.arange(N)[:, None], tokens_NL].set(new_NL)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,7 @@ from transformer.runs.run_config import Config
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, cannot_read
+from transformer.system.reading import read_plain
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq, sizes_of
 
@@ -170,7 +171,7 @@ def _vocabularies(theirs: HubConfig, folder: Path) -> tuple[Tokenizers, list[np.
         if special.count(bos) > 1:  # it begins a target and is also used otherwise
             names[BOS] = "<s>" if "<s>" not in ids else "<s> of Marian"
         try:
-            model_bytes = (folder / f"{side}.spm").read_bytes()
+            model_bytes = read_plain(folder / f"{side}.spm", None)
         except OSError as error:
             raise cannot_read(folder / f"{side}.spm", error) from error
         model_bytes = vocabularies.to_bytes(names, model_bytes)

@@ -1,6 +1,6 @@
 """The trunk of encoder-decoders: loss, logits, and the three matrices of Section 3.4."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -86,29 +86,33 @@ class EncoderDecoder(nnx.Module):
         return (logits_BTV, weights) if return_weights else logits_BTV
 
 
+class EmbeddingsConfig(Protocol):
+    """The fields of a model section that `SharedEmbeddings` reads."""
+
+    d_model: int
+    share_embeddings: str
+    scale_embeddings: bool
+    words_per_position: int
+    kernels: str
+    dtype: str
+
+
 class SharedEmbeddings(EncoderDecoder):
     """The three matrices of Section 3.4: source embedding, target embedding, output layer."""
 
-    def __init__(
-        self,
-        d_model: int,
-        sizes: Sizes,
-        *,
-        share: str,
-        scaled: bool,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-        words: int = 1,
-    ):
-        """share: which of the three are one matrix: all; decoder, the latter two; none.
+    def __init__(self, config: EmbeddingsConfig, sizes: Sizes, *, rngs: nnx.Rngs):
+        """config.share_embeddings: which of the three are one: all; decoder, the latter two; none.
 
-        words: source tokens per position of the encoder. A position's embedding is the sum of
-        theirs, each times a learned mask for its place (Dehghani et al. 2019, Section 3.1).
+        config.words_per_position: source tokens per position of the encoder. A position's embedding
+        is the sum of theirs, each times a learned mask for its place (Dehghani et al. 2019, Section
+        3.1).
         """
-        scale = None if scaled else 1.0
+        self.config, self.dtype = config, jnp.dtype(config.dtype)
+        d_model, share, words = config.d_model, config.share_embeddings, config.words_per_position
+        scale = None if config.scale_embeddings else 1.0
 
         def embedding(vocab_size):
-            return Embedding(vocab_size, d_model, scale=scale, dtype=dtype, rngs=rngs)
+            return Embedding(vocab_size, d_model, scale=scale, dtype=self.dtype, rngs=rngs)
 
         self.words = words
         if words > 1:

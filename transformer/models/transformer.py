@@ -79,21 +79,10 @@ class Transformer(SharedEmbeddings):
     """The encoder-decoder of Figure 1."""
 
     def __init__(self, config: TransformerConfig, sizes: Sizes, *, rngs: nnx.Rngs):
-        self.config = config
-        self.dtype = jnp.dtype(config.dtype)
-        d_model = config.d_model
-        super().__init__(
-            d_model,
-            sizes,
-            share=config.share_embeddings,
-            scaled=config.scale_embeddings,
-            dtype=self.dtype,
-            rngs=rngs,
-            words=config.words_per_position,
-        )
+        super().__init__(config, sizes, rngs=rngs)
         if config.positions == "learned":
-            init = nnx.initializers.normal(stddev=d_model**-0.5)
-            shape = (config.max_positions, d_model)
+            init = nnx.initializers.normal(stddev=config.d_model**-0.5)
+            shape = (config.max_positions, config.d_model)
             self.source_positions = nnx.Param(init(rngs.params(), shape, jnp.float32))
             self.target_positions = nnx.Param(init(rngs.params(), shape, jnp.float32))
         if config.output_bias:
@@ -215,7 +204,7 @@ class Transformer(SharedEmbeddings):
         return dropout(x_BTD, self.config.dropout, rngs)
 
     def logits_of(self, y_BTD: jax.Array) -> jax.Array:
-        logits_BTV = self._output.logits(y_BTD)
+        logits_BTV = super().logits_of(y_BTD)
         if self.config.output_bias:
             logits_BTV += self.output_bias_V[...][None, None]
         return logits_BTV

@@ -7,6 +7,8 @@ Line n of one file is compared with line n of the other. Sentences whose words d
 which EVALB leaves out of its figures; the output here includes their number.
 """
 
+import os
+
 from transformer.data.text_files import read_lines
 from transformer.metrics.parseval import (
     COLLINS,
@@ -43,9 +45,9 @@ def main() -> None:
     for flag in (GOLD, TEST):
         if flag.value is None:
             raise UserError(f"--{flag.name} is missing; give a file of trees")
-    path = PARAMETERS.value
+    path = os.path.expanduser(PARAMETERS.value or "")
     parameters = read_parameters(read_lines(path), path) if path else COLLINS
-    gold, test = list(read_lines(GOLD.value)), list(read_lines(TEST.value))
+    gold, test = (list(read_lines(os.path.expanduser(flag.value))) for flag in (GOLD, TEST))
     if len(gold) != len(test):
         raise UserError(
             f"{GOLD.value} has {len(gold)} lines and {TEST.value} has {len(test)}; line n of one "

@@ -185,7 +185,9 @@ class Store:
         """The validation scores; None if there are none. Raises Damaged."""
         path, kind = self._scores_file(step), dict[str, Number | _Patience | None]
         scores = read_signed(path, path.parent, kind)
-        if scores is None and self.has_scores(step):
+        of_dicts = [name for name, x in (scores or {}).items() if isinstance(x, dict)]
+        is_odd = scores is not None and of_dicts != ["patience"] * ("patience" in scores)
+        if is_odd or (scores is None and self.has_scores(step)):
             raise Damaged(f"{path} is damaged")
         return scores
 

@@ -143,7 +143,7 @@ class Checkpoints:
         """Deletes checkpoints that are no longer needed, now that a newer one is complete."""
         if not is_first() or self._read_only:
             return
-        with contextlib.suppress(OSError):  # try again later
+        with contextlib.suppress(OSError, UserError):  # try again later
             steps = self.steps()
             keep = {*steps[-1:], *self.scheduled_steps()[-self._keep_last :]}
             if (best := self._best_step()) is not None:

@@ -201,7 +201,10 @@ def _run_whose_config_counts(argv: Sequence[str]) -> str | None:
 def _values(argv: Sequence[str], flag: str) -> list[str]:
     """The values that a command gives for a flag, before parsing."""
     given = [re.match(rf"--?{re.escape(flag)}(?:=(.*))?$", arg) for arg in argv]
-    return [match[1] or "".join(argv[i + 1 : i + 2]) for i, match in enumerate(given) if match]
+    following = [*argv[1:], ""]
+    return [
+        following[i] if match[1] is None else match[1] for i, match in enumerate(given) if match
+    ]
 
 
 @contextlib.contextmanager

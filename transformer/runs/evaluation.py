@@ -22,6 +22,7 @@ from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import (
     check_can_write,
+    leftovers_of,
     remove_leftovers,
     temporary_beside,
     write_atomically,
@@ -165,7 +166,9 @@ def write_outputs(
     the folder has scores of other inputs, a hash of these is added to its name.
     """
     directory = _folder(place, name, inputs)
-    remove_leftovers(place.rglob("*.tmp"))
+    names = [*(f"{text}.txt" for text in outputs.texts), *outputs.files, "scores.json"]
+    for path in (*(directory / file for file in names), directory.with_name(LATEST)):
+        remove_leftovers(leftovers_of(path))  # only ours: --output_dir may be anywhere
     if inputs:
         scores = {**scores, "inputs": {role: one._asdict() for role, one in inputs.items()}}
     for text, lines in outputs.texts.items():

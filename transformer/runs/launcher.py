@@ -86,6 +86,11 @@ class Launcher:
         """Raises UserError now for flags that evaluate.py would refuse hours later."""
         if self.options.evaluate == "none" or all(map(self.is_done, runs)):
             return
+        if any(re.match("--?output_dir", flag) for flag in self._evaluate):
+            raise UserError(
+                f"evaluate is {self.options.evaluate!r}; leave --output_dir out: a sweep reads the "
+                "scores in the work directories"
+            )
         command = [sys.executable, str(ROOT / "evaluate.py"), "--only_check_args", *self._evaluate]
         checked = subprocess.run(
             command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True

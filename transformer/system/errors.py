@@ -34,8 +34,9 @@ def code_of_the_user(name: str) -> Iterator[None]:
         if type(error) is KeyboardInterrupt:
             raise
         # config_flags wraps the traceback of a ValueError in another one, and absl wraps that.
-        while "Error whilst parsing config file" in (reason := _in_words(error)):
+        while error.__context__ and "Error whilst parsing config file" in _in_words(error):
             error = error.__context__
+        reason = _in_words(error)
         frame = traceback.extract_tb(error.__traceback__)[-1]
         line, file = frame.lineno, frame.filename
         if isinstance(error, SyntaxError):

@@ -13,8 +13,14 @@ import optax
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system.compilation import convolution_options
 from transformer.system.errors import COUNT, check_range
-from transformer.system.sharding import gather_fsdp, replicated, split_rows, state_sharding
-from transformer.training.freezing import stopped
+from transformer.system.sharding import (
+    gather_fsdp,
+    name_of,
+    replicated,
+    split_rows,
+    state_sharding,
+)
+from transformer.training.freezing import is_frozen, stopped
 from transformer.training.step import StepMetrics, TrainState, abstract_state, global_norm
 
 STATISTICS_DECAY = 0.999  # of the running mean and variance of batch normalisation
@@ -95,6 +101,10 @@ def make_adversarial_step(
     """
     noise_size, num_classes = sizes
     rows = split_rows(mesh, axis=0)
+
+    shapes = {"generator": model.abstract_params()["generator"]}
+    names = [name_of(path) for path, _ in jax.tree.leaves_with_path(shapes)]
+    trains_generator = not all(is_frozen(freeze, name) for name in names)
 
     def draw(key: jax.Array, B: int) -> Drawn:
         noise_key, label_key = jax.random.split(key)
@@ -200,7 +210,7 @@ def make_adversarial_step(
             terms=terms,
             grad_norm=jnp.hypot(*norms),
             skipped=~finite,
-            stuck=found["generator_grad_norm"] < NO_GRADIENT,
+            stuck=(found["generator_grad_norm"] < NO_GRADIENT) & trains_generator,
         )
         return kept._replace(step=new.step), metrics
 

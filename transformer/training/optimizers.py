@@ -203,7 +203,7 @@ def _scale_by_trust_ratio() -> optax.GradientTransformation:
 
 
 def is_weight(params: Any) -> Any:
-    """Marks the parameters that decay: neither biases nor those that scale or shift channels.
+    """Marks the parameters that decay: neither biases nor what normalisation scales or shifts by.
 
     It goes by names, not by dimensions: the biases or scales of experts or classes are 2-D arrays.
     """

@@ -14,7 +14,7 @@ from flax import nnx
 from jax.core import min_dim
 
 from transformer.models.layers import ACTIVATIONS, Linear, kernel_init
-from transformer.models.numerics import DropoutRngs, multiply
+from transformer.models.numerics import DropoutRngs, at_least_float32, multiply
 
 
 class ExpertsConfig(Protocol):
@@ -95,7 +95,7 @@ class Experts(nnx.Module):
         return self.num_experts * jnp.sum(share_BE * probability_BE, axis=1)
 
     def _scores(self, x_BXD: jax.Array) -> jax.Array:
-        return self.router(x_BXD).astype(jnp.float32)
+        return self.router(x_BXD).astype(at_least_float32(self.dtype))
 
 
 def groups(expert_A: jax.Array, num_experts: int, group_size: int) -> tuple[jax.Array, jax.Array]:

@@ -56,17 +56,7 @@ class Universal(SharedEmbeddings):
     """The encoder-decoder of Figure 2."""
 
     def __init__(self, config: UniversalConfig, sizes: Sizes, *, rngs: nnx.Rngs):
-        self.config = config
-        self.dtype = jnp.dtype(config.dtype)
-        super().__init__(
-            config.d_model,
-            sizes,
-            share=config.share_embeddings,
-            scaled=config.scale_embeddings,
-            dtype=self.dtype,
-            rngs=rngs,
-            words=config.words_per_position,
-        )
+        super().__init__(config, sizes, rngs=rngs)
         self.encoder = Recurrence(config, config.encoder_steps, False, rngs)
         self.decoder = Recurrence(config, config.decoder_steps, True, rngs)
 
