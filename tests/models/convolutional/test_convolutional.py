@@ -349,7 +349,7 @@ def test_places_of_dropout(random_params, monkeypatch):
         return x
 
     for module in ("convolutional", "convolutional_blocks"):
-        monkeypatch.setattr(f"transformer.models.{module}.dropout", recorded)
+        monkeypatch.setattr(f"transformer.models.convolutional.{module}.dropout", recorded)
     model = convolutional()
     model.bind(random_params(model)).loss(packed_batch(), None, 0.0)
     assert sizes == [5, 4, 4, 4, 5, 4, 4, 3]
