@@ -122,7 +122,7 @@ def test_what_dead_processes_left_is_removed(tmp_path, dead):
     table = [  # path, the age of the file, whether it stays
         (beside(tmp_path / "a", dead), 0, False),
         (beside(tmp_path / "eval/a", dead), 0, False),
-        (beside(tmp_path / "b", alive), hour + 1000, False),  # the number is another's now
+        (beside(tmp_path / "b", alive), 99 * hour, False),  # the number is another's now
         (beside(tmp_path / "c", alive), 0, True),
         (beside(tmp_path / "d", alive), hour - 1000, True),  # or the clock was put forward
         (beside(tmp_path / "e", dead, other), hour - 1000, True),  # alive there, as far as we know
