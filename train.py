@@ -31,7 +31,6 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, local
 from transformer.system.profiling import step_range
-from transformer.tasks.task import find_task
 
 DEMO = Path(__file__).parent / "configs" / "demo.py"
 
@@ -87,8 +86,7 @@ def main() -> None:
     if own and (earlier := provenance.starts(Path(own))):
         start["config_file"] = earlier[-1]["config_file"]
         start["overrides"] = {**earlier[-1]["overrides"], **overrides}
-    metrics = find_task(config.task.name).metrics
-    directions = {name: metric.better for name, metric in metrics.items()}
+    directions = {name: metric.better for name, metric in config.kind.metrics.items()}
 
     def draw() -> None:
         learning_curve(workdir / "metrics.jsonl", workdir / "learning_curve.png", directions)

@@ -17,7 +17,6 @@ import numpy as np
 from transformer.runs import run_config
 from transformer.runs.checkpoints import Checkpoints
 from transformer.system.sharding import data_mesh, replicated
-from transformer.tasks.task import find_task
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, init_state
 
@@ -177,10 +176,9 @@ def metrics(workdir: Path) -> list[dict[str, float]]:
 
 def final_state(workdir: Path) -> TrainState:
     config = run_config.load(workdir)
-    model = find_task(config.task.name).restore(config, workdir).model
-    width = getattr(config.model, "d_model", None)
-    schedule = make_schedule(config.optimizer, width)
-    adam = find_task(config.task.name).make_optimizer(config, schedule)
+    model = config.kind.restore(config, workdir).model
+    schedule = make_schedule(config.optimizer, config.model.width)
+    adam = config.kind.make_optimizer(config, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     sharding = replicated(data_mesh(jax.devices()[:1]))
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)

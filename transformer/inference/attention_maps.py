@@ -62,7 +62,7 @@ def has_attention(model: TrainedModel) -> bool:
     """True if a model attends from a target to a source."""
     config = model.config.model
     is_alone = config.family == "decoder_only"
-    return hasattr(model.task, "search") and not is_alone and getattr(config, "attends", True)
+    return hasattr(model.task, "search") and not is_alone and config.attends
 
 
 def attention_of(model: TrainedModel, source: str, target: str | None = None) -> Attention:
@@ -103,11 +103,11 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
         tokenizer.encode_batch(side, num_threads=1)
         for tokenizer, side in zip(tokenizers, texts, strict=True)
     ]
-    words = getattr(model.config.model, "words_per_position", 1)
+    words = model.config.model.words_per_position
     _check_lengths(*(sentence[::words] for sentence in ids[0]), *ids[1])
     src_BS = _rows([[*sentence, EOS] for sentence in ids[0]])
     tgt_in_BT = _rows([[BOS, *sentence] for sentence in ids[1]])
-    halts = getattr(model.config.model, "halting", "none") != "none"
+    halts = model.config.model.halting != "none"
 
     @jax.jit
     def forward(params, extra):

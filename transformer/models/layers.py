@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models import fused_norm
+from transformer.models.family import ModelSection
 from transformer.models.kernels import check_names, uses
 from transformer.models.numerics import (
     DropoutRngs,
@@ -40,10 +41,9 @@ kernel_init = nnx.initializers.xavier_uniform()
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerConfig:
+class LayerConfig(ModelSection):
     """The fields of the model section that these layers read; see configs/base.py."""
 
-    family: str
     d_model: int
     d_ff: int
     num_heads: int
@@ -97,6 +97,10 @@ class LayerConfig:
                 )
         # Each layer is built and compiled by itself, which takes time.
         check_range(self, "model", fields, 1, MOST_LAYERS + 1)
+
+    @property
+    def width(self) -> int:
+        return self.d_model
 
     @property
     def key_size(self) -> int:

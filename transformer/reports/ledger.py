@@ -65,7 +65,7 @@ def record(
     _check_files(path, ["validation", *tested])
     for run in [model, *model.others]:
         history.check_can_be_repeated(run)
-    task = find_task(model.config.task.name)
+    task = model.config.kind
     for one in (model, *model.others):
         one.check_paths()
     check_can_evaluate(model, ["validation", *tested])

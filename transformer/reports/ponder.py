@@ -25,7 +25,7 @@ OUT = DEFINE_path("out", "steps.png", "The PNG file to write.")
 
 def count_steps(model: TrainedModel, sentence: str) -> Attention:
     """Counts the steps for source and translation; UserError for a model without halting."""
-    if getattr(model.config.model, "halting", "none") == "none" or model.others:
+    if model.config.model.halting == "none" or model.others:
         raise UserError(
             f"{model.workdir} has no adaptive computation time: every token takes as many steps; "
             "give a run with model.family=universal and model.halting=paper or tensor2tensor"

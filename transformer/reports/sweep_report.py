@@ -21,7 +21,6 @@ from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
 from transformer.system.errors import UserError
 from transformer.system.files import write_named
-from transformer.tasks.task import find_task
 
 # Columns that a table leaves out unless they are requested.
 _REST = ("last ", "million ", "tokens per ")
@@ -199,7 +198,7 @@ def _curve(axes: Any, row: Row, metric: str, number: int) -> None:
 
 def _parameters(run: run_report.Run) -> int | None:
     try:
-        model = find_task(run.config.task.name).restore(run.config, run.workdir).model
+        model = run.config.kind.restore(run.config, run.workdir).model
     except UserError:  # the tokenizer does not exist yet
         return None
     return num_params(model.abstract_params())

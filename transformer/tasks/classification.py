@@ -23,7 +23,7 @@ from transformer.data.labelled_text import (
 from transformer.data.sequences import Labelled, evaluation_rows
 from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
 from transformer.metrics.labels import class_scores, number_scores
-from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.family import Sizes, build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.models.loss import Loss
@@ -222,7 +222,7 @@ class ClassificationTraining:
         self.data_id = data_id
         self.num_tokens = self.packed.num_tokens
         lengths = self.packed.lengths
-        flops = find_family(config.model.family).flops
+        flops = config.family.flops
         sizes = sizes_of(config, task.tokenizer, task.classes)
         self.flops = float(flops(config.model, sizes, lengths, np.zeros_like(lengths)).sum())
 

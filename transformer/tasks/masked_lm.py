@@ -17,7 +17,7 @@ from transformer.data.sequences import Masked, evaluation_rows
 from transformer.data.sources import SPLITS
 from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
 from transformer.metrics.masked_baselines import masked_baselines
-from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.family import Sizes, build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.models.loss import cross_entropy
@@ -232,7 +232,7 @@ class MaskedLMTraining:
         self.is_dynamic = config.data.masking == "dynamic"
         self.data_id = data_id
         self.num_tokens = self.packed.num_tokens
-        flops = find_family(config.model.family).flops
+        flops = config.family.flops
         sizes = sizes_of(config, task.tokenizer)
         lengths = self.packed.lengths, self.packed.predictions
         self.flops = float(flops(config.model, sizes, *lengths).sum())

@@ -11,7 +11,7 @@ from transformer.data.sources import PairSource
 from transformer.data.token_files import DROPPED, TokenizedPairs
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import UNK
-from transformer.models.family import Sizes, find_family
+from transformer.models.family import Sizes
 from transformer.system.errors import UserError
 from transformer.system.sharding import distribute, split_rows
 from transformer.tasks.task import Examples, Facts, examples, mean_nll
@@ -41,7 +41,7 @@ class Seq2SeqTraining:
         self.data_id = data_id
         self.num_tokens = batches.packed.num_tokens
         pairs = batches.packed.pairs
-        flops = find_family(config.model.family).flops
+        flops = config.family.flops
         lengths = pairs.source_lengths, pairs.target_lengths
         self.flops = float(flops(config.model, sizes_of(config, task.tokenizers), *lengths).sum())
 

@@ -24,7 +24,7 @@ from transformer.decoding.long_lines import Cutter, regrouped
 from transformer.decoding.programs import Variables
 from transformer.decoding.translation import Translation, Translator
 from transformer.metrics import scores
-from transformer.models.family import build_model, find_family
+from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.system import distributed
@@ -226,7 +226,7 @@ def prepare(
 ) -> Seq2SeqTraining:
     """See Task. Text -> tokenizers -> token cache -> packed rows. kind: the class of the task."""
     data, seed = config.data, config.training.seed
-    if data.packing and not find_family(config.model.family).packs:
+    if data.packing and not config.family.packs:
         raise UserError(
             f"data.packing is True, but the family {config.model.family} cannot keep the pairs of "
             "a packed row apart; set data.packing to False"
@@ -255,8 +255,7 @@ def prepare(
             validation_source, tokenizers, folder, None, None, source_cut=cut
         )
         if data.packing:
-            words = getattr(config.model, "words_per_position", 1)
-            check_positions(words, pairs, validation_pairs)
+            check_positions(config.model.words_per_position, pairs, validation_pairs)
         kind.check_pairs(data, pairs, validation_pairs)
 
     # 2. Rows and batches.

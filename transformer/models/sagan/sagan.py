@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from transformer.models.family import Family, Sizes
+from transformer.models.family import Family, ModelSection, Sizes
 from transformer.models.sagan.conditional_norm import ConditionalNorm
 from transformer.models.sagan.image_convolution import double, halve
 from transformer.models.sagan.self_attention import FORMS, ImageAttention
@@ -32,10 +32,9 @@ DISCRIMINATOR = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SAGANConfig:
+class SAGANConfig(ModelSection):
     """The model section; see configs/sagan_cifar10.py."""
 
-    family: str
     image_size: int
     channels: int
     noise_size: int
