@@ -23,8 +23,9 @@ from transformer.models.functional import num_params
 from transformer.reports.results import Result, checkpoint_flags, search_flags
 from transformer.reports.translations import Texts
 from transformer.runs import history, provenance, run_config
-from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
+from transformer.runs.evaluation import check_can_evaluate, evaluate
 from transformer.runs.history import Run
+from transformer.runs.outputs import one_a_line
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.commands import ROOT, command

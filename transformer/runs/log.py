@@ -14,7 +14,7 @@ from transformer.runs.tracking import WandbWriter, check_login
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically
-from transformer.tasks.task import Examples, find_task
+from transformer.tasks.task import Examples
 from transformer.training.divergence import Monitor
 from transformer.training.step import StepMetrics
 
@@ -84,7 +84,7 @@ class RunLog:
 
     draw: redraws the picture of the learning curves.
     schedule: the learning rate of the n-th update that was not skipped.
-    flops_per_token, peak: of training, and of all devices together; None where not known.
+    mfu: the share of the devices' peak that one token a second takes; None where not known.
     """
 
     def __init__(
@@ -92,14 +92,12 @@ class RunLog:
         workdir: Path,
         config: Config,
         schedule: Callable[[int], float],
-        flops_per_token: float,
-        peak: float | None,
+        mfu: float | None,
         start_time: float,
         draw: Callable[[], None],
     ):
-        self._workdir, self._config = workdir, config
-        self._shown, self._schedule = find_task(config.task.name).shown, schedule
-        self._flops_per_token, self._peak = flops_per_token, peak
+        self.workdir, self._config = workdir, config
+        self._schedule, self._mfu = schedule, mfu
         self._start_time = start_time
         self._draw, self._drawn_at = draw, time.monotonic()
         self._metrics: MetricsWriter | None = None
@@ -111,17 +109,16 @@ class RunLog:
         """Continues the log from where the run stands; removes lines of later steps."""
         if distributed.is_first():
             fields, project = flat(self._config), self._config.training.wandb
-            metrics = find_task(self._config.task.name).metrics
-            outcomes = ["train/nll", *(f"eval/validation/{name}" for name in metrics)]
+            measured = [f"eval/validation/{name}" for name in self._config.kind.metrics]
             self._metrics = MetricsWriter(
-                self._workdir,
+                self.workdir,
                 first_step=step,
                 evaluated=evaluated,
                 fields=fields,
-                outcomes=outcomes,
+                outcomes=["train/nll", *measured],
             )
-            if project and not self._wandb:
-                self._wandb = WandbWriter(project, self._workdir, fields)
+            if project:
+                self._wandb = WandbWriter(project, self.workdir, fields)
             self._progress = Progress(self._config.training.steps, initial=step)
             self._tokens, self._seconds_before = self._last_totals(step)
 
@@ -147,10 +144,10 @@ class RunLog:
         values["train/skipped_updates"] = monitor.skipped
         values["train/skipped_batches"] = monitor.offset
         speed = values["train/tokens_per_second"]
-        if self._peak is not None:
-            values["train/mfu"] = self._flops_per_token * speed / self._peak
+        if self._mfu is not None:
+            values["train/mfu"] = self._mfu * speed
         self._write(step, values)
-        shown = {name: values[f"train/{name}"] for name in self._shown}
+        shown = {name: values[f"train/{name}"] for name in self._config.kind.shown}
         self._progress.update(step, **shown, tokens_per_second=speed)
 
     def validation(self, step: int, scores: Mapping[str, float], examples: Examples) -> None:
@@ -165,7 +162,7 @@ class RunLog:
         self._write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
         for name, picture in examples.pictures.items():
             try:
-                write_atomically(self._workdir / name / f"{step:08}.png", picture.png)
+                write_atomically(self.workdir / name / f"{step:08}.png", picture.png)
             except UserError as error:  # a full disk does not end the run
                 self.print(f"warning: {error}")
             self._metrics.write_picture(step, name, picture)
@@ -189,7 +186,7 @@ class RunLog:
 
     def _last_totals(self, step: int) -> tuple[float, float]:
         """Target tokens and seconds of the run so far; 0 if nothing is logged."""
-        lines = read_metrics(self._workdir / "metrics.jsonl")
+        lines = read_metrics(self.workdir / "metrics.jsonl")
         found = [line for line in lines if line["step"] <= step and "total/seconds" in line]
         names = ("total/target_tokens", "total/seconds")
         tokens, seconds = (max((line[name] for line in found), default=0) for name in names)

@@ -16,7 +16,7 @@ from transformer.system.files import remove_leftovers, write_atomically
 from transformer.system.paths import check_no_pattern, local, looked_up
 from transformer.system.reading import MISSING, read_json, read_text
 from transformer.system.sharding import MeshConfig
-from transformer.tasks.task import TASKS, Task, find_task
+from transformer.tasks.task import TASKS, Metric, Task, find_task
 from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import TrainingConfig
 
@@ -58,7 +58,7 @@ class Config:
                 f"training.best_metric is {training.best_metric!r}, which the task "
                 f"{self.task.name} does not measure; give one of: {', '.join(metrics)}"
             )
-        if metrics[training.best_metric].full and training.full_validation_every == 0:
+        if self.best_metric.full and training.full_validation_every == 0:
             cheap = [name for name, metric in metrics.items() if not metric.full]
             raise UserError(
                 f"training.best_metric is {training.best_metric!r}, but "
@@ -101,7 +101,7 @@ class Config:
             _check_complete(config[name], _required(section), f"{name}.", choice)
             check_types(name, section, config[name])
             for field, value in config[name].items():
-                if value and places_are_here and field in _places(section):
+                if value and places_are_here and field in places(section):
                     local(value, f"{name}.{field}")
             sections[name] = section(**config[name])
         return cls(**sections)
@@ -114,6 +114,11 @@ class Config:
     @functools.cached_property
     def family(self) -> Family:
         return find_family(self.model.family)
+
+    @property
+    def best_metric(self) -> Metric:
+        """The metric that training.best_metric names."""
+        return self.kind.metrics[self.training.best_metric]
 
     @property
     def sections(self) -> dict[str, Any]:
@@ -316,7 +321,7 @@ def _required(section: type) -> list[str]:
     return [field.name for field in fields if field.default is dataclasses.MISSING]
 
 
-def _places(section: type) -> list[str]:
+def places(section: type) -> list[str]:
     """The fields of a section that name files or folders."""
     fields = dataclasses.fields(section)
     return [field.name for field in fields if field.metadata and field.metadata["place"]]

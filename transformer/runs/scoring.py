@@ -1,6 +1,5 @@
 """Scores what evaluate.py is given: splits, a test set, or existing translations."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,22 +20,19 @@ from transformer.metrics.scores import check_language, kind_of_text
 from transformer.runs import run_config, trusted_paths
 from transformer.runs.evaluation import (
     check_can_evaluate,
-    check_place,
-    check_task,
+    check_has_test_sets,
+    data_beside,
     evaluate,
     evaluate_test_set,
-    inputs_of_data,
-    parts_of_data,
-    place_of,
     table,
-    write_outputs,
 )
+from transformer.runs.outputs import Destination
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, DEFINE_paths
-from transformer.tasks import seq2seq
+from transformer.tasks.task import find_task
 
 SPLIT = flags.DEFINE_list(
     "split", "test", "train, validation, test, or another split of the run's data set; or several."
@@ -75,26 +71,13 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Pa
     output_dir: where their scores go, if not to the work directory.
     """
     _check_flags(workdir)
-    workdir = workdir and os.path.expanduser(workdir)
-    config = run_config.load(Path(workdir)) if workdir and _is_for_seq2seq() else None
+    place = Path(workdir).expanduser() if workdir else None
+    config = run_config.load(place) if place and _is_for_seq2seq() else None
     if config:
-        check_task(Path(workdir), config)
-    test = None
-    if REFERENCE.value:
-        test = read_files(SOURCE.value, REFERENCE.value)
-    elif TESTSET.value:
-        languages = pair(LANGUAGES.value or "")
-        if config:
-            languages = config.data.source_language, config.data.target_language
-            if config.data.is_tokenized:
-                raise UserError(
-                    f"{workdir} reads text that is tokenised, and sacreBLEU's test sets are not; "
-                    "tokenise one and give it as --source and --reference"
-                )
-        with distributed.first_alone():
-            test = sacrebleu_test_set(TESTSET.value, *languages)
+        check_has_test_sets(place, config)
+    test = _test_set(place, config)
     if HYPOTHESES.value:
-        _score(workdir and Path(workdir), config, test, output_dir)
+        _score(place, config, test, output_dir)
         return
     model = restore()
     if test:
@@ -103,6 +86,24 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Pa
         check_can_evaluate(model, SPLIT.value)
         for split in SPLIT.value:
             evaluate(model, split)
+
+
+def _test_set(workdir: Path | None, config: run_config.Config | None) -> TestSet | None:
+    """The test set that the flags name, if it is no split."""
+    if REFERENCE.value:
+        return read_files(SOURCE.value, REFERENCE.value)
+    if not TESTSET.value:
+        return None
+    languages = pair(LANGUAGES.value or "")
+    if config:
+        languages = config.data.source_language, config.data.target_language
+        if config.data.is_tokenized:
+            raise UserError(
+                f"{workdir} reads text that is tokenised, and sacreBLEU's test sets are not; "
+                "tokenise one and give it as --source and --reference"
+            )
+    with distributed.first_alone():
+        return sacrebleu_test_set(TESTSET.value, *languages)
 
 
 def _is_for_seq2seq() -> bool:
@@ -143,40 +144,38 @@ def _score(
     output_dir: Path | None,
 ) -> None:
     """Scores the translations of --hypotheses, and writes the scores if there is a place."""
-    hypotheses = lines_of(HYPOTHESES.value)
-    inputs = {"hypotheses": Input.of(HYPOTHESES.value, hypotheses)}
-    parts = [f"of-{Path(HYPOTHESES.value).name}"]
+    path, hypotheses = HYPOTHESES.value, lines_of(HYPOTHESES.value)
+    inputs, parts = {"hypotheses": Input.of(path, hypotheses)}, [f"of-{Path(path).name}"]
     if config:
         given = {f"data.{name}": flags.FLAGS[name].value for name in DATA_FLAGS}
         given = {field: value for field, value in given.items() if value is not None}
         data = run_config.with_fields(config, given).data
         of = test.name if test else SPLIT.value[0]
-        parts += parts_of_data(config.data, data, of)
-        inputs |= inputs_of_data(config.data, data, of)
-        kind = kind_of_text(data)
+        more_parts, more_inputs = data_beside(config.data, data, of)
+        parts, inputs = parts + more_parts, inputs | more_inputs
+        task, text = config.kind, kind_of_text(data)
         if test is None:
             if not flags.FLAGS.trust_paths:
                 trusted_paths.check(workdir, trusted_paths.unknown(config, given))
             sources, references = map(list, zip(*open_source(data, of).pairs(), strict=True))
             test = TestSet(of, sources, [references])
-        if output_dir:
-            inputs["workdir"] = Input(trusted_paths.absolute(str(workdir)))
     else:
-        kind = {"target_language": pair(LANGUAGES.value)[1], "bleu_tokenizer": BLEU_TOKENIZER.value}
+        task = find_task("seq2seq")
+        text = {"target_language": pair(LANGUAGES.value)[1], "bleu_tokenizer": BLEU_TOKENIZER.value}
         parts += [f"bleu_tokenizer={BLEU_TOKENIZER.value}"] * BLEU_TOKENIZER.present
-    check_lines({HYPOTHESES.value: len(hypotheses), test.name: len(test.references[0])})
-    inputs |= test.inputs
-    place, name = place_of(workdir, output_dir), "-".join([test.name, *parts])
+    check_lines({path: len(hypotheses), test.name: len(test.references[0])})
     if not distributed.is_first():
         return
-    if place:
-        check_place(place, name, inputs)
-    check_language(test.references[0], **kind)
-    outputs = seq2seq.score_test_set(kind, test, hypotheses)
+    destination, written = None, ""
+    if workdir or output_dir:
+        name = "-".join([test.name, *parts])
+        destination = Destination.of(workdir, output_dir, name, {**inputs, **test.inputs})
+        destination.check()
+    check_language(test.references[0], **text)
+    outputs = task.score_test_set(text, test, hypotheses)
     print(table(outputs))
-    written = ""
-    if place:
-        scores = {**outputs.scores, "split": test.name, "hypotheses": HYPOTHESES.value}
+    if destination:
+        scores = {**outputs.scores, "split": test.name, "hypotheses": path}
         scores["examples"] = len(hypotheses)
-        written = f"; scores in {write_outputs(place, name, outputs, scores, inputs)}"
+        written = f"; scores in {destination.write(outputs, scores)}"
     print(f"{len(hypotheses)} examples{written}")

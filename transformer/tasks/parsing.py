@@ -134,4 +134,5 @@ TASK: Task = seq2seq.TASK._replace(
     restore=functools.partial(seq2seq.restore, kind=Parsing),
     content_sha256=content_sha256,
     rescore=rescore,
+    score_test_set=None,
 )

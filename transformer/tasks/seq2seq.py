@@ -343,4 +343,5 @@ TASK = Task(
     ensemble=ensemble,
     content_sha256=content_sha256,
     rescore=rescore,
+    score_test_set=score_test_set,
 )

@@ -194,4 +194,5 @@ TASK = seq2seq.TASK._replace(
     restore=functools.partial(seq2seq.restore, kind=Summarization),
     content_sha256=content_sha256,
     rescore=rescore,
+    score_test_set=None,
 )
