@@ -188,7 +188,7 @@ def test_an_update_of_images(dtype):
     task = ImagesConfig(**sagan_cifar10.get_task().to_dict())
 
     def make(optimizer, mesh):
-        return make_adversarial_step(model, optimizer, task, (128, 3), True, 0, mesh)
+        return make_adversarial_step(model, optimizer, PAPER.training, task, (128, 3), True, mesh)
 
     both = by_part({"discriminator": optimizer, "generator": optimizer})
     check_update(model, batch, make, both)

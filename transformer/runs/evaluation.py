@@ -18,7 +18,6 @@ from transformer.runs.restore import TrainedModel
 from transformer.runs.trusted_paths import absolute
 from transformer.system import distributed
 from transformer.system.commands import command
-from transformer.system.errors import UserError
 from transformer.tasks.task import Outputs, TrainedTask
 
 
@@ -52,15 +51,6 @@ def next_command(config: run_config.Config, task: TrainedTask, workdir: Path) ->
     return command(name, f"--workdir={workdir}", *flags)
 
 
-def check_has_test_sets(workdir: Path, config: run_config.Config) -> None:
-    """Raises UserError for a run whose task has no test sets besides its splits, and no BLEU."""
-    if config.kind.score_test_set is None:
-        raise UserError(
-            f"{workdir} is a run of the task {config.task.name}, and test sets by file or name "
-            "and tokenizers of BLEU are for seq2seq; give --split alone"
-        )
-
-
 # --- Evaluating ---------------------------------------------------------------------------
 
 
@@ -74,8 +64,10 @@ def evaluate(model: TrainedModel, split: str) -> Outputs:
 
 
 def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
-    """Evaluates, as `evaluate` does, a test set that the config does not name."""
-    check_has_test_sets(model.workdir, model.config)
+    """Evaluates, as `evaluate` does, a test set that the config does not name.
+
+    The run's task must have a `score_test_set`.
+    """
     data, number = model.task.data, len(test.sources)
     model.task.check_data(data, test.references[0])
     if distributed.is_first():

@@ -19,7 +19,7 @@ from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.system.reading import Count
 from transformer.system.sharding import data_mesh, replicated
-from transformer.tasks.task import TrainedTask, find_task
+from transformer.tasks.task import TrainedTask
 
 CHECKPOINTS = ("last", "best", "average")
 DECODING_FLAGS = tuple(field.name for field in dataclasses.fields(DecodingConfig))
@@ -170,7 +170,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
                 )
     return dataclasses.replace(
         first,
-        task=find_task(first.config.task.name).ensemble([model.task for model in models]),
+        task=first.config.kind.ensemble([model.task for model in models]),
         params=[model.params for model in models],
         extra=[model.extra for model in models],
         others=[dataclasses.replace(model, params={}, extra={}) for model in others],
@@ -209,28 +209,23 @@ def restore(
         )
     config = run_config.load(workdir)
     check_seal(workdir)
-    kind = find_task(config.task.name)
     changed = run_config.with_fields(config, overrides or {})
     given = [field for field, value in (overrides or {}).items() if value is not None]
     unknown = {} if trust_paths else trusted_paths.unknown(config, given)
     if "task.features" in unknown:  # a task may open it at any time; data wait for `check_paths`
         without = dataclasses.replace(changed.task, features=None)
         changed = dataclasses.replace(changed, task=without)
-    task = kind.restore(changed, workdir)
+    task, training = config.kind.restore(changed, workdir), config.training
     everywhere = replicated(data_mesh())
-
-    def abstract(tree: Any) -> Any:
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
-        )
-
-    like = abstract(task.model.abstract_params()), abstract(task.model.abstract_extra())
-    training = config.training
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+        (task.model.abstract_params(), task.model.abstract_extra()),
+    )
     checkpoints = Checkpoints(
         workdir,
         keep_last=training.keep_last,
         best_metric=training.best_metric,
-        direction=kind.metrics[training.best_metric].better,
+        direction=config.best_metric.better,
         read_only=True,
     )
     exported = from_first(lambda: _exported(workdir))
@@ -249,27 +244,17 @@ def restore(
                 f"{', '.join(map(str, steps))} alone; give the work directory of the training "
                 "run, or leave --checkpoint and --average_last out"
             )
-        params, extra = checkpoints.average_params(steps[-1:], *like)
     else:
         keep_last = training.keep_last
         steps, last_step, patience = from_first(
             lambda: _chosen(workdir, checkpoints, checkpoint, average_last, keep_last)
         )
         stopped_early = 0 < training.patience <= patience
-        params, extra = checkpoints.average_params(steps, *like)
+    # An average was exported as one checkpoint.
+    params, extra = checkpoints.average_params(steps[-1:] if exported else steps, *like)
     checkpoints.close()
-    return TrainedModel(
-        workdir,
-        config,
-        task,
-        steps,
-        checkpoint,
-        last_step,
-        stopped_early,
-        params,
-        extra,
-        unknown_paths=unknown,
-    )
+    used = steps, checkpoint, last_step, stopped_early
+    return TrainedModel(workdir, config, task, *used, params, extra, unknown_paths=unknown)
 
 
 def _chosen(

@@ -20,7 +20,6 @@ from transformer.metrics.scores import check_language, kind_of_text
 from transformer.runs import run_config, trusted_paths
 from transformer.runs.evaluation import (
     check_can_evaluate,
-    check_has_test_sets,
     data_beside,
     evaluate,
     evaluate_test_set,
@@ -73,8 +72,11 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Pa
     _check_flags(workdir)
     place = Path(workdir).expanduser() if workdir else None
     config = run_config.load(place) if place and _is_for_seq2seq() else None
-    if config:
-        check_has_test_sets(place, config)
+    if config and config.kind.score_test_set is None:
+        raise UserError(
+            f"{place} is a run of the task {config.task.name}, and test sets by file or name and "
+            "tokenizers of BLEU are for seq2seq; give --split alone"
+        )
     test = _test_set(place, config)
     if HYPOTHESES.value:
         _score(place, config, test, output_dir)

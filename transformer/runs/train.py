@@ -112,16 +112,13 @@ def train(
 
         # 2. Make the work directory.
         _begin(workdir, config, task, origin)
-        checkpoints = stack.enter_context(
-            contextlib.closing(
-                Checkpoints(
-                    workdir,
-                    keep_last=training.keep_last,
-                    best_metric=training.best_metric,
-                    direction=config.best_metric.better,
-                )
-            )
+        checkpoints = Checkpoints(
+            workdir,
+            keep_last=training.keep_last,
+            best_metric=training.best_metric,
+            direction=config.best_metric.better,
         )
+        stack.callback(checkpoints.close)
 
         # 3. Compile the programs and restore the state.
         programs = prepare_programs(config, workdir, task, optimizer, mesh)

@@ -95,12 +95,11 @@ class ImageTraining:
         return make_adversarial_step(
             self.task.model,
             optimizer,
+            self.config.training,
             self.config.task,
             (self.task.noise_size, len(self.task.classes)),
             self.config.data.flip,
-            self.config.training.seed,
             self.mesh,
-            self.config.training.freeze,
         )
 
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:

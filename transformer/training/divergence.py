@@ -115,20 +115,13 @@ def write_report(
 
     examples: the examples in the batch of each bad update, as the task shows them.
     """
-    updates = [
-        {
-            **{name: _json(value) for name, value in dataclasses.asdict(bad).items()},
-            "examples": shown,
-        }
-        for bad, shown in zip(monitor.bad, examples, strict=True)
-    ]
     report = {
         "running_average_of_loss": monitor.average,
-        "updates": updates,
-        "norms_by_layer": {
-            layer: {name: _json(norm) for name, norm in values.items()}
-            for layer, values in norms.items()
-        },
+        "updates": [
+            {**_json(dataclasses.asdict(bad)), "examples": shown}
+            for bad, shown in zip(monitor.bad, examples, strict=True)
+        ],
+        "norms_by_layer": {layer: _json(values) for layer, values in norms.items()},
     }
     write_atomically(path, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
@@ -188,6 +181,6 @@ def _squares(tree: Params) -> dict[str, jax.Array]:
     return sums
 
 
-def _json(value: Any) -> Any:
-    is_number = isinstance(value, float)
-    return str(value) if is_number and not math.isfinite(value) else value
+def _json(values: dict[str, Any]) -> dict[str, Any]:
+    """The values, with words for numbers that JSON cannot express."""
+    return {name: x if math.isfinite(x) else str(x) for name, x in values.items()}
