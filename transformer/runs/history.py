@@ -18,7 +18,8 @@ Run = Mapping[str, Any]
 
 def run_of(model: TrainedModel) -> dict[str, Any]:
     """The ledger's entry for one run."""
-    metrics, starts = _metrics(model), provenance.starts(model.workdir)
+    metrics = metrics_until(model.workdir, model.last_step)
+    starts = provenance.starts(model.workdir)
     path = Path(starts[-1]["config_file"])
     apart = "config_file", "overrides", "command"
     run = {
@@ -72,7 +73,7 @@ def overrides_of(start: Mapping[str, Any], config: Config) -> dict[str, Any]:
 def validation_curves(model: TrainedModel) -> dict[str, list[tuple[int, float]]]:
     """The validation metrics that a run logged: steps and values, by metric."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    for line in _metrics(model):
+    for line in metrics_until(model.workdir, model.last_step):
         for name, value in line.items():
             if name.startswith("eval/validation/") and value is not None:
                 curve = curves.setdefault(name.removeprefix("eval/validation/"), [])
@@ -130,10 +131,9 @@ def check_can_be_repeated(model: TrainedModel) -> None:
         )
 
 
-def _metrics(model: TrainedModel) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl up to the last checkpoint."""
-    metrics = read_metrics(model.workdir / "metrics.jsonl")
-    return [line for line in metrics if line["step"] <= model.last_step]
+def metrics_until(workdir: Path, step: int) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl up to a step."""
+    return [line for line in read_metrics(workdir / "metrics.jsonl") if line["step"] <= step]
 
 
 def total(metrics: list[dict[str, float]], name: str) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.runs.metric_writers import MetricsWriter, read_metrics
+from transformer.runs.history import metrics_until, total
+from transformer.runs.metric_writers import MetricsWriter
 from transformer.runs.progress import Progress
 from transformer.runs.run_config import Config, flat
 from transformer.runs.tracking import WandbWriter, check_login
@@ -185,9 +186,6 @@ class RunLog:
             self._tokens, _ = self._last_totals(step)
 
     def _last_totals(self, step: int) -> tuple[float, float]:
-        """Target tokens and seconds of the run so far; 0 if nothing is logged."""
-        lines = read_metrics(self.workdir / "metrics.jsonl")
-        found = [line for line in lines if line["step"] <= step and "total/seconds" in line]
-        names = ("total/target_tokens", "total/seconds")
-        tokens, seconds = (max((line[name] for line in found), default=0) for name in names)
-        return tokens, seconds
+        """Target tokens and seconds of the run so far."""
+        lines = metrics_until(self.workdir, step)
+        return total(lines, "target_tokens"), total(lines, "seconds")

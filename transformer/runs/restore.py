@@ -212,9 +212,9 @@ def restore(
     changed = run_config.with_fields(config, overrides or {})
     given = [field for field, value in (overrides or {}).items() if value is not None]
     unknown = {} if trust_paths else trusted_paths.unknown(config, given)
-    if "task.features" in unknown:  # a task may open it at any time; data wait for `check_paths`
-        without = dataclasses.replace(changed.task, features=None)
-        changed = dataclasses.replace(changed, task=without)
+    # A task may open its own files at any time; data wait for `check_paths`.
+    without = {name.removeprefix("task."): None for name in unknown if name.startswith("task.")}
+    changed = dataclasses.replace(changed, task=dataclasses.replace(changed.task, **without))
     task, training = config.kind.restore(changed, workdir), config.training
     everywhere = replicated(data_mesh())
     like = jax.tree.map(

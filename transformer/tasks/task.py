@@ -165,7 +165,8 @@ class Task(NamedTuple):
     rescore: (data section, split, hypotheses) returns their scores in the form of Outputs.scores,
       except those that need the model.
     score_test_set: (the settings of corpus_scores, TestSet, hypotheses) returns Outputs; None if
-      the task has no test sets beside its splits. If it has, its TrainedTask can `translate`.
+      the task has no test sets beside its splits. If it has, its TrainedTask has `translate` and
+      `check_data`, as Seq2Seq has.
     pretrained: (folder, config) reads a folder of Hugging Face's hub that training.init_from names;
       None if the task has no such models.
     make_optimizer: (config, schedule) returns the optimizer for make_step;
