@@ -33,7 +33,7 @@ from transformer.system.files import write_atomically
 from transformer.system.paths import local
 from transformer.system.sharding import name_of
 from transformer.tasks.task import TrainedTask
-from transformer.training.step import initial_extra, initial_params
+from transformer.training.step import initial_variables
 
 NAMED = 10  # classes listed in a log line
 
@@ -164,7 +164,7 @@ def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> Traine
             made[*to, new_number] = np.asarray(found[path])[*to, old_number]
         return jnp.asarray(made)
 
-    fresh = initial_params(task.model, seed), initial_extra(task.model, seed)
+    fresh = initial_variables(task.model, seed)
     params, extra = jax.tree_util.tree_map_with_path(leaf, fresh)
     return dataclasses.replace(model, params=params, extra=extra)
 

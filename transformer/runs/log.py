@@ -1,6 +1,7 @@
 """The output of a run as it goes on: metrics, totals, lines for people."""
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -22,52 +23,50 @@ from transformer.training.step import StepMetrics
 SECONDS_BETWEEN_PICTURES = 30.0
 
 
+@dataclasses.dataclass
 class Window:
-    """The updates since the last line of the log; its notes go into checkpoints."""
+    """Sums of the updates since the last line of the log; they go into checkpoints."""
 
-    def __init__(self, notes: dict[str, Any] | None = None):
-        new = {"loss": 0.0, "tokens": 0, "grad_norm": 0.0, "updates": 0, "terms": {}}
-        self._sums = notes or new
-        if "nll" in self._sums:  # in a checkpoint of an earlier commit
-            self._sums["terms"]["nll"] = self._sums.pop("nll")
-        # For this process only, so not in the notes:
+    loss: float = 0.0
+    tokens: int = 0  # the loss's, in updates that were not skipped
+    grad_norm: float = 0.0
+    updates: int = 0
+    terms: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        # For this process only, so not in checkpoints:
         self._start = time.monotonic()
-        self._updates_here = 0
-        self._tokens_here = 0
+        self._updates_here = self._tokens_here = 0
         self._wait = 0.0
 
-    def notes(self) -> dict[str, Any]:
-        return {**self._sums, "terms": dict(self._sums["terms"])}
-
-    @property
-    def tokens(self) -> int:
-        """The loss's tokens, in updates that were not skipped."""
-        return self._sums["tokens"]
+    @classmethod
+    def restored(cls, notes: Mapping[str, Any]) -> "Window":
+        """notes: the fields, as in a checkpoint. Those of earlier commits had nll beside terms."""
+        earlier = {"nll": notes["nll"]} if "nll" in notes else {}
+        rest = {name: value for name, value in notes.items() if name not in earlier}
+        return cls(**{**rest, "terms": {**notes["terms"], **earlier}})
 
     def add(self, metrics: StepMetrics, num_tokens: int, wait: float) -> None:
         """Adds a finished update: its number of tokens, and the seconds it waited for its batch."""
         self._updates_here += 1
         self._tokens_here += num_tokens
         self._wait += wait
-        sums = self._sums
-        for name in metrics.terms:  # NaN in the log if all updates are skipped
-            sums["terms"].setdefault(name, 0.0)
-        if metrics.skipped:
-            return
-        sums["loss"] += float(metrics.loss)
-        sums["tokens"] += int(metrics.tokens)
-        sums["grad_norm"] += float(metrics.grad_norm)
-        sums["updates"] += 1
-        for name, value in metrics.terms.items():
-            sums["terms"][name] += float(value)
+        for name, value in metrics.terms.items():  # NaN in the log if all updates are skipped
+            self.terms.setdefault(name, 0.0)
+            self.terms[name] += 0.0 if metrics.skipped else float(value)
+        if not metrics.skipped:
+            self.loss += float(metrics.loss)
+            self.tokens += int(metrics.tokens)
+            self.grad_norm += float(metrics.grad_norm)
+            self.updates += 1
 
     def summary(self) -> dict[str, float]:
         """The values to log; NaN if every update was skipped."""
-        tokens, updates = (self._sums[name] or math.nan for name in ("tokens", "updates"))
+        tokens = self.tokens or math.nan
         return {
-            "train/loss": self._sums["loss"] / tokens,
-            **{f"train/{name}": value / tokens for name, value in self._sums["terms"].items()},
-            "train/grad_norm": self._sums["grad_norm"] / updates,
+            "train/loss": self.loss / tokens,
+            **{f"train/{name}": value / tokens for name, value in self.terms.items()},
+            "train/grad_norm": self.grad_norm / (self.updates or math.nan),
             "train/tokens_per_second": self._tokens_here / (time.monotonic() - self._start),
             "input/wait_ms": 1000 * self._wait / max(self._updates_here, 1),
         }

@@ -148,7 +148,7 @@ class Loop:
         return RunState(
             train,
             int(train.step),
-            Window(notes["window"]),
+            Window.restored(notes["window"]),
             Monitor(self.config, notes["monitor"]),
             Patience(**(scores or notes)["patience"]),
             is_evaluated=scores is not None,
@@ -238,7 +238,11 @@ class Loop:
         monitor = at.monitor.notes()
         if scheduled:  # a restored run has a new checkpoint
             monitor["rollbacks"] = 0
-        notes = {"data": self.task.data_id, "window": at.window.notes(), "monitor": monitor}
+        notes = {
+            "data": self.task.data_id,
+            "window": dataclasses.asdict(at.window),
+            "monitor": monitor,
+        }
         notes["patience"] = at.patience._asdict()
         with may_compile():  # Orbax slices arrays that several devices hold
             self.checkpoints.save(at.train, notes, scheduled=scheduled)

@@ -39,7 +39,6 @@ from transformer.system.sharding import (
 from transformer.tasks import pretrained_bert
 from transformer.tasks.encoders import (
     check_model,
-    evaluation_step,
     get_tokenizer,
     no_ensemble,
     rows_to_evaluate,
@@ -56,7 +55,7 @@ from transformer.tasks.task import (
     read_classes,
 )
 from transformer.training.divergence import norms_by_layer_of_loss
-from transformer.training.step import TrainState, make_train_step
+from transformer.training.step import TrainState, evaluation_step, make_train_step
 
 LABELS = "labels.json"  # in a work directory
 

@@ -33,7 +33,6 @@ from transformer.system.sharding import (
 from transformer.tasks import pretrained_bert
 from transformer.tasks.encoders import (
     check_model,
-    evaluation_step,
     get_tokenizer,
     no_ensemble,
     rows_to_evaluate,
@@ -41,7 +40,7 @@ from transformer.tasks.encoders import (
 )
 from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples
 from transformer.training.divergence import norms_by_layer_of_loss
-from transformer.training.step import TrainState, make_train_step
+from transformer.training.step import TrainState, evaluation_step, make_train_step
 
 HEADS = ("masked_lm", "pre_training")
 
