@@ -18,7 +18,7 @@ from transformer.system.errors import UserError
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.profiling import STEP, Profile
 from transformer.tasks.task import Metric, TrainingTask
-from transformer.training.divergence import Monitor, write_report
+from transformer.training.divergence import Monitor, norms_by_layer, write_report
 from transformer.training.step import StepMetrics, TrainState
 
 AHEAD = 2  # updates that the device may have queued while the host goes on
@@ -268,7 +268,7 @@ class Loop:
     def report_divergence(self, at: RunState) -> NoReturn:
         path, bad = self.log.workdir / "divergence.json", at.monitor.bad
         with may_compile():
-            norms = self.task.norms(at.train, bad[0].batch)
+            norms = norms_by_layer(at.train.params)
         if distributed.is_first():
             examples = [self.task.examples(update.batch) for update in bad]
             write_report(path, at.monitor, examples, norms)

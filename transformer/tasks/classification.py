@@ -54,7 +54,6 @@ from transformer.tasks.task import (
     mean_nll,
     read_classes,
 )
-from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, evaluation_step, make_train_step
 
 LABELS = "labels.json"  # in a work directory
@@ -254,10 +253,6 @@ class ClassificationTraining:
         scores = scores_of(self.task.data, self.task.outputs(found_NX), references)
         found = {"nll": mean_nll(losses)} | {n: x["score"] for n, x in scores.items()}
         return found, Examples()
-
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
-        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         return [

@@ -39,7 +39,6 @@ from transformer.tasks.encoders import (
     training_batches,
 )
 from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples
-from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, evaluation_step, make_train_step
 
 HEADS = ("masked_lm", "pre_training")
@@ -268,10 +267,6 @@ class MaskedLMTraining:
             check()
             found.append(self.measure(state.params, state.extra, batch))
         return self.task.metrics(jax.device_get(found)), Examples()
-
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
-        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         decode, packed = self.task.tokenizer.decode, self.packed

@@ -15,7 +15,6 @@ from transformer.models.family import Sizes
 from transformer.system.errors import UserError
 from transformer.system.sharding import distribute, split_rows
 from transformer.tasks.task import Examples, Facts, examples, mean_nll
-from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_nll_step, make_train_step
 
 
@@ -82,10 +81,6 @@ class Seq2SeqTraining:
         turn = int(state.step) // self.training.checkpoint_every
         shown = pair_examples(*([lines[turn % len(lines)]] for lines in texts))
         return found, Examples(shown)
-
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
-        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers

@@ -124,9 +124,6 @@ class TrainingTask(Protocol):
     ) -> tuple[dict[str, float], Examples]:
         """Metrics, and examples for people to read; `check` is called often, and may raise."""
 
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        """The norms of each layer's parameters and of its gradient on a batch."""
-
     def examples(self, number: int) -> list[dict[str, Any]]:
         """The examples in a batch, for people to read."""
 
