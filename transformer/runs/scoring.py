@@ -71,7 +71,8 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Pa
     """
     _check_flags(workdir)
     place = Path(workdir).expanduser() if workdir else None
-    config = run_config.load(place) if place and _is_for_seq2seq() else None
+    is_of_test_sets = any(flags.FLAGS[name].value is not None for name in OWN)
+    config = run_config.load(place) if place and is_of_test_sets else None
     if config and config.kind.score_test_set is None:
         raise UserError(
             f"{place} is a run of the task {config.task.name}, and test sets by file or name and "
@@ -106,11 +107,6 @@ def _test_set(workdir: Path | None, config: run_config.Config | None) -> TestSet
             )
     with distributed.first_alone():
         return sacrebleu_test_set(TESTSET.value, *languages)
-
-
-def _is_for_seq2seq() -> bool:
-    only = SOURCE, REFERENCE, TESTSET, HYPOTHESES, BLEU_TOKENIZER
-    return any(flag.value is not None for flag in only)
 
 
 def _check_flags(workdir: str | None) -> None:
