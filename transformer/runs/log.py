@@ -98,12 +98,11 @@ class RunLog:
     ):
         self.workdir, self._config = workdir, config
         self._schedule, self._mfu = schedule, mfu
-        self._start_time = start_time
         self._draw, self._drawn_at = draw, time.monotonic()
         self._metrics: MetricsWriter | None = None
         self._wandb: WandbWriter | None = None
         self._progress: Progress | None = None
-        self._tokens, self._seconds_before = 0.0, 0.0
+        self._tokens, self._started = 0.0, start_time
 
     def open(self, step: int, *, evaluated: bool) -> None:
         """Continues the log from where the run stands; removes lines of later steps."""
@@ -120,7 +119,8 @@ class RunLog:
             if project:
                 self._wandb = WandbWriter(project, self.workdir, fields)
             self._progress = Progress(self._config.training.steps, initial=step)
-            self._tokens, self._seconds_before = self._last_totals(step)
+            self._tokens, seconds_before = self._last_totals(step)
+            self._started -= seconds_before
 
     def close(self) -> None:
         for part in (self._metrics, self._progress, self._wandb):
@@ -140,7 +140,7 @@ class RunLog:
         values["train/learning_rate"] = self._schedule(step - monitor.skipped)
         self._tokens += window.tokens
         values["total/target_tokens"] = self._tokens
-        values["total/seconds"] = self._seconds_before + time.monotonic() - self._start_time
+        values["total/seconds"] = time.monotonic() - self._started
         values["train/skipped_updates"] = monitor.skipped
         values["train/skipped_batches"] = monitor.offset
         speed = values["train/tokens_per_second"]
