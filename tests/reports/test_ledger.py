@@ -107,7 +107,8 @@ def test_the_files_are_whole(path):
 def test_the_files_of_sweeps_are_whole(name, monkeypatch):
     """They are runs of the sweep file; saved outputs are those that were scored."""
     monkeypatch.chdir(ROOT)
-    runs = {run.name: run for run in sweep.runs_in(f"configs/sweeps/{name}.py")}
+    file = f"configs/sweeps/{name}.py"
+    runs = {run.name: run for run in sweep.runs_of(sweep.read_plan(file), file)}
     for stem, content in results_page.sweeps(ROOT / "results")[name].items():
         path = ROOT / "results" / name / f"{stem}.json"
         assert runs[stem].settings.items() <= content["config"].items()
