@@ -404,14 +404,6 @@ def test_disagreements():
     assert len(ledger.disagreements(result(), found, 0.05)) == 3
 
 
-def test_a_result_of_earlier_commits_is_of_sentences(tmp_path):
-    old, new = result(), result()
-    del old["config"]["task.name"]
-    for entry in old["splits"].values():
-        entry["sentences"] = entry.pop("examples")
-    assert ledger.read(saved(tmp_path, old=old) / "old.json") == new
-
-
 def test_what_is_written_can_be_read_until_it_is_changed(tmp_path):
     path, folder = tmp_path / "results" / "x.json", tmp_path / "results" / "x"
     outputs = Outputs({"sources": ["s"], "references": ["r"], "hypotheses": ["h"]}, {}, "")
@@ -598,7 +590,7 @@ TEXT_AS_SCORE = json.dumps(result(), indent=1).replace('"score": 40.0', '"score"
         *("", "[]", "{}", '{"splits": {}}', 99_999 * "["),
         *(WITHOUT_HASH, WITHOUT_SCORE, TEXT_AS_SCORE),
         *(json.dumps(result(init_from=x)) for x in ("x", {"seed": 1})),
-        json.dumps(result(ensemble_with=["x"])),
+        *(json.dumps(result(ensemble_with=["x"])), json.dumps(result(config={}))),
     ],
 )
 def test_no_result(tmp_path, content):

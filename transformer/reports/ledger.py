@@ -195,11 +195,6 @@ def read(path: Path) -> Result:
     """A result; raises UserError for another file."""
     try:
         result = parse_json(read_plain(path, None, MOST_JSON), Result)
-        # Earlier commits knew only one task.
-        result["config"].setdefault("task.name", "seq2seq")
-        for entry in result["splits"].values():
-            if "sentences" in entry:
-                entry["examples"] = entry.pop("sentences")
         if reason := _contradiction(result):
             raise ValueError(reason)
     except OSError as error:
@@ -214,6 +209,8 @@ def read(path: Path) -> Result:
 
 def _contradiction(result: Result) -> str | None:
     """An inconsistency in a result that is valid by its type; None if there is none."""
+    if "task.name" not in result["config"]:
+        return "config.task.name is missing"
     if "beam_size" in result and "length_penalty" not in result:
         return "length_penalty is missing"
     if any(len(point) != 2 for curve in result["curve"].values() for point in curve):

@@ -1,6 +1,5 @@
 """The table and the plot of a sweep, at any time."""
 
-import io
 import math
 import re
 import statistics
@@ -9,12 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from transformer.models.functional import num_params
 from transformer.reports import run_report
-from transformer.reports.pages import shown
+from transformer.reports.pages import panels, png, shown
 from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
 from transformer.system.errors import UserError
@@ -91,9 +87,7 @@ def table(
 def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
     """Draws a column of the table into a PNG file: each row's runs, their mean and deviation."""
     _check(metric, [name for row in rows for name in row.columns])
-    figure = Figure(figsize=(9, 1.5 + 0.3 * len(rows)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, columns=1, height=1.5 + 0.3 * len(rows), width=9)
     for place, row in enumerate(rows):
         if values := _numbers(row.columns, metric):
             deviation = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -104,10 +98,7 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel(metric)
     axes.grid(color="0.9")
-    axes.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130)
-    write_named(path, picture.getvalue())
+    write_named(path, png(figure, dpi=130))
 
 
 def _by_column(run: run_report.Run) -> run_report.Run:
