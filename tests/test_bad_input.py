@@ -39,7 +39,6 @@ def toy(tmp_path_factory) -> Path:
     """A directory of files, good and bad, in which tests leave nothing."""
     directory = tmp_path_factory.mktemp("toy")
     write_toy(directory, train=97, validation=5)
-    (directory / "empty").touch()
     (directory / "folder").mkdir()
     (directory / "thesis").mkdir()
     (directory / "thesis" / "chapter1.txt").write_text("years of work")
@@ -47,10 +46,8 @@ def toy(tmp_path_factory) -> Path:
     (directory / "latin1.en").write_bytes("one\nfünf\nthree\n".encode("latin-1"))
     (directory / "blank").write_text(" \n" * 97)
     (directory / "raises.py").write_text("1 / 0\n")
-    (directory / "syntax.py").write_text("def get_config(:\n")
     (directory / "nothing.py").write_text("")
     (directory / "number.py").write_text("def get_config():\n    return 3\n")
-    (directory / "exits.py").write_text("import sys\n\ndef get_config():\n    sys.exit(3)\n")
     (directory / "notes.txt").write_text("not a model")
     return directory
 
@@ -79,45 +76,25 @@ def tree(directory: Path) -> list[Path]:
     [
         # The configuration.
         ({"model_norm": "middle"}, ["model.norm is 'middle'", "one of: post, pre"]),
-        ({"tokenizer_model_type": "x"}, ["model_type is 'x'", "bpe, unigram"]),
-        ({"training_best_metric": "ter"}, ["best_metric is 'ter'", "nll, bleu"]),
         (
             {"training_seed": 2**32},
             ["training.seed is 4294967296; it must be at least 0 and below"],
         ),
         ({"training_steps": 10**30}, [f"training.steps is {10**30}; it must be "]),
-        ({"training_steps": 0}, ["training.steps is 0", "at least 1"]),
-        ({"tokenizer_vocab_size": 3 * 10**9}, ["vocab_size is 3000000000; it must be"]),
-        ({"training_tokens_per_update": 2 * 10**9}, ["2000000000; it must be at least 1"]),
-        ({"data_max_source_length": 2 * 10**9}, ["and below 1000000"]),
         ({"model_d_model": 524288}, ["parameters, which need at least"]),
         (
             {"model_num_encoder_layers": 10**8},
             ["num_encoder_layers is 100000000; they would need at least "],
         ),
-        ({"decoding_beam_size": 10**9}, ["decoding.beam_size is 1000000000"]),
         ({"model_dropout": math.nan}, ["model.dropout is nan"]),
-        ({"optimizer_max_grad_norm": math.nan}, ["optimizer.max_grad_norm is nan"]),
-        ({"model_d_model": 33}, ["model.d_model = 33 is not divisible by model.num_heads = 2"]),
-        ({"data_train_target": ""}, ["data.train_source is given without"]),
         ({"tokenizer_joint": False}, ["share_embeddings is 'all'", "tokenizer.joint"]),
-        (
-            {"model_positions": "learned", "data_max_target_length": 30},
-            ["model.max_positions = 256", "data.max_target_length 30; set it to 30 or less"],
-        ),
         # Data.
         ({"data_train_source": "no.en"}, ["cannot read no.en: No such file"]),
-        ({"data_validation_source": "no.en"}, ["cannot read no.en: No such file"]),
         ({"data_train_source": "folder"}, ["folder is not a file"]),
         ({"data_train_target": "short.de"}, ["train.en has 97 lines", "short.de has 96"]),
         ({"data_train_source": "latin1.en"}, ["latin1.en is not UTF-8: line 2, byte 2"]),
-        (dict.fromkeys(TRAIN, "empty"), ["no sentence pairs in empty"]),
         (dict.fromkeys(TRAIN, "blank"), ["vocab_size is 300"]),
         ({"data_max_source_length": 2}, ["no pair is left", "data.max_source_length"]),
-        (
-            {"data_validation_source": "", "data_validation_target": ""},
-            ["no text files for the validation split", "data.validation_source"],
-        ),
         (
             dict.fromkeys(TRAIN + VALIDATION, "") | {"data_dataset": "grammer_en_de"},
             ["grammar_en_de"],
@@ -154,21 +131,15 @@ def test_training(toy, tmp_path, monkeypatch, fields, parts):
     ("arguments", "parts"),
     [
         (["--config.model.num_head=3"], ["did you mean model.num_heads?"]),
-        (["--config.modle.num_heads=3"], ["config.modle; did you mean model?"]),
-        (["--config.model.d_model=1.5"], ["d_model", "1.5"]),
         (["--config.tokenizer.joint=maybe"], ["joint", "maybe"]),
         (["--config.model=3"], ["model"]),
         (["--config.data.train_source=no.en"], ["cannot read no.en: No such file"]),
         (["--profile=100"], ["--profile=100 must be START:STOP"]),
-        (["--profile=1:1"], ["--profile=1:1", "START < STOP"]),
         (["--profile=0:3", "--config.training.steps=2"], ["STOP <= training.steps = 2"]),
         (["--config=nowhere.py"], ["nowhere.py"]),
         (["--config=raises.py"], ["config file", "ZeroDivisionError"]),
-        (["--config=syntax.py"], ["config file", "SyntaxError"]),
         (["--config=nothing.py"], ["config file", "get_config"]),
-        (["--config=folder"], ["config file"]),
         (["--config=number.py"], ["get_config of number.py returns no ConfigDict"]),
-        (["--config=exits.py"], ["the config file cannot be used: SystemExit: 3"]),
         (["--learning_rate=3"], ["learning_rate"]),
         (["and", "more"], ["unexpected argument 'and'"]),
         (["--num_processes=2"], ["--coordinator, --num_processes and --process_id go together"]),
