@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -133,8 +133,8 @@ def write_toy(directory: Path, **sizes: int) -> None:
         (directory / f"{split}.de").write_text("".join(" ".join(x) + "\n" for x in other))
 
 
-def toy_flags(**changes) -> list[str]:
-    """The flags of a small run on the files of `write_toy`."""
+def toy_fields(**changes) -> dict[str, Any]:
+    """The fields of a small run on the files of `write_toy`."""
     fields = {
         "data.train_source": "train.en",
         "data.train_target": "train.de",
@@ -158,8 +158,12 @@ def toy_flags(**changes) -> list[str]:
         "training.best_metric": "nll",
         "decoding.max_extra_length": 3,
     }
-    fields |= {name.replace("_", ".", 1): value for name, value in changes.items()}
-    values = [f"--config.{name}={value}" for name, value in fields.items()]
+    return fields | {name.replace("_", ".", 1): value for name, value in changes.items()}
+
+
+def toy_flags(**changes) -> list[str]:
+    """The flags of that run."""
+    values = [f"--config.{name}={value}" for name, value in toy_fields(**changes).items()]
     return [f"--config={ROOT / 'configs' / 'base.py'}", *values]
 
 

@@ -99,7 +99,7 @@ RUNS = {
 def test_every_sweep_has_runs(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     path = f"configs/sweeps/{name}.py"
-    runs = sweep.runs_in(path)
+    runs = sweep.runs_of(sweep.read_plan(path), path)
     assert len(runs) == RUNS[name]
     assert all(isinstance(run.config, Config) for run in runs)
     if name == "german_english":  # the dataset's name alone sets no direction

@@ -117,6 +117,11 @@ def check_can_be_repeated(model: TrainedModel) -> None:
         raise UserError(
             f"{workdir}/starts.jsonl does not say how this run was begun; it cannot be recorded"
         )
+    if not {"config_file", "overrides"} <= starts[-1].keys():
+        raise UserError(
+            f"{workdir}/starts.jsonl names no config file, as a run from Python code has none; "
+            "record a run of train.py"
+        )
     if training.init_from and not is_known(provenance.origin(workdir)):
         raise UserError(
             f"{workdir} began with the parameters of another run, and {provenance.ORIGIN} does not "
