@@ -64,7 +64,7 @@ class FunctionalModel:
         """The module with these arrays; free under `jax.jit`.
 
         extra: may be omitted if the model has no extra state; otherwise that is a TypeError.
-        weight_layout: the layout of `params`, if they come from `arranged`.
+        weight_layout: the layout of `params`, if they come from `in_layout`.
         """
         if extra is None and self._extra:
             raise TypeError("this model has extra state: call bind(params, extra)")
@@ -74,12 +74,12 @@ class FunctionalModel:
             nnx.replace_by_pure_dict(state, arrays)
         return nnx.merge(graphdef, *states)
 
-    def arranged(
+    def in_layout(
         self, params: Params, extra: dict[str, Any] | None, weight_layout: WeightLayout
     ) -> Params:
         """The parameters in this layout; those that it does not change are the same arrays."""
         module = self.bind(params, extra)
-        _arrange(module, weight_layout)
+        _lay_out(module, weight_layout)
         return nnx.to_pure_dict(_split(module)[1])
 
     def takes_int8(self) -> bool:
@@ -95,16 +95,16 @@ class FunctionalModel:
         def build() -> nnx.Module:
             module = self._build(nnx.Rngs(0))
             if weight_layout is not None:
-                _arrange(module, weight_layout)
+                _lay_out(module, weight_layout)
             return module
 
         return _split(nnx.eval_shape(build))
 
 
-def _arrange(module: nnx.Module, weight_layout: WeightLayout) -> None:
+def _lay_out(module: nnx.Module, weight_layout: WeightLayout) -> None:
     for _, part in nnx.iter_modules(module):
-        if hasattr(part, "arrange"):
-            part.arrange(weight_layout)
+        if hasattr(part, "lay_out"):
+            part.lay_out(weight_layout)
 
 
 def _split(module: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:

@@ -131,8 +131,8 @@ class Linear(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def arrange(self, weight_layout: WeightLayout) -> None:
-        """Keeps the kernel as products take it; see `FunctionalModel.arranged`."""
+    def lay_out(self, weight_layout: WeightLayout) -> None:
+        """Keeps the kernel as products take it; see `FunctionalModel.in_layout`."""
         if weight_layout is WeightLayout.INT8 and self.takes_int8:
             kernel_IO, scale_1O = quantized(self.kernel[...], axis=0)
             self.kernel, self.scale_1O = nnx.Param(kernel_IO), nnx.Param(scale_1O)
@@ -162,7 +162,7 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """One matrix for the input embedding and, where shared, the output layer (Section 3.4)."""
 
-    output_DV: nnx.Param | None = None  # the matrix for the logits, once arranged
+    output_DV: nnx.Param | None = None  # the matrix for the logits, once laid out
     scale_1V: nnx.Param | None = None  # of output_DV in int8
 
     def __init__(
@@ -181,8 +181,8 @@ class Embedding(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def arrange(self, weight_layout: WeightLayout) -> None:
-        """Keeps the matrix as products take it; see `FunctionalModel.arranged`."""
+    def lay_out(self, weight_layout: WeightLayout) -> None:
+        """Keeps the matrix as products take it; see `FunctionalModel.in_layout`."""
         if weight_layout is WeightLayout.INT8:
             output_DV, scale_1V = quantized(self.table_VD[...].T, axis=0)
             self.output_DV, self.scale_1V = nnx.Param(output_DV), nnx.Param(scale_1V)
