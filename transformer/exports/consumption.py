@@ -4,7 +4,7 @@ So no export silently drops an option that it does not know.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -118,24 +118,16 @@ def expect_heads(config: Any, system: str, hint: str = "") -> None:
         )
 
 
-class _Leaves(Mapping):
+class _Leaves(dict):
     """A nested dict of arrays; taking an array removes it from `unread`."""
 
     def __init__(self, tree: Mapping[Any, Any], name: str, unread: dict[str, None]):
-        self._tree, self._name, self._unread = tree, name, unread
+        self._name, self._unread = name, unread
+        super().__init__(
+            (key, _Leaves(x, f"{name}/{key}", unread) if isinstance(x, Mapping) else x)
+            for key, x in tree.items()
+        )
 
     def __getitem__(self, key: Any) -> Any:
-        value, name = self._tree[key], f"{self._name}/{key}"
-        if isinstance(value, Mapping):
-            return _Leaves(value, name, self._unread)
-        self._unread.pop(name, None)
-        return value
-
-    def __contains__(self, key: Any) -> bool:
-        return key in self._tree
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._tree)
-
-    def __len__(self) -> int:
-        return len(self._tree)
+        self._unread.pop(f"{self._name}/{key}", None)
+        return super().__getitem__(key)

@@ -1,6 +1,7 @@
 """Models as pure functions, so that their users need not know NNX."""
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformer.models.weight_layout import WeightLayout
 from transformer.system.sharding import ShardingRules
 
 Params = dict[str, Any]
+Path = tuple[str | int, ...]  # of a part of parameters
 
 
 class FunctionalModel:
@@ -110,6 +112,18 @@ def _lay_out(module: nnx.Module, weight_layout: WeightLayout) -> None:
 def _split(module: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
     """The structure, the parameters and the extra state of a module."""
     return nnx.split(module, nnx.Param, nnx.Not(nnx.RngState))
+
+
+def at(params: Params, path: Path) -> Any:
+    """The part of parameters at a path."""
+    return functools.reduce(operator.getitem, path, params)
+
+
+def put(params: Params, path: Path, value: Any) -> None:
+    """Sets the part at a path; makes the dicts on the way."""
+    for key in path[:-1]:
+        params = params.setdefault(key, {})
+    params[path[-1]] = value
 
 
 def num_params(params: Params) -> int:

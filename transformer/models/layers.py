@@ -280,7 +280,7 @@ class AddAndNorm(nnx.Module):
             drops = rngs is not None and self.dropout_rate > 0
             keys_B = row_keys(rngs, x_BTD.shape[0]) if drops else None
             scale_D, bias_D = self.norm.scale[...], self.norm.bias[...]
-            rates = self.dropout_rate, self.norm.epsilon
-            return fused_norm.add_and_norm(x_BTD, y_BTD, keys_B, scale_D, bias_D, *rates)
+            settings = fused_norm.Settings(self.dropout_rate, self.norm.epsilon)
+            return fused_norm.add_and_norm(x_BTD, y_BTD, keys_B, scale_D, bias_D, settings)
         x_BTD = x_BTD + dropout(y_BTD, self.dropout_rate, rngs)
         return x_BTD if self.norm_first else self.norm(x_BTD)

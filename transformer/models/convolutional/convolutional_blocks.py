@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ class Block(NamedTuple):
 class ConvolutionalConfig:
     """See configs/convs2s_iwslt.py."""
 
+    d_model: ClassVar[None] = None  # Equation 3 does not apply
     family: str
     embedding_size: int
     encoder_blocks: str

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ READOUTS = {
 class RNNConfig:
     """The settings in which the papers differ; see configs/rnn_bahdanau.py."""
 
+    d_model: ClassVar[None] = None  # Equation 3 does not apply
     family: str
     embedding_size: int
     hidden_size: int

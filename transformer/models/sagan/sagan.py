@@ -7,6 +7,7 @@ authors' code; for 32 x 32, as in Miyato et al. 2018 (arXiv 1802.05957), with at
 
 import dataclasses
 import itertools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,7 @@ DISCRIMINATOR = {
 class SAGANConfig:
     """The model section; see configs/sagan_cifar10.py."""
 
+    d_model: ClassVar[None] = None  # Equation 3 does not apply
     family: str
     image_size: int
     channels: int
@@ -219,6 +221,9 @@ class SAGAN(nnx.Module):
         self.discriminator = Discriminator(config, sizes.target_vocab, rngs)
         params = nnx.to_pure_dict(nnx.state(self.generator, nnx.Param))
         self.average = nnx.data(jax.tree.map(Average, params))
+
+    def position_table(self, length: int) -> None:
+        """Nothing: pixels have no encodings."""
 
 
 def multiplications(config: SAGANConfig) -> tuple[int, int]:
