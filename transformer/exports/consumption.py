@@ -100,16 +100,15 @@ def recorded(config: Any) -> tuple[Any, set[str]]:
 
 
 def expect(config: Any, system: str, values: Mapping[str, Collection[Any]], hint: str = "") -> None:
-    """Raises UserError unless each named field of the model has one of the values."""
+    """Raises UserError unless each named field of the model has one of the values.
+
+    All heads together must be as wide as the model.
+    """
     for field, known in values.items():
         if (found := getattr(config, field)) not in known:
             *most, last = map(repr, known)
             allowed = f"{', '.join(most)} or {last}" if most else last
             raise UserError(f"model.{field} is {found!r}, and {system} has only {allowed}{hint}")
-
-
-def expect_heads(config: Any, system: str, hint: str = "") -> None:
-    """Raises UserError unless all heads together are as wide as the model."""
     size = config.d_model / config.num_heads
     if {config.key_size, config.value_size} != {size}:
         raise UserError(

@@ -20,7 +20,6 @@ from transformer.exports.consumption import (
     OF_THE_CALL,
     Reading,
     expect,
-    expect_heads,
 )
 from transformer.exports.folder import optional_module, unique_pieces
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
@@ -108,7 +107,6 @@ def check(config: TransformerConfig, tokenizers: Tokenizers) -> None:
     }
     hint = "; use --format=ctranslate2 or stablehlo"
     expect(config, SYSTEM, expected, hint)
-    expect_heads(config, SYSTEM, hint)
     if not all(isinstance(x, SentencePieceTokenizer | MarianTokenizer) for x in tokenizers):
         raise UserError(
             "Marian models of Hugging Face need a SentencePiece vocabulary (tokenizer.model_type "
