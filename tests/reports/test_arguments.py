@@ -19,10 +19,3 @@ def test_layer_norm_minds_no_other_sentence():
     moved = arguments.change_beside(x, other, 1e-6)
     assert moved["layer"] < 1e-6
     assert moved["batch"] > 0.1
-
-
-def test_memory_grows_with_the_square_or_less():
-    found = arguments.memory_of_attention(lengths=(512, 1024))
-    plain, blocks = found["all scores at once"], found["in blocks of queries"]
-    assert 3.5 < plain[1] / plain[0] < 4.5
-    assert blocks[1] < 2.5 * blocks[0]

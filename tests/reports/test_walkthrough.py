@@ -26,7 +26,7 @@ def test_a_page_of_a_model(directory):
     page = (directory / "walkthrough.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    for title in ("Loss with label smoothing", "One gradient step", "What does length cost?"):
+    for title in ("Loss with label smoothing", "One gradient step", "Why divide by √d_k?"):
         assert title in page
 
 

@@ -84,13 +84,15 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
             f"{model.workdir} is a run of the task {model.config.task.name}, which has no "
             "sentences; give the work directory of a translation model or of BERT"
         )
-    if model.config.model.family == "decoder_only":
-        return _of_decoder(model, source, target)
-    if not has_attention(model):
+    if model.task.reads_blank:  # a language model
+        if target is not None:
+            raise UserError("a language model has no target; give the whole text as the source")
+        source, target = "", source
+    elif not (has_attention(model) or bound_to(model).joins_sides):
         raise UserError(
             f"{model.workdir} has a model without attention (model.attention=none); give another"
         )
-    if target is None:
+    elif target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
     return attentions(model, [(source, target)])[0]
 
@@ -122,7 +124,8 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
     for b, (source_ids, target_ids) in enumerate(zip(*ids, strict=True)):
         source, target = map(_tokens, tokenizers, (source_ids, target_ids))
         source = _positions(source, words)
-        inputs = [Token("BOS", -1, "BOS"), *target[:-1]]
+        before = source[:-1] if bound.joins_sides else []
+        inputs = [*before, Token("BOS", -1, "BOS"), *target[:-1]]
         sides = {"source": source, "target": target, "inputs": inputs}
         sizes = {name: len(tokens) for name, tokens in sides.items()}
         own = {
@@ -144,31 +147,6 @@ def _positions(tokens: list[Token], words: int) -> list[Token]:
     facts = [tokens[start : start + words] for start in range(0, len(tokens), words)]
     texts = [" ".join(x.text for x in fact if x.word >= 0 and x.text != FILLER) for fact in facts]
     return [Token(text, number, text) for number, text in enumerate(texts)]
-
-
-def _of_decoder(model: TrainedModel, source: str, target: str | None) -> Attention:
-    if model.task.reads_blank:  # a language model
-        if target is not None:
-            raise UserError("a language model has no target; give the whole text as the source")
-        source, target = "", source
-    elif target is None:
-        (target,) = model.task.translate(model.params, model.extra, [source])
-    tokenizers, texts = model.task.tokenizers, (source, target)
-    ids = [x.encode(text) for x, text in zip(tokenizers, texts, strict=True)]
-    _check_lengths(*ids)
-    sides = list(map(_tokens, tokenizers, ids))
-    sequence = [*sides[0][:-1], Token("BOS", -1, "BOS"), *sides[1][:-1]]
-
-    @jax.jit
-    def forward(params, extra):
-        bound = model.task.model.bind(params, extra)
-        sides = jnp.array([[*ids[0], EOS]]), jnp.array([[BOS, *ids[1]]])
-        return bound(*sides, return_weights=True)[1]
-
-    X = len(sequence)
-    weights = jax.device_get(forward(model.params, model.extra))
-    weights_LHXX = _stacked(weights)[:, 0, :, :X, :X]
-    return Attention(*sides, sequence, {"decoder": weights_LHXX}, "layer", {})
 
 
 def _check_lengths(*sentences: Sequence[int]) -> None:

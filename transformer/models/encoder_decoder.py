@@ -51,10 +51,12 @@ class EncoderDecoder(nnx.Module):
     (1, 2, ... in order, 0 for padding) keep them apart. Without segment ids, every row is one pair.
 
     layer_name: the name of a layer. words: source tokens of each position of the encoder.
-    attends: whether a target attends to its source. halts: whether `num_steps` varies by token.
+    attends: whether a target attends to its source. joins_sides: whether both are one sequence.
+    halts: whether `num_steps` varies by token.
     """
 
-    layer_name, words, attends, halts = "layer", 1, True, False
+    layer_name, words = "layer", 1
+    attends, joins_sides, halts = True, False, False
 
     def attention_maps(self, weights: Any) -> dict[str, list[jax.Array]]:
         """The weights that `__call__` returns, each [B, H, queries, keys], by field of

@@ -1,4 +1,4 @@
-"""The lecture's arguments for the Transformer: scaling, positions, norms, memory."""
+"""The lecture's arguments for the Transformer: scaling, positions, norms."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.models.attention import KeyValues, Mask, attention, dot_product_attention
+from transformer.models.attention import KeyValues, dot_product_attention
 from transformer.models.numerics import multiply, standardize
 
 SIZES_OF_KEYS = (1, 4, 16, 64, 256, 1024)
-LENGTHS = (128, 256, 512, 1024, 2048)
 
 
 class Saturation(NamedTuple):
@@ -81,25 +80,3 @@ def change_beside(x_BTD: jax.Array, other_BTD: jax.Array, epsilon: float) -> dic
         name: float(jnp.abs(norm(both_XD)[: len(x_XD)] - norm(x_XD)).max())
         for name, norm in (("layer", layer_norm), ("batch", batch_norm))
     }
-
-
-def memory_of_attention(lengths: Sequence[int] = LENGTHS) -> dict[str, list[int]]:
-    """Bytes that XLA plans for attention of 8 heads and its gradient, by the length of a row."""
-
-    def whole(query, memory, segments_BS):
-        mask = Mask(segments_BS, segments_BS)
-        return dot_product_attention(query, memory, mask.dense())[0].sum()
-
-    def in_blocks(query, memory, segments_BS):
-        return attention(query, memory, Mask(segments_BS, segments_BS))[0].sum()
-
-    found: dict[str, list[int]] = {}
-    for name, function in (("all scores at once", whole), ("in blocks of queries", in_blocks)):
-        for length in lengths:
-            vectors = jax.ShapeDtypeStruct((1, 8, length, 64), jnp.float32)
-            segments = jax.ShapeDtypeStruct((1, length), jnp.int32)
-            step = jax.jit(jax.grad(function, argnums=(0, 1)))
-            compiled = step.lower(vectors, KeyValues(vectors, vectors), segments).compile()
-            bytes_needed = compiled.memory_analysis().temp_size_in_bytes
-            found.setdefault(name, []).append(bytes_needed)
-    return found

@@ -9,15 +9,12 @@ Below are measurements of the lecture's arguments. Without --target it follows t
 translation.
 """
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import flags
-from matplotlib.figure import Figure
 
-from transformer.models.attention import attention, dot_product_attention
+from transformer.models.attention import dot_product_attention
 from transformer.models.layers import Embedding
 from transformer.models.numerics import standardize
 from transformer.reports import arguments
@@ -40,28 +37,21 @@ HEAD = flags.DEFINE_integer("head", 1, "Its head, from 1.")
 OUT = DEFINE_path("out", "walkthrough.html", "The page to write.")
 
 
-def _curves(
-    x: Sequence[int], by_title: Mapping[str, Mapping[str, Sequence[float]]], across: str
-) -> tuple[Figure, list[Any]]:
-    figure, places = panels(len(by_title))
-    for axes, (title, curves) in zip(places, by_title.items(), strict=True):
-        for name, values in curves.items():
-            axes.plot(x, values, marker="o", markersize=3, label=name)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel(across, fontsize=8)
-        axes.set_title(title, fontsize=10)
-        axes.grid(color="0.9")
-        axes.legend(frameon=False, fontsize=8)
-    return figure, places
-
-
 def scaling_step() -> Step:
     found = arguments.saturation()
     titles = {
         "mean of the largest weight": found.largest,
         "norm of the derivatives": found.gradient,
     }
-    figure, _ = _curves(arguments.SIZES_OF_KEYS, titles, "d_k")
+    figure, places = panels(len(titles))
+    for axes, (title, curves) in zip(places, titles.items(), strict=True):
+        for name, values in curves.items():
+            axes.plot(arguments.SIZES_OF_KEYS, values, marker="o", markersize=3, label=name)
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("d_k", fontsize=8)
+        axes.set_title(title, fontsize=10)
+        axes.grid(color="0.9")
+        axes.legend(frameon=False, fontsize=8)
     gradient = {name: values[-1] for name, values in found.gradient.items()}
     return Step(
         "Why divide by √d_k?",
@@ -112,24 +102,6 @@ def norm_step(model: TrainedModel, one: Pass) -> Step:
     )
 
 
-def memory_step() -> Step:
-    found = arguments.memory_of_attention()
-    curves = {name: [x / 2**20 for x in values] for name, values in found.items()}
-    figure, places = _curves(arguments.LENGTHS, {"MiB, attention and gradient": curves}, "tokens")
-    places[0].set_yscale("log", base=2)
-    last = {name: values[-1] for name, values in curves.items()}
-    return Step(
-        "What does length cost?",
-        "O(n² · d)  (Table 1)",
-        "All scores at once need memory that grows with the square of the length: "
-        f"{last['all scores at once']:,.0f} MiB for {arguments.LENGTHS[-1]:,} tokens, 8 heads, "
-        f"one layer. In blocks of queries it is {last['in blocks of queries']:,.0f} MiB; the time "
-        "still grows with the square. What XLA plans for this machine.",
-        [Line(attention, "jax.lax.map(")],
-        [svg(figure)],
-    )
-
-
 def _page(model: TrainedModel, source: str, target: str | None, layer: int, head: int) -> str:
     if target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
@@ -139,7 +111,6 @@ def _page(model: TrainedModel, source: str, target: str | None, layer: int, head
         scaling_step(),
         positions_step(model, one),
         norm_step(model, one),
-        memory_step(),
     ]
     intro = (
         f"The model of {model.workdir.resolve().name} reads “{source}” and writes “{target}”. All "

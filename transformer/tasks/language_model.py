@@ -19,7 +19,6 @@ from transformer.data.sources import PairSource
 from transformer.data.tokenizers import get_tokenizers
 from transformer.data.words import words_of
 from transformer.decoding.inputs import Request
-from transformer.decoding.translation import Translation
 from transformer.models.family import build_model
 from transformer.models.functional import Params
 from transformer.models.kernels import proven
@@ -54,40 +53,15 @@ class LanguageModel(seq2seq.Seq2Seq):
     def open_source(data: LanguageData, split: str) -> PairSource:
         return Lines(data.files(split))
 
-    def search(
-        self,
-        params: Params,
-        extra: dict,
-        requests: Sequence[Request],
-        *,
-        nbest: int = 1,
-        alignments: bool = False,
-        progress: Callable[[int], None] = lambda done: None,
-    ) -> list[list[Translation]]:
-        """The best continuations of each prompt, or samples; prompts included."""
+    def searched(self, requests: Sequence[Request]) -> list[Request]:
+        """Prompts as prefixes: outputs are continuations, prompts included."""
         if any(request.prefix for request in requests):
             raise UserError("a prompt is a prefix already; leave --prefixes out")
-        begun = [request._replace(source="", prefix=request.source) for request in requests]
-        return super().search(
-            params, extra, begun, nbest=nbest, alignments=alignments, progress=progress
-        )
+        return [request._replace(source="", prefix=request.source) for request in requests]
 
-    def score(
-        self,
-        params: Params,
-        extra: dict,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        *,
-        alignments: bool = False,
-        progress: Callable[[int], None] = lambda done: None,
-    ) -> list[Translation]:
-        """See Translator.score; the source must be empty."""
+    def check_sources(self, sources: Sequence[str]) -> None:
         if any(map(str.strip, sources)):
             raise UserError("a language model scores text without a source; leave it empty")
-        return super().score(
-            params, extra, sources, targets, alignments=alignments, progress=progress
-        )
 
     def windows(self, split: str) -> Windows:
         return windows(self.data.files(split), self.tokenizers.target, self.data.max_length)

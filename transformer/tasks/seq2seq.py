@@ -144,9 +144,14 @@ class Seq2Seq:
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Translation]]:
         """See Translator.search."""
+        requests = self.searched(requests)
         return self.translator.search(
             (params, extra), requests, nbest=nbest, alignments=alignments, progress=progress
         )
+
+    def searched(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """The requests as the search takes them."""
+        return requests
 
     def score(
         self,
@@ -159,9 +164,13 @@ class Seq2Seq:
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:
         """See Translator.score."""
+        self.check_sources(sources)
         return self.translator.score(
             (params, extra), sources, targets, alignments=alignments, progress=progress
         )
+
+    def check_sources(self, sources: Sequence[str]) -> None:
+        """Raises UserError for sources whose targets have no score."""
 
     def evaluate(
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]

@@ -90,7 +90,7 @@ class Layer(nnx.Module):
 class DecoderOnly(OwnOutput):
     """A stack of layers over one sequence. Several pairs may be packed into a row."""
 
-    attends = False  # a target and its source are one sequence
+    attends, joins_sides = False, True
 
     def __init__(self, config: DecoderOnlyConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         self.config = config
