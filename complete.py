@@ -20,6 +20,7 @@ from absl import flags
 
 from transformer.data.text_files import read_lines
 from transformer.decoding.config import MOST_OUTPUTS
+from transformer.decoding.inputs import Request
 from transformer.runs import cli, restore
 from transformer.system import distributed
 from transformer.system.commands import script
@@ -52,11 +53,12 @@ def main() -> None:
             f"{model.workdir} is a run of the task {model.config.task.name}; give the --workdir of "
             "a language model"
         )
-    numbers = range(1, len(prompts) + 1) if SEED_BY.value == "line" else None
-    asked = model.task.search(
-        model.params, model.extra, prompts, nbest=SAMPLES.value, numbers=numbers
-    )
-    for found in asked:
+    has_numbers = SEED_BY.value == "line"
+    requests = [
+        Request(prompt, number=number if has_numbers else None)
+        for number, prompt in enumerate(prompts, 1)
+    ]
+    for found in model.task.search(model.params, model.extra, requests, nbest=SAMPLES.value):
         for text in found:
             print(text.text)
 

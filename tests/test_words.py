@@ -19,7 +19,7 @@ from transformer.data.words import words_of
 from transformer.decoding.long_lines import Cutter, join
 from transformer.decoding.translation import Translation
 from transformer.decoding.word_alignment import words_of_tokens
-from transformer.inference.formats import translation_lines
+from transformer.inference.formats import Answer, translation_lines
 from transformer.metrics.accuracy import corpus_accuracies
 from transformer.metrics.parseval import read_parameters
 from transformer.metrics.summary_scores import sentences
@@ -145,7 +145,7 @@ def test_lines_in_are_lines_out(c, tmp_path):
     # What is written for a line.
     found = [Translation(word, 0.0, 0.0, [], [], [(0, 0)])]
     for form in ("text", "tsv", "json"):
-        written = translation_lines(form, 1, word, found, nbest=1, alignments=True)
+        written = translation_lines(Answer(1, word, found), form, 1, alignments=True)
         assert written.count("\n") == 1
         assert word in written.replace(json.dumps(c)[1:-1], c)
 

@@ -9,12 +9,10 @@ import numpy as np
 
 from transformer.system.errors import UserError
 from transformer.system.packages import optional_module
-from transformer.system.reading import MISSING, plain, read_json
+from transformer.system.reading import MISSING, Number, Size, checked, plain, read_json
 
 WEIGHTS = "model.safetensors"
 ADVICE = "take the file from its source again"
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_MISSING = object()
 # Fields of config.json that do not change what our model computes from a source.
 _LIBRARY = (  # names, and how the library runs the model
     "architectures _name_or_path name_or_path transformers_version torch_dtype dtype use_cache "
@@ -49,8 +47,14 @@ def is_hub_folder(folder: Path) -> bool:
         return False
 
 
+_MISSING = object()
+
+
 class HubConfig:
-    """The fields of a JSON file, taken with their types. advice: for one that cannot be used."""
+    """The fields of a JSON object that others wrote; remembers which ones were read.
+
+    advice: what to do with a file that cannot be used.
+    """
 
     def __init__(self, content: dict[str, Any], path: Path, advice: str):
         self._content, self.path, self._advice = content, path, advice
@@ -74,25 +78,11 @@ class HubConfig:
         value = self._content.get(name, default)
         if value is _MISSING:
             raise UserError(f"{self.path} lacks {name!r}; {self._advice}")
-        if value is default:
-            return value
-        fits = type(value) is kind or (kind is float and type(value) is int)
-        if not fits or (kind in (int, float) and not abs(value) < 2**31):
-            raise UserError(
-                f"{self.path}: {name} is {value!r:.60}; expected {_KINDS[kind]}; {self._advice}"
-            )
-        return value
-
-    def values(self, name: str, kind: type) -> list[Any]:
-        """The value of a field that is a non-empty list of one type."""
-        self._taken.add(name)
-        found = self._content.get(name)
-        if not isinstance(found, list) or not found or any(type(x) is not kind for x in found):
-            raise UserError(
-                f"{self.path}: {name} is {found!r:.60}; expected a list, each {_KINDS[kind]}; "
-                f"{self._advice}"
-            )
-        return found
+        kind = {int: Size, float: Number}.get(kind, kind)
+        try:
+            return value if value is default else checked({name: value}, dict[str, kind])[name]
+        except ValueError as error:
+            raise UserError(f"{self.path}: {error}; {self._advice}") from error
 
     def left(self) -> dict[str, Any]:
         """The fields that were not taken."""

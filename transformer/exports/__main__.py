@@ -45,8 +45,7 @@ WIDTHS = flags.DEFINE_list(
 
 
 def main() -> None:
-    if distributed.job() is not None:
-        raise UserError("an export is made in one process; start it once, without srun or mpirun")
+    distributed.refuse_jobs(command("transformer.exports"))
     for flag in (FORMAT, OUTPUT):
         if not flag.value:
             raise UserError(

@@ -26,13 +26,14 @@ from transformer.exports import marian
 from transformer.exports.folder import check_is_new
 from transformer.exports.workdir import export
 from transformer.models.family import build_model
-from transformer.models.functional import Params
+from transformer.models.functional import Params, at, put
 from transformer.models.transformer import TransformerConfig
 from transformer.runs import cli
 from transformer.runs.provenance import ROOT
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system import distributed
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, cannot_read
 from transformer.system.reading import read_plain
@@ -58,8 +59,7 @@ NEVER = -100.0
 
 
 def main() -> None:
-    if distributed.job() is not None:
-        raise UserError("a model is imported in one process; start it without srun or mpirun")
+    distributed.refuse_jobs(command("transformer.exports.import_marian"))
     for flag in (FOLDER, OUTPUT):
         if not flag.value:
             raise UserError(f"--{flag.name} is missing; see the head of {Path(__file__).name}")
@@ -204,7 +204,7 @@ def _params(
         bias_V[PAD] = NEVER
     params["output_bias_V"] = bias_V
     for module in marian.modules(config):
-        expected = marian.at(abstract, module.path)
+        expected = at(abstract, module.path)
         shape = expected["kernel" if "kernel" in expected else "scale"].shape[::-1]
         kernel = weights.take(f"{module.name}.weight", shape)
         bias = weights.take(f"{module.name}.bias", shape[:1])
@@ -214,10 +214,7 @@ def _params(
         else:
             kernel = kernel[:, theirs] if module.reads else kernel
             ours = {"kernel": (kernel[theirs] if module.writes else kernel).T, "bias": bias}
-        place = params
-        for key in module.path[:-1]:
-            place = place.setdefault(key, {})
-        place[module.path[-1]] = ours
+        put(params, module.path, ours)
     return jax.tree.map(jnp.asarray, params)
 
 

@@ -44,9 +44,7 @@ class ModelSection:
 
     width = None  # Equation 3 calls it d_model
     kernels = "plain"  # see kernels.py
-    attends = True  # from a target to a source
     words_per_position = 1  # of a source
-    halting = "none"
 
 
 class Sizes(NamedTuple):

@@ -158,7 +158,8 @@ def _norm_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> li
         rngs = DropoutRngs(jax.random.key(1), jnp.arange(B))
         if fast:
             keys = row_keys(rngs, B)
-            return fused_norm.add_and_norm(x, y, keys, scale_D, bias_D, rate, epsilon, interpret)
+            settings = fused_norm.Settings(rate, epsilon, interpret)
+            return fused_norm.add_and_norm(x, y, keys, scale_D, bias_D, settings)
         z = standardize(x + dropout(y, rate, rngs), epsilon)
         return z * scale_D[None, None] + bias_D[None, None]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer.inference.attention_maps import Attention, attention_of
+from transformer.inference.attention_maps import attention_of
 from transformer.reports.figures import steps_figure
 from transformer.runs import cli
-from transformer.runs.restore import TrainedModel, define_flags
+from transformer.runs.restore import define_flags
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path
@@ -23,25 +23,19 @@ SENTENCE = flags.DEFINE_string("sentence", None, "The source sentence.")
 OUT = DEFINE_path("out", "steps.png", "The PNG file to write.")
 
 
-def count_steps(model: TrainedModel, sentence: str) -> Attention:
-    """Counts the steps for source and translation; UserError for a model without halting."""
-    if model.config.model.halting == "none" or model.others:
-        raise UserError(
-            f"{model.workdir} has no adaptive computation time: every token takes as many steps; "
-            "give a run with model.family=universal and model.halting=paper or tensor2tensor"
-        )
-    return attention_of(model, sentence)
-
-
 def main() -> None:
     if not SENTENCE.value:
         raise UserError("no sentence is given; add --sentence='...'")
     path = Path(OUT.value).expanduser()
     check_can_write(path, ".png")
     model = restore_model()
-    config = model.config.model
-    found = count_steps(model, SENTENCE.value)
-    figure = steps_figure(found, (config.encoder_steps, config.decoder_steps))
+    found = attention_of(model, SENTENCE.value)
+    if not found.steps:
+        raise UserError(
+            f"{model.workdir} has no adaptive computation time: every token takes as many steps; "
+            "give a run with model.family=universal and model.halting=paper or tensor2tensor"
+        )
+    figure = steps_figure(found)
     figure.suptitle(model.workdir.name, parse_math=False)
     figure.write(path)
     for name, side in (("source", "source"), ("translation", "target")):

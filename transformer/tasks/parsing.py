@@ -38,6 +38,7 @@ class Parsing(seq2seq.Seq2Seq):
 
     open_source = staticmethod(TreePairs)
     long_lines = "refuse"  # the trees of two pieces do not make one tree
+    target_language = ""
 
     @staticmethod
     def training_source(data: TreebankConfig) -> TreePairs:

@@ -219,6 +219,9 @@ class SAGAN(nnx.Module):
         params = nnx.to_pure_dict(nnx.state(self.generator, nnx.Param))
         self.average = nnx.data(jax.tree.map(Average, params))
 
+    def position_table(self, length: int) -> None:
+        """Nothing: pixels have no encodings."""
+
 
 def multiplications(config: SAGANConfig) -> tuple[int, int]:
     """Multiplications of a forward pass on one image: the generator's and the discriminator's.

@@ -44,7 +44,7 @@ class UniversalConfig(LayerConfig):
     separator: int = setting(default=0)  # same
     random_start: int = setting(architecture=False)
     random_stride: int = setting(architecture=False, default=1)  # same
-    halting: str = setting()
+    halting: str
     halting_output: str = setting(architecture=False)
     halting_threshold: float = setting(architecture=False)
     ponder_weight: float = setting(architecture=False)
