@@ -31,8 +31,8 @@ from transformer.data.batches import (
     TrainingBatches,
     layout,
 )
+from transformer.data.pairs import TextPairs
 from transformer.data.sentencepiece import MODEL_TYPES, train_sentencepiece
-from transformer.data.sources import TextPairs
 from transformer.data.text_files import blocks_of_lines
 from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.tokenizers import Tokenizers

@@ -14,8 +14,8 @@ import pytest
 
 from transformer.data import token_cache as module
 from transformer.data import token_workers
+from transformer.data.pairs import PairSource
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
-from transformer.data.sources import PairSource
 from transformer.data.subword_nmt import train_subword_nmt
 from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.token_files import TokenWriter

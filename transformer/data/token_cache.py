@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer.data.sources import PairSource
+from transformer.data.pairs import PairSource
 from transformer.data.token_files import DROPPED, TokenizedPairs, TokenWriter, read
 from transformer.data.token_workers import PairEncoder, encode
 from transformer.data.tokenizers import Tokenizers

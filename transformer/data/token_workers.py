@@ -14,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from transformer.data.sources import Pair
+from transformer.data.pairs import Pair
 from transformer.data.token_files import COUNTED, Chunk, token_dtype
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS

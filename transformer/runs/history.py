@@ -46,7 +46,7 @@ def recorded_fields(config: Config) -> dict[str, Any]:
     """The config fields that determine what is computed, by name."""
     recorded = run_config.fields_marked(config, "recorded", True)
     fields = {name: value for name, value in run_config.flat(config).items() if recorded[name]}
-    if getattr(config.data, "uses_text_files", False):
+    if "data.dataset" in fields and config.data.uses_files:
         fields["data.dataset"] = None
     return fields
 

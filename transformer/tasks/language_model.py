@@ -14,8 +14,8 @@ import jax
 
 from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.documents import read_documents, text_sha256
+from transformer.data.pairs import PairSource
 from transformer.data.plain_text import LanguageData, Lines, Windows, windows
-from transformer.data.sources import PairSource
 from transformer.data.tokenizers import get_tokenizers
 from transformer.data.words import words_of
 from transformer.decoding.translation import Translation

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from transformer.data.batches import Batch, EvaluationBatches, TrainingBatches
-from transformer.data.sources import PairSource
+from transformer.data.pairs import PairSource
 from transformer.data.token_files import DROPPED, TokenizedPairs
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import UNK

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers
 from transformer.data.treebank import TreebankConfig, TreePairs
-from transformer.data.trees import Tree, is_well_formed, read_trees, repaired
+from transformer.data.trees import Tree, read_trees
 from transformer.data.words import words_of
 from transformer.decoding.brackets import Grammar, grammar_of
 from transformer.decoding.config import DecodingConfig
@@ -21,6 +21,7 @@ from transformer.metrics import parseval
 from transformer.models.functional import Params
 from transformer.system import distributed
 from transformer.tasks import seq2seq
+from transformer.tasks.mending import is_well_formed, repaired
 from transformer.tasks.task import Metric, Outputs, Task, examples
 
 _EVALB = "labelled brackets of all sentences, as EVALB with COLLINS.prm counts them"

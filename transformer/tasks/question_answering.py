@@ -25,7 +25,7 @@ class QuestionAnswering(seq2seq.Seq2Seq):
     @staticmethod
     def check_data(data: DataConfig, references: Sequence[str] = ()) -> None:
         del references
-        if data.uses_text_files or not str(data.dataset).startswith("babi/"):
+        if data.uses_files or not str(data.dataset).startswith("babi/"):
             raise UserError(
                 "task.name is 'question_answering', whose scores are by the tasks of bAbI; set "
                 "data.dataset to babi/en and give no text files, or try 'transduction'"

@@ -12,7 +12,8 @@ from absl import logging
 from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
 from transformer.data.languages import joint
 from transformer.data.packing import row_widths
-from transformer.data.sources import DataConfig, PairSource, open_source, training_source
+from transformer.data.pairs import PairSource
+from transformer.data.sources import DataConfig, open_source, training_source
 from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.token_files import TokenizedPairs
@@ -232,7 +233,7 @@ def prepare(
             "a packed row apart; set data.packing to False"
         )
     # 1. Text and tokenizers. One process makes new files; the others find them.
-    if isinstance(data, DataConfig) and not data.uses_text_files:
+    if not data.uses_files:
         print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from transformer.data.sources import PairSource
+from transformer.data.pairs import PairSource
 from transformer.data.summaries import (
     SummaryData,
     lines_of_documents,

@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from transformer.data.sources import DataConfig, PairSource, open_source
+from transformer.data.pairs import PairSource
+from transformer.data.sources import DataConfig, open_source
 from transformer.decoding.programs import Variables
 from transformer.metrics.accuracy import corpus_accuracies
 from transformer.tasks import seq2seq

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from transformer.data.datasets import folders
-from transformer.data.sources import TextPairs
+from transformer.data.pairs import TextPairs
 from transformer.system.errors import UserError
 from transformer.system.paths import looked_up
 
