@@ -53,10 +53,12 @@ def main() -> None:
             "a language model"
         )
     numbers = range(1, len(prompts) + 1) if SEED_BY.value == "line" else None
-    asked = model.task.search(
-        model.params, model.extra, prompts, nbest=SAMPLES.value, numbers=numbers
+    sources, prefixes = model.task.searched(prompts, None)
+    variables = model.params, model.extra
+    written = model.task.translator.search(
+        variables, sources, prefixes=prefixes, nbest=SAMPLES.value, numbers=numbers
     )
-    for found in asked:
+    for found in written:
         for text in found:
             print(text.text)
 

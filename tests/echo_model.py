@@ -48,8 +48,8 @@ def trained(
 ) -> SimpleNamespace:
     """As runs/restore.py gives it. seconds: how long each line takes."""
 
-    def search(params, extra, sentences, *, nbest, **asked):
-        del params, extra, asked
+    def search(variables, sentences, *, nbest, **asked):
+        del variables, asked
         time.sleep(seconds * len(sentences))
         texts = [translate(tokenizers.source, sentence) for sentence in sentences]
         return [[translation(text)] * nbest if text else [] for text in texts]
@@ -57,8 +57,8 @@ def trained(
     task = SimpleNamespace(
         data=SimpleNamespace(max_source_length=max_length, max_target_length=max_length),
         tokenizers=tokenizers,
-        translator=SimpleNamespace(config=Decoding()),
-        search=search,
+        translator=SimpleNamespace(config=Decoding(), search=search),
+        searched=lambda sentences, prefixes: (sentences, prefixes),
         long_lines="split",
     )
     config = SimpleNamespace(task=SimpleNamespace(name="seq2seq"))

@@ -77,7 +77,7 @@ def test_the_arguments_of_its_search(random_params, tmp_path):
     source, target = model.task.tokenizers
     arguments = json.loads((tmp_path / "exported" / "translate_batch.json").read_text())
     results = translator.translate_batch(pieces_of(source, LINES), **arguments)
-    ours = model.task.search(model.params, {}, LINES)
+    ours = model.task.translator.search((model.params, {}), LINES)
     for (expected,), found in zip(ours, results, strict=True):
         pieces = [target.pieces[i] for i in expected.tokens[:-1]]
         assert found.hypotheses[0][: len(pieces)] == pieces

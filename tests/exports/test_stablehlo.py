@@ -81,7 +81,8 @@ def test_the_program_of_the_page_translates_as_we_do(random_params, tmp_path, ba
         )
         assert result.returncode == 0, result.stderr
         found = [[int(token) for token in line.split()] for line in result.stdout.splitlines()]
-        expected = model.task.search(model.params, model.extra, lines[:count])
+        variables = model.params, model.extra
+        expected = model.task.translator.search(variables, lines[:count])
         assert found == [translation.tokens for (translation,) in expected]
     assert PAD not in np.concatenate(found)
     assert len({tuple(tokens) for tokens in found}) > 1

@@ -144,7 +144,7 @@ def test_long_sentences():
 
 def test_only_the_first_piece_has_the_prefix():
     model = capitals()
-    model.restored.task.search = lambda *variables, prefixes, **_: [
+    model.restored.task.translator.search = lambda *variables, prefixes, **_: [
         [echo_model.translation(prefix)] for prefix in prefixes
     ]
     sentences, prefixes = ["x", "a b. c d.", "y"], ["X", "A", ""]

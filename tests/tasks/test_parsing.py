@@ -86,7 +86,7 @@ def test_all_sentences_count(directory, flag):
     assert scores["malformed"]["score"] == 0 or flag == "--nobrackets"
     data = run_config.load(directory / "whole").data
     data = type(data)(**{**vars(data), "raw_dir": str(directory / "bank")})
-    again = parsing.rescore(data, "test", trees)
+    again = parsing.TASK.rescore(data, "test", trees)
     assert again["f1"]["score"] == pytest.approx(scores["f1"]["score"])
 
 

@@ -37,7 +37,7 @@ class Model:
         max_tokens: int | None = None,
     ):
         task = restored.task
-        if not hasattr(task, "search"):
+        if not hasattr(task, "searched"):
             raise UserError(
                 f"{restored.workdir} is a run of the task {restored.config.task.name}, which does "
                 f"not translate; give another work directory, or see {script('classify')}"
@@ -127,12 +127,15 @@ class Model:
             )
         begins = [i == 0 for parts in pieces for i in range(len(parts))]
         owner = [i for i, parts in enumerate(pieces) for _ in parts]
-        found = self.restored.task.search(
-            self.restored.params,
-            self.restored.extra,
+        sources, prefixes = self.restored.task.searched(
             [piece for parts in pieces for piece in parts],
+            prefixes and [prefixes[i] if first else "" for i, first in zip(owner, begins)],
+        )
+        found = self.restored.task.translator.search(
+            (self.restored.params, self.restored.extra),
+            sources,
             nbest=nbest,
-            prefixes=prefixes and [prefixes[i] if first else "" for i, first in zip(owner, begins)],
+            prefixes=prefixes,
             constraints=constraints and [constraints[i] for i in owner],
             alignments=alignments,
             numbers=numbers and [numbers[i] for i in owner],

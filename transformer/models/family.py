@@ -55,6 +55,8 @@ class Family(NamedTuple):
     flops: Callable[[Any, Sizes, np.ndarray, np.ndarray], np.ndarray]
     # Whether the model honours segment ids. If not, every row holds one pair.
     packs: bool
+    # The source tokens that one position of the encoder reads.
+    words_per_position: Callable[[Any], int] = lambda config: 1
     # First names of the heads' parameters. A run does not take these from training.init_from if
     # its head is another one.
     heads: tuple[str, ...] = ()

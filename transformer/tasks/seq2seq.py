@@ -1,6 +1,7 @@
 """Sequence to sequence: training, translation and scores on sentence pairs."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
+from transformer.data.batches import EvaluationBatches, PackedPairs
 from transformer.data.languages import joint
 from transformer.data.packing import row_widths
 from transformer.data.pairs import PairSource
@@ -17,6 +18,7 @@ from transformer.data.sources import DataConfig, open_source, training_source
 from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.token_files import TokenizedPairs
+from transformer.data.token_workers import PairEncoder
 from transformer.data.tokenizers import FILES, TokenizerConfig, Tokenizers, get_tokenizers
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
@@ -31,19 +33,15 @@ from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, row_shards
-from transformer.tasks.pair_training import (
-    Seq2SeqTraining,
-    check_positions,
-    pair_examples,
-    sizes_of,
-)
-from transformer.tasks.task import Metric, Outputs, Task, examples, tokens_at_once
+from transformer.tasks.pair_training import Seq2SeqTraining, Texts, check_positions, sizes_of
+from transformer.tasks.supervised import Supervised, training_batches
+from transformer.tasks.task import Metric, Outputs, Task, examples
 
 WHOLE_UP_TO = 4  # see Seq2Seq.pieces
 CHECKED = 1000  # references that are searched for spaces
 
 
-class Seq2Seq:
+class Seq2Seq(Supervised):
     """A model with its vocabulary: it translates, and scores its translations.
 
     Tasks with other scores derive from it: see transduction.py. A task whose data are not pairs
@@ -55,7 +53,6 @@ class Seq2Seq:
     # The default of translate.py for a line longer than the longest training source.
     long_lines = "split"
     reads_blank = False  # see Translator
-    classes = None
 
     def __init__(
         self,
@@ -65,9 +62,8 @@ class Seq2Seq:
         decoding: DecodingConfig,
         mesh: jax.sharding.Mesh,
     ):
-        self.data = data
+        super().__init__(data, model, mesh)
         self.tokenizers = tokenizers
-        self.model = model
         self.translator = Translator(
             *(model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)),
             *(self.source_cut(data), self.reads_blank),
@@ -106,6 +102,8 @@ class Seq2Seq:
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[str]:
         """The best translation of each sentence, in order; see `pieces`."""
+        if self.long_lines != "split":
+            return self.translator.translate((params, extra), sentences, progress)
         pieces = self.pieces(sentences)
         owner = [i for i, parts in enumerate(pieces) for _ in parts]
         found = self.translator.translate(
@@ -113,8 +111,7 @@ class Seq2Seq:
             [piece for parts in pieces for piece in parts],
             lambda number: progress(owner[number - 1] + 1 if number else 0),
         )
-        join = joint(getattr(self.data, "target_language", "")).join
-        return list(map(join, regrouped(found, pieces)))
+        return list(map(joint(self.data.target_language).join, regrouped(found, pieces)))
 
     def pieces(self, sentences: Sequence[str]) -> list[Sequence[str]]:
         """Each sentence whole, or in pieces if WHOLE_UP_TO times longer than training sources.
@@ -139,15 +136,11 @@ class Seq2Seq:
             pieces.append(cutter.pieces(sentence) if is_long else [sentence])
         return pieces
 
-    def search(
-        self,
-        params: Params,
-        extra: dict,
-        sentences: Sequence[str],
-        **asked: Any,
-    ) -> list[list[Translation]]:
-        """See Translator.search."""
-        return self.translator.search((params, extra), sentences, **asked)
+    def searched(
+        self, sentences: Sequence[str], prefixes: Sequence[str] | None
+    ) -> tuple[Sequence[str], Sequence[str] | None]:
+        """The sources of `translator.search`, and the prefixes, for what a user gives."""
+        return sentences, prefixes
 
     def score(
         self,
@@ -155,9 +148,11 @@ class Seq2Seq:
         extra: dict,
         sources: Sequence[str],
         targets: Sequence[str],
-        **asked: Any,
+        alignments: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:
         """See Translator.score."""
+        asked = {"alignments": alignments, "progress": progress}
         return self.translator.score((params, extra), sources, targets, **asked)
 
     def evaluate(
@@ -170,9 +165,10 @@ class Seq2Seq:
         hypotheses = self.translate(
             params, extra, sources, lambda done: progress(done, len(sources))
         )
-        texts = {"sources": sources, "references": references, "hypotheses": hypotheses}
-        found = self.scores((params, extra), split, sources, references, hypotheses)
-        return Outputs(texts, found, pair_examples(sources, references, hypotheses))
+        texts = Texts(split, sources, references, hypotheses)
+        found = self.scores((params, extra), texts)
+        columns = {name: list(getattr(texts, name)) for name in texts._fields[1:]}
+        return Outputs(columns, found, texts.examples)
 
     @staticmethod
     def source_cut(data: Any) -> int | None:
@@ -193,29 +189,24 @@ class Seq2Seq:
         pieces = self.pieces([text for text, _ in source.pairs()])
         return self.translator.prepare(variables, [piece for parts in pieces for piece in parts])
 
-    def scores(
-        self,
-        variables: Variables,
-        split: str,
-        sources: Sequence[str],
-        references: Sequence[str],
-        hypotheses: Sequence[str],
-    ) -> dict[str, dict[str, Any]]:
-        """The form is that of Outputs.scores. All processes call it; process 0's result counts."""
-        if not distributed.is_first():
-            return {}
-        return scores.corpus_scores(hypotheses, references, **scores.kind_of_text(self.data))
+    @staticmethod
+    def text_scores(data: DataConfig, texts: Texts) -> dict[str, dict[str, Any]]:
+        """The scores that need only texts, in the form of Outputs.scores."""
+        return scores.corpus_scores(texts.hypotheses, texts.references, **scores.kind_of_text(data))
 
-    def validation_scores(
-        self,
-        variables: Variables,
-        split: str,
-        sources: Sequence[str],
-        references: Sequence[str],
-        hypotheses: Sequence[str],
-    ) -> dict[str, float]:
-        """The task's metrics except nll; the arguments are those of `scores`."""
-        return {"bleu": scores.bleu(hypotheses, references, **scores.kind_of_text(self.data))}
+    def model_scores(self, variables: Variables, texts: Texts) -> dict[str, dict[str, Any]]:
+        """The scores that need the model. All processes call it."""
+        return {}
+
+    def scores(self, variables: Variables, texts: Texts) -> dict[str, dict[str, Any]]:
+        """All scores, in the form of Outputs.scores; those of process 0 count."""
+        of_model = self.model_scores(variables, texts)
+        return (self.text_scores(self.data, texts) if distributed.is_first() else {}) | of_model
+
+    def validation_scores(self, variables: Variables, texts: Texts) -> dict[str, float]:
+        """The task's metrics except nll."""
+        kind = scores.kind_of_text(self.data)
+        return {"bleu": scores.bleu(texts.hypotheses, texts.references, **kind)}
 
 
 def prepare(
@@ -248,15 +239,14 @@ def prepare(
         )
         limits = data.max_source_length, data.max_target_length
         folder = Path(data.data_dir) / "token_cache"
-        sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
-        cut = kind.source_cut(data)
-        pairs = token_cache(source, tokenizers, folder, *limits, *sampling, source_cut=cut)
+        sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
+        encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut)
+        pairs = token_cache(source, encoder, folder, num_samples=config.tokenizer.num_samples)
         print(f"data     {pairs.summary}", flush=True)
-        validation_pairs = token_cache(
-            validation_source, tokenizers, folder, None, None, source_cut=cut
-        )
+        whole = PairEncoder(tokenizers, source_cut=cut)
+        validation_pairs = token_cache(validation_source, whole, folder)
         if data.packing:
-            words = getattr(config.model, "words_per_position", 1)
+            words = find_family(config.model.family).words_per_position(config.model)
             check_positions(words, pairs, validation_pairs)
         kind.check_pairs(data, pairs, validation_pairs)
 
@@ -264,25 +254,18 @@ def prepare(
     lengths = pairs.source_lengths, pairs.target_lengths
     widths = row_widths(*lengths, *limits, packing=data.packing)
     packed = PackedPairs(pairs, *widths, seed=seed, packing=data.packing)
-    at_once = tokens_at_once(config.training.max_tokens_per_device, mesh)
-    rows = layout(config.training.tokens_per_update, at_once, *widths, row_shards(mesh))
-    batches = TrainingBatches(packed, rows, seed)
-    validation = EvaluationBatches(
-        validation_pairs, *widths, rows.rows_per_step, row_shards(mesh), packing=data.packing
-    )
-    print(
-        f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, {packed.fill:.1%} full, "
-        f"{batches.updates_per_epoch:.1f} updates an epoch; {rows.accumulation} x "
-        f"{rows.rows_per_step} rows"
+    width = f"{widths[0]} + {widths[1]}"
+    batches = training_batches(config, packed, mesh, width)
+    at_once, shards = batches.layout.rows_per_step, row_shards(mesh)
+    validation = EvaluationBatches.of_pairs(
+        validation_pairs, *widths, at_once, shards, packing=data.packing
     )
 
     # 3. The model.
     model = build_model(proven(config.model, mesh), sizes_of(config, tokenizers))
     task = kind(data, tokenizers, model, config.decoding, mesh)
     hashes = [source.fingerprint, validation_source.fingerprint, *(t.sha256 for t in tokenizers)]
-    hashes.append(batches.fingerprint)
-    data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
-    return Seq2SeqTraining(config, mesh, task, batches, validation, validation_source, data_id)
+    return Seq2SeqTraining(config, task, batches, validation, validation_source, hashes)
 
 
 def restore(config: Any, workdir: Path, kind: type[Seq2Seq] = Seq2Seq) -> Seq2Seq:
@@ -312,10 +295,18 @@ def content_sha256(data: Any, split: str, kind: type[Seq2Seq] = Seq2Seq) -> str:
     return content.hexdigest()
 
 
-def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task."""
-    references = [reference for _, reference in open_source(data, split).pairs()]
-    return scores.corpus_scores(hypotheses, references, **scores.kind_of_text(data))
+def rescore(
+    data: Any, split: str, hypotheses: list[str], kind: type[Seq2Seq] = Seq2Seq
+) -> dict[str, dict[str, Any]]:
+    """See Task; kind as in `prepare`."""
+    sources, references = zip(*kind.open_source(data, split).pairs(), strict=True)
+    return kind.text_scores(data, Texts(split, sources, references, hypotheses))
+
+
+def functions_of(kind: type[Seq2Seq]) -> dict[str, Callable[..., Any]]:
+    """The entries of a Task that a class of tasks determines."""
+    functions = prepare, restore, content_sha256, rescore
+    return {function.__name__: functools.partial(function, kind=kind) for function in functions}
 
 
 def score_test_set(kind: Mapping[str, Any], test: TestSet, hypotheses: list[str]) -> Outputs:
@@ -339,10 +330,7 @@ TASK = Task(
     sections={"data": DataConfig, "tokenizer": TokenizerConfig, "decoding": DecodingConfig},
     metrics={"nll": Metric("lower"), "bleu": Metric("higher", full=True)},
     main_metric="bleu",
-    prepare=prepare,
-    restore=restore,
     files=FILES,
     ensemble=ensemble,
-    content_sha256=content_sha256,
-    rescore=rescore,
+    **functions_of(Seq2Seq),
 )

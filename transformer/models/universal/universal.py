@@ -297,4 +297,5 @@ FAMILY = Family(
     ),
     flops=training_flops,
     packs=True,
+    words_per_position=lambda config: config.words_per_position,
 )
