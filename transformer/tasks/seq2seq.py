@@ -1,7 +1,6 @@
 """Sequence to sequence: training, translation and scores on sentence pairs."""
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, row_shards
 from transformer.tasks.pair_training import Seq2SeqTraining, Texts, check_positions, sizes_of
 from transformer.tasks.supervised import Supervised, training_batches
-from transformer.tasks.task import Metric, Outputs, Task, examples
+from transformer.tasks.task import Metric, Outputs, Task, examples, of_kind
 
 WHOLE_UP_TO = 4  # see Seq2Seq.pieces
 CHECKED = 1000  # references that are searched for spaces
@@ -305,8 +304,7 @@ def rescore(
 
 def functions_of(kind: type[Seq2Seq]) -> dict[str, Callable[..., Any]]:
     """The entries of a Task that a class of tasks determines."""
-    functions = prepare, restore, content_sha256, rescore
-    return {function.__name__: functools.partial(function, kind=kind) for function in functions}
+    return of_kind(kind, prepare, restore, content_sha256, rescore)
 
 
 def score_test_set(kind: Mapping[str, Any], test: TestSet, hypotheses: list[str]) -> Outputs:

@@ -5,6 +5,7 @@ else of a task than this file describes.
 """
 
 import abc
+import functools
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping
@@ -140,6 +141,11 @@ class TrainingTask(abc.ABC):
     def facts(self) -> Facts:
         """The facts of its data and vocabulary."""
         return Facts({}, {})
+
+
+def of_kind(kind: type, *functions: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """Functions of a module as entries of a Task, for the class that is their argument `kind`."""
+    return {function.__name__: functools.partial(function, kind=kind) for function in functions}
 
 
 def data_id(*hashes: str) -> str:
