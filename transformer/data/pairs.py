@@ -3,7 +3,7 @@
 import abc
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from transformer.data.text_files import count_and_hash, read_lines
 from transformer.system.errors import UserError
@@ -12,6 +12,13 @@ from transformer.system.paths import local
 Pair = tuple[str, str]
 
 CHUNK = 16_384  # pairs that are read at once
+
+
+def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
+    """The pairs in lists of `size`; the last may be shorter."""
+    pairs = iter(pairs)
+    while chunk := list(itertools.islice(pairs, size)):
+        yield chunk
 
 
 class PairSource(abc.ABC):
@@ -60,11 +67,7 @@ class JoinedPairs(PairSource):
         return sum(map(len, self._parts))
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
-        pairs = itertools.chain.from_iterable(
-            chunk for part in self._parts for chunk in part.chunks(size)
-        )
-        while chunk := list(itertools.islice(pairs, size)):
-            yield chunk
+        return in_chunks((pair for part in self._parts for pair in part.pairs()), size)
 
     def sample(self, size: int) -> list[Pair]:
         """Evenly spaced pairs of each part, in proportion to its size."""
@@ -109,7 +112,7 @@ class TextPairs(PairSource):
         pairs = zip(*map(read_lines, self._paths), strict=True)
         count = 0
         try:
-            while chunk := list(itertools.islice(pairs, size)):
+            for chunk in in_chunks(pairs, size):
                 count += len(chunk)
                 if count > self._len:
                     raise changed

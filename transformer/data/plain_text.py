@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.data.documents import read_documents, text_sha256
-from transformer.data.pairs import Pair, PairSource
+from transformer.data.pairs import Pair, PairSource, in_chunks
 from transformer.data.splits import TextSection
 from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
 from transformer.data.vocabulary import EOS, Tokenizer
@@ -50,15 +50,8 @@ class Lines(PairSource):
         return self._len
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
-        chunk = []
-        for document in read_documents(self._files):
-            for line in document:
-                chunk.append(("", line))
-                if len(chunk) == size:
-                    yield chunk
-                    chunk = []
-        if chunk:
-            yield chunk
+        documents = read_documents(self._files)
+        return in_chunks((("", line) for document in documents for line in document), size)
 
     def describe(self) -> str:
         return f"{self._len:,} lines of {', '.join(self._files)}"

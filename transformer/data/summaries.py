@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from transformer.data.pairs import Pair, PairSource, TextPairs
+from transformer.data.pairs import Pair, PairSource, TextPairs, in_chunks
 from transformer.data.sources import DatasetPairs
 from transformer.data.splits import SPLITS, DataSection
 from transformer.data.text_files import count_and_hash, json_rows
@@ -126,14 +126,7 @@ class JsonPairs(PairSource):
         return self._len
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
-        chunk = []
-        for pair in self._pairs():
-            chunk.append(pair)
-            if len(chunk) == size:
-                yield chunk
-                chunk = []
-        if chunk:
-            yield chunk
+        return in_chunks(self._pairs(), size)
 
     def _pairs(self) -> Iterator[Pair]:
         for where, record in json_rows(self._path, '{"document": "...", ...}'):

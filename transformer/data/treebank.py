@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer.data.pairs import Pair, PairSource
+from transformer.data.pairs import Pair, PairSource, in_chunks
 from transformer.data.splits import DataSection
 from transformer.data.text_files import read_lines
 from transformer.data.trees import Tree, cleaned, linearised, read_trees
@@ -69,8 +69,7 @@ class TreePairs(PairSource):
         return len(self.trees)
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
-        for start in range(0, len(self.trees), size):
-            yield [self._pair(tree) for tree in self.trees[start : start + size]]
+        return in_chunks(map(self._pair, self.trees), size)
 
     def describe(self) -> str:
         return f"{len(self)} trees of {', '.join(path.name for path in self._files[:3])}"
