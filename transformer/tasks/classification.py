@@ -34,12 +34,12 @@ from transformer.tasks import pretrained_bert
 from transformer.tasks.encoders import (
     EncoderTask,
     check_model,
-    evaluation_step,
     get_tokenizer,
     no_ensemble,
 )
 from transformer.tasks.supervised import SupervisedTraining, training_batches
 from transformer.tasks.task import Facts, Metric, Outputs, Task, examples, mean_nll, read_classes
+from transformer.training.step import evaluation_step
 
 LABELS = "labels.json"  # in a work directory
 

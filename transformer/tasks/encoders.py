@@ -7,17 +7,10 @@ from typing import Any
 import jax
 
 from transformer.data.wordpiece import WordPiece, train_wordpiece
-from transformer.models.functional import FunctionalModel, Params
+from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.system.paths import local
-from transformer.system.sharding import (
-    gather_fsdp,
-    replicated,
-    split_rows,
-    state_sharding,
-)
 from transformer.tasks.supervised import Supervised
-from transformer.training.step import TrainState
 
 
 class EncoderTask(Supervised):
@@ -71,20 +64,3 @@ def get_tokenizer(config: Any, workdir: Path, begun_with: Any, lines: Callable) 
 def no_ensemble(members: Sequence[Any]) -> Any:
     """See Task."""
     raise UserError("--ensemble is for translation; leave it out")
-
-
-def evaluation_step(
-    function: Callable[[Any, Any], Any], model: FunctionalModel, mesh: jax.sharding.Mesh
-) -> Any:
-    """The jitted (params, extra, batch) -> function(module, batch), on all devices."""
-
-    def step(params: Params, extra: dict, batch: Any) -> Any:
-        return function(model.bind(gather_fsdp(mesh, params, model.sharding), extra), batch)
-
-    shapes = TrainState((), model.abstract_params(), (), model.abstract_extra())
-    state = state_sharding(mesh, shapes, model.sharding)
-    return jax.jit(
-        step,
-        in_shardings=(state.params, state.extra, split_rows(mesh, axis=0)),
-        out_shardings=replicated(mesh),
-    )

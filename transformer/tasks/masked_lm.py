@@ -25,12 +25,12 @@ from transformer.tasks import pretrained_bert
 from transformer.tasks.encoders import (
     EncoderTask,
     check_model,
-    evaluation_step,
     get_tokenizer,
     no_ensemble,
 )
 from transformer.tasks.supervised import SupervisedTraining, training_batches
 from transformer.tasks.task import Facts, Metric, Outputs, Task, examples, needs_model
+from transformer.training.step import evaluation_step
 
 HEADS = ("masked_lm", "pre_training")
 

@@ -1,6 +1,7 @@
 """The train and validation steps of a model that has a loss (Section 5)."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +9,6 @@ import jax.numpy as jnp
 import optax
 
 from transformer.models.functional import FunctionalModel, Params
-from transformer.models.loss import Loss
 from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import COUNT, UserError, check_range, setting
 from transformer.system.sharding import (
@@ -215,17 +215,23 @@ def norm_by_squares(*arrays: jax.Array) -> jax.Array:
     return optax.tree.norm([*others, vectors])
 
 
-def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
-    """The jitted `nll_step(params, extra, batch) -> Loss`, without dropout or label smoothing."""
+def evaluation_step(
+    function: Callable[[Any, Any], Any], model: FunctionalModel, mesh: jax.sharding.Mesh
+) -> Any:
+    """The jitted (params, extra, batch) -> function(module, batch), on all devices."""
 
-    def nll_step(params: Params, extra: dict, batch: Any) -> Loss:
-        bound = model.bind(gather_fsdp(mesh, params, model.sharding), extra)
-        return bound.loss(batch, None, 0.0)
+    def step(params: Params, extra: dict, batch: Any) -> Any:
+        return function(model.bind(gather_fsdp(mesh, params, model.sharding), extra), batch)
 
     shapes = TrainState((), model.abstract_params(), (), model.abstract_extra())
     state = state_sharding(mesh, shapes, model.sharding)
     return jax.jit(
-        nll_step,
+        step,
         in_shardings=(state.params, state.extra, split_rows(mesh, axis=0)),
         out_shardings=replicated(mesh),
     )
+
+
+def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
+    """The jitted `nll_step(params, extra, batch) -> Loss`, without dropout or label smoothing."""
+    return evaluation_step(lambda bound, batch: bound.loss(batch, None, 0.0), model, mesh)
