@@ -124,7 +124,7 @@ def _source(config: ImageData, split: str) -> tuple[Path, str | None]:
     part, given = None, split
     if config.held_out and not config.validation_images and split in ("train", "validation"):
         part, given = "rest" if split == "train" else "held out", "train"
-    hint = ", or data.held_out" if split == "validation" else ""
+    hint = ", or data.held_out" if given == "validation" else ""
     path = config.needed(given, f"{hint}, or data.dataset")["images"]
     path = Path(local(path, f"data.{given}_images"))
     if not path.exists():
