@@ -18,7 +18,7 @@ from absl import flags
 from transformer.data.penn_words import penn_words
 from transformer.data.text_files import blocks_of_lines, open_text
 from transformer.data.treebank import source_of
-from transformer.data.trees import Tree, escaped, own_tag, repaired
+from transformer.data.trees import Tree, escaped
 from transformer.data.words import words_of
 from transformer.inference.tree_drawing import drawing
 from transformer.runs import cli, restore
@@ -26,6 +26,7 @@ from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
+from transformer.tasks.mending import own_tag, repaired
 from transformer.tasks.parsing import Parsing
 
 restore_model = restore.define_flags()
