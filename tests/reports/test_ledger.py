@@ -82,7 +82,9 @@ def saved(folder, **results):
 
 
 def rows(text):
-    return [[c.strip() for c in line.split("|")[1:-1]] for line in text.split("\n") if line[:1] == "|"]
+    return [
+        [c.strip() for c in line.split("|")[1:-1]] for line in text.split("\n") if line[:1] == "|"
+    ]
 
 
 def test_the_pages_are_made_from_the_files():
