@@ -206,9 +206,17 @@ def test_the_words_of_rows(tmp_path):
     ]
     assert pages["results/second.md"].startswith("# Greedy\n")
     assert "results/old.md" not in pages
-    (folder / "rows.toml").write_text(words + "[gone]\n")
-    with pytest.raises(UserError, match=r"rows.toml names gone; there is no such result"):
-        results_page.pages(folder)
+    wrong = {"[gone]": r"has gone; there is no such result or column"}
+    wrong |= {"[first]\npublshed = 'x'": r"has publshed; there is no such result or column"}
+    wrong |= {
+        "[first": r"cannot be used: Expected ']'",
+        "first = 3": r"first is 3; expected an object",
+    }
+    wrong |= {"[first]\nmodel = 3": r"first.model is 3; expected a text"}
+    for text, message in wrong.items():
+        (folder / "rows.toml").write_text(text)
+        with pytest.raises(UserError, match=rf"rows.toml .*{message}"):
+            results_page.pages(folder)
 
 
 def test_a_failed_run_is_marked_where_its_scores_are(tmp_path):
@@ -379,6 +387,7 @@ def test_only_other_seeds_are_put_together(tmp_path):
         ["last", "40.00"],
     ]
     assert [row[5] for row in rows(pages["results/beam.md"])] == ["BLEU, test_2017", "---", "10.00"]
+    del runs["seed"]["splits"]["test"]  # of a run that was recorded with less
     runs["a"]["splits"]["test_2017"] = splits["test_2017"]
     pages = results_page.pages(saved(tmp_path / "results", **runs))
     assert [row[5] for row in rows(pages["results/a.md"])[2:]] == ["10.00", "-", "-", "10.00"]

@@ -5,7 +5,6 @@ python -m transformer.reports.results_page
 
 import collections
 import dataclasses
-import itertools
 import json
 import shlex
 import statistics
@@ -24,9 +23,11 @@ from transformer.runs import history
 from transformer.runs.provenance import PACKAGES, ROOT
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.reading import checked
 from transformer.tasks.task import find_task
 
 RESULTS = ROOT / "results"
+COLUMNS = "model", "data", "score", "published", "ours"
 END = """
 Each page has all scores of its row, the commands that reproduce it, hardware and commit.
 [docs/results.md](docs/results.md) says how to check a row and how to add one.
@@ -41,20 +42,23 @@ def pages(folder: Path) -> dict[str, str]:
     """
     path = folder / "rows.toml"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    words = collections.defaultdict(dict, tomllib.loads(text))
-    rows = {name: row for name, row in words.items() if "ours" in row}
+    try:
+        given = checked(tomllib.loads(text), dict[str, dict[str, str]])
+    except ValueError as error:
+        raise UserError(f"{path} cannot be used: {error}") from error
+    words, nothing = collections.defaultdict(dict, given), dict.fromkeys(COLUMNS, "-")
+    rows = {name: nothing | row for name, row in words.items() if "ours" in row}
     texts, failed = {}, []
     for name, results in _by_page(folder).items():
         rows[name] = _row(name, results) | words[name]
         texts[f"results/{name}.md"] = _page(rows[name], name, results)
         failed += _failed(results)
-    if missing := words.keys() - rows.keys():
-        raise UserError(f"{path} names {', '.join(sorted(missing))}; there is no such result")
-    columns = ["model", "data", "score", "published", "ours"]
-    table = [[column.capitalize() for column in columns] + ["Page"]]
-    for name in words | rows:
-        table.append([*(rows[name][column] for column in columns), f"[{name}](results/{name}.md)"])
-    return {"RESULTS.md": "\n".join(["# Results", "", *_table(table), *failed, END])} | texts
+    if wrong := sorted(set().union(words, *words.values()) - {*rows, *COLUMNS}):
+        raise UserError(f"{path} has {', '.join(wrong)}; there is no such result or column")
+    head = [*map(str.capitalize, COLUMNS), "Page"]
+    table = [[*map(rows[n].get, COLUMNS), f"[{n}](results/{n}.md)"] for n in words | rows]
+    lines = ["# Results", "", *_table([head, *table]), *failed, END]
+    return {"RESULTS.md": "\n".join(lines)} | texts
 
 
 def _by_page(folder: Path) -> dict[str, dict[str, Result]]:
@@ -84,12 +88,16 @@ def _row(name: str, results: Mapping[str, Result]) -> dict[str, str]:
     lower = find_task(first["config"]["task.name"]).metrics[metric].better == "lower"
     score = f"{label(metric)}, {first['splits'][split]['name']}{' (lower is better)' * lower}"
     *_, scores = found = [
-        [result["splits"][split]["scores"][_main_metric(result)]["score"] for result in line]
+        [
+            r["splits"][split]["scores"][_main_metric(r)]["score"]
+            for r in line
+            if split in r["splits"]
+        ]
         for line in _by_line(name, results).values()
     ]
     ours = mean_and_deviation(scores) + f" ({len(scores)} seeds)" * (len(scores) > 1)
     if name not in results:
-        means = sorted(map(statistics.mean, found))
+        means = sorted(map(statistics.mean, filter(None, found)))
         ours = f"{means[0]:.2f} to {means[-1]:.2f} ({len(means)} rows)"
     ours += _mark(results.values())
     return dict(model=name, data="; ".join(data), score=score, published="-", ours=ours)
@@ -144,8 +152,7 @@ def _page(row: Mapping[str, str], name: str, results: Mapping[str, Result]) -> s
     if name not in results:
         command = _command("sweep", _sweep_flags(name, results))
         return "\n".join([*lines, *_section([command], results, [])]) + "\n"
-    picture = picture_name(_data(results[name]))
-    lines += ["", f"![Learning curves of the runs on this data]({picture})"]
+    lines += ["", f"![Learning curves on this data]({picture_name(_data(results[name]))})"]
     for one, result in results.items():
         text, tokenizers = result["data_sha256"]["train"], result["tokenizer_sha256"]
         steps = [", ".join(map(str, run["checkpoint_steps"])) for run in ledger.runs(result)]
@@ -167,8 +174,7 @@ def _section(shell: Sequence[str], results: Mapping[str, Result], notes: list[st
     for entry in (entry for result in results.values() for entry in result["splits"].values()):
         for metric, score in entry["scores"].items():
             signed[score.get("signature")].append(metric)
-    signed.pop(None, None)  # metrics without one
-    notes = notes + [f"{', '.join(_each_once(names))}: `{s}`" for s, names in signed.items()]
+    notes = notes + [f"{', '.join(_each_once(names))}: `{s}`" for s, names in signed.items() if s]
     for result in results.values():
         notes += [_versions(run["starts"][-1]) for run in ledger.all_runs(result)]
         notes += result.get("notes", [])
@@ -177,10 +183,8 @@ def _section(shell: Sequence[str], results: Mapping[str, Result], notes: list[st
 
 def _scores_table(groups: Mapping[str, Sequence[Result]]) -> list[str]:
     """A line for each group of results, with the mean of its scores on each split."""
-    results = itertools.chain.from_iterable(groups.values())
-    columns = _each_once(
-        (_main_metric(r), e["name"]) for r in results for e in r["splits"].values()
-    )
+    results = [(_main_metric(result), result) for group in groups.values() for result in group]
+    columns = _each_once((m, entry["name"]) for m, r in results for entry in r["splits"].values())
     scores = [f"{label(metric)}, {split}" for metric, split in columns]
     training = ["Updates", "Target tokens", "Trained", "Hardware", "Commit"]
     rows = [["Run", "Parameters", "Seeds", *scores, *training]]
@@ -273,9 +277,6 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *others)]
 
 
-# --- Commands -----------------------------------------------------------------------------
-
-
 def commands(name: str, result: Result) -> list[str]:
     """The commands that train the run or runs of a result again, and score them."""
     lines, workdirs, models = [], [], []  # models: runs that others begin with
@@ -315,9 +316,6 @@ def _sweep_flags(name: str, results: Mapping[str, Result]) -> dict[str, Any]:
 def _command(script: str, flags: Mapping[str, Any]) -> str:
     words = [shlex.quote(f"--{name}={value}") for name, value in flags.items()]
     return " ".join([f"python {script}.py", *words])
-
-
-# --- Pictures -----------------------------------------------------------------------------
 
 
 def picture_name(title: str) -> str:
