@@ -290,8 +290,15 @@ def test_commits_are_in_tables(page):
     assert not [line for line in prose if COMMIT.search(line)]
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().split()) <= 900
+def test_the_readme_is_short_and_its_results_are_on_their_pages():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 900
+    results = re.findall(r"\| \[([\d.]+)[^|]*\]\((\S+)\) \|$", text, re.M)
+    assert len(results) == 5
+    for figure, page in results:
+        digits = len(figure.partition(".")[2])
+        found = re.findall(r"\d+\.\d+", (ROOT / page).read_text())
+        assert figure in {f"{float(one):.{digits}f}" for one in found}, page
 
 
 @each_page
