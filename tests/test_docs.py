@@ -282,6 +282,11 @@ def _resolves(name: str) -> bool:
 COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7}\b")
 
 
+def test_the_index_has_every_page():
+    linked = re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs" / "README.md").read_text())
+    assert {*linked, "README.md"} == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
 @each_page
 def test_commits_are_in_tables(page):
     """Running text is for readers; the last table of a page says where figures are from."""
