@@ -36,7 +36,7 @@ CODE = [*ROOT.glob("*.py"), *(p for folder in FOLDERS for p in (ROOT / folder).r
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with
 # another flag.
 COMMAND = re.compile(
-    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]+)"
+    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]*)"
     r"((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
 )
 COMMANDS = [
