@@ -12,7 +12,8 @@ from transformer.models.functional import num_params
 from transformer.models.kernels import chosen, proven
 from transformer.runs.run_config import Config
 from transformer.system.sharding import make_mesh, split_rows, state_sharding
-from transformer.training.optimizers import make_optimizer
+from transformer.tasks.task import find_task
+from transformer.training.adversarial import make_adversarial_step
 from transformer.training.schedules import make_schedule
 from transformer.training.step import StepMetrics, abstract_state, init_state, make_train_step
 
@@ -39,17 +40,25 @@ class Program:
         else:
             model = chosen(config.model, self.mesh.devices.flat[0].platform)
         self.model_config, self.model = model, build_model(model, sizes)
+        self._classes = sizes.target_vocab  # of images
         width = getattr(config.model, "d_model", None)  # for Equation 3 alone
         schedule = make_schedule(config.optimizer, width)
-        self._optimizer = make_optimizer(config.optimizer, schedule)
-        self._training = config.training
+        self._optimizer = find_task(config.task.name).make_optimizer(config, schedule)
+        self._config = config
         self._shapes = abstract_state(self.model, self._optimizer)
         self.variables = self._shapes.params, self._shapes.extra  # their shapes
         self.num_params = num_params(self._shapes.params)
 
     def lower(self, batch: Batch) -> jax.stages.Lowered:
         """The train step for batches of this shape, not yet compiled."""
-        train_step = make_train_step(self.model, self._optimizer, self._training, self.mesh)
+        parts, training = (self.model, self._optimizer), self._config.training
+        if self._config.task.name == "images":
+            noise = self.model_config.noise_size, self._classes
+            train_step = make_adversarial_step(
+                *parts, self._config.task, noise, False, training.seed, self.mesh
+            )
+        else:
+            train_step = make_train_step(*parts, training, self.mesh)
         return train_step.lower(self._shapes, batch)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
@@ -60,7 +69,7 @@ class Program:
     def start(self) -> None:
         """Makes the state before the first step."""
         shardings = state_sharding(self.mesh, self._shapes, self.model.sharding)
-        seed = self._training.seed
+        seed = self._config.training.seed
         init = jax.jit(
             lambda: init_state(self.model, self._optimizer, seed), out_shardings=shardings
         )

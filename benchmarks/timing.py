@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from transformer.runs.provenance import ROOT, conditions
+from transformer.runs.provenance import ROOT
 from transformer.system.files import write_named
 
 SECONDS_BETWEEN = 0.5  # threads of the measurement before may spin for a while
@@ -166,25 +166,6 @@ def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
     seconds(1)
     steps = max(1, round(1 / seconds(1)))
     return measure
-
-
-def compare_two(ours: str, theirs: str, rounds: int, heading: str, output: str | None) -> None:
-    """Runs this script with --worker=<name> for both, in turns; prints and writes the result."""
-    workers = {
-        name: Worker([sys.executable, *sys.argv, f"--worker={name}"], {}) for name in (ours, theirs)
-    }
-    times = alternate({name: worker.measure for name, worker in workers.items()}, rounds)
-    for worker in workers.values():
-        worker.close()
-    ratios = [b / a for a, b in zip(times[ours], times[theirs], strict=True)]
-    print(f"\n{heading}\n{'':12} {'parameters':>12} {'ms an update':^28}")
-    for name, worker in workers.items():
-        print(f"{name:12} {worker.about['parameters']:12,} {shown(times[name]):^28}")
-    print(f"their time over ours: {shown(ratios, unit=1)}")
-    if output:
-        about = {name: worker.about for name, worker in workers.items()}
-        result = {"conditions": conditions(), "workers": about, "seconds": times, "ratios": ratios}
-        write(output, result)
 
 
 def write(path: str | Path, result: Mapping[str, Any]) -> None:
