@@ -181,9 +181,10 @@ ENTRY %main.9 (state: f32[2,3]) -> (f32[2], f32[]) {
     ],
 )
 def test_kinds_of_instructions(instruction, kind):
-    computations, _ = hlo.parse(HLO)
-    (found,) = [x for lines in computations.values() for x in lines if x.name == instruction]
-    assert kind_of(found, computations) == kind
+    (found,) = [
+        each[instruction] for each in hlo.parse(HLO).program.values() if instruction in each
+    ]
+    assert kind_of(found) == kind
 
 
 def test_summary_of_events():
@@ -241,8 +242,7 @@ def test_profile_summary_knows_the_models_parts(speed):
     assert all(summary["kinds_ms"].values()), summary["kinds_ms"]
     # By number, since on a busy machine any instruction may take long.
     program = next((speed / "trace").rglob(profile_summary.HLO_FILE)).read_text()
-    computations, entry = hlo.parse(program)
-    kinds = [kind_of(x, computations) for x in computations[entry]]
+    kinds = [kind_of(x) for x in hlo.parse(program).values()]
     assert kinds.count("other") < 0.3 * len(kinds)
 
 
