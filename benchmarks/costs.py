@@ -154,31 +154,12 @@ def _flops(x: Instruction) -> int:
         left = _dimensions(x.type_of(0))
         sums = math.prod(left[int(i)] for i in re.findall(r"\d+", summed))
         return 2 * math.prod(_dimensions(x.type)) * sums
-    if "cudnn$conv" in target:
-        return _flops_of_convolution(x, target)
     if "fmha" in target:  # attention: two products forward and five backward
         key = _dimensions(x.type_of(1))
         length = _dimensions(x.type)[2]  # of queries: the result begins with [B, H, T, K]
         multiplied = math.prod(key) * length  # of keys as long: T = S; heads may be fewer there
         return (10 if "Backward" in target else 4) * multiplied
     return 0
-
-
-def _flops_of_convolution(x: Instruction, target: str) -> int:
-    """Of cuDNN's, whose labels are those of the forward pass in either direction.
-
-    Each element of the output takes one product for each place of the kernel and each of its input
-    channels; those with padding count, too.
-    """
-    first, second = x.type_of(0), x.type_of(1)
-    kernel, output = second, x.type
-    if "BackwardInput" in target:
-        output = first
-    elif "BackwardFilter" in target:
-        kernel, output = x.type, second
-    labels = re.search(r"dim_labels=\w+_(\w+)->", x.line)[1]
-    sizes = dict(zip(labels, _dimensions(kernel), strict=True))
-    return 2 * math.prod(_dimensions(output)) * math.prod(sizes.values()) // sizes["o"]
 
 
 def _dimensions(array_type: str) -> list[int]:

@@ -34,41 +34,35 @@ def main() -> None:
     args, overrides = parser.parse_known_args()
     config = [f"--config={args.config}", *overrides]
 
+    flags = [*config, f"--steps={args.steps}"]
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         seconds_to_step_1(config, place, cold=True)  # prepares the data
-        starts = timing.alternate(
-            {
+        found = {}
+        for what, measurements in {
+            "seconds to the end of step 1": {
                 "cold": lambda: seconds_to_step_1(config, place, cold=True),
                 "warm": lambda: seconds_to_step_1(config, place, cold=False),
             },
-            args.rounds,
-        )
-        flags = [*config, f"--steps={args.steps}"]
-        steps = timing.alternate(
-            {
+            "seconds a step": {
                 "huge pages": lambda: seconds_a_step(flags, place, "glibc.malloc.hugetlb=1"),
                 # Set, even to nothing, it keeps the scripts from starting anew.
                 "usual pages": lambda: seconds_a_step(flags, place, ""),
             },
-            args.rounds,
-        )
-    print("Seconds from the start of train.py to the end of step 1:")
-    for name, values in starts.items():
-        print(f"{name:12} {timing.shown(values, unit=1)}")
-    print("Milliseconds a step (medians of processes):")
-    for name, values in steps.items():
-        print(f"{name:12} {timing.shown(values)}")
-    ratios = [h / u for h, u in zip(steps["huge pages"], steps["usual pages"], strict=True)]
-    print(f"{'ratio':12} {timing.shown(ratios, unit=1)}")
+        }.items():
+            times = timing.alternate(measurements, args.rounds)
+            ratios = [a / b for a, b in zip(*times.values(), strict=True)]
+            found[what] = times | {"ratio": ratios}
+    for what, times in found.items():
+        print(f"{what}:")
+        for name, values in times.items():
+            print(f"  {name:12} {timing.shown(values, unit=1)}")
     if args.output:
-        result = {
-            "conditions": conditions(),
-            "seconds_to_step_1": {k: timing.summary(v) for k, v in starts.items()},
-            "seconds_per_step": {k: timing.summary(v) for k, v in steps.items()},
-            "huge_over_usual_pages": timing.summary(ratios),
+        summaries = {
+            what: {name: timing.summary(values) for name, values in times.items()}
+            for what, times in found.items()
         }
-        timing.write(args.output, result)
+        timing.write(args.output, {"conditions": conditions(), **summaries})
 
 
 def seconds_to_step_1(config: Sequence[str], place: Path, cold: bool) -> float:
@@ -77,8 +71,8 @@ def seconds_to_step_1(config: Sequence[str], place: Path, cold: bool) -> float:
     shutil.rmtree(workdir, ignore_errors=True)
     if cold:
         shutil.rmtree(cache, ignore_errors=True)
-    flags = [f"--workdir={workdir}", f"--config.data.data_dir={place / 'data'}"]
-    flags += ["--config.training.log_every=1"]
+    fields = {"data.data_dir": place / "data", "training.log_every": 1}
+    flags = [f"--workdir={workdir}", *(f"--config.{x}={y}" for x, y in fields.items())]
     metrics = workdir / "metrics.jsonl"
     with tempfile.TemporaryFile() as log:
         start = time.monotonic()

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from transformer.runs.provenance import ROOT
 from transformer.system.files import write_named
@@ -61,21 +61,19 @@ def run_benchmark(
     script: str,
     arguments: Sequence[str],
     environment: Mapping[str, str],
-    log: IO | None = None,
+    quiet: bool = True,
     timeout: float | None = None,
 ) -> dict[str, Any]:
     """Runs a script of this folder that has an --output flag; returns the result it writes.
 
-    log: gets what it prints; if None, only its standard error is seen. Raises Failed, also after
-    `timeout` seconds.
+    quiet: only its standard error is seen. Raises Failed, also after `timeout` seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
         process = subprocess.Popen(
             [sys.executable, ROOT / "benchmarks" / script, *arguments, f"--output={output}"],
             env=os.environ | environment,
-            stdout=log or subprocess.DEVNULL,
-            stderr=log,
+            stdout=subprocess.DEVNULL if quiet else None,
             start_new_session=True,
         )
         try:

@@ -160,7 +160,8 @@ def show(result: dict[str, Any]) -> None:
         "update": f"{accumulation} x {rows} rows of {source_width} + {target_width}, "
         f"{result['padding']:.1%} of them padding",
         "tokens": f"{result['tokens_per_second']:,.0f} a second, source and target, "
-        f"{result['tokens_per_update']:,.0f} an update, padding excluded",
+        f"{result['tokens_per_update']:,.0f} an update, padding excluded; "
+        f"{result['flops_per_token'] / 1e6:.1f} MFLOPs each",
         "step": f"{timing.shown(result['step_seconds']['values'])} ms",
         "input wait": f"{timing.shown(result['input_wait_seconds']['values'])} ms a step",
         "model FLOPs": f"{result['model_flops_per_second_per_device'] / 1e12:.4g} T a second "
