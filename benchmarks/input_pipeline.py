@@ -23,10 +23,9 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program, sizes_of
+from benchmarks.program import Program, packed_rows, sizes_of
 from benchmarks.synthetic import full_rows, synthetic_pairs
-from transformer.data.batches import PackedPairs, TrainingBatches, layout
-from transformer.data.packing import row_widths
+from transformer.data.batches import PackedPairs
 from transformer.data.prefetch import prefetch
 from transformer.data.sources import training_source
 from transformer.data.token_cache import TokenizedPairs, token_cache
@@ -71,18 +70,14 @@ def measure(pairs: TokenizedPairs, config: Config) -> None:
     )
 
     # 1. Packed rows.
-    limits = config.data.max_source_length, config.data.max_target_length
-    widths = row_widths(source, target, *limits)
-    packed = PackedPairs(pairs, *widths, seed=0)
+    packed, batches, rows, widths = packed_rows(pairs, config)
     plan_seconds = seconds_of(lambda: PackedPairs(pairs, *widths, seed=0))
-    rows = layout(config.training.tokens_per_update, 0, *widths, 1)
     print(
         f"  packed:  {packed.fill:6.2%} full, 1 shape, {rows.rows} x ({widths[0]} + {widths[1]}); "
         f"planned in {plan_seconds:.2f} s, {plan_seconds / len(pairs) * 1e6:.2f} us a pair"
     )
 
     # 2. Host batches.
-    batches = TrainingBatches(packed, rows, seed=0)
     steps = range(BATCHES)
     num_pairs = sum(len(packed.pairs_of(batches.rows(step))) for step in steps)
     alone = seconds_of(lambda: [batches[step] for step in steps][-1])

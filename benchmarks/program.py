@@ -1,12 +1,14 @@
 """The training program of a config, without its data: what train.py compiles and calls."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from transformer.data.batches import Batch
+from transformer.data.batches import Batch, Layout, PackedPairs, TrainingBatches, layout
+from transformer.data.packing import row_widths
+from transformer.data.token_files import TokenizedPairs
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.functional import num_params
 from transformer.models.kernels import chosen, proven
@@ -27,6 +29,27 @@ def training_flops(config: Config, vocab_size: int, *lengths: np.ndarray) -> np.
     """The model FLOPs of training on each pair once; lengths: of sources, and of targets."""
     sizes = sizes_of(config, vocab_size)
     return find_family(config.model.family).flops(config.model, sizes, *lengths)
+
+
+class PackedRows(NamedTuple):
+    """Pairs in the rows of batches, as train.py packs them."""
+
+    packed: PackedPairs
+    batches: TrainingBatches
+    layout: Layout
+    widths: tuple[int, int]  # of rows, source and target
+
+
+def packed_rows(
+    pairs: TokenizedPairs, config: Config, at_once: int = 0, shards: int = 1
+) -> PackedRows:
+    """at_once: tokens that a device takes at a time; 0: all."""
+    limits = config.data.max_source_length, config.data.max_target_length
+    packing, seed = config.data.packing, config.training.seed
+    widths = row_widths(pairs.source_lengths, pairs.target_lengths, *limits, packing=packing)
+    rows = layout(config.training.tokens_per_update, at_once, *widths, shards)
+    packed = PackedPairs(pairs, *widths, seed, packing=packing)
+    return PackedRows(packed, TrainingBatches(packed, rows, seed), rows, widths)
 
 
 class Program:
@@ -81,7 +104,7 @@ class Program:
         return metrics
 
     def begin(self, batch: Any) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Compiles, and makes a first update; returns what makes another, and what waits for it."""
+        """Compiles; returns what makes an update, and what waits for it."""
         batch = jax.device_put(batch, split_rows(self.mesh, axis=1))
         self.compile(batch)
         self.start()
@@ -92,6 +115,4 @@ class Program:
         def finish() -> None:
             jax.block_until_ready(self.state)
 
-        step()
-        finish()
         return step, finish

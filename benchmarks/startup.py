@@ -38,31 +38,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         seconds_to_step_1(config, place, cold=True)  # prepares the data
-        found = {}
-        for what, measurements in {
+        found = {
             "seconds to the end of step 1": {
                 "cold": lambda: seconds_to_step_1(config, place, cold=True),
                 "warm": lambda: seconds_to_step_1(config, place, cold=False),
             },
             "seconds a step": {
-                "huge pages": lambda: seconds_a_step(flags, place, "glibc.malloc.hugetlb=1"),
                 # Set, even to nothing, it keeps the scripts from starting anew.
                 "usual pages": lambda: seconds_a_step(flags, place, ""),
+                "huge pages": lambda: seconds_a_step(flags, place, "glibc.malloc.hugetlb=1"),
             },
-        }.items():
-            times = timing.alternate(measurements, args.rounds)
-            ratios = [a / b for a, b in zip(*times.values(), strict=True)]
-            found[what] = times | {"ratio": ratios}
-    for what, times in found.items():
-        print(f"{what}:")
-        for name, values in times.items():
-            print(f"  {name:12} {timing.shown(values, unit=1)}")
-    if args.output:
-        summaries = {
-            what: {name: timing.summary(values) for name, values in times.items()}
-            for what, times in found.items()
         }
-        timing.write(args.output, {"conditions": conditions(), **summaries})
+        found = {what: timing.contest(each, args.rounds) for what, each in found.items()}
+    for what, rows in found.items():
+        print(f"{what:30} {'':28} {'over the first':^24}")
+        for name, row in rows.items():
+            seconds, ratios = (timing.shown(x["values"], unit=1) for x in row.values())
+            print(f"  {name:28} {seconds:^28} {ratios:^24}")
+    if args.output:
+        timing.write(args.output, {"conditions": conditions(), **found})
 
 
 def seconds_to_step_1(config: Sequence[str], place: Path, cold: bool) -> float:

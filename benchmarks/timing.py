@@ -133,6 +133,50 @@ def serve(prepare: Callable[[], tuple[dict[str, Any], Callable[[], Any]]]) -> No
         print(json.dumps(measure()), file=replies)
 
 
+def contest(measurements: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Any]:
+    """Takes them in turns; returns the seconds of each, and each round's over the first's."""
+    times = alternate(measurements, rounds)
+    first = next(iter(times.values()))
+    return {
+        name: {
+            "seconds": summary(values),
+            "over_first": summary([a / b for a, b in zip(values, first, strict=True)]),
+        }
+        for name, values in times.items()
+    }
+
+
+def race(
+    names: Sequence[str], rounds: int, flags: Sequence[str] = (), **environment: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """A contest of processes of this script, each with --worker=NAME and these flags.
+
+    Returns what each is about, its rows of `contest` and its "replies"; and how others failed. The
+    first must not.
+    """
+    workers, failed, replies = {}, {}, {name: [] for name in names}
+    for name in names:
+        try:
+            workers[name] = Worker(
+                [sys.executable, *sys.argv, *flags, f"--worker={name}"], environment
+            )
+        except Failed as failure:
+            failed[name] = str(failure)
+            print(f"{name} cannot be measured: {failure}; its error is above", file=sys.stderr)
+            if not workers:
+                raise SystemExit(1) from None
+
+    def measure(name: str) -> float:
+        replies[name].append(workers[name].measure())
+        return replies[name][-1]["seconds"]
+
+    found = contest({name: lambda name=name: measure(name) for name in workers}, rounds)
+    for name, worker in workers.items():
+        worker.close()
+        found[name] |= worker.about | {"replies": replies[name]}
+    return found, failed
+
+
 def seconds_of(function: Callable[[], Any], times: int, limit: float = math.inf) -> list[float]:
     """The seconds of so many calls; of fewer, but at least one, where `limit` seconds are over."""
     values, start = [], time.perf_counter()
@@ -157,9 +201,9 @@ def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
         finish()
         return (time.perf_counter() - start) / steps
 
-    def measure() -> float:
+    def measure() -> dict[str, float]:
         seconds(1)
-        return seconds(steps)
+        return {"seconds": seconds(steps)}
 
     seconds(1)
     steps = max(1, round(1 / seconds(1)))

@@ -30,10 +30,9 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program, sizes_of, training_flops
+from benchmarks.program import Program, packed_rows, sizes_of, training_flops
 from benchmarks.synthetic import median_length, synthetic_pairs
-from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
-from transformer.data.packing import row_widths
+from transformer.data.batches import Batch
 from transformer.data.prefetch import prefetch
 from transformer.runs import cli
 from transformer.runs.provenance import conditions
@@ -73,13 +72,9 @@ def measure(config: Config, steps: int, profile: Path | None) -> dict[str, Any]:
     median = median_length(limits)
     num_pairs = 64 + int(5 * max(training.tokens_per_update, *limits) / median)
     pairs = synthetic_pairs(num_pairs, vocab_size, limits, median, seed=training.seed)
-    packing, lengths = config.data.packing, (pairs.source_lengths, pairs.target_lengths)
-    widths = row_widths(*lengths, *limits, packing=packing)
-    device = program.mesh.devices.flat[0]
+    lengths, device = (pairs.source_lengths, pairs.target_lengths), program.mesh.devices.flat[0]
     at_once = tokens_at_once(training.max_tokens_per_device, program.mesh)
-    rows = layout(training.tokens_per_update, at_once, *widths, row_shards(program.mesh))
-    packed = PackedPairs(pairs, *widths, training.seed, packing=packing)
-    batches = TrainingBatches(packed, rows, training.seed)
+    packed, batches, rows, widths = packed_rows(pairs, config, at_once, row_shards(program.mesh))
 
     def load_batch(number: int) -> tuple[Batch, np.ndarray]:
         rows = batches.rows(number)

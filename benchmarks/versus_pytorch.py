@@ -21,7 +21,6 @@ import importlib
 import math
 import resource
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -139,64 +138,34 @@ def check(config: Config) -> None:
 
 
 def compare(config: Config) -> None:
-    """Starts the workers, lets them take turns, prints and writes the result."""
-    workers, failed = {}, {}
-    for name in [OURS, *VERSUS.value]:
-        try:
-            workers[name] = timing.Worker(
-                [sys.executable, *sys.argv, f"--worker={name}"],
-                # Beside PyTorch, JAX cannot have most of the GPU's memory.
-                {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"},
-            )
-        except timing.Failed as failure:
-            failed[name] = str(failure)
-            print(f"{name} cannot be measured: {failure}; its error is above", file=sys.stderr)
-    if OURS not in workers:
-        raise SystemExit(1)
-    times = timing.alternate({name: w.measure for name, w in workers.items()}, ROUNDS.value)
-    for worker in workers.values():
-        worker.close()
-
+    """Lets the workers take turns, prints and writes the result."""
+    # Beside PyTorch, JAX cannot have most of the GPU's memory.
+    share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}
+    results, failed = timing.race([OURS, *VERSUS.value], ROUNDS.value, **share)
     given = given_to(config)
     lengths = (np.full(ROWS.value, length) for length in given.lengths)
     flops = find_family(config.model.family).flops(config.model, given.sizes, *lengths).sum()
     print(
         f"\n{ROWS.value} rows of {given.what}, {DTYPE.value}; {flops / 1e9:.0f} model GFLOPs a "
-        f"step\n\n{'':17} {'parameters':>12} {'start':>7} {'memory':>9} {'ms a step':^26} "
+        f"step\n\n{'':17} {'parameters':>12} {'memory':>9} {'ms a step':^26} "
         f"{given.unit + '/s':>9} {'TFLOP/s':>8} {'time / ours':^22}"
     )
-    results = {}
-    for name, worker in workers.items():
-        ratios = [theirs / ours for theirs, ours in zip(times[name], times[OURS], strict=True)]
-        seconds = timing.summary(times[name])
-        ratio = seconds["median"] / timing.summary(times[OURS])["median"]
-        speed = ROWS.value * given.units / seconds["median"]
-        results[name] = {
-            **worker.about,
-            "seconds_per_step": seconds,
-            f"{given.unit}_per_second": speed,
-            "flops_per_second": flops / seconds["median"],
-            "time_over_ours": {"of_medians": ratio, "min": min(ratios), "max": max(ratios)},
-        }
+    for name, result in results.items():
+        del result["replies"]
+        median = result["seconds"]["median"]
+        result[f"{given.unit}_per_second"] = ROWS.value * given.units / median
+        result["flops_per_second"] = flops / median
         print(
-            f"{name:17} {worker.about['parameters']:12,} {worker.about['start_seconds']:6.1f}s "
-            f"{worker.about['peak_memory'] / 2**30:5.2f} GiB {timing.shown(times[name]):^26} "
-            f"{speed:9,.0f} {flops / seconds['median'] / 1e12:8.3f} "
-            f"{ratio:6.3f} [{min(ratios):.3f} .. {max(ratios):.3f}]"
+            f"{name:17} {result['parameters']:12,} {result['peak_memory'] / 2**30:5.2f} GiB "
+            f"{timing.shown(result['seconds']['values']):^26} "
+            f"{ROWS.value * given.units / median:9,.0f} {flops / median / 1e12:8.3f} "
+            f"{timing.shown(result['over_first']['values'], unit=1):^22}"
         )
     if OUTPUT.value:
         shape = {"rows": ROWS.value, "length": LENGTH.value, "vocab_size": VOCAB_SIZE.value}
-        timing.write(
-            OUTPUT.value,
-            {
-                "conditions": conditions(),
-                "model": dataclasses.asdict(config.model),
-                "batch": shape,
-                "model_flops_per_step": flops,
-                "results": results,
-                "failed": failed,
-            },
-        )
+        about = {"conditions": conditions(), "model": dataclasses.asdict(config.model)}
+        about |= {"batch": shape, "model_flops_per_step": flops}
+        timing.write(OUTPUT.value, about | {"results": results, "failed": failed})
 
 
 class Given(NamedTuple):
@@ -230,18 +199,13 @@ def given_to(config: Config) -> Given:
     return Given(batch, sizes, (length, length), 2 * length, "tokens", what)
 
 
-def prepare_ours(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
-    start, given = time.monotonic(), given_to(config)
+def prepare_ours(config: Config) -> tuple[dict[str, Any], Callable[[], dict[str, float]]]:
+    given = given_to(config)
     program = Program(config, given.sizes, jax.devices()[:1])
-    step, finish = program.begin(given.batch)
-    seconds = time.monotonic() - start
-    measure = timing.repeat_for_a_second(step, finish)
+    measure = timing.repeat_for_a_second(*program.begin(given.batch))
     stats = jax.local_devices()[0].memory_stats()
-    return {
-        "parameters": program.num_params,
-        "start_seconds": seconds,
-        "peak_memory": stats["peak_bytes_in_use"] if stats else peak_of_process(),
-    }, measure
+    peak = stats["peak_bytes_in_use"] if stats else peak_of_process()
+    return {"parameters": program.num_params, "peak_memory": peak}, measure
 
 
 def rates_of(config: Config) -> np.ndarray:
@@ -251,13 +215,13 @@ def rates_of(config: Config) -> np.ndarray:
     return np.asarray(jax.vmap(schedule)(np.arange(1, RATES + 1)))
 
 
-def prepare_pytorch(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
+def prepare_pytorch(config: Config) -> tuple[dict[str, Any], Callable[[], dict[str, float]]]:
     import torch
 
     from benchmarks import pytorch_training
 
     peer = importlib.import_module(f"benchmarks.pytorch_{config.model.family}")
-    start, given, rates = time.monotonic(), given_to(config), rates_of(config)
+    given, rates = given_to(config), rates_of(config)
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda" if on_gpu else "cpu")
     if on_gpu:
@@ -282,15 +246,11 @@ def prepare_pytorch(config: Config) -> tuple[dict[str, Any], Callable[[], float]
         if on_gpu:
             torch.cuda.synchronize()
 
-    step()
-    finish()
-    seconds = time.monotonic() - start
     measure = timing.repeat_for_a_second(step, finish)
     if loss and not math.isfinite(loss().item()):
         raise FloatingPointError("the loss in PyTorch is not finite")
     return {
         "parameters": sum(p.numel() for network in networks for p in network.parameters()),
-        "start_seconds": seconds,
         "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else peak_of_process(),
         "torch": torch.__version__,
     }, measure

@@ -327,14 +327,14 @@ def test_versus_pytorch(tmp_path):
     assert run_of_it.code == 0, run_of_it.err
     result = json.loads((tmp_path / "versus.json").read_text())
     ours = result["results"]["ours"]
-    assert ours["time_over_ours"] == {"of_medians": 1, "min": 1, "max": 1}
+    assert ours["over_first"]["values"] == [1, 1]
     if not has_torch:
         assert result["failed"] == {"pytorch": "exit code 1"}
         pytest.skip("PyTorch is not installed: only our side was measured")
     theirs = result["results"]["pytorch"]
     assert ours["parameters"] == theirs["parameters"]
-    ratio = theirs["seconds_per_step"]["median"] / ours["seconds_per_step"]["median"]
-    assert theirs["time_over_ours"]["of_medians"] == ratio
+    seconds = zip(theirs["seconds"]["values"], ours["seconds"]["values"], strict=True)
+    assert theirs["over_first"]["values"] == [a / b for a, b in seconds]
 
 
 PEERS = {  # by name: a config of configs/, and sizes
@@ -475,13 +475,13 @@ def test_startup(tmp_path):
     flags = ["--rounds=1", "--steps=2", "--output=startup.json", *toy_flags()]
     succeeded(run("benchmarks/startup.py", *flags, cwd=tmp_path))
     found = json.loads((tmp_path / "startup.json").read_text())
-    found = [found["seconds to the end of step 1"], found["seconds a step"]]
-    assert [list(x) for x in found] == [
-        ["cold", "warm", "ratio"],
-        ["huge pages", "usual pages", "ratio"],
-    ]
-    for first, second, ratio in map(dict.values, found):
-        assert ratio["median"] == first["median"] / second["median"] > 0
+    for what, names in {
+        "seconds to the end of step 1": ["cold", "warm"],
+        "seconds a step": ["usual pages", "huge pages"],
+    }.items():
+        assert list(found[what]) == names
+        first, second = (row["seconds"]["median"] for row in found[what].values())
+        assert found[what][names[1]]["over_first"]["median"] == second / first > 0
 
 
 @pytest.mark.slow
