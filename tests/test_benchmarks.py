@@ -484,20 +484,6 @@ def test_startup(tmp_path):
         assert found[what][names[1]]["over_first"]["median"] == second / first > 0
 
 
-@pytest.mark.slow
-def test_gpu_quick(tmp_path):
-    flags = ["results", "--quick", "--minutes=60"]
-    done = run("benchmarks/gpu.py", *flags, cwd=tmp_path)
-    assert done.code == 0, done.err
-    results = json.loads((tmp_path / "results" / "results.json").read_text())
-    assert re.findall("^== (.*)", done.out.decode(), re.M) == list(results)
-    assert len(results) == 8
-    for name, result in results.items():
-        assert "error" not in result, (name, result)
-        # Without PyTorch, a comparison still measures our side, and names who failed.
-        assert result.get("failed", {}).keys() <= (set() if has_torch else {"pytorch"}), name
-
-
 # --- Baselines ----------------------------------------------------------------------------
 
 
@@ -565,15 +551,3 @@ def test_table3():
     for folder in ("configs", "results/parsing"):
         refused = run("benchmarks/table3.py", f"--results={folder}", cwd=ROOT)
         assert_refused(refused, f"{folder} has no row of configs/sweeps/table3.py")
-
-
-@pytest.mark.slow
-def test_table2_rehearsal(tmp_path):
-    done = succeeded(run("benchmarks/table2_rehearsal.py", ".", "--steps=40", cwd=tmp_path))
-    line = r"^(\w+): tokenised, compound-split BLEU [\d.]+; beam 4, alpha 0.6; average of (\d+)$"
-    found = re.findall(line, done.out.decode(), re.M)
-    assert found == [("base", "5"), ("big", "20")]
-    for name, average in found:
-        scores = json.loads((tmp_path / name / "eval/latest/scores.json").read_text())
-        assert len(scores["checkpoint_steps"]) == int(average)
-        assert scores["examples"] == 40
