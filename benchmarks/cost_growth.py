@@ -28,7 +28,6 @@ import dataclasses
 import io
 import json
 import re
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -190,9 +189,8 @@ def measure(case: Case) -> dict[str, float]:
         return {"planned": planned}
     Path("/proc/self/clear_refs").write_text("5")  # the highest begins at now
     before = resident("VmRSS")
-    seconds = timing.seconds_of(lambda: jax.block_until_ready(run()), 6, limit=SECONDS_FOR_A_TIME)
-    used = resident("VmHWM") - before
-    return {"planned": planned, "used": used, "seconds": statistics.median(seconds[1:] or seconds)}
+    seconds = timing.median_of(lambda: jax.block_until_ready(run()), 6, SECONDS_FOR_A_TIME)
+    return {"planned": planned, "used": resident("VmHWM") - before, "seconds": seconds}
 
 
 Prepared = tuple[jax.stages.Compiled, Callable[[], Any]]

@@ -16,7 +16,6 @@ multiplies, and so says what the least is.
 import dataclasses
 import json
 import re
-import resource
 import sys
 import tempfile
 import time
@@ -88,8 +87,8 @@ def main() -> None:
             optional_module("ctranslate2" if "ctranslate2" in engine else "transformers")
     with tempfile.TemporaryDirectory() as folder:
         write_task(Path(folder))
-        flags_of_it = [f"--folder={folder}"]
-        results, failed = timing.race(ENGINES_FLAG.value, ROUNDS.value, flags_of_it)
+        flag = f"--folder={folder}"
+        results, failed = timing.race(ENGINES_FLAG.value, ROUNDS.value, [flag])
     first = ENGINES_FLAG.value[0]
     reference = results[first]["replies"][0]["outputs"]
     table = {}
@@ -155,8 +154,7 @@ def write_task(folder: Path) -> None:
             "sentences": sentences,
         },
     )
-    leaves = jax.tree.leaves(params)
-    np.savez(folder / "params.npz", *map(np.asarray, leaves))
+    np.savez(folder / "params.npz", *map(np.asarray, jax.tree.leaves(params)))
 
 
 def prepare(engine: str, folder: Path):
@@ -186,13 +184,9 @@ def prepare(engine: str, folder: Path):
         outputs = translate(sentences)
         seconds = time.perf_counter() - start
         latency = min(timing.seconds_of(lambda: translate(short), 3))
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return {
-            "seconds": seconds,
-            "latency": latency,
-            "peak_memory_GB": memory,
-            "outputs": outputs,
-        }
+        memory = timing.peak_memory() / 1e9
+        found = {"seconds": seconds, "latency": latency, "peak_memory_GB": memory}
+        return found | {"outputs": outputs}
 
     return {"engine": engine}, measure
 

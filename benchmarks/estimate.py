@@ -16,7 +16,6 @@ import dataclasses
 import itertools
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from ml_collections import config_flags
 
 from benchmarks import costs, timing
 from benchmarks.collectives import collectives, waiting_seconds
-from benchmarks.costs import Kernel, bounds_by, kernels, unknown_loops
+from benchmarks.costs import bounds_by, kernels, unknown_loops
 from benchmarks.kinds import OTHER, UPDATE
 from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
@@ -40,7 +39,7 @@ from transformer.runs import cli
 from transformer.runs.provenance import conditions
 from transformer.runs.run_config import Config
 from transformer.system.files import write_named
-from transformer.system.hardware import Specification, specification, units
+from transformer.system.hardware import specification, units
 from transformer.system.paths import DEFINE_path
 from transformer.system.sharding import row_shards
 
@@ -144,7 +143,8 @@ def estimate(config: Config) -> dict[str, Any]:
     result["costliest"] = bounds_by(["kind", "op_name", "bytes", "flops"], found, device)[:12]
     if loops:
         without = kernels(text, turns_of_search(loops, STEPS.value - 1))
-        result["last_step"] = last_step(found, without, device)
+        longer, shorter = (bounds_by([], each, device)[0] for each in (found, without))
+        result["last_step"] = {x: longer[x] - shorter[x] for x in ("kernels", "bytes", "ms")}
     result["exchange_ms"] = {kind: 1e3 * t.seconds for kind, t in traffic.items()}
     work = sum(row["ms"] for row in result["kinds"])
     if devices[0].platform == "tpu":
@@ -171,15 +171,6 @@ def turns_of_search(loops: int, steps: int) -> list[int]:
     ends = [min(steps, 16 * 2**i) for i in range(max(loops - 2, 0))]
     ends = [0, *ends, steps]
     return [*(after - before for before, after in itertools.pairwise(ends)), 0]
-
-
-def last_step(
-    search: Sequence[Kernel], without: Sequence[Kernel], device: Specification
-) -> dict[str, float]:
-    """What the last step of a search costs: the whole search less one without that step."""
-    longer, shorter = (bounds_by([], found, device)[0] for found in (search, without))
-    names = "kernels", "bytes", "ms"
-    return {x: longer[x] - shorter[x] for x in names}
 
 
 def shown(result: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -21,20 +22,6 @@ from transformer.runs.provenance import ROOT
 from transformer.system.files import write_named
 
 SECONDS_BETWEEN = 0.5  # threads of the measurement before may spin for a while
-
-
-def alternate(
-    measurements: Mapping[str, Callable[[], float]], rounds: int
-) -> dict[str, list[float]]:
-    """Takes each measurement, of seconds, once a round, in turn; returns the values of each."""
-    values = {name: [] for name in measurements}
-    for number in range(1, rounds + 1):
-        for name, measure in measurements.items():
-            time.sleep(SECONDS_BETWEEN)
-            values[name].append(measure())
-        newest = ", ".join(f"{name} {seconds[-1]:.4g} s" for name, seconds in values.items())
-        print(f"round {number} of {rounds}: {newest}", file=sys.stderr)
-    return values
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
@@ -118,8 +105,17 @@ def serve(prepare: Callable[[], tuple[dict[str, Any], Callable[[], Any]]]) -> No
 
 
 def contest(measurements: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Any]:
-    """Takes them in turns; returns the seconds of each, and each round's over the first's."""
-    times = alternate(measurements, rounds)
+    """Takes each measurement, of seconds, once a round, in turn; the seconds, and over the first's.
+
+    The ratios are those of each round.
+    """
+    times = {name: [] for name in measurements}
+    for number in range(1, rounds + 1):
+        for name, measure in measurements.items():
+            time.sleep(SECONDS_BETWEEN)
+            times[name].append(measure())
+        newest = ", ".join(f"{name} {seconds[-1]:.4g} s" for name, seconds in times.items())
+        print(f"round {number} of {rounds}: {newest}", file=sys.stderr)
     first = next(iter(times.values()))
     return {
         name: {
@@ -161,6 +157,11 @@ def race(
     return found, failed
 
 
+def peak_memory() -> int:
+    """The most main memory that this process has held, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def seconds_of(function: Callable[[], Any], times: int, limit: float = math.inf) -> list[float]:
     """The seconds of so many calls; of fewer, but at least one, where `limit` seconds are over."""
     values, start = [], time.perf_counter()
@@ -169,6 +170,12 @@ def seconds_of(function: Callable[[], Any], times: int, limit: float = math.inf)
         function()
         values.append(time.perf_counter() - before)
     return values
+
+
+def median_of(function: Callable[[], Any], times: int = 4, limit: float = math.inf) -> float:
+    """The median of `seconds_of`, without the first if there are more."""
+    seconds = seconds_of(function, times, limit)
+    return statistics.median(seconds[1:] or seconds)
 
 
 def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):

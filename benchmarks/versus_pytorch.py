@@ -19,7 +19,6 @@ whole updates.
 import dataclasses
 import importlib
 import math
-import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +53,7 @@ class Peer(NamedTuple):
 
     config: str  # a module of configs/
     free: set[str] | None = None  # fields of the model that may differ; None: it checks by itself
-    others: tuple[str, ...] = ()  # fields of other sections that may not
+    others: tuple[str, ...] = ()  # further fields that may not
 
 
 _LAYERS = {"d_model", "d_ff", "num_heads", "dropout", "attention_dropout", "activation_dropout"}
@@ -67,12 +66,7 @@ PEERS = {
     "rnn": Peer("rnn_bahdanau"),
     "convolutional": Peer("convs2s_iwslt"),
     "bert": Peer("bert_base", _LAYERS | {"num_layers", "max_positions"}, ("task.name",)),
-    "sagan": Peer(
-        "sagan_cifar10",
-        {"image_size", "channels", "noise_size", "generator_width", "discriminator_width"}
-        | {"attention", "attention_size"},
-        ("task.discriminator_steps",),
-    ),
+    "sagan": Peer("sagan_cifar10", None, ("task.discriminator_steps", "model.dtype")),
 }
 FREE_OPTIMIZER = {
     *("beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"),
@@ -204,7 +198,7 @@ def prepare_ours(config: Config) -> tuple[dict[str, Any], Callable[[], dict[str,
     program = Program(config, given.sizes, jax.devices()[:1])
     measure = timing.repeat_for_a_second(*program.begin(given.batch))
     stats = jax.local_devices()[0].memory_stats()
-    peak = stats["peak_bytes_in_use"] if stats else peak_of_process()
+    peak = stats["peak_bytes_in_use"] if stats else timing.peak_memory()
     return {"parameters": program.num_params, "peak_memory": peak}, measure
 
 
@@ -251,14 +245,9 @@ def prepare_pytorch(config: Config) -> tuple[dict[str, Any], Callable[[], dict[s
         raise FloatingPointError("the loss in PyTorch is not finite")
     return {
         "parameters": sum(p.numel() for network in networks for p in network.parameters()),
-        "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else peak_of_process(),
+        "peak_memory": torch.cuda.max_memory_allocated() if on_gpu else timing.peak_memory(),
         "torch": torch.__version__,
     }, measure
-
-
-def peak_of_process() -> int:
-    """The most main memory that this process has held, in bytes."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

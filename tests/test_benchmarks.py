@@ -49,7 +49,9 @@ def test_timing(monkeypatch):
     monkeypatch.setattr(timing, "SECONDS_BETWEEN", 0)
     calls = []
     measurements = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
-    assert timing.alternate(measurements, 3) == {"a": [1, 3, 5], "b": [2, 4, 6]}
+    found = timing.contest(measurements, 3)
+    assert [row["seconds"]["values"] for row in found.values()] == [[1, 3, 5], [2, 4, 6]]
+    assert [row["over_first"]["max"] for row in found.values()] == [1, 2]
     assert calls == ["a", "b"] * 3
     assert timing.shown([0.003, 0.001, 0.0021]) == "2.1 [1 .. 3]"
     assert timing.summary([3, 1, 2]) == {"median": 2, "min": 1, "max": 3, "values": [3, 1, 2]}
