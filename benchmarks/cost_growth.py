@@ -78,7 +78,7 @@ SECONDS_FOR_A_TIME = 20
 CONFIG = config_flags.DEFINE_config_file("config", None, "Of cost_growth; configs/demo.py if none.")
 STUDY = flags.DEFINE_enum("study", GROWTH, [GROWTH, DOCUMENTS], "What to measure.")
 OUT = DEFINE_path("out", None, "The folder for the results.")
-LENGTHS = flags.DEFINE_list("lengths", [], "Source tokens of one row, in place of the study's.")
+LENGTHS = flags.DEFINE_list("lengths", [], "Source tokens of one row; then nothing else grows.")
 flags.register_validator(
     "lengths",
     lambda numbers: all(str(n).isdecimal() and int(n) for n in numbers),
@@ -101,13 +101,14 @@ class Case(NamedTuple):
 
 def cases() -> dict[str, list[Case]]:
     """What to measure, by what grows."""
-    lengths = [int(n) for n in LENGTHS.value]
+    powers = range(7 if STUDY.value == GROWTH else 9, 15)
+    lengths = [int(n) for n in LENGTHS.value] or [2**n for n in powers]
     if STUDY.value == DOCUMENTS:
-        lengths = lengths or [2**n for n in range(9, 15)]
         return {"length": [Case(m, form, n) for n in lengths for form in FORMS for m in MODELS]}
-    lengths = lengths or [2**n for n in range(7, 15)]
-    return {
-        "length": [Case("", form, n) for form in ("plain", "blocks") for n in lengths],
+    by_length = {"length": [Case("", form, n) for form in ("plain", "blocks") for n in lengths]}
+    if LENGTHS.value:
+        return by_length
+    return by_length | {
         "rows": [Case("", "blocks", 256, n) for n in ROWS],
         "layers": [Case("", "blocks", 256, 8, n) for n in DEPTHS],
     }
@@ -245,7 +246,7 @@ def draw_growth(figure: Figure, found: Found) -> None:
         "blocks": dict(color="C0", marker="o", label="this code"),
         "plain": dict(color="C3", marker="s", label="attention not in blocks"),
     }
-    panels = figure.subplots(2, 3, sharex="col")
+    panels = figure.subplots(2, len(cases()), sharex="col", squeeze=False)
     for (quantity, (unit, label)), row in zip(units.items(), panels):
         row[0].set_ylabel(label)
         for (grows, wanted), axes in zip(cases().items(), row):

@@ -121,7 +121,7 @@ def check(config: Config) -> None:
         for field in vars(getattr(config, section))
         if field not in fields
     ]
-    for section, field in [*fixed, *(name.split(".") for name in peer.others)]:
+    for section, field in [*(name.split(".") for name in peer.others), *fixed]:
         if getattr(getattr(config, section), field) != reference[section][field]:
             raise UserError(
                 "PyTorch's model is compared only with "

@@ -265,15 +265,15 @@ DOCUMENTS = "--study=memory_by_length"
 @pytest.mark.slow
 def test_cost_growth(tmp_path):
     """Plans are measured, small ones run, and nothing is measured twice."""
-    flags = ["--out=.", "--lengths=8,16", "--most_gigabytes=0.0005", *TINY]
+    flags = ["--out=.", "--lengths=8,512", "--most_gigabytes=0.001", *TINY]
     printed = succeeded(run("benchmarks/cost_growth.py", *flags, cwd=tmp_path)).out.decode()
     results = json.loads((tmp_path / "cost_growth.json").read_text())
     steps = {tuple(x[f] for f in ("form", "length", "rows", "layers")): x for x in results["cases"]}
     assert [json.loads(line) for line in printed.splitlines()] == list(steps.values())
-    assert len(steps) == 4 + 6 + 4
-    assert steps["plain", 16, 1, 0]["planned"] > steps["plain", 8, 1, 0]["planned"] > 0
+    assert len(steps) == 4
+    assert steps["plain", 512, 1, 0]["planned"] > steps["plain", 8, 1, 0]["planned"] > 0
     for step in steps.values():
-        assert (step["planned"] <= 5e5) == (step.get("seconds", 0) > 0)
+        assert (step["planned"] <= 1e6) == (step.get("seconds", 0) > 0)
     assert {"seconds" in step for step in steps.values()} == {True, False}
     assert (tmp_path / "cost_growth.png").read_bytes().startswith(b"\x89PNG")
     assert run("benchmarks/cost_growth.py", *flags, cwd=tmp_path).out == b""
@@ -424,7 +424,7 @@ GATES = "--config.model.gate_biases=2"
         ("base", ["--config.model.norm=pre"], ["model.norm='post'"]),
         ("base", ["--config.optimizer.name=lamb"], ["optimizer.name='adam'"]),
         ("bert_base", ["--config.model.head=masked_lm"], ["model.head='pre_training'"]),
-        ("classification", [], ["model.head='pre_training'"]),
+        ("classification", [], ["task.name='masked_lm'"]),
         ("sagan_cifar10", ["--config.task.discriminator_steps=2"], ["discriminator_steps=1"]),
         ("sagan_cifar10", ["--dtype=bfloat16"], ["model.dtype='float32'"]),
         ("demo_decoder_only", [], ["no model in PyTorch", "decoder_only", "sagan"]),
