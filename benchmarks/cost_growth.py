@@ -62,7 +62,6 @@ from transformer.system.paths import DEFINE_path
 from transformer.system.sharding import data_mesh, split_rows
 from transformer.system.startup import use_huge_pages
 
-DEMO = Path(__file__).parents[1] / "configs" / "demo.py"
 GROWTH, DOCUMENTS = "cost_growth", "memory_by_length"
 ROWS, DEPTHS = [1, 2, 4, 8, 16, 32], [1, 2, 4, 8]
 MODELS = {"T-ED": dialogsum, "T-D": dialogsum_decoder, "T-DMCA": dialogsum_dmca}
@@ -78,11 +77,8 @@ SECONDS_FOR_A_TIME = 20
 CONFIG = config_flags.DEFINE_config_file("config", None, "Of cost_growth; configs/demo.py if none.")
 STUDY = flags.DEFINE_enum("study", GROWTH, [GROWTH, DOCUMENTS], "What to measure.")
 OUT = DEFINE_path("out", None, "The folder for the results.")
-LENGTHS = flags.DEFINE_list("lengths", [], "Source tokens of one row; then nothing else grows.")
-flags.register_validator(
-    "lengths",
-    lambda numbers: all(str(n).isdecimal() and int(n) for n in numbers),
-    message="give whole numbers of at least 1, with commas between them",
+LENGTH = flags.DEFINE_multi_integer(
+    "length", [], "Source tokens of one row; then nothing else grows.", lower_bound=1
 )
 MOST = flags.DEFINE_float("most_gigabytes", 10, "What is planned to take more is not run.")
 CASE = flags.DEFINE_list("case", None, "Used by this script itself.")
@@ -102,11 +98,11 @@ class Case(NamedTuple):
 def cases() -> dict[str, list[Case]]:
     """What to measure, by what grows."""
     powers = range(7 if STUDY.value == GROWTH else 9, 15)
-    lengths = [int(n) for n in LENGTHS.value] or [2**n for n in powers]
+    lengths = LENGTH.value or [2**n for n in powers]
     if STUDY.value == DOCUMENTS:
         return {"length": [Case(m, form, n) for n in lengths for form in FORMS for m in MODELS]}
     by_length = {"length": [Case("", form, n) for form in ("plain", "blocks") for n in lengths]}
-    if LENGTHS.value:
+    if LENGTH.value:
         return by_length
     return by_length | {
         "rows": [Case("", "blocks", 256, n) for n in ROWS],
@@ -318,4 +314,4 @@ def table(found: Found) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main, default_config=DEMO)
+    cli.run(main, default_config=Path(__file__).parents[1] / "configs" / "demo.py")

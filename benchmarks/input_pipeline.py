@@ -31,7 +31,6 @@ from transformer.data.tokenizers import get_tokenizers
 from transformer.runs import cli
 from transformer.runs.run_config import Config
 
-BASE = Path(__file__).parents[1] / "configs" / "base.py"
 BATCHES = 300
 BUCKET = 8  # tokens: the lengths of a bucket differ by less
 
@@ -139,4 +138,4 @@ def epoch_seconds(config: Config, shapes: dict[tuple[int, int, int], float]) -> 
 
 
 if __name__ == "__main__":
-    cli.run(main, default_config=BASE)
+    cli.run(main, default_config=Path(__file__).parents[1] / "configs" / "base.py")

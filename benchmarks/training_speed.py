@@ -44,7 +44,6 @@ from transformer.system.profiling import STEP, Profile
 from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks.task import tokens_at_once
 
-BASE = Path(__file__).parents[1] / "configs" / "base.py"
 WARM_UP = 3  # updates
 UPDATES_AHEAD = 2  # as train.py
 
@@ -170,4 +169,4 @@ def show(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, default_config=BASE)
+    cli.run(main, default_config=Path(__file__).parents[1] / "configs" / "base.py")

@@ -32,6 +32,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
+from benchmarks.peers import check
 from benchmarks.program import Program
 from benchmarks.synthetic import full_rows, full_sequences, random_images
 from transformer.models.family import Sizes, find_family
@@ -39,39 +40,11 @@ from transformer.runs import cli
 from transformer.runs.provenance import conditions
 from transformer.runs.run_config import Config
 from transformer.system.cpu import available_cores
-from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 from transformer.system.startup import use_huge_pages
 from transformer.training.schedules import make_schedule
 
-BASE = Path(__file__).parents[1] / "configs" / "base.py"
 CLASSES = 10  # of random images
-
-
-class Peer(NamedTuple):
-    """What PyTorch's model of a family can be: that of a config, but for some fields."""
-
-    config: str  # a module of configs/
-    free: set[str] | None = None  # fields of the model that may differ; None: it checks by itself
-    others: tuple[str, ...] = ()  # further fields that may not
-
-
-_LAYERS = {"d_model", "d_ff", "num_heads", "dropout", "attention_dropout", "activation_dropout"}
-_LAYERS |= {"activation", "dtype", "norm_epsilon"}
-PEERS = {
-    "transformer": Peer(
-        "base", _LAYERS | {"num_encoder_layers", "num_decoder_layers", "max_positions"}
-    ),
-    "universal": Peer("universal_base", _LAYERS | {"encoder_steps", "decoder_steps"}),
-    "rnn": Peer("rnn_bahdanau"),
-    "convolutional": Peer("convs2s_iwslt"),
-    "bert": Peer("bert_base", _LAYERS | {"num_layers", "max_positions"}, ("task.name",)),
-    "sagan": Peer("sagan_cifar10", None, ("task.discriminator_steps", "model.dtype")),
-}
-FREE_OPTIMIZER = {
-    *("beta1", "beta2", "epsilon", "schedule", "peak_learning_rate", "warmup_steps"),
-    *("max_grad_norm", "decay_steps"),
-}
 OURS, EAGER, COMPILED = "ours", "pytorch", "pytorch_compiled"
 RATES = 10_000  # updates whose rates are known; all after them have the last
 
@@ -82,10 +55,11 @@ LENGTH = flags.DEFINE_integer(
     "length", 64, "Source tokens of a pair, and target; BERT has data.max_length", lower_bound=2
 )
 VOCAB_SIZE = flags.DEFINE_integer("vocab_size", 32_000, "Size of the vocabulary", lower_bound=8)
-VERSUS = flags.DEFINE_list("versus", [EAGER, COMPILED], "Which of the two, or both")
+THEIRS = [EAGER, COMPILED]
+VERSUS = flags.DEFINE_multi_enum("versus", THEIRS, THEIRS, "Which of them")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Measurements of each", lower_bound=1)
 OUTPUT = DEFINE_path("output", None, "A JSON file for the result")
-WORKER = flags.DEFINE_enum("worker", None, [OURS, EAGER, COMPILED], "Used by this script itself")
+WORKER = flags.DEFINE_enum("worker", None, [OURS, *THEIRS], "Used by this script itself")
 
 
 def main() -> None:
@@ -98,37 +72,7 @@ def main() -> None:
         timing.serve(lambda: prepare_pytorch(config))
     else:
         check(config)
-        if unknown := set(VERSUS.value) - {EAGER, COMPILED}:
-            raise UserError(f"--versus={','.join(unknown)}: it must be {EAGER}, {COMPILED} or both")
         compare(config)
-
-
-def check(config: Config) -> None:
-    """Raises UserError for what PyTorch is not compared with."""
-    if config.model.family not in PEERS:
-        raise UserError(
-            f"there is no model in PyTorch for model.family={config.model.family!r}; there are: "
-            f"{', '.join(PEERS)}"
-        )
-    peer = PEERS[config.model.family]
-    reference = importlib.import_module(f"configs.{peer.config}").get_config()
-    free = {"optimizer": FREE_OPTIMIZER}
-    if peer.free is not None:
-        free["model"] = peer.free
-    fixed = [
-        (section, field)
-        for section, fields in free.items()
-        for field in vars(getattr(config, section))
-        if field not in fields
-    ]
-    for section, field in [*(name.split(".") for name in peer.others), *fixed]:
-        if getattr(getattr(config, section), field) != reference[section][field]:
-            raise UserError(
-                "PyTorch's model is compared only with "
-                f"{section}.{field}={reference[section][field]!r}"
-            )
-    if getattr(config.model, "activation", "relu") not in ("relu", "gelu", "gelu_exact"):
-        raise UserError(f"PyTorch's layers have no model.activation={config.model.activation!r}")
 
 
 def compare(config: Config) -> None:
@@ -251,4 +195,4 @@ def prepare_pytorch(config: Config) -> tuple[dict[str, Any], Callable[[], dict[s
 
 
 if __name__ == "__main__":
-    cli.run(main, default_config=BASE)
+    cli.run(main, default_config=Path(__file__).parents[1] / "configs" / "base.py")

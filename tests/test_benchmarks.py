@@ -18,6 +18,7 @@ from small_configs import sizes_of
 
 from benchmarks import hlo, profile_summary, timing
 from benchmarks.kinds import kind as kind_of
+from benchmarks.peers import check
 from benchmarks.profile_summary import Event, Trace
 from benchmarks.synthetic import median_length, synthetic_pairs
 from transformer.data.vocabulary import EOS, UNK
@@ -25,6 +26,7 @@ from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.loss import cross_entropy
 from transformer.runs.run_config import Config
+from transformer.system.errors import UserError
 from transformer.system.hardware import Specification
 
 ROOT = Path(__file__).parents[1]
@@ -265,7 +267,7 @@ DOCUMENTS = "--study=memory_by_length"
 @pytest.mark.slow
 def test_cost_growth(tmp_path):
     """Plans are measured, small ones run, and nothing is measured twice."""
-    flags = ["--out=.", "--lengths=8,512", "--most_gigabytes=0.001", *TINY]
+    flags = ["--out=.", "--length=8", "--length=512", "--most_gigabytes=0.001", *TINY]
     printed = succeeded(run("benchmarks/cost_growth.py", *flags, cwd=tmp_path)).out.decode()
     results = json.loads((tmp_path / "cost_growth.json").read_text())
     steps = {tuple(x[f] for f in ("form", "length", "rows", "layers")): x for x in results["cases"]}
@@ -279,8 +281,8 @@ def test_cost_growth(tmp_path):
     assert run("benchmarks/cost_growth.py", *flags, cwd=tmp_path).out == b""
     other = run("benchmarks/cost_growth.py", *flags, "--config.model.d_ff=12", cwd=tmp_path)
     assert_refused(other, "cost_growth.json", "--out")
-    refused = run("benchmarks/cost_growth.py", "--out=.", "--lengths=8,x", cwd=tmp_path)
-    assert_refused(refused, "--lengths", "whole numbers of at least 1")
+    refused = run("benchmarks/cost_growth.py", "--out=.", "--length=0", cwd=tmp_path)
+    assert_refused(refused, "--length=0", "positive integer")
 
     # The recorded measurements of documents, as if they were of this commit and machine.
     recorded = json.loads((ROOT / "docs/memory_by_length.json").read_text())
@@ -370,8 +372,7 @@ def test_pytorchs_model_is_ours(name):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
     module, changes = PEERS[name]
-    config = importlib.import_module(f"configs.{module}").get_config()
-    config = Config.from_dict(config.to_dict()).model
+    config = config_with(module).model
     fields = {field.name for field in dataclasses.fields(config)}
     sizes = {field: size for field, size in SIZES.items() if field in fields}
     config = dataclasses.replace(config, **(sizes | changes))
@@ -415,32 +416,41 @@ def test_versus_with_as_many_parameters(config, module, sizes, tmp_path):
     assert results["ours"]["parameters"] == results["pytorch"]["parameters"]
 
 
-GATES = "--config.model.gate_biases=2"
+def config_with(name: str, **changes) -> Config:
+    """The config of configs/ with these fields, such as model_norm="pre"."""
+    config = importlib.import_module(f"configs.{name}").get_config()
+    for field, value in changes.items():
+        section, _, field = field.partition("_")
+        config[section][field] = value
+    return Config.from_dict(config.to_dict())
 
 
 @pytest.mark.parametrize(
-    ("config", "flags", "parts"),
+    ("config", "part"),
     [
-        ("base", ["--config.model.norm=pre"], ["model.norm='post'"]),
-        ("base", ["--config.optimizer.name=lamb"], ["optimizer.name='adam'"]),
-        ("bert_base", ["--config.model.head=masked_lm"], ["model.head='pre_training'"]),
-        ("classification", [], ["task.name='masked_lm'"]),
-        ("sagan_cifar10", ["--config.task.discriminator_steps=2"], ["discriminator_steps=1"]),
-        ("sagan_cifar10", ["--dtype=bfloat16"], ["model.dtype='float32'"]),
-        ("demo_decoder_only", [], ["no model in PyTorch", "decoder_only", "sagan"]),
-        # The configs of the tables in docs/ can be compared, but with no other than PyTorch.
-        *((name, [], ["tensorflow", "pytorch_compiled"]) for name in ("base", "big")),
-        *((name, [], ["tensorflow"]) for name in ("multi30k_convs2s", "multi30k_universal")),
-        *((name, [], ["tensorflow"]) for name in ("bert_tiny", "bert_base", "sagan_cifar10")),
-        *(
-            (name, [GATES], ["tensorflow"])
-            for name in ("rnn_conditional", "multi30k_bahdanau", "multi30k_lstm", "multi30k_luong")
-        ),
+        (config_with("base", model_norm="pre"), "model.norm='post'"),
+        (config_with("base", optimizer_name="lamb"), "optimizer.name='adam'"),
+        (config_with("bert_base", model_head="masked_lm"), "model.head='pre_training'"),
+        (config_with("classification"), "task.name='masked_lm'"),
+        (config_with("sagan_cifar10", task_discriminator_steps=2), "discriminator_steps=1"),
+        (config_with("sagan_cifar10", model_dtype="bfloat16"), "model.dtype='float32'"),
+        (config_with("demo_decoder_only"), "no model in PyTorch .*'decoder_only'; .*, sagan"),
     ],
 )
-def test_what_is_compared_with_pytorch(config, flags, parts, tmp_path):
-    flags = [f"--config={ROOT}/configs/{config}.py", "--versus=tensorflow", *flags]
-    assert_refused(run("benchmarks/versus_pytorch.py", *flags, cwd=tmp_path), *parts)
+def test_what_is_not_compared_with_pytorch(config, part):
+    with pytest.raises(UserError, match=part):
+        check(config)
+
+
+def test_what_is_compared_with_pytorch(tmp_path):
+    """The configs of the tables in docs/."""
+    names = "base big multi30k_convs2s multi30k_universal bert_tiny bert_base sagan_cifar10"
+    gates = "rnn_conditional multi30k_bahdanau multi30k_lstm multi30k_luong"
+    configs = [config_with(name) for name in names.split()]
+    for config in configs + [config_with(name, model_gate_biases=2) for name in gates.split()]:
+        check(config)
+    other = run("benchmarks/versus_pytorch.py", "--versus=tensorflow", cwd=tmp_path)
+    assert_refused(other, "tensorflow", "pytorch_compiled")
 
 
 # --- Scripts that start many processes ----------------------------------------------------

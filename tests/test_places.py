@@ -29,8 +29,8 @@ SCRIPTS = sorted(
 NO_PLACES = {
     *("checkpoint", "split", "testset", "languages", "explain", "evaluate", "profile", "prompt"),
     *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "sentence", "coordinator"),
-    *("real_array", "generated_array", "widths", "bounds", "lengths", "prices", "engines"),
-    *("worker", "device", "versus", "case"),
+    *("real_array", "generated_array", "widths", "bounds", "prices", "engines"),
+    *("worker", "device", "case"),
     *("source of visualize", "target of visualize", "source of walkthrough"),
     "target of walkthrough",
 }
