@@ -254,7 +254,7 @@ def draw_growth(figure: Figure, found: Found) -> None:
             for form, points in curves.items():
                 if points:
                     axes.plot(*zip(*points), markersize=4, **styles[form])
-            finish(axes, labels[grows] if row is panels[-1] else "")
+            finish(axes, labels[grows] if quantity == "seconds" else "")
             if not curves["blocks"]:  # none was small enough to be run
                 continue
             limits, xs = axes.get_ylim(), [x for x, _ in curves["blocks"]]

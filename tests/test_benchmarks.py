@@ -278,7 +278,7 @@ def test_cost_growth(tmp_path):
         assert (step["planned"] <= 1e6) == (step.get("seconds", 0) > 0)
     assert {"seconds" in step for step in steps.values()} == {True, False}
     assert (tmp_path / "cost_growth.png").read_bytes().startswith(b"\x89PNG")
-    assert run("benchmarks/cost_growth.py", *flags, cwd=tmp_path).out == b""
+    assert succeeded(run("benchmarks/cost_growth.py", *flags, cwd=tmp_path)).out == b""
     other = run("benchmarks/cost_growth.py", *flags, "--config.model.d_ff=12", cwd=tmp_path)
     assert_refused(other, "cost_growth.json", "--out")
     refused = run("benchmarks/cost_growth.py", "--out=.", "--length=0", cwd=tmp_path)
