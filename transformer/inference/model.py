@@ -164,9 +164,9 @@ class Model:
         arguments.function("progress", progress)
         pairs = arguments.pairs("pairs", pairs)
         sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-        return self.restored.task.score(
-            self.restored.params,
-            self.restored.extra,
+        self.restored.task.check_scored(sources)
+        return self.restored.task.translator.score(
+            (self.restored.params, self.restored.extra),
             sources,
             targets,
             alignments=alignments,

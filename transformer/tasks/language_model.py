@@ -17,7 +17,6 @@ from transformer.data.pairs import PairSource
 from transformer.data.plain_text import LanguageData, Lines, Windows, windows
 from transformer.data.tokenizers import get_tokenizers
 from transformer.data.words import words_of
-from transformer.decoding.translation import Translation
 from transformer.models.family import build_model
 from transformer.models.functional import Params
 from transformer.models.kernels import proven
@@ -58,19 +57,10 @@ class LanguageModel(seq2seq.Seq2Seq):
             raise UserError("a prompt is a prefix already; leave --prefixes out")
         return [""] * len(sentences), sentences
 
-    def score(
-        self,
-        params: Params,
-        extra: dict,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        alignments: bool = False,
-        progress: Callable[[int], None] = lambda done: None,
-    ) -> list[Translation]:
-        """See Translator.score; the source must be empty."""
+    @staticmethod
+    def check_scored(sources: Sequence[str]) -> None:
         if any(map(str.strip, sources)):
             raise UserError("a language model scores text without a source; leave it empty")
-        return super().score(params, extra, sources, targets, alignments, progress)
 
     def windows(self, split: str) -> Windows:
         return windows(self.data.files(split), self.tokenizers.target, self.data.max_length)
@@ -141,7 +131,6 @@ def widths_of(data: LanguageData) -> tuple[int, int]:
 class LanguageModelTraining(seq2seq.Seq2SeqTraining):
     """A model and its windows."""
 
-    kind = "window"
     num_bytes: int  # size of the validation text
     # Validation has no further metrics, so nothing is written for it.
     prepare = SupervisedTraining.prepare

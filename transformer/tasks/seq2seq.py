@@ -24,7 +24,7 @@ from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.long_lines import Cutter, regrouped
 from transformer.decoding.programs import Variables
-from transformer.decoding.translation import Translation, Translator
+from transformer.decoding.translation import Translator
 from transformer.metrics import scores
 from transformer.models.family import build_model, find_family
 from transformer.models.functional import FunctionalModel, Params
@@ -141,18 +141,9 @@ class Seq2Seq(Supervised):
         """The sources of `translator.search`, and the prefixes, for what a user gives."""
         return sentences, prefixes
 
-    def score(
-        self,
-        params: Params,
-        extra: dict,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        alignments: bool = False,
-        progress: Callable[[int], None] = lambda done: None,
-    ) -> list[Translation]:
-        """See Translator.score."""
-        asked = {"alignments": alignments, "progress": progress}
-        return self.translator.score((params, extra), sources, targets, **asked)
+    @staticmethod
+    def check_scored(sources: Sequence[str]) -> None:
+        """Raises UserError for sources whose given targets `translator.score` cannot score."""
 
     def evaluate(
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
