@@ -191,6 +191,7 @@ TASK = seq2seq.TASK._replace(
         "bits_per_byte": Metric("lower"),
     },
     main_metric="byte_perplexity",
+    score_test_set=None,
     **seq2seq.functions_of(LanguageModel)
     | {"prepare": prepare, "content_sha256": content_sha256, "rescore": needs_model},
 )
