@@ -311,7 +311,7 @@ def rescore(
     data: Any, split: str, hypotheses: list[str], kind: type[Seq2Seq] = Seq2Seq
 ) -> dict[str, dict[str, Any]]:
     """See Task; kind as in `prepare`."""
-    sources, references = zip(*kind.open_source(data, split).pairs(), strict=True)
+    sources, references = map(list, zip(*kind.open_source(data, split).pairs(), strict=True))
     return kind.text_scores(data, Texts(split, sources, references, hypotheses))
 
 
