@@ -150,8 +150,8 @@ def test_a_run_of_another_machine_can_be_loaded(tmp_path):
         ("translate.py", ["--workdir=run", "--input=no.en"], "no.en: No such file or directory (l"),
         ("translate.py", ["--workdir=run", "--output=file:///x"], "--output is file:///x"),
         ("sweep.py", [f"--config={ROOT}/configs/demo.py", "--out=gs://x"], "--out is gs://x"),
-        ("transformer/exports/__main__.py", ["--workdir=r", "--output=gs://x"], "--output is gs:"),
-        ("transformer/reports/evalb.py", ["--gold=gs://x"], "--gold is gs://x"),
+        ("export", ["--workdir=r", "--output=gs://x"], "--output is gs:"),
+        ("evalb", ["--gold=gs://x"], "--gold is gs://x"),
         ("benchmarks/profile_summary.py", ["gs://x"], "an argument is gs://x"),
     ],
 )

@@ -86,7 +86,7 @@ def rows(text):
 
 
 def test_the_page_is_made_from_the_files():
-    """If it fails: python -m transformer.reports.results_page."""
+    """If it fails: python -m transformer results."""
     assert (ROOT / "RESULTS.md").read_text() == results_page.results_page(ROOT / "results")
     for title in results_page.by_data(ROOT / "results"):
         assert (ROOT / "results" / results_page.picture_name(title)).exists()

@@ -7,15 +7,15 @@ import pytest
 from scripts import ROOT, run, succeeded
 
 SCRIPTS = [
-    *("train.py", "evaluate.py", "translate.py", "classify.py", "sweep.py"),
-    *("transformer/reports/report.py", "transformer/reports/visualize.py"),
-    *("transformer/reports/by_length.py", "transformer/reports/ponder.py"),
-    *("generate.py", "complete.py", "extract.py", "transformer/inference/parse.py"),
-    *("transformer/reports/walkthrough.py", "transformer/reports/image_attention.py"),
-    *("transformer/reports/feature_scores.py", "transformer/reports/evalb.py"),
-    "transformer/runs/train_feature_classifier.py",
-    "transformer/runs/translated_book.py",
-    *("transformer/exports/__main__.py", "transformer/exports/import_marian.py"),
+    *("train.py", "evaluate.py", "translate.py", "classify", "sweep.py"),
+    *("report", "visualize"),
+    *("by-length", "ponder"),
+    *("generate", "complete", "extract", "parse"),
+    *("walkthrough", "image-attention"),
+    *("feature-scores", "evalb"),
+    "feature-classifier",
+    "translated-book",
+    *("export", "import-marian"),
 ]
 
 
@@ -61,7 +61,7 @@ def test_flags_that_choose_a_model_come_first(tmp_path):
     assert found.index("split") < found.index("beam_size")
     assert found[-1] == "process_id"
     assert "  --beam_size=N           Hypotheses of each sentence; 1: greedy." in lines
-    assert flags_in(help_of("classify.py", tmp_path))[0] == "workdir"
+    assert flags_in(help_of("classify", tmp_path))[0] == "workdir"
 
 
 def test_help_of_train_py(tmp_path):

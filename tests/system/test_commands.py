@@ -52,8 +52,7 @@ def test_a_script_calls_others_as_it_was_called(typed, argv, found, expected, mo
     assert script("evaluate") == Path(expected.split()[-1]).name
     own_python = expected.split()[0] if " " in expected else PYTHON
     assert (
-        command("transformer.exports", "--a=b c")
-        == f"{own_python} -m transformer.exports '--a=b c'"
+        command("transformer.exports", "--a=b c") == f"{own_python} -m transformer export '--a=b c'"
     )
 
 

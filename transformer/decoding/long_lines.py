@@ -11,8 +11,6 @@ from transformer.data.vocabulary import Tokenizer
 from transformer.data.words import BLANKS, NOT_BLANK, words_of
 from transformer.decoding.translation import Translation
 
-POLICIES = ("split", "cut", "refuse", "whole")
-
 # Where a text may be cut, the best places first. Patterns look back a fixed number of characters,
 # so that the time is proportional to the length of any text.
 _TITLES = ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "[A-Z]"]

@@ -1,21 +1,14 @@
-"""Imports a Marian model of Hugging Face's Transformers library as a work directory of ours.
-
-    python -m transformer.exports.import_marian --folder=opus-mt-en-de --output=models/opus-en-de
-
-The folder is as downloaded from the hub: config.json, model.safetensors, source.spm, target.spm and
-vocab.json. The config file (configs/opus_mt.py) supplies the rest: data, training and search.
-docs/exporting.md has more.
-"""
+"""Imports a Marian model of Hugging Face's Transformers library as a work directory of ours."""
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import config_flags
 
 from transformer.data import marian_vocabulary as vocabularies
 from transformer.data.hub_files import ADVICE, HubConfig, HubWeights, check_ids
@@ -28,13 +21,11 @@ from transformer.exports.workdir import export
 from transformer.models.family import build_model
 from transformer.models.functional import Params
 from transformer.models.transformer import TransformerConfig
-from transformer.runs import cli
-from transformer.runs.provenance import ROOT
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.paths import DEFINE_path, cannot_read
+from transformer.system.paths import cannot_read
 from transformer.system.reading import read_plain
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq, sizes_of
@@ -57,19 +48,15 @@ COPIES = (
 NEVER = -100.0
 
 
-def main() -> None:
+def convert(folder: str, output: str, base: Callable[[], Config]) -> None:
+    """Writes the work directory of a folder's model. base: returns the config of the rest."""
     if distributed.job() is not None:
         raise UserError("a model is imported in one process; start it without srun or mpirun")
-    for flag in (FOLDER, OUTPUT):
-        if not flag.value:
-            raise UserError(f"--{flag.name} is missing; see the head of {Path(__file__).name}")
-    output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
-    check_is_new(output)
-    base = Config.from_dict(cli.config_of(CONFIG))
-    model = read(Path(FOLDER.value).expanduser(), base)
-    export(model, output)
-    config = model.config
-    print(f"written  {output}, with tokenizer.vocab_size={config.tokenizer.vocab_size}")
+    place = Path(os.path.normpath(os.path.expanduser(output)))
+    check_is_new(place)
+    model = read(Path(folder).expanduser(), base())
+    export(model, place)
+    print(f"written  {place}, with tokenizer.vocab_size={model.config.tokenizer.vocab_size}")
 
 
 def read(folder: Path, base: Config) -> TrainedModel:
@@ -83,7 +70,7 @@ def read(folder: Path, base: Config) -> TrainedModel:
             "a config such as configs/opus_mt.py"
         )
     theirs = HubConfig.read(folder / "config.json", ADVICE)
-    weights = HubWeights(folder, "MarianMTModel", "requirements-exports.txt")
+    weights = HubWeights(folder, "MarianMTModel", "exports")
     model_config = _model_config(theirs, base.model)
     tokenizers, orders = _vocabularies(theirs, folder)
     tokenizer = dataclasses.replace(
@@ -219,12 +206,3 @@ def _params(
             place = place.setdefault(key, {})
         place[module.path[-1]] = ours
     return jax.tree.map(jnp.asarray, params)
-
-
-if __name__ == "__main__":
-    CONFIG = config_flags.DEFINE_config_file(
-        "config", None, "The config file (default: configs/opus_mt.py)."
-    )
-    FOLDER = DEFINE_path("folder", None, "The folder of the Marian model.")
-    OUTPUT = DEFINE_path("output", None, "The work directory to make.")
-    cli.run(main, default_config=ROOT / "configs" / "opus_mt.py")

@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformer.decoding.translation import Translation
+if TYPE_CHECKING:
+    from transformer.decoding.translation import Translation
 
 FORMATS = ("text", "json", "tsv")
 
@@ -14,7 +15,7 @@ def translation_lines(
     form: str,
     number: int,
     source: str,
-    translations: Sequence[Translation],
+    translations: "Sequence[Translation]",
     *,
     nbest: int,
     alignments: bool,
@@ -44,7 +45,7 @@ def score_line(
     form: str,
     number: int,
     source: str,
-    scored: Translation | None,
+    scored: "Translation | None",
     *,
     alignments: bool,
     error: str = "",
@@ -83,7 +84,7 @@ def pharaoh(alignment: Sequence[tuple[int, int]] | None) -> str:
     return " ".join(f"{i}-{j}" for i, j in alignment or ())
 
 
-def _described(translation: Translation, alignments: bool) -> dict[str, Any]:
+def _described(translation: "Translation", alignments: bool) -> dict[str, Any]:
     described = {
         "text": translation.text,
         "score": _finite(translation.score),

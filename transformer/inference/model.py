@@ -7,7 +7,8 @@ from typing import Any
 
 from absl import logging
 
-from transformer.decoding.long_lines import POLICIES, Cutter, join, regrouped
+from transformer.decoding.config import POLICIES
+from transformer.decoding.long_lines import Cutter, join, regrouped
 from transformer.decoding.translation import Translation
 from transformer.inference import api_arguments as arguments
 from transformer.inference.api_arguments import named_as_in_python

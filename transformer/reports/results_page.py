@@ -1,7 +1,4 @@
-"""RESULTS.md and its pictures, from the files of the ledger.
-
-python -m transformer.reports.results_page
-"""
+"""RESULTS.md and its pictures, from the files of the ledger: `python -m transformer results`."""
 
 import collections
 import dataclasses
@@ -9,7 +6,6 @@ import itertools
 import json
 import shlex
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -337,15 +333,8 @@ def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
     write_curves(path, title, panels or {"no curves": {}})
 
 
-def main() -> None:
-    try:
-        write_atomically(ROOT / "RESULTS.md", results_page(RESULTS))
-        for title, results in by_data(RESULTS).items():
-            draw(title, results, RESULTS / picture_name(title))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-
-
-if __name__ == "__main__":
-    main()
+def write() -> None:
+    """Writes RESULTS.md and its pictures."""
+    write_atomically(ROOT / "RESULTS.md", results_page(RESULTS))
+    for title, results in by_data(RESULTS).items():
+        draw(title, results, RESULTS / picture_name(title))

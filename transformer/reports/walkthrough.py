@@ -1,21 +1,10 @@
-"""A walk through a Transformer with the numbers of a sentence, as lectures draw it by hand.
+"""A walk through a Transformer with the numbers of a sentence, as lectures draw it by hand."""
 
-    python -m transformer.reports.walkthrough --workdir=runs/demo --source="the old man sleeps ."
-    python -m transformer.reports.walkthrough --toy
-
-The page (walkthrough.html) is one file without scripts. It shows tokens, embeddings, positions, a
-head of decoder self-attention, add & norm, attention to the source, feed-forward network, logits,
-loss, and a gradient step; each with the paper's equation and the lines of code that compute it.
-Below are measurements of the lecture's arguments. Without --target it follows the model's own
-translation. --toy needs no model: it uses numbers that one can check by hand.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import flags
 from matplotlib.figure import Figure
 
 from transformer.models.attention import dot_product_attention, in_blocks
@@ -28,21 +17,9 @@ from transformer.reports.toy_numbers import toy_steps
 from transformer.reports.walkthrough_numbers import Pass, follow, update
 from transformer.reports.walkthrough_page import Line, Step, walkthrough_page
 from transformer.reports.walkthrough_steps import steps, update_step
-from transformer.runs import cli
-from transformer.runs.restore import TrainedModel, define_flags
+from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
-from transformer.system.paths import DEFINE_path
-
-restore_model = define_flags()
-SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
-TARGET = flags.DEFINE_string("target", None, "A translation (default: the model's own).")
-LAYER = flags.DEFINE_integer("layer", 1, "The decoder layer that is followed, from 1.")
-HEAD = flags.DEFINE_integer("head", 1, "Its head, from 1.")
-TOY = flags.DEFINE_boolean("toy", False, "Small numbers in place of a model and a sentence.")
-OUT = DEFINE_path(
-    "out", None, "The page to write (default: walkthrough.html; of --toy, walkthrough_toy.html)."
-)
 
 
 def _curves(
@@ -184,23 +161,24 @@ def _page(model: TrainedModel, source: str, target: str | None, layer: int, head
     )
 
 
-def main() -> None:
-    usual = "walkthrough_toy.html" if TOY.value else "walkthrough.html"
-    path = Path(OUT.value or usual).expanduser()
+def write(
+    out: str | None,
+    restore_model: Callable[[], TrainedModel] | None,
+    source: str,
+    target: str | None,
+    layer: int,
+    head: int,
+) -> None:
+    """Writes the page of a sentence; without a model, that of the small numbers."""
+    path = Path(out or f"walkthrough{'' if restore_model else '_toy'}.html").expanduser()
     check_can_write(path, ".html")
-    if TOY.value:
+    if restore_model is None:
         intro = "Numbers that one can check by hand, computed by the functions of the model."
         page = walkthrough_page("A walk with small numbers", intro, {"Step by step": toy_steps()})
     else:
-        if not (SOURCE.value or "").strip():
-            raise UserError("no sentence is given; add --source='...', or --toy")
         model = restore_model()
         if model.others or not hasattr(model.task, "search"):
             raise UserError("give the work directory of one translation model")
-        page = _page(model, SOURCE.value, TARGET.value, LAYER.value, HEAD.value)
+        page = _page(model, source, target, layer, head)
     write_named(path, page)
     print(f"wrote {path}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

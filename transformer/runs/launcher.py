@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from transformer.runs import history
-from transformer.runs.provenance import ROOT
 from transformer.runs.sweep import Run
-from transformer.system.commands import script
+from transformer.system.commands import NAME, ROOT, script
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
 from transformer.system.locks import InUse, lock_file
@@ -91,7 +90,13 @@ class Launcher:
                 f"evaluate is {self.options.evaluate!r}; leave --output_dir out: a sweep reads the "
                 "scores in the work directories"
             )
-        command = [sys.executable, str(ROOT / "evaluate.py"), "--only_check_args", *self._evaluate]
+        command = [
+            sys.executable,
+            str(ROOT / NAME),
+            "evaluate",
+            "--only_check_args",
+            *self._evaluate,
+        ]
         checked = subprocess.run(
             command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True
         )
@@ -274,7 +279,7 @@ class Launcher:
     ) -> None:
         """Runs a script of ours; its output goes to <run>.<script>.log."""
         log = self.options.out / f"{run.name}.{script}.log"
-        command = [sys.executable, str(ROOT / f"{script}.py"), *flags]
+        command = [sys.executable, str(ROOT / NAME), script, *flags]
         with log.open("a") as stream:
             if self._stop.is_set():
                 raise Failed("stopped")

@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from transformer.system.commands import ROOT
+from transformer import configs
+from transformer.system.commands import ROOT, typed
 from transformer.system.cpu import available_cores, cpu_lines
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -56,7 +57,7 @@ def conditions() -> dict[str, Any]:
 
     devices, cores = jax.devices(), available_cores()
     return {
-        "command": shlex.join(["python", *map(relative, sys.argv)]),
+        "command": shlex.join([relative(x) if x == sys.argv[0] else x for x in typed()]),
         "commit": _commit(),
         "device": f"{len(devices)} x {devices[0].device_kind}",
         "cpu": f"{cores} core{'s' * (cores > 1)}, {_cpu()}",
@@ -97,9 +98,12 @@ def origin(workdir: Path) -> Origin | None:
 
 
 def relative(path: str) -> str:
-    """A path relative to the top of this project, if it lies inside."""
+    """A path relative to the top of this project, if it lies inside; of a preset, configs/x.py."""
     found = Path(path).resolve()
-    return str(found.relative_to(ROOT)) if found.is_relative_to(ROOT) else path
+    for top in (configs.FOLDER.parent, ROOT):  # they differ where the package is installed
+        if found.is_relative_to(top):
+            return str(found.relative_to(top))
+    return path
 
 
 def _version(package: str) -> str | None:

@@ -1,11 +1,9 @@
-"""Scores what evaluate.py is given: splits, a test set, or existing translations."""
+"""Scores what evaluate is given: splits, a test set, or existing translations."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from absl import flags
-from sacrebleu.metrics import BLEU
+from typing import Any, NamedTuple
 
 from transformer.data.languages import pair
 from transformer.data.sources import open_source
@@ -33,57 +31,46 @@ from transformer.runs.evaluation import (
 )
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
-from transformer.system.commands import script
 from transformer.system.errors import UserError
-from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.tasks import seq2seq
 
-SPLIT = flags.DEFINE_list(
-    "split", "test", "train, validation, test, or another split of the run's data set; or several."
-)
-SOURCE = DEFINE_path(
-    "source", None, "A test set of your own: a text file, or .gz, one sentence a line."
-)
-REFERENCE = DEFINE_paths(
-    "reference", None, "Its translation; of several translations, as many files."
-)
-TESTSET = flags.DEFINE_string(
-    "testset", None, "A test set by sacreBLEU's name, such as wmt14/full; downloaded if new."
-)
-HYPOTHESES = DEFINE_path(
-    "hypotheses", None, "A file of translations to score; nothing is translated."
-)
-LANGUAGES = flags.DEFINE_string(
-    "languages", None, "Of --hypotheses without --workdir, such as en-de."
-)
-BLEU_TOKENIZER = flags.DEFINE_enum(
-    "bleu_tokenizer", None, [*BLEU.TOKENIZERS], "One of sacreBLEU's tokenizers, for BLEU."
-)
-OUTPUT_DIR = DEFINE_path(
-    "output_dir", None, "Where to write instead of WORKDIR/eval: a folder, made if need be."
-)
-DATA_FLAGS = ("data_dir", "raw_dir", "test_file", BLEU_TOKENIZER.name)  # of the data section
-OWN = tuple(
-    flag.name for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES, LANGUAGES, BLEU_TOKENIZER)
-)
+
+class Asked(NamedTuple):
+    """The flags of evaluate that say what to score; None for those that are not given."""
+
+    splits: list[str]
+    source: str | None
+    reference: list[str] | None
+    testset: str | None
+    hypotheses: str | None
+    languages: str | None
+    bleu_tokenizer: str | None
+    data: Mapping[str, Any]  # by field of the data section
+    trust_paths: bool
 
 
-def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Path | None) -> None:
-    """Scores what the flags ask for.
+def run(
+    asked: Asked,
+    workdir: str | None,
+    restore: Callable[[], TrainedModel],
+    output_dir: Path | None,
+) -> None:
+    """Scores what the flags ask for, which go together.
 
     restore: returns the model of the work directory; not called if translations are given.
     output_dir: where their scores go, if not to the work directory.
     """
-    _check_flags(workdir)
     workdir = workdir and os.path.expanduser(workdir)
-    config = run_config.load(Path(workdir)) if workdir and _is_for_seq2seq() else None
+    only = asked.source, asked.reference, asked.testset, asked.hypotheses, asked.bleu_tokenizer
+    is_for_seq2seq = any(x is not None for x in only)
+    config = run_config.load(Path(workdir)) if workdir and is_for_seq2seq else None
     if config:
         check_task(Path(workdir), config)
     test = None
-    if REFERENCE.value:
-        test = read_files(SOURCE.value, REFERENCE.value)
-    elif TESTSET.value:
-        languages = pair(LANGUAGES.value or "")
+    if asked.reference:
+        test = read_files(asked.source, asked.reference)
+    elif asked.testset:
+        languages = pair(asked.languages or "")
         if config:
             languages = config.data.source_language, config.data.target_language
             if config.data.is_tokenized:
@@ -92,79 +79,48 @@ def run(workdir: str | None, restore: Callable[[], TrainedModel], output_dir: Pa
                     "tokenise one and give it as --source and --reference"
                 )
         with distributed.first_alone():
-            test = sacrebleu_test_set(TESTSET.value, *languages)
-    if HYPOTHESES.value:
-        _score(workdir and Path(workdir), config, test, output_dir)
+            test = sacrebleu_test_set(asked.testset, *languages)
+    if asked.hypotheses:
+        _score(asked, workdir and Path(workdir), config, test, output_dir)
         return
     model = restore()
     if test:
         evaluate_test_set(model, test)
     else:
-        check_can_evaluate(model, SPLIT.value)
-        for split in SPLIT.value:
+        check_can_evaluate(model, asked.splits)
+        for split in asked.splits:
             evaluate(model, split)
 
 
-def _is_for_seq2seq() -> bool:
-    only = SOURCE, REFERENCE, TESTSET, HYPOTHESES, BLEU_TOKENIZER
-    return any(flag.value is not None for flag in only)
-
-
-def _check_flags(workdir: str | None) -> None:
-    """Raises UserError for flags that do not go together."""
-    if REFERENCE.present and not (REFERENCE.value and all(REFERENCE.value)):
-        raise UserError("--reference names no file; give one, or several with commas between them")
-    if SOURCE.present and not REFERENCE.value:
-        raise UserError(
-            "--source is given without --reference; to translate without scores: "
-            f"{script('translate')}"
-        )
-    if REFERENCE.present and not (SOURCE.value or HYPOTHESES.value):
-        raise UserError("--reference is given without --source or --hypotheses; give one of them")
-    if TESTSET.present and REFERENCE.present:
-        raise UserError("--testset and --reference are given; give one of them")
-    if SPLIT.present and (TESTSET.present or REFERENCE.present):
-        raise UserError("--split and another test set are given; leave one of them out")
-    if LANGUAGES.present and (workdir or not HYPOTHESES.value):
-        raise UserError("--languages is for --hypotheses without --workdir; leave it out")
-    if HYPOTHESES.value and not workdir:
-        if not (TESTSET.value or REFERENCE.value):
-            raise UserError("--hypotheses needs --reference, --testset or --workdir; give one")
-        if not all(pair(LANGUAGES.value or "")):
-            raise UserError("--hypotheses without --workdir needs --languages, such as en-de")
-    if HYPOTHESES.value and len(SPLIT.value) > 1:
-        raise UserError("--hypotheses are of one --split; give one")
-
-
 def _score(
+    asked: Asked,
     workdir: Path | None,
     config: run_config.Config | None,
     test: TestSet | None,
     output_dir: Path | None,
 ) -> None:
     """Scores the translations of --hypotheses, and writes the scores if there is a place."""
-    hypotheses = lines_of(HYPOTHESES.value)
-    inputs = {"hypotheses": Input.of(HYPOTHESES.value, hypotheses)}
-    parts = [f"of-{Path(HYPOTHESES.value).name}"]
+    hypotheses = lines_of(asked.hypotheses)
+    inputs = {"hypotheses": Input.of(asked.hypotheses, hypotheses)}
+    parts = [f"of-{Path(asked.hypotheses).name}"]
     if config:
-        given = {f"data.{name}": flags.FLAGS[name].value for name in DATA_FLAGS}
-        given = {field: value for field, value in given.items() if value is not None}
+        given = {field: value for field, value in asked.data.items() if value is not None}
         data = run_config.with_fields(config, given).data
-        of = test.name if test else SPLIT.value[0]
+        of = test.name if test else asked.splits[0]
         parts += parts_of_data(config.data, data, of)
         inputs |= inputs_of_data(config.data, data, of)
         kind = kind_of_text(data)
         if test is None:
-            if not flags.FLAGS.trust_paths:
+            if not asked.trust_paths:
                 trusted_paths.check(workdir, trusted_paths.unknown(config, given))
             sources, references = map(list, zip(*open_source(data, of).pairs(), strict=True))
             test = TestSet(of, sources, [references])
         if output_dir:
             inputs["workdir"] = Input(trusted_paths.absolute(str(workdir)))
     else:
-        kind = {"target_language": pair(LANGUAGES.value)[1], "bleu_tokenizer": BLEU_TOKENIZER.value}
-        parts += [f"bleu_tokenizer={BLEU_TOKENIZER.value}"] * BLEU_TOKENIZER.present
-    check_lines({HYPOTHESES.value: len(hypotheses), test.name: len(test.references[0])})
+        kind = {"target_language": pair(asked.languages)[1], "bleu_tokenizer": asked.bleu_tokenizer}
+        parts += [f"bleu_tokenizer={asked.bleu_tokenizer}"] * bool(asked.bleu_tokenizer)
+    check_lines({asked.hypotheses: len(hypotheses), test.name: len(test.references[0])})
     inputs |= test.inputs
     place, name = place_of(workdir, output_dir), "-".join([test.name, *parts])
     if not distributed.is_first():
@@ -176,7 +132,7 @@ def _score(
     print(table(outputs))
     written = ""
     if place:
-        scores = {**outputs.scores, "split": test.name, "hypotheses": HYPOTHESES.value}
+        scores = {**outputs.scores, "split": test.name, "hypotheses": asked.hypotheses}
         scores["examples"] = len(hypotheses)
         written = f"; scores in {write_outputs(place, name, outputs, scores, inputs)}"
     print(f"{len(hypotheses)} examples{written}")

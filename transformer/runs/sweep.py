@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer import configs
 from transformer.runs.run_config import Config, type_of_field
 from transformer.system.errors import UserError, code_of_the_user
 from transformer.system.paths import looked_up
@@ -192,6 +193,7 @@ def runs_of(
 
 def _module(path: str) -> Any:
     """Loads the config file's module again: config_flags does not share the one it has loaded."""
+    path = configs.find(path)
     if not Path(path).is_file():
         raise UserError(f"there is no config file {path}{looked_up(path)}; see configs/")
     spec = importlib.util.spec_from_file_location("config_of_a_sweep", path)

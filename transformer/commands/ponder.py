@@ -1,30 +1,33 @@
-"""Draws the number of steps a Universal Transformer takes for each token of a sentence.
+"""Draws how many steps a Universal Transformer takes for each token.
 
-    python -m transformer.reports.ponder --workdir=runs/demo_universal \\
+    python -m transformer ponder --workdir=runs/demo_universal \\
         --sentence="the old house sees the young man ." --out=steps.png
 
 The upper panel has the source, the lower one its translation by the model. EOS ends both.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from transformer.inference.attention_maps import Attention, attention_of
-from transformer.reports.figures import steps_figure
-from transformer.runs import cli
-from transformer.runs.restore import TrainedModel, define_flags
+from transformer.runs.model_flags import define_flags
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path
+
+if TYPE_CHECKING:
+    from transformer.inference.attention_maps import Attention
+    from transformer.runs.restore import TrainedModel
 
 restore_model = define_flags()
 SENTENCE = flags.DEFINE_string("sentence", None, "The source sentence.")
 OUT = DEFINE_path("out", "steps.png", "The PNG file to write.")
 
 
-def count_steps(model: TrainedModel, sentence: str) -> Attention:
+def count_steps(model: "TrainedModel", sentence: str) -> "Attention":
     """Counts the steps for source and translation; UserError for a model without halting."""
+    from transformer.inference.attention_maps import attention_of
+
     if getattr(model.config.model, "halting", "none") == "none" or model.others:
         raise UserError(
             f"{model.workdir} has no adaptive computation time: every token takes as many steps; "
@@ -34,6 +37,9 @@ def count_steps(model: TrainedModel, sentence: str) -> Attention:
 
 
 def main() -> None:
+    from transformer.reports.figures import steps_figure
+    from transformer.system.files import check_can_write
+
     if not SENTENCE.value:
         raise UserError("no sentence is given; add --sentence='...'")
     path = Path(OUT.value).expanduser()
@@ -48,7 +54,3 @@ def main() -> None:
         steps = zip(getattr(found, side), found.steps[side], strict=True)
         print(f"{name:12}" + "  ".join(f"{token.text} {number:.0f}" for token, number in steps))
     print(f"wrote {path}")
-
-
-if __name__ == "__main__":
-    cli.run(main)
