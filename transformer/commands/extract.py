@@ -1,4 +1,4 @@
-"""Ranks paragraphs about titles by tf-idf: documents to summarise, as JSON lines.
+"""Ranks paragraphs about titles by tf-idf: documents to summarise, as JSON.
 
     python -m transformer extract --input=articles --output=train.jsonl --max_words=8000
 

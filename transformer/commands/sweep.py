@@ -32,7 +32,7 @@ OUT = DEFINE_path("out", None, "For the work directories (default: runs/<config>
 SEEDS = flags.DEFINE_list("seeds", None, "Seeds of each row, in place of those of the file.")
 ONLY = flags.DEFINE_list("only", ["*"], "Names of runs or rows; * stands for anything.")
 EVALUATE = flags.DEFINE_string(
-    "evaluate", None, "Flags of evaluate.py, in place of those of the file; none: only train."
+    "evaluate", None, "Flags of evaluate, in place of those of the file; none: only train."
 )
 RESULTS = DEFINE_path("results", None, "A folder of the ledger: records each run there.")
 EXPORT = DEFINE_path("export", None, "A folder for what was evaluated, without more.")

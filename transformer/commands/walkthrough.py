@@ -1,4 +1,4 @@
-"""A walk through a Transformer with the numbers of a sentence, as a page for a browser.
+"""A page that walks through a Transformer with the numbers of a sentence.
 
     python -m transformer walkthrough --workdir=runs/demo --source="the old man sleeps ."
     python -m transformer walkthrough --toy

@@ -147,7 +147,7 @@ def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
 
 
 def _no_config_file(path: Path) -> str:
-    return f"there is no config file {path}{looked_up(path)}; see configs/"
+    return f"there is no config file {path}{looked_up(path)}; name one, or a preset such as base"
 
 
 class _OrNone(flags.ArgumentParser):

@@ -47,10 +47,11 @@ def text(module: str) -> str:
     for title, names in LATER.items():
         groups[title] = [members[name] for name in names if name in members]
     tables = [f"{title}:\n\n{_table(group)}" for title, group in groups.items() if group]
-    about = inspect.cleandoc(sys.modules[module].__doc__ or "")
+    about = "\n\n".join([inspect.cleandoc(sys.modules[module].__doc__ or ""), *tables])
     if called_as_installed():
-        about = re.sub(rf"\bpython (?:-m {NAME} )?(\S+?)(?:\.py)?(?=\s)", rf"{NAME} \1", about)
-    return "\n\n".join([about, *tables])
+        about = re.sub(rf"\bpython (-m {NAME} )?(?=\w)", f"{NAME} ", about)
+        about = re.sub(r"\b(train|evaluate|translate|sweep)\.py\b", r"\1", about)
+    return about
 
 
 def _table(members: Iterable[flags.Flag]) -> str:

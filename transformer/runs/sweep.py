@@ -195,7 +195,7 @@ def _module(path: str) -> Any:
     """Loads the config file's module again: config_flags does not share the one it has loaded."""
     path = configs.find(path)
     if not Path(path).is_file():
-        raise UserError(f"there is no config file {path}{looked_up(path)}; see configs/")
+        raise UserError(f"there is no config file {path}{looked_up(path)}; name one")
     spec = importlib.util.spec_from_file_location("config_of_a_sweep", path)
     module = importlib.util.module_from_spec(spec)
     with code_of_the_user(path):
