@@ -75,7 +75,9 @@ def test_every_flag_is_declared():
                 if is_text:
                     assert given["type"] in ("int", "float", "argument"), (path, call.args[0].value)
     assert others >= NO_PLACES
-    assert {"train.workdir", "restore.ensemble", "scoring.reference", "evalb.gold"} <= {*places}
+    assert {"train.workdir", "model_flags.ensemble", "evaluate.reference", "evalb.gold"} <= {
+        *places
+    }
     assert len(places) > 60
 
 

@@ -3,7 +3,7 @@
 import pytest
 from scripts import assert_refused, run, succeeded
 
-from transformer.runs.translated_book import sentence_pairs
+from transformer.commands.translated_book import sentence_pairs
 
 SCRIPT = "translated-book"
 ENGLISH = """# Introduction

@@ -12,7 +12,7 @@ import pytest
 
 import transformer
 from transformer.system import commands
-from transformer.system.commands import ROOT, command, script, typed
+from transformer.system.commands import ROOT, command, script
 from transformer.tasks.feature_classifier import how_to_train_one
 
 PYTHON, OURS = "/venv/bin/python", "/venv/bin/transformer"
@@ -55,20 +55,6 @@ def test_elsewhere_the_path_is_whole(tmp_path, monkeypatch):
     assert "--quantization=" in done.stdout
     monkeypatch.setattr(commands, "_is_found", lambda name, path: name == "transformer")
     assert command("evaluate") == "transformer evaluate"
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        ("train.py", "python train.py --x=1"),
-        ("/venv/bin/transformer train", "transformer train --x=1"),
-        (f"{ROOT}/transformer/__main__.py train", "python -m transformer train --x=1"),
-        (f"{ROOT}/transformer train", f"python {ROOT}/transformer train --x=1"),
-    ],
-)
-def test_a_command_can_be_repeated(argv, words, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [*argv.split(), "--x=1"])
-    assert typed() == words.split()
 
 
 def test_how_to_train_a_classifier():

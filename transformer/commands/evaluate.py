@@ -18,14 +18,12 @@ the ledger of results: docs/results.md.
 
 import dataclasses
 import os
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 from sacrebleu.metrics import BLEU
 
-import transformer
 from transformer.data.languages import pair
 from transformer.runs import model_flags
 from transformer.system import job_flags
@@ -73,17 +71,12 @@ VERIFY = DEFINE_path(
     None,
     "A JSON file of the ledger to check: the outputs saved beside it, or with --workdir the run.",
 )
-_RECIPES = Path(transformer.__file__).parent / "reports/recipes.toml"
 EXPLAIN = flags.DEFINE_string(
-    "explain",
-    None,
-    "A recipe to compare the run with: "
-    f"{', '.join(tomllib.loads(_RECIPES.read_text(encoding='utf-8'))['recipe'])}.",
+    "explain", None, "A recipe to compare the run with, such as base or big: docs/evaluation.md."
 )
 EXPORT = DEFINE_path(
     "export", None, "A work directory to make, of the chosen parameters and no others."
 )
-DATA_FLAGS = ("data_dir", "raw_dir", "test_file", BLEU_TOKENIZER.name)  # of the data section
 # Flags of what is scored, if it is no split.
 OWN = tuple(
     flag.name for flag in (SOURCE, REFERENCE, TESTSET, HYPOTHESES, LANGUAGES, BLEU_TOKENIZER)
@@ -142,14 +135,7 @@ def main() -> None:
         ledger.record(path, splits, restore_here, values.checkpoint, values.average_last)
     else:
         check_what_is_scored(values.workdir)
-        asked = scoring.Asked(
-            splits,
-            *(SOURCE.value, REFERENCE.value, TESTSET.value, HYPOTHESES.value, LANGUAGES.value),
-            BLEU_TOKENIZER.value,
-            {f"data.{name}": values[name].value for name in DATA_FLAGS},
-            values.trust_paths,
-        )
-        scoring.run(asked, values.workdir, restore_here, output_dir)
+        scoring.run(values, restore_here, output_dir)
 
 
 def refuse_flags(name: str, flag: flags.FlagHolder, reason: str, *others: str) -> None:

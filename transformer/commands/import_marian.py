@@ -7,6 +7,9 @@ vocab.json. The config file (configs/opus_mt.py) supplies the rest: data, traini
 docs/exporting.md has more.
 """
 
+import os
+from pathlib import Path
+
 from ml_collections import config_flags
 
 from transformer import configs
@@ -23,11 +26,20 @@ OUTPUT = DEFINE_path("output", None, "The work directory to make.")
 
 
 def main() -> None:
-    from transformer.exports.import_marian import convert
+    from transformer.exports.folder import check_is_new
+    from transformer.exports.import_marian import read
+    from transformer.exports.workdir import export
     from transformer.runs import cli
     from transformer.runs.run_config import Config
+    from transformer.system import distributed
 
+    if distributed.job() is not None:
+        raise UserError("a model is imported in one process; start it without srun or mpirun")
     for flag in (FOLDER, OUTPUT):
         if not flag.value:
             raise UserError(f"--{flag.name} is missing; see --help")
-    convert(FOLDER.value, OUTPUT.value, lambda: Config.from_dict(cli.config_of(CONFIG)))
+    output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
+    check_is_new(output)
+    model = read(Path(FOLDER.value).expanduser(), Config.from_dict(cli.config_of(CONFIG)))
+    export(model, output)
+    print(f"written  {output}, with tokenizer.vocab_size={model.config.tokenizer.vocab_size}")

@@ -7,7 +7,6 @@ The upper panel has the source, the lower one its translation by the model. EOS 
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -15,28 +14,13 @@ from transformer.runs.model_flags import define_flags
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
-if TYPE_CHECKING:
-    from transformer.inference.attention_maps import Attention
-    from transformer.runs.restore import TrainedModel
-
 restore_model = define_flags()
 SENTENCE = flags.DEFINE_string("sentence", None, "The source sentence.")
 OUT = DEFINE_path("out", "steps.png", "The PNG file to write.")
 
 
-def count_steps(model: "TrainedModel", sentence: str) -> "Attention":
-    """Counts the steps for source and translation; UserError for a model without halting."""
-    from transformer.inference.attention_maps import attention_of
-
-    if getattr(model.config.model, "halting", "none") == "none" or model.others:
-        raise UserError(
-            f"{model.workdir} has no adaptive computation time: every token takes as many steps; "
-            "give a run with model.family=universal and model.halting=paper or tensor2tensor"
-        )
-    return attention_of(model, sentence)
-
-
 def main() -> None:
+    from transformer.inference.attention_maps import attention_of
     from transformer.reports.figures import steps_figure
     from transformer.system.files import check_can_write
 
@@ -46,7 +30,12 @@ def main() -> None:
     check_can_write(path, ".png")
     model = restore_model()
     config = model.config.model
-    found = count_steps(model, SENTENCE.value)
+    if getattr(config, "halting", "none") == "none" or model.others:
+        raise UserError(
+            f"{model.workdir} has no adaptive computation time: every token takes as many steps; "
+            "give a run with model.family=universal and model.halting=paper or tensor2tensor"
+        )
+    found = attention_of(model, SENTENCE.value)
     figure = steps_figure(found, (config.encoder_steps, config.decoder_steps))
     figure.suptitle(model.workdir.name, parse_math=False)
     figure.write(path)

@@ -12,6 +12,7 @@ or --dry_run nothing is trained.
 import dataclasses
 import fnmatch
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from transformer.reports.tables import FORMATS
-from transformer.system.commands import command, typed
+from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, local
 
@@ -94,7 +95,7 @@ def main() -> None:
         files = [file and os.path.expanduser(file) for file in (SLURM.value, JOBSET.value)]
         # Sweeps of one file into different folders need different JobSets.
         job = f"{name}-{options.out.resolve().name}" if OUT.value else name
-        job_arrays.write(job, str(options.out), names, typed(), TOGETHER.value, *files)
+        job_arrays.write(job, str(options.out), names, sys.argv, TOGETHER.value, *files)
     elif TABLE.value or PLOT.value:
         show(launcher, wanted)
     else:

@@ -10,6 +10,8 @@ Below are measurements of the lecture's arguments. Without --target it follows t
 translation. --toy needs no model: it uses numbers that one can check by hand.
 """
 
+from pathlib import Path
+
 from absl import flags
 
 from transformer.runs.model_flags import define_flags
@@ -28,9 +30,23 @@ OUT = DEFINE_path(
 
 
 def main() -> None:
-    from transformer.reports import walkthrough
+    from transformer.reports.toy_numbers import toy_steps
+    from transformer.reports.walkthrough import page
+    from transformer.reports.walkthrough_page import walkthrough_page
+    from transformer.system.files import check_can_write, write_named
 
-    if not TOY.value and not (SOURCE.value or "").strip():
-        raise UserError("no sentence is given; add --source='...', or --toy")
-    asked = SOURCE.value, TARGET.value, LAYER.value, HEAD.value
-    walkthrough.write(OUT.value, None if TOY.value else restore_model, *asked)
+    usual = "walkthrough_toy.html" if TOY.value else "walkthrough.html"
+    path = Path(OUT.value or usual).expanduser()
+    check_can_write(path, ".html")
+    if TOY.value:
+        intro = "Numbers that one can check by hand, computed by the functions of the model."
+        text = walkthrough_page("A walk with small numbers", intro, {"Step by step": toy_steps()})
+    else:
+        if not (SOURCE.value or "").strip():
+            raise UserError("no sentence is given; add --source='...', or --toy")
+        model = restore_model()
+        if model.others or not hasattr(model.task, "search"):
+            raise UserError("give the work directory of one translation model")
+        text = page(model, SOURCE.value, TARGET.value, LAYER.value, HEAD.value)
+    write_named(path, text)
+    print(f"wrote {path}")

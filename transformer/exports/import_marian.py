@@ -1,8 +1,6 @@
 """Imports a Marian model of Hugging Face's Transformers library as a work directory of ours."""
 
 import dataclasses
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,11 @@ from transformer.data.marian_vocabulary import MarianTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, PAD
 from transformer.exports import marian
-from transformer.exports.folder import check_is_new
-from transformer.exports.workdir import export
 from transformer.models.family import build_model
 from transformer.models.functional import Params
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
-from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
 from transformer.system.reading import read_plain
@@ -46,17 +41,6 @@ COPIES = (
 # Where BOS is a copy of their padding, our padding gets this bias instead of its own: nearly minus
 # infinity to a softmax, and small enough not to show in a smoothed loss.
 NEVER = -100.0
-
-
-def convert(folder: str, output: str, base: Callable[[], Config]) -> None:
-    """Writes the work directory of a folder's model. base: returns the config of the rest."""
-    if distributed.job() is not None:
-        raise UserError("a model is imported in one process; start it without srun or mpirun")
-    place = Path(os.path.normpath(os.path.expanduser(output)))
-    check_is_new(place)
-    model = read(Path(folder).expanduser(), base())
-    export(model, place)
-    print(f"written  {place}, with tokenizer.vocab_size={model.config.tokenizer.vocab_size}")
 
 
 def read(folder: Path, base: Config) -> TrainedModel:

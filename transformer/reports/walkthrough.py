@@ -1,7 +1,6 @@
 """A walk through a Transformer with the numbers of a sentence, as lectures draw it by hand."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,10 @@ from transformer.models.numerics import standardize
 from transformer.reports import arguments
 from transformer.reports.figures import positions_of
 from transformer.reports.pages import Html, panels, svg, table
-from transformer.reports.toy_numbers import toy_steps
 from transformer.reports.walkthrough_numbers import Pass, follow, update
 from transformer.reports.walkthrough_page import Line, Step, walkthrough_page
 from transformer.reports.walkthrough_steps import steps, update_step
 from transformer.runs.restore import TrainedModel
-from transformer.system.errors import UserError
-from transformer.system.files import check_can_write, write_named
 
 
 def _curves(
@@ -139,7 +135,7 @@ def memory_step() -> Step:
     )
 
 
-def _page(model: TrainedModel, source: str, target: str | None, layer: int, head: int) -> str:
+def page(model: TrainedModel, source: str, target: str | None, layer: int, head: int) -> str:
     if target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
     one = follow(model, source, target, layer, head)
@@ -159,26 +155,3 @@ def _page(model: TrainedModel, source: str, target: str | None, layer: int, head
     return walkthrough_page(
         "A walk through a Transformer", intro, {"Forward": walk, "Arguments, measured": measured}
     )
-
-
-def write(
-    out: str | None,
-    restore_model: Callable[[], TrainedModel] | None,
-    source: str,
-    target: str | None,
-    layer: int,
-    head: int,
-) -> None:
-    """Writes the page of a sentence; without a model, that of the small numbers."""
-    path = Path(out or f"walkthrough{'' if restore_model else '_toy'}.html").expanduser()
-    check_can_write(path, ".html")
-    if restore_model is None:
-        intro = "Numbers that one can check by hand, computed by the functions of the model."
-        page = walkthrough_page("A walk with small numbers", intro, {"Step by step": toy_steps()})
-    else:
-        model = restore_model()
-        if model.others or not hasattr(model.task, "search"):
-            raise UserError("give the work directory of one translation model")
-        page = _page(model, source, target, layer, head)
-    write_named(path, page)
-    print(f"wrote {path}")

@@ -87,8 +87,11 @@ def run(
             overrides = [override[1] for override in given if override]
             for value in _values(argv, "config"):  # it is read while the flags are parsed
                 path = Path(configs.find(local(value, "--config")).partition(":")[0])
-                if not path.exists():
-                    raise UserError(_no_config_file(path))
+                if not path.is_file():
+                    raise UserError(
+                        f"there is no config file {path}{looked_up(path)}; name one, or a preset "
+                        "such as base"
+                    )
             types = {override: type_of_field(override, choice) for override in overrides}
             with code_of_the_user("the config file"):
                 try:
@@ -136,18 +139,12 @@ def run(
 def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
     """The sections of the file that --config names; raises UserError if there are none."""
     path = Path(config_flags.get_config_filename(flags.FLAGS[flag.name]).partition(":")[0])
-    if not path.is_file():  # config_flags would report it at the first use, at length
-        raise UserError(_no_config_file(path))
     with code_of_the_user("the config file"):
         if (kept := getattr(flag.value, "_error", None)) is not None:  # an OSError, kept there
             raise kept
         if not isinstance(flag.value, ConfigDict):
             raise UserError(f"get_config of {path} returns no ConfigDict; see configs/base.py")
         return flag.value.to_dict()
-
-
-def _no_config_file(path: Path) -> str:
-    return f"there is no config file {path}{looked_up(path)}; name one, or a preset such as base"
 
 
 class _OrNone(flags.ArgumentParser):

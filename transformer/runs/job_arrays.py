@@ -100,16 +100,16 @@ def write(
     name: str,
     out: str,
     runs: Sequence[str],
-    command: Sequence[str],
+    argv: Sequence[str],
     together: int | None,
     slurm_file: str | None,
     jobset_file: str | None,
 ) -> None:
-    """Writes the named files; each of their tasks calls the sweep's command for one run."""
+    """Writes the named files; each of their tasks calls the script of argv for one run."""
     own = re.compile("--?(slurm|jobset|only|together)(=|$)")
-    if bad := [word for word in command if re.fullmatch("--[^=]+", word)]:
+    if bad := [word for word in argv[1:] if not re.match("--?[^=]+=", word)]:
         raise UserError(f"{bad[0]!r}: with --slurm and --jobset give each flag as --name=value")
-    command = [word for word in command if not own.match(word)]
+    command = ["python", *(word for word in argv if not own.match(word))]
     together = together or len(runs)
     if slurm_file:
         write_named(Path(slurm_file), slurm(name, out, runs, command, together))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from transformer import configs
-from transformer.system.commands import ROOT, typed
+from transformer.system.commands import ROOT
 from transformer.system.cpu import available_cores, cpu_lines
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -57,7 +57,7 @@ def conditions() -> dict[str, Any]:
 
     devices, cores = jax.devices(), available_cores()
     return {
-        "command": shlex.join([relative(x) if x == sys.argv[0] else x for x in typed()]),
+        "command": shlex.join(["python", *map(relative, sys.argv)]),
         "commit": _commit(),
         "device": f"{len(devices)} x {devices[0].device_kind}",
         "cpu": f"{cores} core{'s' * (cores > 1)}, {_cpu()}",

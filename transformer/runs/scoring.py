@@ -1,9 +1,10 @@
 """Scores what evaluate is given: splits, a test set, or existing translations."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+
+from absl.flags import FlagValues
 
 from transformer.data.languages import pair
 from transformer.data.sources import open_source
@@ -34,33 +35,16 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 
-
-class Asked(NamedTuple):
-    """The flags of evaluate that say what to score; None for those that are not given."""
-
-    splits: list[str]
-    source: str | None
-    reference: list[str] | None
-    testset: str | None
-    hypotheses: str | None
-    languages: str | None
-    bleu_tokenizer: str | None
-    data: Mapping[str, Any]  # by field of the data section
-    trust_paths: bool
+DATA_FLAGS = ("data_dir", "raw_dir", "test_file", "bleu_tokenizer")  # of the data section
 
 
-def run(
-    asked: Asked,
-    workdir: str | None,
-    restore: Callable[[], TrainedModel],
-    output_dir: Path | None,
-) -> None:
-    """Scores what the flags ask for, which go together.
+def run(asked: FlagValues, restore: Callable[[], TrainedModel], output_dir: Path | None) -> None:
+    """Scores what the flags of evaluate ask for, which go together.
 
     restore: returns the model of the work directory; not called if translations are given.
     output_dir: where their scores go, if not to the work directory.
     """
-    workdir = workdir and os.path.expanduser(workdir)
+    workdir = asked.workdir and os.path.expanduser(asked.workdir)
     only = asked.source, asked.reference, asked.testset, asked.hypotheses, asked.bleu_tokenizer
     is_for_seq2seq = any(x is not None for x in only)
     config = run_config.load(Path(workdir)) if workdir and is_for_seq2seq else None
@@ -87,13 +71,13 @@ def run(
     if test:
         evaluate_test_set(model, test)
     else:
-        check_can_evaluate(model, asked.splits)
-        for split in asked.splits:
+        check_can_evaluate(model, asked.split)
+        for split in asked.split:
             evaluate(model, split)
 
 
 def _score(
-    asked: Asked,
+    asked: FlagValues,
     workdir: Path | None,
     config: run_config.Config | None,
     test: TestSet | None,
@@ -104,9 +88,10 @@ def _score(
     inputs = {"hypotheses": Input.of(asked.hypotheses, hypotheses)}
     parts = [f"of-{Path(asked.hypotheses).name}"]
     if config:
-        given = {field: value for field, value in asked.data.items() if value is not None}
+        given = {f"data.{name}": asked[name].value for name in DATA_FLAGS}
+        given = {field: value for field, value in given.items() if value is not None}
         data = run_config.with_fields(config, given).data
-        of = test.name if test else asked.splits[0]
+        of = test.name if test else asked.split[0]
         parts += parts_of_data(config.data, data, of)
         inputs |= inputs_of_data(config.data, data, of)
         kind = kind_of_text(data)

@@ -25,15 +25,6 @@ def script(name: str) -> str:
     return path.name if path.suffix else f"{NAME} {name}"
 
 
-def typed() -> list[str]:
-    """This process's own command, with python for any name of it."""
-    if called_as_installed():
-        return [NAME, *sys.argv[1:]]
-    if Path(sys.argv[0]).name == "__main__.py":
-        return ["python", "-m", NAME, *sys.argv[1:]]
-    return ["python", *sys.argv]
-
-
 def called_as_installed() -> bool:
     """True if this process is the command of an installed package."""
     path = Path(sys.argv[0])
