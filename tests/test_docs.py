@@ -19,6 +19,7 @@ import pytest
 import yaml
 from small_configs import config_of
 
+from transformer.__main__ import COMMANDS as COMMANDS_BY_NAME
 from transformer.data.batches import Batch
 from transformer.decoding.config import DecodingConfig
 from transformer.models.family import Sizes
@@ -31,7 +32,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with
 # another flag.
 COMMAND = re.compile(
-    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]+)"
+    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer [\w-]+)"
     r"((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
 )
 COMMANDS = [
@@ -68,11 +69,10 @@ def anchors(page) -> set[str]:
 
 
 def file_of(script: str) -> Path:
-    """Of script.py, or of -m and a module."""
-    if not script.startswith("-m "):
-        return ROOT / script
-    path = ROOT / script.removeprefix("-m ").replace(".", "/")
-    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    """Of script.py, or of a command."""
+    name = script.removeprefix("-m transformer ").removesuffix(".py")
+    is_command = name in COMMANDS_BY_NAME
+    return COMMANDS_BY_NAME[name] if is_command else ROOT / script
 
 
 def test_there_are_commands():
@@ -112,9 +112,12 @@ def _a_value(match: re.Match) -> str:
 
 
 @each_page
-def test_modules_are_there(page):
-    modules = re.findall(r"python -m (transformer[\w.]+)", page.read_text())
-    assert not [name for name in modules if not file_of(f"-m {name}").exists()]
+def test_commands_are_there(page):
+    """Also `transformer COMMAND` in running text."""
+    text = page.read_text()
+    named = re.findall(r"python -m (transformer\S* *[a-z][\w-]*)|`(transformer [a-z][\w-]*)", text)
+    named = {first or second for first, second in named}
+    assert named <= {f"transformer {name}" for name in COMMANDS_BY_NAME}
 
 
 @each_page
@@ -180,14 +183,18 @@ def test_the_notebook():
 
 
 def test_what_is_said_of_versions_agrees():
-    """Of the project: pyproject.toml, CITATION.cff and CHANGELOG.md. And extras have files."""
+    """Of the project: pyproject.toml, CITATION.cff and CHANGELOG.md."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     latest = re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
     assert project["version"] == citation["version"] == latest
-    files = {path.stem.removeprefix("requirements-") for path in ROOT.glob("requirements-*.txt")}
-    extras = re.search(r"for name in \((.*?)\)", (ROOT / "setup.py").read_text())[1]
-    assert set(re.findall(r'"([\w-]+)"', extras)) == files
+
+
+@each_page
+def test_extras_are_there(page):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"\.\[([\w,-]+)\]", page.read_text())
+    assert {x for names in named for x in names.split(",")} <= {*project["optional-dependencies"]}
 
 
 def test_the_family_of_the_page_can_be_used(tmp_path, monkeypatch):
