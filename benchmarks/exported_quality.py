@@ -22,7 +22,8 @@ from absl import flags
 from transformer.data.sources import open_source
 from transformer.exports.folder import optional_module
 from transformer.runs import cli
-from transformer.runs.restore import TrainedModel, define_flags
+from transformer.runs.model_flags import define_flags
+from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
