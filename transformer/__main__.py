@@ -14,7 +14,8 @@ from pathlib import Path
 if not __package__:  # run as a folder: python path/to/transformer COMMAND
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from transformer.system.commands import NAME, called_as_installed
+from transformer.system.commands import HELP, NAME, asks_for_help, called_as_installed
+from transformer.system.errors import UserError
 from transformer.system.startup import be_quiet_when_interrupted, stop_when_told, use_huge_pages
 
 FIRST = ("train", "evaluate", "translate", "sweep")
@@ -36,20 +37,19 @@ def main(name: str | None = None) -> None:
     rest = sys.argv[1:]
     if name is None:
         name, *rest = rest or ["--help"]
-    stop_when_told() if name == "train" else be_quiet_when_interrupted()
-    if name.lstrip("-") in ("help", "h"):
-        print(overview(), end="")
-        return
-    if name.replace("_", "-") not in COMMANDS:
-        print(f"error: there is no command {name!r:.60}; see {NAME} --help", file=sys.stderr)
-        raise SystemExit(2)
-    from transformer.runs import cli, help
-
-    argv = [sys.argv[0], *rest]
-    if not help.is_asked_for(argv):
+    (stop_when_told if name == "train" else be_quiet_when_interrupted)()
+    if not asks_for_help([name, *rest]):
         use_huge_pages()  # before JAX is imported
+    from transformer.runs import cli
+
+    with cli.one_line_errors():
+        if name.lstrip("-") in HELP:
+            print(overview(), end="", flush=True)
+            return
+        if name.replace("_", "-") not in COMMANDS:
+            raise UserError(f"there is no command {name!r:.60}; see {NAME} --help")
     command = importlib.import_module(f"transformer.commands.{name.replace('-', '_')}")
-    cli.run(command.main, getattr(command, "DEFAULT", None), argv)
+    cli.run(command.main, getattr(command, "DEFAULT", None), [sys.argv[0], *rest])
 
 
 if __name__ == "__main__":

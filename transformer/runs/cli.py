@@ -23,7 +23,7 @@ from ml_collections import ConfigDict, config_flags
 
 from transformer import configs
 from transformer.runs import help
-from transformer.system.commands import command
+from transformer.system.commands import asks_for_help, command
 from transformer.system.errors import UserError, code_of_the_user
 from transformer.system.paths import local, looked_up
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
@@ -73,7 +73,7 @@ def run(
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
         with one_line_errors():
-            if help.is_asked_for(argv):
+            if asks_for_help(argv):
                 print(help.text(main.__module__))
                 sys.stdout.flush()  # a closed reader shows here
                 sys.exit(0)

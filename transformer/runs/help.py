@@ -4,7 +4,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from absl import flags
 
@@ -13,7 +13,6 @@ from transformer.system.commands import NAME, called_as_installed
 
 WIDTH = 96
 COLUMN = 26  # where explanations begin
-HELP = ("help", "h", "helpshort", "helpfull")
 
 
 # Flags of several commands, which come last, below headings.
@@ -24,10 +23,6 @@ LATER = {
     ),
     "A job of several processes (docs/jobs.md)": ("coordinator", "num_processes", "process_id"),
 }
-
-
-def is_asked_for(argv: Sequence[str]) -> bool:
-    return any(arg.lstrip("-") in HELP for arg in argv[1:] if arg.startswith("-"))
 
 
 def text(module: str) -> str:

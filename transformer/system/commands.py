@@ -4,10 +4,12 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "transformer"  # the command of an installed package, and the package's own name
+HELP = ("help", "h", "helpshort", "helpfull")
 
 
 def command(name: str, *arguments: str) -> str:
@@ -29,6 +31,10 @@ def called_as_installed() -> bool:
     """True if this process is the command of an installed package."""
     path = Path(sys.argv[0])
     return path.stem == NAME and not path.is_dir()
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    return any(word.lstrip("-") in HELP for word in arguments if word.startswith("-"))
 
 
 def _words(name: str) -> list[str]:
