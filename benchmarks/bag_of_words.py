@@ -34,7 +34,7 @@ FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table.")
 
 def main() -> None:
     file, rows, seen = CONFIG.value, [], []
-    for run in sweep.runs_in(file):
+    for run in sweep.runs_of(sweep.read_plan(file), file):
         if isinstance(run.config, UserError):
             raise run.config
         data = run.config.data

@@ -35,6 +35,7 @@ from transformer.data.text_files import read_lines
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.decoding.config import DecodingConfig
+from transformer.decoding.inputs import Request
 from transformer.decoding.translation import Translator
 from transformer.exports import ctranslate2 as ct2
 from transformer.exports import marian
@@ -226,7 +227,7 @@ def ours(model, params, decoding, dtype, folder):
     params = jax.tree.map(jax.numpy.asarray, params)
 
     def translate(sentences):
-        found = translator.search((params, {}), [" ".join(map(str, x)) for x in sentences])
+        found = translator.search((params, {}), [Request(" ".join(map(str, x))) for x in sentences])
         return [best.tokens for (best,) in found]
 
     return translate

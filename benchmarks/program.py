@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from transformer.data.batches import Batch
-from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.family import Sizes, build_model
 from transformer.models.functional import num_params
 from transformer.models.kernels import chosen, proven
 from transformer.runs.run_config import Config
@@ -25,7 +25,7 @@ def sizes_of(config: Config, vocab_size: int) -> Sizes:
 def training_flops(config: Config, vocab_size: int, *lengths: np.ndarray) -> np.ndarray:
     """The model FLOPs of training on each pair once; lengths: of sources, and of targets."""
     sizes = sizes_of(config, vocab_size)
-    return find_family(config.model.family).flops(config.model, sizes, *lengths)
+    return config.family.flops(config.model, sizes, *lengths)
 
 
 class Program:
@@ -39,8 +39,7 @@ class Program:
         else:
             model = chosen(config.model, self.mesh.devices.flat[0].platform)
         self.model_config, self.model = model, build_model(model, sizes)
-        width = getattr(config.model, "d_model", None)  # for Equation 3 alone
-        schedule = make_schedule(config.optimizer, width)
+        schedule = make_schedule(config.optimizer, config.model.width)
         self._optimizer = make_optimizer(config.optimizer, schedule)
         self._training = config.training
         self._shapes = abstract_state(self.model, self._optimizer)

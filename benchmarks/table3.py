@@ -64,7 +64,7 @@ def main() -> None:
     head = ["row", "paper: perplexity", "BLEU", "million parameters"]
     head += [f"ours, {vocabulary // 1000}k" for vocabulary in VOCABULARIES]
     lines = []
-    for run in sweep.runs_in(paper):
+    for run in sweep.runs_of(sweep.read_plan(paper), paper):
         counts = [f"{millions(run.config, vocabulary):.1f}" for vocabulary in VOCABULARIES]
         lines.append([run.row, *PAPER[run.row], *counts])
     if RESULTS.value:

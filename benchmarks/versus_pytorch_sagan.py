@@ -73,7 +73,9 @@ def prepare_ours(config: Config) -> tuple[dict[str, Any], Callable[[], float]]:
     model = build_model(config.model, sizes_of(list("0123456789")))
     optimizer = two_optimizers(config, make_schedule(config.optimizer, None))
     sizes = config.model.noise_size, CLASSES
-    update = make_adversarial_step(model, optimizer, config.task, sizes, False, 0, mesh)
+    update = make_adversarial_step(
+        model, optimizer, config.training, config.task, sizes, False, mesh
+    )
     images, labels = random_images(config.model.image_size, config.model.channels)
     batch = jax.device_put(ImageBatch(images[None], labels[None]), split_rows(mesh, axis=1))
     shardings = state_sharding(mesh, abstract_state(model, optimizer), model.sharding)

@@ -48,10 +48,10 @@ def trained(
 ) -> SimpleNamespace:
     """As runs/restore.py gives it. seconds: how long each line takes."""
 
-    def search(params, extra, sentences, *, nbest, **asked):
-        del params, extra, asked
-        time.sleep(seconds * len(sentences))
-        texts = [translate(tokenizers.source, sentence) for sentence in sentences]
+    def search(params, extra, requests, *, nbest, alignments, progress):
+        del params, extra, alignments, progress
+        time.sleep(seconds * len(requests))
+        texts = [translate(tokenizers.source, request.source) for request in requests]
         return [[translation(text)] * nbest if text else [] for text in texts]
 
     task = SimpleNamespace(
@@ -60,6 +60,7 @@ def trained(
         translator=SimpleNamespace(config=Decoding()),
         search=search,
         long_lines="split",
+        target_language="",
     )
     config = SimpleNamespace(task=SimpleNamespace(name="seq2seq"))
     return SimpleNamespace(params={}, extra={}, task=task, config=config)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,6 @@ import numpy as np
 from transformer.runs import run_config
 from transformer.runs.checkpoints import Checkpoints
 from transformer.system.sharding import data_mesh, replicated
-from transformer.tasks.task import find_task
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, init_state
 
@@ -137,8 +136,8 @@ def write_toy(directory: Path, **sizes: int) -> None:
         (directory / f"{split}.de").write_text("".join(" ".join(x) + "\n" for x in other))
 
 
-def toy_flags(**changes) -> list[str]:
-    """The flags of a small run on the files of `write_toy`."""
+def toy_fields(**changes) -> dict[str, Any]:
+    """The fields of a small run on the files of `write_toy`."""
     fields = {
         "data.train_source": "train.en",
         "data.train_target": "train.de",
@@ -162,8 +161,12 @@ def toy_flags(**changes) -> list[str]:
         "training.best_metric": "nll",
         "decoding.max_extra_length": 3,
     }
-    fields |= {name.replace("_", ".", 1): value for name, value in changes.items()}
-    values = [f"--config.{name}={value}" for name, value in fields.items()]
+    return fields | {name.replace("_", ".", 1): value for name, value in changes.items()}
+
+
+def toy_flags(**changes) -> list[str]:
+    """The flags of that run."""
+    values = [f"--config.{name}={value}" for name, value in toy_fields(**changes).items()]
     return [f"--config={ROOT / 'configs' / 'base.py'}", *values]
 
 
@@ -180,10 +183,9 @@ def metrics(workdir: Path) -> list[dict[str, float]]:
 
 def final_state(workdir: Path) -> TrainState:
     config = run_config.load(workdir)
-    model = find_task(config.task.name).restore(config, workdir).model
-    width = getattr(config.model, "d_model", None)
-    schedule = make_schedule(config.optimizer, width)
-    adam = find_task(config.task.name).make_optimizer(config, schedule)
+    model = config.kind.restore(config, workdir).model
+    schedule = make_schedule(config.optimizer, config.model.width)
+    adam = config.kind.make_optimizer(config, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     sharding = replicated(data_mesh(jax.devices()[:1]))
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state)

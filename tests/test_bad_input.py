@@ -1,6 +1,7 @@
 """Every mistake of a user ends with exit code 2 and one line on standard error."""
 
 import json
+import math
 import os
 import pickle
 import re
@@ -12,10 +13,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scripts import ROOT, SIDES, Result, assert_refused, environment, run, toy_flags, write_toy
+from scripts import (
+    ROOT,
+    Result,
+    assert_refused,
+    environment,
+    run,
+    toy_fields,
+    toy_flags,
+    write_toy,
+)
 
+from configs import base
 from transformer.data.labelled_images import load_arrays
+from transformer.runs import train
+from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
+
+TRAIN = ["data_train_source", "data_train_target"]
+VALIDATION = ["data_validation_source", "data_validation_target"]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +39,6 @@ def toy(tmp_path_factory) -> Path:
     """A directory of files, good and bad, in which tests leave nothing."""
     directory = tmp_path_factory.mktemp("toy")
     write_toy(directory, train=97, validation=5)
-    (directory / "empty").touch()
     (directory / "folder").mkdir()
     (directory / "thesis").mkdir()
     (directory / "thesis" / "chapter1.txt").write_text("years of work")
@@ -31,10 +46,8 @@ def toy(tmp_path_factory) -> Path:
     (directory / "latin1.en").write_bytes("one\nfünf\nthree\n".encode("latin-1"))
     (directory / "blank").write_text(" \n" * 97)
     (directory / "raises.py").write_text("1 / 0\n")
-    (directory / "syntax.py").write_text("def get_config(:\n")
     (directory / "nothing.py").write_text("")
     (directory / "number.py").write_text("def get_config():\n    return 3\n")
-    (directory / "exits.py").write_text("import sys\n\ndef get_config():\n    sys.exit(3)\n")
     (directory / "notes.txt").write_text("not a model")
     return directory
 
@@ -59,87 +72,76 @@ def tree(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("fields", "parts"),
     [
         # The configuration.
-        (["--config.model.num_head=3"], ["did you mean model.num_heads?"]),
+        ({"model_norm": "middle"}, ["model.norm is 'middle'", "one of: post, pre"]),
         (
-            ["--config.modle.num_heads=3"],
-            ["config.modle; did you mean model?"],
-        ),
-        (["--config.model.d_model=big"], ["d_model", "big"]),
-        (["--config.model.d_model=1.5"], ["d_model", "1.5"]),
-        (["--config.tokenizer.joint=maybe"], ["joint", "maybe"]),
-        (["--config.model.d_model"], ["d_model"]),
-        (["--config.model=3"], ["model"]),
-        (["--config.model.norm=middle"], ["model.norm is 'middle'", "one of: post, pre"]),
-        (["--config.tokenizer.model_type=x"], ["model_type is 'x'", "bpe, unigram"]),
-        (["--config.training.best_metric=ter"], ["best_metric is 'ter'", "nll, bleu"]),
-        (["--profile=100"], ["--profile=100 must be START:STOP"]),
-        (["--profile=1:1"], ["--profile=1:1", "START < STOP"]),
-        (["--profile=-1:1"], ["--profile=-1:1", "START < STOP"]),
-        (["--profile=0:3", "--config.training.steps=2"], ["STOP <= training.steps = 2"]),
-        (
-            [f"--config.training.seed={2**32}"],
+            {"training_seed": 2**32},
             ["training.seed is 4294967296; it must be at least 0 and below"],
         ),
-        ([f"--config.training.steps={10**30}"], [f"training.steps is {10**30}; it must be less"]),
-        (["--config.tokenizer.vocab_size=3000000000"], ["vocab_size is 3000000000; it must be"]),
-        (["--config.training.tokens_per_update=2000000000"], ["2000000000; it must be at least 1"]),
-        (["--config.data.max_source_length=2000000000"], ["and below 1000000"]),
-        (["--config.model.d_model=524288"], ["parameters, which need at least"]),
+        ({"training_steps": 10**30}, [f"training.steps is {10**30}; it must be "]),
+        ({"model_d_model": 524288}, ["parameters, which need at least"]),
         (
-            ["--config.model.num_encoder_layers=100000000"],
+            {"model_num_encoder_layers": 10**8},
             ["num_encoder_layers is 100000000; they would need at least "],
         ),
-        (["--config.decoding.beam_size=1000000000"], ["decoding.beam_size is 1000000000"]),
-        (["--config.training.steps=0"], ["training.steps is 0", "at least 1"]),
-        (["--config.model.dropout=nan"], ["model.dropout is nan"]),
-        (["--config.optimizer.max_grad_norm=nan"], ["optimizer.max_grad_norm is nan"]),
+        ({"model_dropout": math.nan}, ["model.dropout is nan"]),
+        ({"tokenizer_joint": False}, ["share_embeddings is 'all'", "tokenizer.joint"]),
+        # Data.
+        ({"data_train_source": "no.en"}, ["cannot read no.en: No such file"]),
+        ({"data_train_source": "folder"}, ["folder is not a file"]),
+        ({"data_train_target": "short.de"}, ["train.en has 97 lines", "short.de has 96"]),
+        ({"data_train_source": "latin1.en"}, ["latin1.en is not UTF-8: line 2, byte 2"]),
+        (dict.fromkeys(TRAIN, "blank"), ["vocab_size is 300"]),
+        ({"data_max_source_length": 2}, ["no pair is left", "data.max_source_length"]),
         (
-            ["--config.model.d_model=33"],
-            ["model.d_model = 33 is not divisible by model.num_heads = 2"],
+            dict.fromkeys(TRAIN + VALIDATION, "") | {"data_dataset": "grammer_en_de"},
+            ["grammar_en_de"],
         ),
-        (["--config.data.train_target="], ["data.train_source is given without"]),
-        (["--config.tokenizer.joint=False"], ["share_embeddings is 'all'", "tokenizer.joint"]),
-        (
-            ["--config.model.positions=learned", "--config.data.max_target_length=30"],
-            ["model.max_positions = 256", "data.max_target_length 30; set it to 30 or less"],
-        ),
-        # Config files and flags.
+        ({"tokenizer_vocab_size": 5000}, ["vocab_size is 5000", "or less"]),
+        ({"tokenizer_vocab_size": 261}, ["vocab_size is 261", "or more"]),
+        ({"tokenizer_source_model": "no.model"}, ["cannot read", "no.model"]),
+        ({"tokenizer_source_model": "notes.txt"}, ["notes.txt is not a SentencePiece"]),
+        # The work directory.
+        ({"workdir": "notes.txt"}, ["notes.txt", "give another --workdir"]),
+        ({"workdir": "thesis"}, ["thesis is not empty", "give another --workdir"]),
+        ({"workdir": "notes.txt/run"}, ["notes.txt/run"]),
+    ],
+    ids=lambda x: str(x)[:60] if isinstance(x, dict) else "",
+)
+def test_training(toy, tmp_path, monkeypatch, fields, parts):
+    """Without a process of its own."""
+    monkeypatch.chdir(toy)
+    monkeypatch.setattr(train, "go_on_without_readers", lambda: None)
+    before, workdir = tree(toy), Path(fields.get("workdir", tmp_path / "new"))
+    config = base.get_config().to_dict()
+    for name, value in toy_fields(**fields).items():
+        if name != "workdir":
+            section, _, field = name.partition(".")
+            config[section][field] = value
+    with pytest.raises(UserError) as refused:
+        train.run(Config.from_dict(config), workdir)
+    assert all(part in str(refused.value) for part in parts), refused.value
+    assert tree(toy) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--config.model.num_head=3"], ["did you mean model.num_heads?"]),
+        (["--config.tokenizer.joint=maybe"], ["joint", "maybe"]),
+        (["--config.model=3"], ["model"]),
+        (["--config.data.train_source=no.en"], ["cannot read no.en: No such file"]),
+        (["--profile=100"], ["--profile=100 must be START:STOP"]),
+        (["--profile=0:3", "--config.training.steps=2"], ["STOP <= training.steps = 2"]),
         (["--config=nowhere.py"], ["nowhere.py"]),
         (["--config=raises.py"], ["config file", "ZeroDivisionError"]),
-        (["--config=syntax.py"], ["config file", "SyntaxError"]),
         (["--config=nothing.py"], ["config file", "get_config"]),
-        (["--config=folder"], ["config file"]),
         (["--config=number.py"], ["get_config of number.py returns no ConfigDict"]),
-        (["--config=exits.py"], ["the config file cannot be used: SystemExit: 3"]),
         (["--learning_rate=3"], ["learning_rate"]),
         (["and", "more"], ["unexpected argument 'and'"]),
-        # Data.
-        (["--config.data.train_source=no.en"], ["cannot read no.en: No such file"]),
-        (["--config.data.validation_source=no.en"], ["cannot read no.en: No such file"]),
-        (["--config.data.train_source=folder"], ["folder is not a file"]),
-        (["--config.data.train_target=short.de"], ["train.en has 97 lines", "short.de has 96"]),
-        (["--config.data.train_source=latin1.en"], ["latin1.en is not UTF-8: line 2, byte 2"]),
-        (
-            ["--config.data.train_source=empty", "--config.data.train_target=empty"],
-            ["no sentence pairs in empty"],
-        ),
-        (
-            ["--config.data.train_source=blank", "--config.data.train_target=blank"],
-            ["vocab_size is 300"],
-        ),
-        (["--config.data.max_source_length=2"], ["no pair is left", "data.max_source_length"]),
-        (
-            ["--config.data.validation_source=", "--config.data.validation_target="],
-            ["no text files for the validation split", "data.validation_source"],
-        ),
-        (["--config.tokenizer.vocab_size=5000"], ["vocab_size is 5000", "or less"]),
-        (["--config.tokenizer.vocab_size=261"], ["vocab_size is 261", "or more"]),
-        (["--config.tokenizer.source_model=no.model"], ["cannot read", "no.model"]),
-        (["--config.tokenizer.source_model=notes.txt"], ["notes.txt is not a SentencePiece"]),
-        # Several processes.
         (["--num_processes=2"], ["--coordinator, --num_processes and --process_id go together"]),
         (
             ["--coordinator=localhost:1", "--num_processes=2", "--process_id=2"],
@@ -149,29 +151,17 @@ def tree(directory: Path) -> list[Path]:
             ["--coordinator=localhost", "--num_processes=2", "--process_id=1"],
             ["--coordinator=localhost must be the host and port"],
         ),
-        # The work directory.
         (["--workdir="], ["--workdir is empty"]),
-        (["--workdir=notes.txt"], ["notes.txt", "give another --workdir"]),
-        (["--workdir=thesis"], ["thesis is not empty", "give another --workdir"]),
-        (["--workdir=notes.txt/run"], ["notes.txt/run"]),
     ],
     ids=lambda x: " ".join(x) if x and x[0][0] in "-a" else "",
 )
-def test_train(toy, tmp_path, arguments: Sequence[str], parts: Sequence[str]):
+def test_flags_of_train(toy, tmp_path, arguments: Sequence[str], parts: Sequence[str]):
     before = tree(toy)
     options = [*toy_flags(), f"--workdir={tmp_path / 'new'}"]
     if arguments[0].startswith("--config="):
         options = options[-1:]
     assert_refused(run("train.py", *options, *arguments, cwd=toy), *parts)
     assert tree(toy) == before
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unknown_data_set(toy, tmp_path):
-    files = [f"data_{split}_{side}" for split in ("train", "validation") for side in SIDES]
-    arguments = toy_flags(**dict.fromkeys(files, ""), data_dataset="grammer_en_de")
-    result = run("train.py", *arguments, f"--workdir={tmp_path / 'new'}", cwd=toy)
-    assert_refused(result, "grammar_en_de")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,33 +199,33 @@ def test_a_loss_that_is_not_finite(toy, tmp_path):
 # --- evaluate.py and translate.py ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", ["evaluate.py", "translate.py"])
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("script", "arguments", "parts"),
     [
-        ([], ["--workdir is missing"]),
-        (["--workdir=nowhere"], ["nowhere is not a work directory"]),
-        (["--workdir=thesis"], ["thesis is not a work directory", "config.json"]),
-        (["--workdir=notes.txt"], ["notes.txt is not a work directory"]),
-        (["--workdir=run", "--checkpoint=worst"], ["checkpoint", "last", "best", "average"]),
+        ("evaluate", [], ["--workdir is missing"]),
+        ("translate", ["--workdir=nowhere"], ["nowhere is not a work directory"]),
+        ("evaluate", ["--workdir=thesis"], ["thesis is not a work directory", "config.json"]),
+        ("translate", ["--workdir=notes.txt"], ["notes.txt is not a work directory"]),
+        ("evaluate", ["--workdir=run", "--checkpoint=worst"], ["checkpoint", "best", "average"]),
         (
+            "translate",
             ["--workdir=run", "--checkpoint=average", "--average_last=3"],
             ["--average_last=3 is more than the last 2 checkpoints of run"],
         ),
-        (["--workdir=run", "--average_last=0"], ["average_last"]),
+        ("evaluate", ["--workdir=run", "--average_last=0"], ["average_last"]),
         (
+            "translate",
             ["--workdir=run", "--average_last=2"],
             ["--average_last=2 is for --checkpoint=average", "this is --checkpoint=best"],
         ),
-        (["--workdir=run", "--beam_size=0"], ["beam_size is 0"]),
-        (["--workdir=run", "--length_penalty=-1"], ["length_penalty is -1"]),
-        (["--workdir=run", "--beamsize=3"], ["beamsize"]),
-        (["--workdir=run", "more"], ["unexpected argument 'more'"]),
+        ("evaluate", ["--workdir=run", "--beam_size=0"], ["beam_size is 0"]),
+        ("translate", ["--workdir=run", "--length_penalty=-1"], ["length_penalty is -1"]),
+        ("translate", ["--workdir=run", "more"], ["unexpected argument 'more'"]),
     ],
 )
 def test_a_trained_model(trained, script, arguments, parts):
     before = tree(trained.parent)
-    assert_refused(run(script, *arguments, cwd=trained.parent), *parts)
+    assert_refused(run(f"{script}.py", *arguments, cwd=trained.parent), *parts)
     assert tree(trained.parent) == before
 
 
@@ -254,21 +244,15 @@ def test_a_run_that_is_not_whole(trained, tmp_path, script):
     assert_refused(run(script, f"--workdir={tmp_path}", cwd=tmp_path), "config.json is damaged")
 
 
-def test_a_split_that_is_not_there(trained):
-    result = run("evaluate.py", "--workdir=run", "--split=validatoin", cwd=trained.parent)
-    assert_refused(result, "no split 'validatoin'", "there are: train, validation")
-    result = run("evaluate.py", "--workdir=run", cwd=trained.parent)
-    assert_refused(result, "no text files for the test split")
-    assert not (trained / "eval").exists()
-
-
 def test_a_split_that_is_not_there_is_known_before_the_others_are_translated(trained):
-    arguments = ["--workdir=run", "--split=validation,test"]
-    result = run("evaluate.py", *arguments, cwd=trained.parent)
-    assert_refused(result, "no text files for the test split")
-    assert result.out == b""
-    result = run("evaluate.py", *arguments, "--record=x.json", cwd=trained.parent)
-    assert_refused(result, "no text files for the test split")
+    for arguments, parts in [
+        (["--split=validatoin"], ["no split 'validatoin'", "there are: train, validation"]),
+        (["--split=validation,test"], ["no text files for the test split"]),
+        (["--split=validation,test", "--record=x.json"], ["no text files for the test split"]),
+    ]:
+        result = run("evaluate.py", "--workdir=run", *arguments, cwd=trained.parent)
+        assert_refused(result, *parts)
+        assert result.out == b""
     assert not (trained / "eval").exists()
 
 

@@ -590,7 +590,7 @@ for name in sys.argv[1:]:
     config.model.update({"gate_biases": 2} if config.model.family == "rnn" else {})
     config = Config.from_dict(config.to_dict())
     versus_pytorch.check(config)
-    ours = make_schedule(config.optimizer, getattr(config.model, "d_model", None))
+    ours = make_schedule(config.optimizer, config.model.width)
     theirs = versus_pytorch.rate_of(config)
     for step in (1, 100, 500, 4000, 7000):
         np.testing.assert_allclose(theirs(step - 1), ours(step), rtol=1e-4)

@@ -127,7 +127,7 @@ def check_search(model, config, grammar=None, **asked):
     inputs = SearchInputs(np.full(B, 9, np.int32), np.full(B, 2, np.int32), **asked)
 
     def search(params, src_BS, inputs):
-        variables = model.arranged(params, {}, WeightLayout.FEW_ROWS), {}
+        variables = model.in_layout(params, {}, WeightLayout.FEW_ROWS), {}
         how = {"beam_size": config.beam_size, "nbest": 1, "weight_layout": WeightLayout.FEW_ROWS}
         return translator.find(variables, src_BS, inputs, **how)
 
@@ -188,7 +188,7 @@ def test_an_update_of_images(dtype):
     task = ImagesConfig(**sagan_cifar10.get_task().to_dict())
 
     def make(optimizer, mesh):
-        return make_adversarial_step(model, optimizer, task, (128, 3), True, 0, mesh)
+        return make_adversarial_step(model, optimizer, PAPER.training, task, (128, 3), True, mesh)
 
     both = by_part({"discriminator": optimizer, "generator": optimizer})
     check_update(model, batch, make, both)

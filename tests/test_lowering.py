@@ -73,7 +73,7 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     if config.model.family == "bert":
         sizes = sizes._replace(max_source_length=config.data.max_length)
     model = build_model(config.model, sizes)
-    schedule = make_schedule(config.optimizer, getattr(config.model, "d_model", None))
+    schedule = make_schedule(config.optimizer, config.model.width)
     adam = make_optimizer(config.optimizer, schedule)
     state = jax.eval_shape(lambda: init_state(model, adam, seed=0))
     train_step = make_train_step(model, adam, config.training, MESH)

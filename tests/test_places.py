@@ -27,7 +27,17 @@ SCRIPTS = sorted(
 )
 # Flags whose text is no file and no folder. A new one belongs here, or is a DEFINE_path.
 NO_PLACES = {
-    *("checkpoint", "split", "testset", "languages", "explain", "evaluate", "profile", "prompt"),
+    *(
+        "checkpoint",
+        "shard",
+        "split",
+        "testset",
+        "languages",
+        "explain",
+        "evaluate",
+        "profile",
+        "prompt",
+    ),
     *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "sentence", "coordinator"),
     *("real_array", "generated_array", "widths", "bounds", "lengths", "rows", "depths", "prices"),
     *("configs", "override", "engines", "worker", "device", "versus", "case"),

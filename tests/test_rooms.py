@@ -10,6 +10,7 @@ import pytest
 
 import transformer
 from transformer.models.family import FAMILIES
+from transformer.tasks.task import TASKS
 
 PACKAGE = Path(transformer.__file__).parent
 # As the map in the package's docstring lists them.
@@ -46,6 +47,7 @@ def test_a_room_says_what_lives_there(room):
 PROMISES = {
     "model": r"transformer\.models",
     "family": rf"transformer\.models\.({'|'.join(FAMILIES)})\b",
+    "task module": rf"transformer\.tasks\.({'|'.join(TASKS)})\b",
     "optimizer": r"transformer\.training",
     "score": r"transformer\.metrics",
     "work directory": r"transformer\.runs",

@@ -19,12 +19,12 @@ from transformer.data.words import words_of
 from transformer.decoding.long_lines import Cutter, join
 from transformer.decoding.translation import Translation
 from transformer.decoding.word_alignment import words_of_tokens
-from transformer.inference.formats import translation_lines
+from transformer.inference.formats import Answer, translation_lines
 from transformer.metrics.accuracy import corpus_accuracies
 from transformer.metrics.parseval import read_parameters
 from transformer.metrics.summary_scores import sentences
 from transformer.reports import translations
-from transformer.runs.evaluation import write_outputs
+from transformer.runs.outputs import Destination
 from transformer.tasks.task import Outputs
 
 # No-break, ideographic and thin space; line separator, next line, vertical tab, form feed, file
@@ -129,7 +129,7 @@ def test_lines_in_are_lines_out(c, tmp_path):
     assert [test.sources, *test.references] == [lines] * 3
     assert list(lines_as_they_come(io.BytesIO(path.read_bytes()), "x")) == lines
     texts = dict.fromkeys(translations.Texts._fields, lines)
-    write_outputs(tmp_path / "eval", "test", Outputs(texts, {}, ""), {})
+    Destination(tmp_path / "eval", "test").write(Outputs(texts, {}, ""), {})
     assert translations.read(tmp_path, "test") == (lines, lines, lines)
     # Columns, and records.
     (tmp_path / "tsv").write_bytes("".join(f"{line}\t1\n" for line in lines).encode())
@@ -145,7 +145,7 @@ def test_lines_in_are_lines_out(c, tmp_path):
     # What is written for a line.
     found = [Translation(word, 0.0, 0.0, [], [], [(0, 0)])]
     for form in ("text", "tsv", "json"):
-        written = translation_lines(form, 1, word, found, nbest=1, alignments=True)
+        written = translation_lines(Answer(1, word, found), form, 1, alignments=True)
         assert written.count("\n") == 1
         assert word in written.replace(json.dumps(c)[1:-1], c)
 
@@ -153,7 +153,7 @@ def test_lines_in_are_lines_out(c, tmp_path):
 def test_a_text_with_line_feeds_is_one_line_of_outputs(tmp_path):
     """Texts to be classified may have them."""
     texts = {"sources": ["a\nb", "c"], "references": ["d", "e"], "hypotheses": ["\r", "f\rg"]}
-    write_outputs(tmp_path / "eval", "test", Outputs(texts, {}, ""), {})
+    Destination(tmp_path / "eval", "test").write(Outputs(texts, {}, ""), {})
     read = translations.read(tmp_path, "test")
     assert (read.sources, read.references) == (["a b", "c"], ["d", "e"])
     assert read.hypotheses[1:] == ["f\rg"]

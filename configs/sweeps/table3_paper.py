@@ -1,7 +1,6 @@
 """Table 3 of the paper in its true sizes: 20 models on WMT14 English-German.
 
-    python sweep.py --config=configs/sweeps/table3_paper.py --config.model.dtype=bfloat16 \\
-        --slurm=table3.sh
+    python sweep.py --config=configs/sweeps/table3_paper.py --config.model.dtype=bfloat16
 
 Not yet trained here. `python benchmarks/table3.py` computes the parameters of each row.
 """

@@ -1,6 +1,7 @@
 """BLEU by the length of the source."""
 
 import dataclasses
+import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -92,7 +93,7 @@ def recorded(path: Path, raw: Path) -> None:
     }
     path.write_text(json.dumps(result | {"splits": {"test": entry}}))
     path.with_suffix("").mkdir()
-    (path.with_suffix("") / "test.txt").write_text(hypotheses)
+    (path.with_suffix("") / "test.txt.gz").write_bytes(gzip.compress(hypotheses.encode()))
     raw.mkdir()
     for split in ("train", "val", "test_2016_flickr"):
         for language, lines in (("en", SOURCES), ("de", REFERENCES)):

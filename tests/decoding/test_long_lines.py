@@ -2,10 +2,13 @@
 
 import time
 
+import echo_model
 import pytest
 
-from transformer.decoding.long_lines import Cutter, join
+from transformer.decoding.inputs import Request
+from transformer.decoding.long_lines import Cutter, LongLines, join
 from transformer.decoding.translation import Translation
+from transformer.system.errors import UserError
 
 WORDS = Cutter(lambda texts: [len(text.split()) for text in texts], 7)
 CHARACTERS = Cutter(lambda texts: list(map(len, texts)), 7)
@@ -82,3 +85,41 @@ def test_translations_of_pieces_are_joined():
     assert join([[a], [b]], ["a a.", "b."], "a a.b.", "zho_Hans") == [chinese]
     none = a._replace(alignment=None)
     assert join([[none], [none]], ["a", "b"], "a b", "en")[0].alignment is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "times", "source", "pieces"),
+    [
+        ("split", 1, "a b. c d", [("a b.", "A"), ("c d", "")]),
+        ("split", 2, "a b. c d", [("a b. c d", "A")]),  # evaluation leaves it whole
+        ("split", 2, "a b. c d e f g", [("a b.", "A"), ("c d e", ""), ("f g", "")]),
+        ("cut", 1, "a b. c d", [("a b. c", "A")]),
+        ("whole", 1, "a b. c d", [("a b. c d", "A")]),
+        ("split", 1, " \t " * 9, [(" \t " * 9, "A")]),
+    ],
+)
+def test_a_search_in_pieces(policy, times, source, pieces):
+    """The first has the prefix, and all have the number. Progress counts lines."""
+    lines, seen, done = LongLines(policy, echo_model.Words(), 3, times, "en"), [], []
+
+    def find(requests, progress):
+        seen.extend(requests)
+        progress(0)
+        progress(len(requests))
+        return [[echo_model.translation(request.source.upper())] for request in requests]
+
+    requests = [Request("x"), Request(source, "A", number=7)]
+    (first,), (second,) = lines.search(find, requests, done.append)
+    assert seen == [Request("x"), *(Request(*piece, number=7) for piece in pieces)]
+    assert (first.text, second.text) == ("X", " ".join(text.upper() for text, _ in pieces))
+    assert done == [0, 2]
+
+
+def test_long_lines_that_are_refused():
+    def find(requests, progress):
+        raise AssertionError
+
+    for policy, said in (("refuse", "longer than 3 tokens"), ("split", "cannot share constraints")):
+        lines = LongLines(policy, echo_model.Words(), 3, 1, "en")
+        with pytest.raises(UserError, match=said):
+            lines.search(find, [Request("a b. c d", constraints=["c"])], print)

@@ -26,13 +26,14 @@ from transformer.decoding.batching import (
     CPU_TOKENS,
     FEW_ROWS,
     Shape,
-    arrangement_of,
     batches,
     batches_at_once,
+    layout_for,
     most_rows,
 )
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
+from transformer.decoding.inputs import Request
 from transformer.decoding.programs import Programs
 from transformer.decoding.translation import Translator
 from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
@@ -59,6 +60,12 @@ class ListedPairs(PairSource):
 
     def describe(self):
         return "pairs"
+
+
+def asked(sentences, prefixes=None, constraints=None, numbers=None) -> list[Request]:
+    """Requests for sentences, all alike but for these."""
+    columns = prefixes or [""] * len(sentences), constraints or [()] * len(sentences)
+    return list(map(Request, sentences, *columns, numbers or [None] * len(sentences)))
 
 
 @functools.cache
@@ -165,29 +172,29 @@ def test_a_translation_does_not_depend_on_its_batch(translate):
     assert len(set(together)) > 5  # they do depend on the sentence
 
 
-def test_parameters_are_arranged_once_for_as_long_as_they_are_the_same(random_params, monkeypatch):
+def test_parameters_are_laid_out_once_for_as_long_as_they_are_the_same(random_params, monkeypatch):
     model = build_model(MODEL, sizes_of(264))
     translator = Translator(model, tokenizers(), DECODING, data_mesh(jax.devices()[:1]))
-    arrange, arranged = translator._arranged._arrange, []
+    lay_out, laid_out = translator._laid_out._lay_out, []
 
     def counted(variables, weight_layout):
-        arranged.append(weight_layout)
-        return arrange(variables, weight_layout)
+        laid_out.append(weight_layout)
+        return lay_out(variables, weight_layout)
 
-    monkeypatch.setattr(translator._arranged, "_arrange", counted)
+    monkeypatch.setattr(translator._laid_out, "_lay_out", counted)
     params = random_params(model)
     (one,) = translator.translate((params, {}), ["abc"])
     assert translator.translate((params, {}), ["abc"]) == [one]
-    assert arranged == [WeightLayout.FEW_ROWS]
+    assert laid_out == [WeightLayout.FEW_ROWS]
     many = translator.translate((params, {}), ["abc"] * (max(FEW_ROWS) // DECODING.beam_size + 1))
     assert set(many) == {one}
-    assert arranged == [WeightLayout.FEW_ROWS, WeightLayout.MANY_ROWS]
+    assert laid_out == [WeightLayout.FEW_ROWS, WeightLayout.MANY_ROWS]
     params = jax.tree.map(lambda x: -x, params)
     gc.collect()
-    assert not translator._arranged._kept  # those before are forgotten
+    assert not translator._laid_out._kept  # those before are forgotten
     assert translator.translate((params, {}), ["abc"]) != [one]
     # One row is fast as it is.
-    assert arrangement_of(1) is WeightLayout.MANY_ROWS
+    assert layout_for(1) is WeightLayout.MANY_ROWS
 
 
 def test_blank_lines_stay_empty(translate):
@@ -291,7 +298,7 @@ def translator_of(random_params):
 
 def test_nbest_and_what_score_says_of_it(translator_of):
     translator, variables = translator_of()
-    found = translator.search(variables, SENTENCES, nbest=3, alignments=True)
+    found = translator.search(variables, asked(SENTENCES), nbest=3, alignments=True)
     assert [len(x) for x in found] == [3 if text.strip() else 0 for text in SENTENCES]
     best = translator.translate(variables, SENTENCES)
     assert [x[0].text if x else "" for x in found] == best
@@ -310,7 +317,7 @@ def test_a_target_is_scored_as_it_was_found(translator_of):
     """What a search had to begin with: texts that have the same tokens again."""
     translator, variables = translator_of()
     texts, forced = ["abc", "ca", "bbbbbb"], ["ab ca", "b", "cc a b"]
-    found = translator.search(variables, texts, prefixes=forced)
+    found = translator.search(variables, asked(texts, forced))
     scored = translator.score(variables, texts, forced, alignments=True)
     for prefix, [expected], x in zip(forced, found, scored, strict=True):
         length = len(x.tokens) - 1
@@ -327,7 +334,7 @@ def test_prefixes_constraints_and_minimum(translator_of):
     translator, variables = translator_of(min_length=4, max_extra_length=9)
     texts, prefixes = ["abc", "", "b", "ca"], ["ba", "", "", "c"]
     constraints = [["cc"], [], ["a", "b", "a"], []]
-    found = translator.search(variables, texts, nbest=2, prefixes=prefixes, constraints=constraints)
+    found = translator.search(variables, asked(texts, prefixes, constraints), nbest=2)
     assert [len(x) for x in found] == [2, 0, 2, 2]
     for xs, prefix, phrases in zip(found, prefixes, constraints, strict=True):
         for x in xs:
@@ -336,36 +343,36 @@ def test_prefixes_constraints_and_minimum(translator_of):
             assert len(x.tokens) >= 4
     # There is room for a phrase, if not for its parts beside it.
     tight, variables = translator_of(max_extra_length=0, max_length_ratio=1.25)
-    [[x]] = tight.search(variables, ["b" * 3], constraints=[["abb", "ab", "abb"]])
+    [[x]] = tight.search(variables, asked(["b" * 3], None, [["abb", "ab", "abb"]]))
     assert x.text == "abb"
     # Those of whom nothing is asked are translated as without the others.
-    alone = translator.search(variables, ["ca"], nbest=2, prefixes=["c"])
+    alone = translator.search(variables, asked(["ca"], ["c"]), nbest=2)
     assert [x.tokens for x in alone[0]] == [x.tokens for x in found[3]]
 
 
 def test_samples(translator_of):
     translator, variables = translator_of(temperature=1.0)
-    found = translator.search(variables, SENTENCES, nbest=5)
+    found = translator.search(variables, asked(SENTENCES), nbest=5)
     assert [len(x) for x in found] == [5 if text.strip() else 0 for text in SENTENCES]
     assert len({x.text for x in found[0]}) > 1
-    alone = translator.search(variables, SENTENCES[3:4], nbest=5)
+    alone = translator.search(variables, asked(SENTENCES[3:4]), nbest=5)
     assert [x.tokens for x in alone[0]] == [x.tokens for x in found[3]]
     assert [x.tokens for x in found[0]] == [x.tokens for x in found[4]]  # the same sentence
     # By their numbers: equal sentences differ, and are what they are without the others.
     assert SENTENCES[0] == SENTENCES[4]
     numbers = range(11, 11 + len(SENTENCES))
-    numbered = translator.search(variables, SENTENCES, nbest=5, numbers=numbers)
+    numbered = translator.search(variables, asked(SENTENCES, numbers=numbers), nbest=5)
     assert [x.tokens for x in numbered[0]] != [x.tokens for x in numbered[4]]
     assert [x.tokens for x in numbered[0]] != [x.tokens for x in found[0]]
-    alone = translator.search(variables, SENTENCES[4:5], nbest=5, numbers=[15])
+    alone = translator.search(variables, asked(SENTENCES[4:5], numbers=[15]), nbest=5)
     assert [x.tokens for x in alone[0]] == [x.tokens for x in numbered[4]]
     other, variables = translator_of(temperature=1.0, seed=1)
-    again = other.search(variables, SENTENCES, nbest=5)
+    again = other.search(variables, asked(SENTENCES), nbest=5)
     assert [x[0].tokens for x in again if x] != [x[0].tokens for x in found if x]
 
 
 @pytest.mark.parametrize(
-    ("changes", "asked", "message"),
+    ("changes", "wanted", "message"),
     [
         ({}, {"nbest": 4}, "4 translations of each sentence are asked for, and decoding.beam_size"),
         ({}, {"nbest": 0}, "ask for at least 1"),
@@ -380,7 +387,7 @@ def test_samples(translator_of):
             {"nbest": 10_000},
             r"a search of 10,000 hypotheses of at most 1,000,\d+ tokens needs at least .* GiB of",
         ),
-        ({}, {"numbers": range(9)}, "--seed_by=line is for samples; set decoding.temperature"),
+        ({}, {"numbers": [9]}, "--seed_by=line is for samples; set decoding.temperature"),
         ({"temperature": 1.0}, {"constraints": [["a"]]}, "constraints are for beam search"),
         ({"beam_groups": 3}, {"constraints": [["a"]]}, "decoding.beam_groups is 3"),
         ({}, {"prefixes": ["b" * 40]}, "the prefix of sentence 1 of 1 has"),
@@ -392,21 +399,23 @@ def test_samples(translator_of):
         ),
     ],
 )
-def test_what_cannot_be_fulfilled(translator_of, changes, asked, message):
+def test_what_cannot_be_fulfilled(translator_of, changes, wanted, message):
     translator, variables = translator_of(**changes)
+    wanted = dict(wanted)
+    nbest = wanted.pop("nbest", 1)
     with pytest.raises(UserError, match=message):
-        translator.search(variables, ["b"], **asked)
+        translator.search(variables, asked(["b"], **wanted), nbest=nbest)
 
 
 def test_int8(translator_of):
     """Other scores than those of floats, and nearly the same ones in every batch."""
     translator, variables = translator_of(int8=True)
-    found = translator.search(variables, SENTENCES)
+    found = translator.search(variables, asked(SENTENCES))
     for i in (0, 6, 10):
-        (alone,) = translator.search(variables, SENTENCES[i : i + 1])
+        (alone,) = translator.search(variables, asked(SENTENCES[i : i + 1]))
         assert alone[0].tokens == found[i][0].tokens
         assert alone[0].score == pytest.approx(found[i][0].score, abs=1e-3)
-    of_floats = translator_of()[0].search(variables, SENTENCES)
+    of_floats = translator_of()[0].search(variables, asked(SENTENCES))
     scores, expected = ([x[0].score for x in both if x] for both in (found, of_floats))
     assert scores != expected
     np.testing.assert_allclose(scores, expected, rtol=0.1)
@@ -429,7 +438,7 @@ def test_int8_of(kind, random_params):
     for int8 in (False, True):
         config = dataclasses.replace(DECODING, int8=int8)
         translator = Translator(model, tokenizers(), config, data_mesh(jax.devices()[:1]))
-        found[int8] = [x[0] for x in translator.search(variables, SENTENCES[:5]) if x]
+        found[int8] = [x[0] for x in translator.search(variables, asked(SENTENCES[:5])) if x]
     scores, expected = ([x.score for x in found[int8]] for int8 in (True, False))
     assert scores != expected
     np.testing.assert_allclose(scores, expected, rtol=0.1)
@@ -441,7 +450,7 @@ def int8_outputs(num_devices: int) -> list[tuple[list[int], float]]:
     model = build_model(MODEL, sizes_of(264))
     config = dataclasses.replace(DECODING, int8=True)
     translator = Translator(model, tokenizers(), config, mesh)
-    found = translator.search((model.init(jax.random.key(0)), {}), SENTENCES[:5])
+    found = translator.search((model.init(jax.random.key(0)), {}), asked(SENTENCES[:5]))
     return [(best.tokens, best.score) for best, *_ in filter(None, found)]
 
 

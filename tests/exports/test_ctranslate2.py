@@ -7,6 +7,7 @@ import pytest
 from small_models import LINES, log_probs, trained, trained_model
 
 from transformer.data.vocabulary import BOS, EOS
+from transformer.decoding.inputs import Request
 from transformer.exports import ctranslate2 as exporting
 from transformer.exports.folder import new_folder
 from transformer.system.errors import UserError
@@ -77,7 +78,7 @@ def test_the_arguments_of_its_search(random_params, tmp_path):
     source, target = model.task.tokenizers
     arguments = json.loads((tmp_path / "exported" / "translate_batch.json").read_text())
     results = translator.translate_batch(pieces_of(source, LINES), **arguments)
-    ours = model.task.search(model.params, {}, LINES)
+    ours = model.task.search(model.params, {}, list(map(Request, LINES)))
     for (expected,), found in zip(ours, results, strict=True):
         pieces = [target.pieces[i] for i in expected.tokens[:-1]]
         assert found.hypotheses[0][: len(pieces)] == pieces

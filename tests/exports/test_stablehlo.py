@@ -17,6 +17,7 @@ from small_models import LINES, trained_model
 
 from configs import convs2s_iwslt, rnn_bahdanau, t_dmca, universal_act_base
 from transformer.data.vocabulary import EOS, PAD
+from transformer.decoding.inputs import Request
 from transformer.exports import stablehlo
 from transformer.exports.folder import new_folder
 from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
@@ -81,7 +82,7 @@ def test_the_program_of_the_page_translates_as_we_do(random_params, tmp_path, ba
         )
         assert result.returncode == 0, result.stderr
         found = [[int(token) for token in line.split()] for line in result.stdout.splitlines()]
-        expected = model.task.search(model.params, model.extra, lines[:count])
+        expected = model.task.search(model.params, model.extra, list(map(Request, lines[:count])))
         assert found == [translation.tokens for (translation,) in expected]
     assert PAD not in np.concatenate(found)
     assert len({tuple(tokens) for tokens in found}) > 1

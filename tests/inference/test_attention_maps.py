@@ -20,7 +20,6 @@ from transformer.inference.attention_maps import (
     by_words,
     has_attention,
     merge_words,
-    rollout,
 )
 from transformer.models.attention import Mask
 from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
@@ -199,13 +198,6 @@ def test_words_by_hand():
     merged = merge_words(weights, members, members)
     np.testing.assert_allclose(merged, [[0.7, 0.3, 0], [0.9, 0.1, 0], [0.9, 0.1, 0]])
     np.testing.assert_allclose(merge_words(weights[None], members, members)[0], merged)
-
-
-def test_rollout_by_hand():
-    first, second = np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[0.0, 1.0], [1.0, 0.0]])
-    flows = rollout(np.stack([np.stack([first, first]), np.stack([second, second])]))
-    np.testing.assert_allclose(flows[0], [[1, 0], [0.25, 0.75]])
-    np.testing.assert_allclose(flows[1], [[0.625, 0.375], [0.625, 0.375]])
 
 
 def test_what_has_none(random_params):

@@ -30,20 +30,18 @@ class Reverse:
 
     is_long_target = is_long
 
-    def search(self, texts, nbest, prefixes, constraints, alignments, numbers):
-        if numbers is not None:
-            prefixes = [f"{number}:" for number in numbers]
+    def find(self, requests, nbest, alignments):
         if nbest > 4:
             raise UserError("the beam is 4; ask for fewer")
+        texts = [request.source for request in requests]
         if any(texts):
-            self.calls.append(list(texts))
-        for text in texts:
-            if "impossible" in text:
-                raise UserError("that is impossible; do another thing")
+            self.calls.append(texts)
+        if any("impossible" in text for text in texts):
+            raise UserError("that is impossible; do another thing")
         found = []
-        for i, text in enumerate(texts):
-            before = prefixes[i] if prefixes else ""
-            after = "".join(constraints[i]) if constraints else ""
+        for text, prefix, constraints, number in requests:
+            before = prefix if number is None else f"{number}:"
+            after = "".join(constraints)
             found.append(
                 [
                     Translation(
@@ -172,7 +170,7 @@ def test_memory_does_not_grow_with_the_number_of_lines():
     lines = ("a" * 140 for _ in range(20_000))
     model = Reverse()
     model.is_long = lambda text: False
-    model.search = lambda texts, **_: [[] for _ in texts]
+    model.find = lambda requests, **_: [[] for _ in requests]
     tracemalloc.start()
     Engine(model, Options(), output, "in").run(lines)
     peak = tracemalloc.get_traced_memory()[1]

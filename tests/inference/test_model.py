@@ -144,8 +144,8 @@ def test_long_sentences():
 
 def test_only_the_first_piece_has_the_prefix():
     model = capitals()
-    model.restored.task.search = lambda *variables, prefixes, **_: [
-        [echo_model.translation(prefix)] for prefix in prefixes
+    model.restored.task.search = lambda params, extra, requests, **_: [
+        [echo_model.translation(request.prefix)] for request in requests
     ]
     sentences, prefixes = ["x", "a b. c d.", "y"], ["X", "A", ""]
     found = [x.text for (x,) in model.search(sentences, prefixes=prefixes)]

@@ -40,7 +40,8 @@ def test_norm_kernel_in_float64(rate, T):
 
     def kernel(x, y, scale_D, bias_D):
         keys = row_keys(rngs(), B) if rate else None
-        return fused_norm.add_and_norm(x, y, keys, scale_D, bias_D, rate, 1e-6, interpret=True)
+        settings = fused_norm.Settings(rate, 1e-6, interpret=True)
+        return fused_norm.add_and_norm(x, y, keys, scale_D, bias_D, settings)
 
     with jax.enable_x64(True):
 
@@ -201,7 +202,11 @@ def test_choices():
 def test_models_agree(monkeypatch):
     """The whole model with both kernels, packed rows and dropout, against the plain one."""
     call = fused_norm.add_and_norm
-    monkeypatch.setattr(fused_norm, "add_and_norm", lambda *args: call(*args, interpret=True))
+    monkeypatch.setattr(
+        fused_norm,
+        "add_and_norm",
+        lambda *args: call(*args[:-1], args[-1]._replace(interpret=True)),
+    )
     from transformer.data.batches import Batch
 
     segments = jnp.array([[1, 1, 2, 2, 2, 3, 0, 0], [1, 1, 1, 1, 2, 2, 2, 2]])

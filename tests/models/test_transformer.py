@@ -232,14 +232,14 @@ def test_cached_decoding_equals_the_full_forward_pass(norm, positions, random_pa
     def both(params):
         bound = model.bind(params)
         full = bound(jnp.repeat(src, M, axis=0), tokens)
-        arranged = [
-            stepwise(model.bind(model.arranged(params, {}, x), weight_layout=x), src, tokens)[0]
+        laid_out = [
+            stepwise(model.bind(model.in_layout(params, {}, x), weight_layout=x), src, tokens)[0]
             for x in (WeightLayout.MANY_ROWS, WeightLayout.FEW_ROWS)
         ]
-        return *stepwise(bound, src, tokens), arranged, full
+        return *stepwise(bound, src, tokens), laid_out, full
 
-    logits, cache, arranged, full = both(random_params(model))
-    for found in (logits, *arranged):
+    logits, cache, laid_out, full = both(random_params(model))
+    for found in (logits, *laid_out):
         np.testing.assert_allclose(found, full, atol=1e-5)
     assert set(cache) == {"step", "sentence", "hypothesis", "key_values"}
     assert cache["step"] == longest
@@ -442,23 +442,23 @@ def test_bfloat16(random_params):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("weight_layout", [WeightLayout.MANY_ROWS, WeightLayout.FEW_ROWS])
-def test_arranged_matrices(random_params, monkeypatch, dtype, native, weight_layout):
+def test_matrices_in_layouts(random_params, monkeypatch, dtype, native, weight_layout):
     monkeypatch.setattr(numerics, "multiplies_bfloat16", lambda: native)
     model = small(dtype=dtype)
     params = random_params(model)
-    arranged = model.arranged(params, {}, weight_layout)
+    laid_out = model.in_layout(params, {}, weight_layout)
     is_turned = dtype == "float32" and weight_layout is WeightLayout.FEW_ROWS
     expected = jnp.dtype("bfloat16" if dtype == "bfloat16" and native else "float32")
     for name in ("hidden", "output"):
-        own, given = (x["decoder_layers"][1]["feed_forward"][name] for x in (arranged, params))
+        own, given = (x["decoder_layers"][1]["feed_forward"][name] for x in (laid_out, params))
         assert own["kernel"].dtype == expected
         turned = own["kernel"].T if is_turned else own["kernel"]
         np.testing.assert_array_equal(turned, given["kernel"].astype(expected))
         assert own["bias"].dtype == jnp.float32
-    table_VD = arranged["target_embedding"]["table_VD"]
+    table_VD = laid_out["target_embedding"]["table_VD"]
     np.testing.assert_array_equal(table_VD, params["target_embedding"]["table_VD"])
-    assert ("output_DV" in arranged["target_embedding"]) == (dtype == "bfloat16")
-    bound = model.bind(arranged, weight_layout=weight_layout)
+    assert ("output_DV" in laid_out["target_embedding"]) == (dtype == "bfloat16")
+    bound = model.bind(laid_out, weight_layout=weight_layout)
     x_BTD = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, table_VD.shape[1])), dtype)
     logits_BTV = model.bind(params).target_embedding.logits(x_BTD)
     np.testing.assert_allclose(bound.target_embedding.logits(x_BTD), logits_BTV, atol=1e-5)
@@ -480,8 +480,8 @@ def test_int8_matrices(random_params, dtype):
     """Rounded to halves of a 127th of their columns' largest numbers; logits change as little."""
     model = small(dtype=dtype)
     params = random_params(model)
-    arranged = model.arranged(params, {}, WeightLayout.INT8)
-    given, own = (x["decoder_layers"][1]["feed_forward"]["hidden"] for x in (params, arranged))
+    laid_out = model.in_layout(params, {}, WeightLayout.INT8)
+    given, own = (x["decoder_layers"][1]["feed_forward"]["hidden"] for x in (params, laid_out))
     assert own["kernel"].dtype == jnp.int8
     errors_IO = np.abs(own["kernel"] * own["scale_1O"] - given["kernel"])
     assert np.all(errors_IO <= 0.501 * own["scale_1O"])
@@ -490,7 +490,7 @@ def test_int8_matrices(random_params, dtype):
     logits, expected = (
         jax.jit(lambda own, bind=bind: stepwise(bind(own), src, tokens)[0])(own)
         for bind, own in [
-            (functools.partial(model.bind, weight_layout=WeightLayout.INT8), arranged),
+            (functools.partial(model.bind, weight_layout=WeightLayout.INT8), laid_out),
             (model.bind, params),
         ]
     )

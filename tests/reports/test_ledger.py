@@ -3,6 +3,7 @@
 import collections
 import copy
 import dataclasses
+import gzip
 import hashlib
 import json
 import re
@@ -107,7 +108,8 @@ def test_the_files_are_whole(path):
 def test_the_files_of_sweeps_are_whole(name, monkeypatch):
     """They are runs of the sweep file; saved outputs are those that were scored."""
     monkeypatch.chdir(ROOT)
-    runs = {run.name: run for run in sweep.runs_in(f"configs/sweeps/{name}.py")}
+    file = f"configs/sweeps/{name}.py"
+    runs = {run.name: run for run in sweep.runs_of(sweep.read_plan(file), file)}
     for stem, content in results_page.sweeps(ROOT / "results")[name].items():
         path = ROOT / "results" / name / f"{stem}.json"
         assert runs[stem].settings.items() <= content["config"].items()
@@ -402,14 +404,6 @@ def test_disagreements():
     assert len(ledger.disagreements(result(), found, 0.05)) == 3
 
 
-def test_a_result_of_earlier_commits_is_of_sentences(tmp_path):
-    old, new = result(), result()
-    del old["config"]["task.name"]
-    for entry in old["splits"].values():
-        entry["sentences"] = entry.pop("examples")
-    assert ledger.read(saved(tmp_path, old=old) / "old.json") == new
-
-
 def test_what_is_written_can_be_read_until_it_is_changed(tmp_path):
     path, folder = tmp_path / "results" / "x.json", tmp_path / "results" / "x"
     outputs = Outputs({"sources": ["s"], "references": ["r"], "hypotheses": ["h"]}, {}, "")
@@ -418,18 +412,21 @@ def test_what_is_written_can_be_read_until_it_is_changed(tmp_path):
     ledger.write(path, both, dict.fromkeys(both["splits"], outputs))
     assert ledger.read(path) == both
     assert ledger.saved_outputs(path, both, "test") == ["h"]
-    assert (folder / "a_b.txt").read_text() == "h\n"
+    assert gzip.decompress((folder / "a_b.txt.gz").read_bytes()) == b"h\n"
+    assert (folder / "a_b.txt.gz").read_bytes()[4:8] == bytes(4)  # no time: the same each time
     # What an earlier result of the name had besides goes, and nothing else.
     (folder / "mine.txt").touch()
     del both["splits"]["a/b"]
     ledger.write(path, both, {"test": outputs})
-    assert {file.name for file in folder.iterdir()} == {"test.txt", "mine.txt"}
-    for content in (b"other\n", b"\xff\n"):
-        (folder / "test.txt").write_bytes(content)
-        with pytest.raises(UserError, match=r"x/test\.txt has been changed"):
+    assert {file.name for file in folder.iterdir()} == {"test.txt.gz", "mine.txt"}
+    whole = (folder / "test.txt.gz").read_bytes()
+    altered = [gzip.compress(text) for text in (b"other\n", b"\xff\n", b"h\nh\n")]
+    for content in (*altered, b"h\n", b"", whole[:-9], whole[:12] + b"\xff" + whole[13:]):
+        (folder / "test.txt.gz").write_bytes(content)
+        with pytest.raises(UserError, match=r"x/test\.txt\.gz has been changed"):
             ledger.saved_outputs(path, both, "test")
-    (folder / "test.txt").unlink()
-    with pytest.raises(UserError, match=r"cannot read .*x/test\.txt"):
+    (folder / "test.txt.gz").unlink()
+    with pytest.raises(UserError, match=r"cannot read .*x/test\.txt\.gz"):
         ledger.saved_outputs(path, both, "test")
 
 
@@ -437,7 +434,7 @@ def test_other_data_is_refused(tmp_path, monkeypatch):
     path = saved(tmp_path, x=result()) / "x.json"
     (tmp_path / "x").mkdir()
     for split in ("validation", "test"):
-        (tmp_path / "x" / f"{split}.txt").write_text("h\n")
+        (tmp_path / "x" / f"{split}.txt.gz").write_bytes(gzip.compress(b"h\n"))
     scores = {name: entry["scores"] for name, entry in result()["splits"].items()}
     task = Mock(
         sections=seq2seq.TASK.sections,
@@ -486,6 +483,8 @@ def test_what_cannot_be_recorded(tmp_path):
     add_start(tmp_path, {"step": 30})
     refused(not_begun)
     add_start(tmp_path, {"step": 0})
+    refused(r"starts\.jsonl names no config file, as a run from Python code has none")
+    add_start(tmp_path, {"step": 0, "config_file": "configs/demo.py", "overrides": {}})
     check()
     check(last_step=7, stopped_early=True)
     refused("is at step 7 of 3000; train it to the end", last_step=7)
@@ -526,7 +525,7 @@ def test_files_that_are_not_of_a_result_stay(tmp_path):
     (tmp_path / "y").touch()
     refused("y.json", r"into .*/y, and .*/y is no such file")
     (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "test.txt").touch()
+    (tmp_path / "x" / "test.txt.gz").touch()
     ledger._check_files(tmp_path / "x.json", ["test"])
     (tmp_path / "x" / "corpus.txt").touch()
     refused("x.json", r"into .*/x, and .*corpus\.txt is no such file; move it")
@@ -591,7 +590,7 @@ TEXT_AS_SCORE = json.dumps(result(), indent=1).replace('"score": 40.0', '"score"
         *("", "[]", "{}", '{"splits": {}}', 99_999 * "["),
         *(WITHOUT_HASH, WITHOUT_SCORE, TEXT_AS_SCORE),
         *(json.dumps(result(init_from=x)) for x in ("x", {"seed": 1})),
-        json.dumps(result(ensemble_with=["x"])),
+        *(json.dumps(result(ensemble_with=["x"])), json.dumps(result(config={}))),
     ],
 )
 def test_no_result(tmp_path, content):
@@ -664,8 +663,8 @@ def test_outputs_that_a_link_leads_to_are_not_read(tmp_path):
     saved(tmp_path / "results", mine=result())
     path = tmp_path / "results" / "mine.json"
     (tmp_path / "results" / "mine").mkdir()
-    (tmp_path / "results" / "mine" / "test.txt").symlink_to("../../secret")
-    with pytest.raises(UserError, match=r"test\.txt is outside of"):
+    (tmp_path / "results" / "mine" / "test.txt.gz").symlink_to("../../secret")
+    with pytest.raises(UserError, match=r"test\.txt\.gz is outside of"):
         ledger.saved_outputs(path, ledger.read(path), "test")
 
 

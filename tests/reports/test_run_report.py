@@ -287,7 +287,7 @@ def test_damaged_files_are_refused_in_one_line(strangers, name, encode):
         run_report._config(run, named=False)
         for split in run.scores:
             run_report._scores([run], split)
-        sweep_report._by_column(run, ["test"])
+        sweep_report._by_column(run)
 
     used = []
     for altered in damaged(content, 150, encode):

@@ -54,8 +54,8 @@ def test_each_follows_from_those_before(random_params, norm):
         (one.x_TD - one.embedded_TD)[1, :2], np.sin([1, 1 + np.pi / 2]), **close
     )
     np.testing.assert_allclose(one.scores_TT, one.query_TK @ one.key_TK.T, **close)
-    np.testing.assert_allclose(one.scaled_TT, one.scores_TT / K**0.5, **close)
-    later = np.triu(np.ones_like(one.scaled_TT), 1) > 0
+    later = np.triu(np.ones_like(one.scores_TT), 1) > 0
+    np.testing.assert_allclose(one.masked_TT[~later], one.scores_TT[~later] / K**0.5, **close)
     assert (one.masked_TT[later] == -np.inf).all()
     exp = np.exp(one.masked_TT)
     np.testing.assert_allclose(one.weights_TT, exp / exp.sum(axis=1, keepdims=True), **close)

@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from transformer.runs.checkpoints import Checkpoints
+from transformer.runs.integrity import signed, write_inventory
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, replicated
 from transformer.training.step import TrainState
@@ -510,6 +511,16 @@ def test_an_error_that_is_not_of_the_disk_ends_the_run(tmp_path, caplog, monkeyp
 
 def full(*args, **kwargs):
     raise ValueError(f"UNKNOWN: write failed: {os.strerror(errno.ENOSPC)}")
+
+
+def test_a_record_without_notes_is_damaged(copy):
+    path = copy / "checkpoints/20/record/record.json"
+    record = json.loads(path.read_text())
+    del record["notes"], record["sha256"]
+    path.write_text(json.dumps(signed(record)))
+    write_inventory(copy / "checkpoints/20", later=["scores.json"])
+    assert int(newest(copy).state.step) == 10
+    assert kept(copy) == ["10", "20.damaged"]
 
 
 def test_a_record_is_readable_by_people(tmp_path):

@@ -87,7 +87,7 @@ def test_it_is_checked_before_the_data(tmp_path, monkeypatch):
 
 def test_a_log_that_cannot_be_opened_ends_in_its_own_message(tmp_path, monkeypatch):
     def opened(workdir, project=None):
-        log = RunLog(workdir, logged_to(project), None, 1.0, None, 0.0, None)
+        log = RunLog(workdir, logged_to(project), None, None, 0.0, None)
         try:
             log.open(0, evaluated=False)
         finally:

@@ -23,7 +23,9 @@ def test_it_counts_the_cores_given_to_us_or_all(monkeypatch):
         ("flags : fma amx_bf16", True),
         ("flags : fma avx512_bf16", True),
         ("flags : fma avx512f", False),
-        ("CPU : 8", True),
+        ("Features : fp asimd bf16", True),
+        ("Features : fp asimd", False),
+        ("CPU : 8", False),
     ],
 )
 def test_some_cpus_multiply_bfloat16(monkeypatch, flags, fast):
@@ -37,4 +39,4 @@ def test_a_system_that_does_not_describe_its_cores(monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", missing)
     assert cpu_lines() == []
-    assert cpu.multiplies_bfloat16.__wrapped__()
+    assert not cpu.multiplies_bfloat16.__wrapped__()

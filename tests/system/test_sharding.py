@@ -335,7 +335,9 @@ def gradient_with_kernels(mesh: jax.sharding.Mesh, H: int) -> dict[str, Any]:
             y_BHTK = _cudnn_attention(y_BHTK, KeyValues(y_BHTK, y_BHTK), mask_BTT)
             y_BTD = y_BHTK.swapaxes(1, 2).reshape(x_BTD.shape)
             norm = params["scale"], params["bias"]
-            z_BTD = fused_norm.add_and_norm(x_BTD, y_BTD, None, *norm, 0.0, 1e-6, interpret=True)
+            z_BTD = fused_norm.add_and_norm(
+                x_BTD, y_BTD, None, *norm, fused_norm.Settings(0.0, 1e-6, interpret=True)
+            )
             return jnp.sum(z_BTD**3)
 
         value, grads = jax.value_and_grad(loss)(params)

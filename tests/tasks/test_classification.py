@@ -19,7 +19,7 @@ from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks import classification, pretrained_bert
-from transformer.training.step import initial_params
+from transformer.training.step import initial_variables
 
 WORDS = "one", "two", "three", "four", "fourteen"
 
@@ -123,7 +123,7 @@ def hub_folder(text, folder, head="pre_training", **others):
     model_config = dataclasses.replace(config_of(text).model, head=head, activation="gelu_exact")
     sizes = Sizes(tokenizer.vocab_size, 3 if head == "classification" else 7, False, 13, 13)
     model = build_model(model_config, sizes)
-    params = initial_params(model, 5)
+    params, _ = initial_variables(model, 5)
     theirs = {
         "model_type": "bert",
         "hidden_size": 14,
@@ -166,7 +166,7 @@ def test_a_run_begins_with_a_folder_of_the_hub(text, tmp_path):
     assert set(given) - set(found) == {"masked_lm", "next_sentence"}
     for name in set(found) & set(given):
         jax.tree.map(np.testing.assert_array_equal, found[name], jax.device_get(given[name]))
-    fresh = initial_params(restore(tmp_path / "run").task.model, 0)
+    fresh, _ = initial_variables(restore(tmp_path / "run").task.model, 0)
     jax.tree.map(np.testing.assert_array_equal, found["classifier"], fresh["classifier"])
     assert (tmp_path / "run/vocab.txt").read_text() == (tmp_path / "hub/vocab.txt").read_text()
 

@@ -34,3 +34,8 @@ def test_every_task_chooses_by_a_metric_that_it_measures(name):
 def test_an_unknown_task():
     with pytest.raises(UserError, match=r"task\.name is 'x'; it must be one of: seq2seq"):
         find_task("x")
+
+
+def test_only_translation_has_test_sets_beside_its_splits():
+    """Tasks that derive from it have other data and scores."""
+    assert [name for name in TASKS if find_task(name).score_test_set] == ["seq2seq"]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from small_configs import PAPER
 
 from configs import sagan_cifar10
 from transformer.models.family import Sizes, build_model
@@ -29,6 +30,7 @@ from transformer.training.step import TrainState
 TASK = dataclasses.replace(
     ImagesConfig(**sagan_cifar10.get_config().task.to_dict()), average_decay=0.75, average_from=2
 )
+TRAINING = dataclasses.replace(PAPER.training, seed=7)
 MODEL = SAGANConfig("sagan", 32, 1, 3, 8, 8, "paper", 16, "float32")
 
 
@@ -52,7 +54,8 @@ def update(random_params):
     params = jax.tree.map(lambda x: 0.3 * x, random_params(model))
     extra = jax.tree.map(lambda x: jnp.full(x.shape, x.size**-0.5), model.abstract_extra())
     state = TrainState(jnp.int32(0), params, RATES.init(params), extra)
-    step = make_adversarial_step(model, RATES, TASK, (3, 2), False, 7, data_mesh(jax.devices()[:1]))
+    mesh = data_mesh(jax.devices()[:1])
+    step = make_adversarial_step(model, RATES, TRAINING, TASK, (3, 2), False, mesh)
     images = np.random.default_rng(0).integers(0, 256, (1, 5, 32, 32, 1), np.uint8)
     batch = ImageBatch(images, np.array([[0, 1, 1, 0, 1]], np.int32))
 
@@ -95,7 +98,8 @@ def test_what_is_frozen_stays(update):
     freeze = "discriminator/blocks/0,generator/first,*/attention"
     mesh, optimizer = data_mesh(jax.devices()[:1]), with_frozen(RATES, freeze)
     model = build_model(MODEL, Sizes(2, 2, False, 1, 1))
-    step = make_adversarial_step(model, optimizer, TASK, (3, 2), False, 7, mesh, freeze)
+    training = dataclasses.replace(TRAINING, freeze=freeze)
+    step = make_adversarial_step(model, optimizer, training, TASK, (3, 2), False, mesh)
     found, metrics = run(step=step)
     norms = {}
     for name, changed in moved(state.params, found.params).items():
@@ -109,9 +113,9 @@ def test_what_is_frozen_stays(update):
     assert 0 < metrics.grad_norm < whole.grad_norm
     assert not metrics.stuck
     # A generator that is frozen as a whole has no gradient, and that is meant.
-    step = make_adversarial_step(
-        model, with_frozen(RATES, "generator"), TASK, (3, 2), False, 7, mesh, "generator"
-    )
+    training = dataclasses.replace(TRAINING, freeze="generator")
+    optimizer = with_frozen(RATES, "generator")
+    step = make_adversarial_step(model, optimizer, training, TASK, (3, 2), False, mesh)
     _, metrics = run(step=step)
     assert metrics.terms["generator_grad_norm"] == 0
     assert not metrics.stuck
@@ -190,7 +194,7 @@ def toy_update(generator_weight, rate, parts):
     params, extra = model.init(0), model.init_extra(0)
     state = TrainState(jnp.int32(0), params, optimizers.init(params), extra)
     mesh = data_mesh(jax.devices()[:1])
-    step = make_adversarial_step(model, optimizers, TASK, (1, 2), False, 7, mesh)
+    step = make_adversarial_step(model, optimizers, TRAINING, TASK, (1, 2), False, mesh)
     batch = ImageBatch(np.full((parts, 3, 1, 1, 1), 255, np.uint8), np.zeros((parts, 3), np.int32))
     return step(state, batch)[1]
 

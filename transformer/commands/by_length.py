@@ -10,7 +10,6 @@ It reads the outputs of evaluate.py. The runs must have translated the same sent
 This reads the ledger. The sentences are downloaded, or read from --raw_dir.
 """
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,14 +39,10 @@ OUT = DEFINE_path("out", "by_length.png", "The PNG file to write.")
 
 def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]) -> None:
     """A curve for each run. sizes: the number of sentences in each group."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    from transformer.reports.pages import panels, png
     from transformer.reports.plots import style
 
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, columns=1, height=4.5, width=9)
     places = range(len(sizes))
     for number, (name, by_group) in enumerate(found.items()):
         look = style(number, len(by_group)) | {"markersize": 4}
@@ -56,11 +51,8 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
     axes.set_xlabel("words of the source")
     axes.set_ylabel("BLEU")
     axes.grid(color="0.9")
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, loc="outside right upper")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130)
-    write_named(path, picture.getvalue())
+    write_named(path, png(figure, dpi=130))
 
 
 def main() -> None:

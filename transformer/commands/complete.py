@@ -33,6 +33,7 @@ SEED_BY = flags.DEFINE_enum(
 
 def main() -> None:
     from transformer.data.text_files import read_lines
+    from transformer.decoding.inputs import Request
     from transformer.system import distributed
 
     distributed.refuse_jobs(script("complete"))
@@ -47,10 +48,11 @@ def main() -> None:
             f"{model.workdir} is a run of the task {model.config.task.name}; give the --workdir of "
             "a language model"
         )
-    numbers = range(1, len(prompts) + 1) if SEED_BY.value == "line" else None
-    asked = model.task.search(
-        model.params, model.extra, prompts, nbest=SAMPLES.value, numbers=numbers
-    )
-    for found in asked:
+    has_numbers = SEED_BY.value == "line"
+    requests = [
+        Request(prompt, number=number if has_numbers else None)
+        for number, prompt in enumerate(prompts, 1)
+    ]
+    for found in model.task.search(model.params, model.extra, requests, nbest=SAMPLES.value):
         for text in found:
             print(text.text)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from transformer.runs.model_flags import define_flags
-from transformer.system.commands import command
+from transformer.system.commands import command, script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -49,8 +49,7 @@ def main() -> None:
     from transformer.exports.folder import check_is_new, new_folder
     from transformer.system import distributed
 
-    if distributed.job() is not None:
-        raise UserError("an export is made in one process; start it once, without srun or mpirun")
+    distributed.refuse_jobs(script("export"))
     for flag in (FORMAT, OUTPUT):
         if not flag.value:
             raise UserError(f"--{flag.name} is missing; see {command('export', '--help')}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from ml_collections import config_flags
 
 from transformer import configs
+from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -33,8 +34,7 @@ def main() -> None:
     from transformer.runs.run_config import Config
     from transformer.system import distributed
 
-    if distributed.job() is not None:
-        raise UserError("a model is imported in one process; start it without srun or mpirun")
+    distributed.refuse_jobs(script("import-marian"))
     for flag in (FOLDER, OUTPUT):
         if not flag.value:
             raise UserError(f"--{flag.name} is missing; see --help")

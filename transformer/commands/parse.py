@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformer.runs.restore import TrainedModel
 
 restore_model = define_flags()
+flags.FLAGS.set_default("brackets", True)
 INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz; standard input if none.")
 OUTPUT = DEFINE_path("output", None, "Where to write; standard output if none.")
 FORMAT = flags.DEFINE_enum("format", "brackets", ["brackets", "drawing"], "How to write trees.")
@@ -45,8 +46,7 @@ def main() -> None:
     if path:
         check_can_write(path)
     file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
-    asked = {} if flags.FLAGS["brackets"].present else {"brackets": True}
-    model = restore_model(**asked)
+    model = restore_model()
     if not isinstance(model.task, Parsing):
         raise UserError(
             f"{model.workdir} is of the task {model.config.task.name}; give the --workdir of a "

@@ -29,14 +29,13 @@ def main() -> None:
     path = Path(OUT.value).expanduser()
     check_can_write(path, ".png")
     model = restore_model()
-    config = model.config.model
-    if getattr(config, "halting", "none") == "none" or model.others:
+    found = attention_of(model, SENTENCE.value)
+    if not found.steps:
         raise UserError(
             f"{model.workdir} has no adaptive computation time: every token takes as many steps; "
             "give a run with model.family=universal and model.halting=paper or tensor2tensor"
         )
-    found = attention_of(model, SENTENCE.value)
-    figure = steps_figure(found, (config.encoder_steps, config.decoder_steps))
+    figure = steps_figure(found)
     figure.suptitle(model.workdir.name, parse_math=False)
     figure.write(path)
     for name, side in (("source", "source"), ("translation", "target")):

@@ -11,8 +11,7 @@ or --dry_run nothing is trained.
 
 import dataclasses
 import fnmatch
-import os
-import sys
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,21 +35,17 @@ EVALUATE = flags.DEFINE_string(
     "evaluate", None, "Flags of evaluate, in place of those of the file; none: only train."
 )
 RESULTS = DEFINE_path("results", None, "A folder of the ledger: records each run there.")
-EXPORT = DEFINE_path("export", None, "A folder for what was evaluated, without more.")
-TOGETHER = flags.DEFINE_integer(
-    "together", None, "How many runs at once (default: 1; on a cluster all).", 1, 1000
-)
+SHARD = flags.DEFINE_string("shard", None, "As 0/8: of all runs every 8th, beginning with run 0.")
+TOGETHER = flags.DEFINE_integer("together", None, "How many runs at once (default: 1).", 1, 1000)
 GPUS = flags.DEFINE_list("gpus", [], "Numbers of GPUs, each of which has one run at a time.")
 TABLE = flags.DEFINE_enum("table", None, FORMATS, "Prints the table of what there is.")
-METRIC = flags.DEFINE_list("metric", [], "Columns of the table; or what to plot.")
+METRIC = flags.DEFINE_list("metric", [], "Columns of the table; or the one to plot.")
 PLOT = DEFINE_path("plot", None, "A PNG file: draws --metric.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Prints the command of each run.")
-SLURM = DEFINE_path("slurm", None, "Writes an array of jobs for sbatch to this file.")
-JOBSET = DEFINE_path("jobset", None, "Writes a JobSet for kubectl to this file.")
 
 
 def main() -> None:
-    from transformer.runs import job_arrays, sweep
+    from transformer.runs import sweep
     from transformer.runs.launcher import Launcher, Options
 
     if not flags.FLAGS["config"].present:
@@ -59,8 +54,6 @@ def main() -> None:
         raise UserError("--gpus and --together are both given; there is one run on each of --gpus")
     if len(set(GPUS.value)) < len(GPUS.value):
         raise UserError(f"--gpus={','.join(GPUS.value)} names a GPU twice; each has one run")
-    if (SLURM.value or JOBSET.value) and (TABLE.value or PLOT.value):
-        raise UserError("--table and --plot train nothing; leave them out with --slurm or --jobset")
     file = config_flags.get_config_filename(flags.FLAGS["config"])
     given = dict(config_flags.get_override_values(flags.FLAGS["config"]))
     if sweep.SEED in given:
@@ -68,20 +61,19 @@ def main() -> None:
     plan, name = sweep.read_plan(file), Path(file).stem
     if SEEDS.value is not None:
         plan = dataclasses.replace(plan, seeds=numbers(SEEDS.value))
-    runs = sweep.runs_of(plan, file, lambda path: sweep.sections_of(path, given), name)
     wanted = [
         run
-        for run in runs
+        for run in sweep.runs_of(plan, file, given)
         if any(fnmatch.fnmatchcase(x, glob) for x in (run.name, run.row) for glob in ONLY.value)
     ]
     if not wanted:
         raise UserError(f"--only={','.join(ONLY.value)} names no run; --dry_run shows the names")
+    wanted = of_shard(wanted)
     options = Options(
         out=Path(local(OUT.value or f"runs/{name}", "--out")),
         flags=[f"--config.{field}={value}" for field, value in given.items()],
         evaluate=plan.evaluate if EVALUATE.value is None else EVALUATE.value,
         results=RESULTS.value and Path(RESULTS.value).expanduser(),
-        export=EXPORT.value and Path(EXPORT.value).expanduser(),
         together=TOGETHER.value or 1,
         gpus=GPUS.value,
     )
@@ -89,13 +81,6 @@ def main() -> None:
     if DRY_RUN.value:
         for run in wanted:
             print(command("train", *launcher.training_flags(run)))
-    elif SLURM.value or JOBSET.value:
-        launcher.check_evaluation(wanted)
-        names = [run.name for run in wanted]
-        files = [file and os.path.expanduser(file) for file in (SLURM.value, JOBSET.value)]
-        # Sweeps of one file into different folders need different JobSets.
-        job = f"{name}-{options.out.resolve().name}" if OUT.value else name
-        job_arrays.write(job, str(options.out), names, sys.argv, TOGETHER.value, *files)
     elif TABLE.value or PLOT.value:
         show(launcher, wanted)
     else:
@@ -112,6 +97,15 @@ def numbers(words: list[str]) -> list[int]:
     return [int(word) for word in words]
 
 
+def of_shard(runs: list["Run"]) -> list["Run"]:
+    if SHARD.value is None:
+        return runs
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", SHARD.value)
+    if not match or not int(match[1]) < int(match[2]):
+        raise UserError(f"--shard={SHARD.value} must be N/M with N < M, such as 0/8 up to 7/8")
+    return runs[int(match[1]) :: int(match[2])]
+
+
 def show(launcher: "Launcher", runs: list["Run"]) -> None:
     """Prints the table and draws the plot that the flags ask for."""
     from transformer.reports import sweep_report, tables
@@ -119,7 +113,7 @@ def show(launcher: "Launcher", runs: list["Run"]) -> None:
     rows = sweep_report.rows_of(launcher, runs)
     if PLOT.value:
         if len(METRIC.value) != 1:
-            raise UserError("--plot draws one metric; add --metric=eval/validation/nll, or another")
+            raise UserError('--plot draws one metric; add --metric="best nll", or another')
         sweep_report.plot(rows, METRIC.value[0], Path(PLOT.value).expanduser())
         print(f"written  {PLOT.value}")
     if TABLE.value or not PLOT.value:

@@ -46,7 +46,6 @@ def main() -> None:
     from transformer.runs.run_config import Config
     from transformer.system import distributed
     from transformer.system.profiling import step_range
-    from transformer.tasks.task import find_task
 
     distributed.initialize()
     config_file, _, own = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
@@ -84,8 +83,7 @@ def main() -> None:
     if own and (earlier := provenance.starts(Path(own))):
         start["config_file"] = earlier[-1]["config_file"]
         start["overrides"] = {**earlier[-1]["overrides"], **overrides}
-    metrics = find_task(config.task.name).metrics
-    directions = {name: metric.better for name, metric in metrics.items()}
+    directions = {name: metric.better for name, metric in config.kind.metrics.items()}
 
     def draw() -> None:
         learning_curve(workdir / "metrics.jsonl", workdir / "learning_curve.png", directions)

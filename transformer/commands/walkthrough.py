@@ -1,13 +1,12 @@
 """A page that walks through a Transformer with the numbers of a sentence.
 
     python -m transformer walkthrough --workdir=runs/demo --source="the old man sleeps ."
-    python -m transformer walkthrough --toy
 
 The page (walkthrough.html) is one file without scripts. It shows tokens, embeddings, positions, a
 head of decoder self-attention, add & norm, attention to the source, feed-forward network, logits,
 loss, and a gradient step; each with the paper's equation and the lines of code that compute it.
 Below are measurements of the lecture's arguments. Without --target it follows the model's own
-translation. --toy needs no model: it uses numbers that one can check by hand.
+translation.
 """
 
 from pathlib import Path
@@ -23,30 +22,19 @@ SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
 TARGET = flags.DEFINE_string("target", None, "A translation (default: the model's own).")
 LAYER = flags.DEFINE_integer("layer", 1, "The decoder layer that is followed, from 1.")
 HEAD = flags.DEFINE_integer("head", 1, "Its head, from 1.")
-TOY = flags.DEFINE_boolean("toy", False, "Small numbers in place of a model and a sentence.")
-OUT = DEFINE_path(
-    "out", None, "The page to write (default: walkthrough.html; of --toy, walkthrough_toy.html)."
-)
+OUT = DEFINE_path("out", "walkthrough.html", "The page to write.")
 
 
 def main() -> None:
-    from transformer.reports.toy_numbers import toy_steps
     from transformer.reports.walkthrough import page
-    from transformer.reports.walkthrough_page import walkthrough_page
     from transformer.system.files import check_can_write, write_named
 
-    usual = "walkthrough_toy.html" if TOY.value else "walkthrough.html"
-    path = Path(OUT.value or usual).expanduser()
+    path = Path(OUT.value).expanduser()
     check_can_write(path, ".html")
-    if TOY.value:
-        intro = "Numbers that one can check by hand, computed by the functions of the model."
-        text = walkthrough_page("A walk with small numbers", intro, {"Step by step": toy_steps()})
-    else:
-        if not (SOURCE.value or "").strip():
-            raise UserError("no sentence is given; add --source='...', or --toy")
-        model = restore_model()
-        if model.others or not hasattr(model.task, "search"):
-            raise UserError("give the work directory of one translation model")
-        text = page(model, SOURCE.value, TARGET.value, LAYER.value, HEAD.value)
-    write_named(path, text)
+    if not (SOURCE.value or "").strip():
+        raise UserError("no sentence is given; add --source='...'")
+    model = restore_model()
+    if model.others or not hasattr(model.task, "search"):
+        raise UserError("give the work directory of one translation model")
+    write_named(path, page(model, SOURCE.value, TARGET.value, LAYER.value, HEAD.value))
     print(f"wrote {path}")

@@ -3,14 +3,13 @@
 import fnmatch
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from transformer.system.errors import UserError
-from transformer.system.json_fields import JsonFields
 from transformer.system.packages import optional_module
-from transformer.system.reading import MISSING, plain, read_json
+from transformer.system.reading import MISSING, Number, Size, checked, plain, read_json
 
 WEIGHTS = "model.safetensors"
 ADVICE = "take the file from its source again"
@@ -48,8 +47,46 @@ def is_hub_folder(folder: Path) -> bool:
         return False
 
 
-class HubConfig(JsonFields):
-    """config.json."""
+_MISSING = object()
+
+
+class HubConfig:
+    """The fields of a JSON object that others wrote; remembers which ones were read.
+
+    advice: what to do with a file that cannot be used.
+    """
+
+    def __init__(self, content: dict[str, Any], path: Path, advice: str):
+        self._content, self.path, self._advice = content, path, advice
+        self._taken: set[str] = set()
+
+    @classmethod
+    def read(cls, path: Path, advice: str) -> Self:
+        """Raises UserError for a file that cannot be read or is no JSON object."""
+        try:
+            return cls(read_json(path, None, dict[str, Any], advice), path, advice)  # maybe a link
+        except MISSING as error:
+            raise UserError(f"cannot read {path}: {error.strerror}; {advice}") from error
+
+    def take(self, name: str, kind: type, default: Any = _MISSING) -> Any:
+        """The value of a field; raises UserError for one of another type.
+
+        kind: bool, int, float or str. default: for a field that may be missing; if it is None,
+        the field may be null.
+        """
+        self._taken.add(name)
+        value = self._content.get(name, default)
+        if value is _MISSING:
+            raise UserError(f"{self.path} lacks {name!r}; {self._advice}")
+        kind = {int: Size, float: Number}.get(kind, kind)
+        try:
+            return value if value is default else checked({name: value}, dict[str, kind])[name]
+        except ValueError as error:
+            raise UserError(f"{self.path}: {error}; {self._advice}") from error
+
+    def left(self) -> dict[str, Any]:
+        """The fields that were not taken."""
+        return {name: x for name, x in self._content.items() if name not in self._taken}
 
     def check(self, irrelevant: Collection[str]) -> None:
         """Raises UserError for a set field that was not read and may change the model."""

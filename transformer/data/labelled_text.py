@@ -40,10 +40,6 @@ class LabelledData:
         check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], a token each
 
     @property
-    def uses_text_files(self) -> bool:
-        return self.dataset is None
-
-    @property
     def columns(self) -> list[str]:
         names = [self.text_column, self.second_column, self.label_column]
         return [name for name in names if name is not None]

@@ -107,7 +107,7 @@ def is_of_cpus(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
     return isinstance(mesh, jax.sharding.Mesh) and mesh.devices.flat[0].platform == "cpu"
 
 
-def arrangement_of(rows: int, int8: bool = False) -> WeightLayout:
+def layout_for(rows: int, int8: bool = False) -> WeightLayout:
     """The weight layout for a search of this many hypotheses on each CPU device."""
     if int8:
         return WeightLayout.INT8

@@ -32,14 +32,14 @@ class Ensemble(NamedTuple):
             [model.bind(*own, weight_layout=weight_layout) for model, *own in together]
         )
 
-    def arranged(
+    def in_layout(
         self,
         params: Sequence[Params],
         extra: Sequence[dict[str, Any]],
         weight_layout: WeightLayout,
     ) -> list[Params]:
         together = zip(self.models, params, extra, strict=True)
-        return [model.arranged(*own, weight_layout) for model, *own in together]
+        return [model.in_layout(*own, weight_layout) for model, *own in together]
 
     def takes_int8(self) -> bool:
         return all(model.takes_int8() for model in self.models)

@@ -41,12 +41,23 @@ class SearchInputs(NamedTuple):
     words_B: np.ndarray | None = None
 
 
+class Request(NamedTuple):
+    """A source, and the requirements on its output."""
+
+    source: str
+    prefix: str = ""  # the required beginning
+    constraints: Sequence[str] = ()  # the phrases that it must contain
+    number: int | None = None  # equal sources with other numbers get other samples
+
+
 class Sentence(NamedTuple):
+    """A request in tokens."""
+
     source: np.ndarray  # token ids and EOS; empty if blank
     prefix: list[int]
     phrases: list[tuple[int, ...]]
     words: int  # of the source
-    number: int | None = None  # joins the random key of its samples
+    number: int | None = None
 
 
 def parts_of_search(

@@ -3,13 +3,14 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from transformer.data.languages import joint
 from transformer.data.vocabulary import Tokenizer
 from transformer.data.words import BLANKS, NOT_BLANK, words_of
+from transformer.decoding.inputs import Request
 from transformer.decoding.translation import Translation
+from transformer.system.errors import UserError
 
 # Where a text may be cut, the best places first. Patterns look back a fixed number of characters,
 # so that the time is proportional to the length of any text.
@@ -94,10 +95,61 @@ class Cutter:
         return [next(counts) if short else math.inf for short in is_short]
 
 
-def regrouped(found: Iterable[Any], pieces: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """The results of all pieces, which come in a row, as a list for each line."""
-    each = iter(found)
-    return [[next(each) for _ in parts] for parts in pieces]
+Progress = Callable[[int], None]
+
+
+class LongLines:
+    """Searches for sources that may be too long: in pieces, or of their beginning only.
+
+    policy: one of POLICIES. limit: the most tokens of a piece. times: a source of up to this many
+      times the limit stays whole. language: the target's, whose sentences are joined.
+    """
+
+    def __init__(self, policy: str, tokenizer: Tokenizer, limit: int, times: int, language: str):
+        self.policy, self.limit, self._language = policy, limit, language
+        self._cutter, self._longest = (Cutter.of(tokenizer, n) for n in (limit, times * limit))
+
+    def is_long(self, source: str) -> bool:
+        return self.policy != "whole" and self._longest.is_long(source)
+
+    def pieces(self, source: str) -> list[str]:
+        """The parts that are searched for; raises UserError for a source that is refused."""
+        if not self.is_long(source):
+            return [source]
+        if self.policy == "refuse":
+            raise UserError(f"a sentence is longer than {self.limit} tokens; shorten it")
+        return [self._cutter.first(source)] if self.policy == "cut" else self._cutter.pieces(source)
+
+    def search(
+        self,
+        find: Callable[[list[Request], Progress], list[list[Translation]]],
+        requests: Sequence[Request],
+        progress: Progress,
+    ) -> list[list[Translation]]:
+        """The n-best list of each request. find(requests, progress): the search of pieces.
+
+        Only the first piece has the prefix.
+        """
+        pieces, parts, owner = [self.pieces(request.source) for request in requests], [], []
+        for number, (request, sources) in enumerate(zip(requests, pieces, strict=True)):
+            if len(sources) > 1 and request.constraints:
+                raise UserError(
+                    f"a sentence of more than {self.limit} tokens is translated in pieces, which "
+                    "cannot share constraints; shorten it, or choose another long_lines"
+                )
+            prefixes = [request.prefix, *[""] * len(sources)]
+            parts += [request._replace(source=x, prefix=y) for x, y in zip(sources, prefixes)]
+            owner += [number] * len(sources)
+        found = iter(find(parts, lambda done: progress(owner[done - 1] + 1 if done else 0)))
+        results = []
+        for request, sources in zip(requests, pieces, strict=True):
+            answers = [next(found) for _ in sources]  # of a line of only spaces there may be none
+            is_whole = len(answers) == 1
+            joined = (
+                answers[0] if is_whole else join(answers, sources, request.source, self._language)
+            )
+            results.append(joined)
+        return results
 
 
 def join(

@@ -36,7 +36,7 @@ class Programs:
         self._compiled: dict[Any, jax.stages.Compiled] = {}
 
     def __call__(self, variables: Variables, *trees: Any, **static: Any) -> Any:
-        """The results, as NumPy arrays; `variables` as `gather` or `Arranged` return them."""
+        """The results, as NumPy arrays; `variables` as `gather` or `LaidOut` return them."""
         return self.compiled(variables, *trees, **static)(variables, *self._distribute(trees))
 
     def each(
@@ -88,32 +88,32 @@ class Programs:
         )
 
 
-class Arranged:
+class LaidOut:
     """Variables in a weight layout for CPUs, kept for the next search with the same arrays."""
 
     def __init__(self, model: FunctionalModel | Ensemble, mesh: jax.sharding.Mesh):
-        def arrange(variables: Variables, weight_layout: WeightLayout) -> Variables:
-            return model.arranged(*variables, weight_layout), variables[1]
+        def lay_out(variables: Variables, weight_layout: WeightLayout) -> Variables:
+            return model.in_layout(*variables, weight_layout), variables[1]
 
-        self._arrange = arrange
+        self._lay_out = lay_out
         if mesh.size > 1:
             # Not compiled for one device: that would copy the arrays that stay as they are.
             everywhere = replicated(mesh)
-            self._arrange = jax.jit(arrange, static_argnums=1, out_shardings=everywhere)
+            self._lay_out = jax.jit(lay_out, static_argnums=1, out_shardings=everywhere)
         # Weak references to the arrays, and these in the layout, or None if that changes nothing.
         self._kept: dict[WeightLayout, tuple[list[weakref.ref], Variables | None]] = {}
 
     def __call__(self, variables: Variables, weight_layout: WeightLayout) -> Variables:
         leaves = jax.tree.leaves(variables)
-        known, arranged = self._kept.get(weight_layout, ([], None))
+        known, laid_out = self._kept.get(weight_layout, ([], None))
         if [id(ref()) for ref in known] != [*map(id, leaves)]:
-            arranged = self._arrange(variables, weight_layout)
-            if {*map(id, jax.tree.leaves(arranged))} <= {*map(id, leaves)}:
-                arranged = None
+            laid_out = self._lay_out(variables, weight_layout)
+            if {*map(id, jax.tree.leaves(laid_out))} <= {*map(id, leaves)}:
+                laid_out = None
 
             def forget(_: weakref.ref) -> None:
                 if self._kept.get(weight_layout) is entry:
                     del self._kept[weight_layout]
 
-            self._kept[weight_layout] = entry = [weakref.ref(x, forget) for x in leaves], arranged
-        return variables if arranged is None else arranged
+            self._kept[weight_layout] = entry = [weakref.ref(x, forget) for x in leaves], laid_out
+        return variables if laid_out is None else laid_out

@@ -13,11 +13,11 @@ from transformer.data.vocabulary import EOS
 from transformer.data.words import words_of
 from transformer.decoding.batching import (
     Shape,
-    arrangement_of,
     batches,
     batches_at_once,
     check_memory,
     is_of_cpus,
+    layout_for,
     most_rows,
     row_bytes,
 )
@@ -26,6 +26,7 @@ from transformer.decoding.config import MOST_OUTPUTS, DecodingConfig
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
 from transformer.decoding.inputs import (
+    Request,
     SearchInputs,
     Sentence,
     arrays_of,
@@ -33,7 +34,7 @@ from transformer.decoding.inputs import (
     parts_of_search,
     sizes_of_inputs,
 )
-from transformer.decoding.programs import Arranged, Programs, Variables
+from transformer.decoding.programs import LaidOut, Programs, Variables
 from transformer.decoding.rules import Coverage
 from transformer.decoding.search import LENGTH_PENALTIES, Hypotheses, Settings, beam_search
 from transformer.decoding.word_alignment import word_alignment, words_of_tokens
@@ -52,6 +53,11 @@ class Translation(NamedTuple):
     tokens: list[int]  # EOS included, if the search found it
     token_log_probs: list[float]
     alignment: list[tuple[int, int]] | None = None  # source word and target word, from 0
+
+
+def best_texts(found: Sequence[Sequence[Translation]]) -> list[str]:
+    """The text of each best translation; "" where there is none."""
+    return [translations[0].text if translations else "" for translations in found]
 
 
 def with_eos(tokens: list[int], cut: int | None = None) -> np.ndarray:
@@ -95,7 +101,7 @@ class Translator:
         self.mesh = mesh
         self._model = model
         self.programs = Programs(self.find, 2, mesh)
-        self._arranged = Arranged(model, mesh)
+        self._laid_out = LaidOut(model, mesh)
 
     def find(
         self,
@@ -127,14 +133,14 @@ class Translator:
 
     def prepare(self, variables: Variables, texts: Sequence[str]) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once the programs for translating `texts`, the largest first."""
-        sentences = self._encode(texts, None, None, self.source_cut)
+        sentences = self._encode(list(map(Request, texts)), self.source_cut)
         beam_size = self._beam_size(sentences, 1)
-        arrange = self._arranging(variables, beam_size)
+        in_layout = self._in_layout(variables, beam_size)
         shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
         programs = {}
         for shape in sorted(shapes, key=lambda s: -s.rows * self.config.longest(s.width)):
             arguments = arrays_of(self.config, sentences, shape, [], sizes_of_inputs(sentences))
-            own, weight_layout = arrange(shape)
+            own, weight_layout = in_layout(shape)
             static = {"beam_size": beam_size, "nbest": 1, "weight_layout": weight_layout}
             name = f"search, {shape.rows} x {shape.width} source tokens"
             programs[name] = self.programs.compiled(own, *arguments, **static)
@@ -151,50 +157,44 @@ class Translator:
 
         `progress` is called with the number of sentences done so far.
         """
-        found = self.search(variables, sentences, progress=progress, source_cut=self.source_cut)
-        return [translations[0].text if translations else "" for translations in found]
+        requests, cut = list(map(Request, sentences)), self.source_cut
+        return best_texts(self.search(variables, requests, progress=progress, source_cut=cut))
 
     def search(
         self,
         variables: Variables,
-        sentences: Sequence[str],
+        requests: Sequence[Request],
         *,
         nbest: int = 1,
-        prefixes: Sequence[str] | None = None,
-        constraints: Sequence[Sequence[str]] | None = None,
         alignments: bool = False,
-        numbers: Sequence[int] | None = None,
         progress: Callable[[int], None] = lambda done: None,
         source_cut: int | None = None,
     ) -> list[list[Translation]]:
-        """The best `nbest` translations of each sentence, best first; none for an empty line.
+        """The best `nbest` translations of each source, best first; none for an empty line.
 
-        prefixes: the required beginning of each translation; "" for none.
-        constraints: for each sentence, the phrases that its translation must contain.
         alignments: whether to find out which words translate each other.
-        numbers: one for each sentence; equal sentences with other numbers get other samples.
-        progress: is called with the number of sentences done so far.
+        progress: is called with the number of requests done so far.
         source_cut: longer sources are cut to this many tokens, EOS included.
-        Raises UserError if a sentence has no translation that meets these requirements.
+        Raises UserError for a request that no translation meets.
         """
-        self._check(nbest, constraints, numbers)
-        encoded = self._encode(sentences, prefixes, constraints, source_cut, numbers)
+        self._check(nbest, requests)
+        encoded = self._encode(requests, source_cut)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
         sizes = sizes_of_inputs(encoded)
         beam_size = self._beam_size(encoded, nbest)
-        arrange = self._arranging(variables, beam_size)
+        in_layout = self._in_layout(variables, beam_size)
         parts = self._batches(variables, encoded, beam_size)
 
         def call(shape: Shape, members: list[int]) -> tuple[tuple, dict[str, Any]]:
-            own, weight_layout = arrange(shape)
+            own, weight_layout = in_layout(shape)
             arrays = arrays_of(self.config, encoded, shape, members, sizes)
             static = {"beam_size": beam_size, "nbest": nbest, "weight_layout": weight_layout}
             return (own, *arrays), static
 
         at_once = batches_at_once(self.mesh, [shape for shape, _ in parts], beam_size)
         searches = self.programs.each(itertools.starmap(call, parts), at_once)
-        results: list[list[Translation]] = [[] for _ in sentences]
+        results: list[list[Translation]] = [[] for _ in encoded]
         done = 0
         for (_, members), found in zip(parts, searches, strict=True):
             for row, i in enumerate(members):
@@ -250,9 +250,9 @@ class Translator:
             sides.append([with_eos(tokens, cut) for tokens in encoded])
         return tuple(sides)
 
-    def _check(self, nbest: int, constraints: Sequence | None, numbers: Sequence | None) -> None:
+    def _check(self, nbest: int, requests: Sequence[Request]) -> None:
         c = self.config
-        if numbers is not None and not c.temperature:
+        if any(request.number is not None for request in requests) and not c.temperature:
             raise UserError("--seed_by=line is for samples; set decoding.temperature, too")
         if nbest < 1 or (nbest > c.beam_size and not c.temperature):
             raise UserError(
@@ -264,7 +264,8 @@ class Translator:
                 f"{nbest:,} samples of each sentence are asked for; ask for at most "
                 f"{MOST_OUTPUTS:,}, and give another decoding.seed for more"
             )
-        if any(constraints or ()) and (c.temperature or c.beam_groups > 1):
+        has_constraints = any(request.constraints for request in requests)
+        if has_constraints and (c.temperature or c.beam_groups > 1):
             name = "temperature" if c.temperature else "beam_groups"
             raise UserError(
                 f"constraints are for beam search, and decoding.{name} is "
@@ -291,33 +292,19 @@ class Translator:
         most = max((sum(map(len, sentence.phrases)) for sentence in sentences), default=0)
         return self.config.beam_size * (1 + most)
 
-    def _encode(
-        self,
-        sentences: Sequence[str],
-        prefixes: Sequence[str] | None,
-        constraints: Sequence[Sequence[str]] | None,
-        source_cut: int | None,
-        numbers: Sequence[int] | None = None,
-    ) -> list[Sentence]:
+    def _encode(self, requests: Sequence[Request], source_cut: int | None) -> list[Sentence]:
+        texts, prefixes = ([request[i] for request in requests] for i in (0, 1))
         target = self.tokenizers.target
-        encoded = self.tokenizers.source.encode_batch(sentences, num_threads=-1)
-        sources = [
-            with_eos(tokens, source_cut)
-            if text.strip() or self.reads_blank
-            else np.empty(0, np.int32)
-            for tokens, text in zip(encoded, sentences, strict=True)
-        ]
-        begins = target.encode_batch(list(prefixes or [""] * len(sources)), num_threads=-1)
-        phrases = [
-            longest_phrases(target.encode_batch(list(texts), num_threads=1))
-            for texts in constraints or [()] * len(sources)
-        ]
-        return [
-            Sentence(source, begin, wanted, len(words_of(text)), number)
-            for source, begin, wanted, text, number in zip(
-                sources, begins, phrases, sentences, numbers or [None] * len(sources), strict=True
-            )
-        ]
+        sources = self.tokenizers.source.encode_batch(texts, num_threads=-1)
+        begins = target.encode_batch(prefixes, num_threads=-1)
+        encoded = []
+        for request, tokens, begin in zip(requests, sources, begins, strict=True):
+            is_read = self.reads_blank or request.source.strip()
+            source = with_eos(tokens, source_cut) if is_read else np.empty(0, np.int32)
+            phrases = longest_phrases(target.encode_batch(list(request.constraints), num_threads=1))
+            words = len(words_of(request.source))
+            encoded.append(Sentence(source, begin, phrases, words, request.number))
+        return encoded
 
     def _translations(self, found: Hypotheses, row: int) -> list[Translation]:
         translations = []
@@ -360,7 +347,7 @@ class Translator:
         ]
         return word_alignment(attention_TS, *words)
 
-    def _arranging(
+    def _in_layout(
         self, variables: Variables, beam_size: int
     ) -> Callable[[Shape], tuple[Variables, WeightLayout | None]]:
         """A function from a shape to these variables, and their layout, for such a search."""
@@ -368,12 +355,12 @@ class Translator:
             gathered = self.programs.gather(variables)
             return lambda shape: (gathered, None)
 
-        def arrange(shape: Shape) -> tuple[Variables, WeightLayout | None]:
+        def in_layout(shape: Shape) -> tuple[Variables, WeightLayout | None]:
             rows = shape.rows // self.mesh.size * beam_size
-            weight_layout = arrangement_of(rows, self.config.int8)
-            return self._arranged(variables, weight_layout), weight_layout
+            weight_layout = layout_for(rows, self.config.int8)
+            return self._laid_out(variables, weight_layout), weight_layout
 
-        return arrange
+        return in_layout
 
     def _batches(
         self, variables: Variables, sentences: Sequence[Sentence], beam_size: int

@@ -6,7 +6,7 @@ The folder has config.json, model.safetensors, vocab.txt and tokenizer.json.
 from pathlib import Path
 from typing import Any
 
-from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, expect, expect_heads
+from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, expect
 from transformer.models.bert import bert_weights
 from transformer.models.bert.bert import INITIAL_STDDEV, BertConfig
 from transformer.runs.restore import TrainedModel
@@ -38,7 +38,6 @@ def check(config: BertConfig) -> None:
         "head": tuple(ARCHITECTURES),
     }
     expect(config, SYSTEM, expected)
-    expect_heads(config, SYSTEM)
 
 
 def write(model: TrainedModel, folder: Path) -> None:

@@ -4,7 +4,7 @@ So no export silently drops an option that it does not know.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -100,16 +100,15 @@ def recorded(config: Any) -> tuple[Any, set[str]]:
 
 
 def expect(config: Any, system: str, values: Mapping[str, Collection[Any]], hint: str = "") -> None:
-    """Raises UserError unless each named field of the model has one of the values."""
+    """Raises UserError unless each named field of the model has one of the values.
+
+    All heads together must be as wide as the model.
+    """
     for field, known in values.items():
         if (found := getattr(config, field)) not in known:
             *most, last = map(repr, known)
             allowed = f"{', '.join(most)} or {last}" if most else last
             raise UserError(f"model.{field} is {found!r}, and {system} has only {allowed}{hint}")
-
-
-def expect_heads(config: Any, system: str, hint: str = "") -> None:
-    """Raises UserError unless all heads together are as wide as the model."""
     size = config.d_model / config.num_heads
     if {config.key_size, config.value_size} != {size}:
         raise UserError(
@@ -118,24 +117,16 @@ def expect_heads(config: Any, system: str, hint: str = "") -> None:
         )
 
 
-class _Leaves(Mapping):
+class _Leaves(dict):
     """A nested dict of arrays; taking an array removes it from `unread`."""
 
     def __init__(self, tree: Mapping[Any, Any], name: str, unread: dict[str, None]):
-        self._tree, self._name, self._unread = tree, name, unread
+        self._name, self._unread = name, unread
+        super().__init__(
+            (key, _Leaves(x, f"{name}/{key}", unread) if isinstance(x, Mapping) else x)
+            for key, x in tree.items()
+        )
 
     def __getitem__(self, key: Any) -> Any:
-        value, name = self._tree[key], f"{self._name}/{key}"
-        if isinstance(value, Mapping):
-            return _Leaves(value, name, self._unread)
-        self._unread.pop(name, None)
-        return value
-
-    def __contains__(self, key: Any) -> bool:
-        return key in self._tree
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._tree)
-
-    def __len__(self) -> int:
-        return len(self._tree)
+        self._unread.pop(f"{self._name}/{key}", None)
+        return super().__getitem__(key)

@@ -16,7 +16,6 @@ from transformer.exports.consumption import (
     OF_THE_CALL,
     Reading,
     expect,
-    expect_heads,
 )
 from transformer.exports.folder import optional_module, unique_pieces
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
@@ -53,7 +52,6 @@ def check(config: TransformerConfig) -> None:
         "words_per_position": (1,),
     }
     expect(config, SYSTEM, expected)
-    expect_heads(config, SYSTEM)
 
 
 def write(model: TrainedModel, folder: Path, quantization: str) -> None:

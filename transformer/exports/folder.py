@@ -18,21 +18,21 @@ def optional_module(name: str) -> ModuleType:
     return packages.optional_module(name, "exports")
 
 
-def check_is_new(folder: Path) -> None:
-    """Raises UserError unless `folder` is new and its parent can be written to."""
+def check_is_new(folder: Path, flag: str = "output") -> None:
+    """Raises UserError unless `folder`, that of a flag, is new and its parent can be written to."""
     if os.path.lexists(folder):
-        raise UserError(f"--output={folder} is there already; name a new folder")
+        raise UserError(f"--{flag}={folder} is there already; name a new folder")
     if not folder_allows(folder):
-        raise UserError(f"--output={folder} cannot be made; name a folder in another place")
+        raise UserError(f"--{flag}={folder} cannot be made; name a folder in another place")
 
 
 @contextlib.contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path, flag: str = "output") -> Iterator[Path]:
     """Yields a temporary folder, renamed to `folder` when the body ends without error.
 
     Raises UserError if `folder` exists or cannot be written.
     """
-    check_is_new(folder)
+    check_is_new(folder, flag)
     temporary = temporary_beside(folder.with_name(f".{folder.name}"), "export")
     remove_leftovers(leftovers_of(folder.with_name(f".{folder.name}")))
     try:

@@ -15,7 +15,7 @@ from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, PAD
 from transformer.exports import marian
 from transformer.models.family import build_model
-from transformer.models.functional import Params
+from transformer.models.functional import Params, at, put
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
@@ -175,7 +175,7 @@ def _params(
         bias_V[PAD] = NEVER
     params["output_bias_V"] = bias_V
     for module in marian.modules(config):
-        expected = marian.at(abstract, module.path)
+        expected = at(abstract, module.path)
         shape = expected["kernel" if "kernel" in expected else "scale"].shape[::-1]
         kernel = weights.take(f"{module.name}.weight", shape)
         bias = weights.take(f"{module.name}.bias", shape[:1])
@@ -185,8 +185,5 @@ def _params(
         else:
             kernel = kernel[:, theirs] if module.reads else kernel
             ours = {"kernel": (kernel[theirs] if module.writes else kernel).T, "bias": bias}
-        place = params
-        for key in module.path[:-1]:
-            place = place.setdefault(key, {})
-        place[module.path[-1]] = ours
+        put(params, module.path, ours)
     return jax.tree.map(jnp.asarray, params)

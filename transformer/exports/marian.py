@@ -5,7 +5,6 @@ Positional encodings are all sines and then all cosines, where ours alternate. S
 axis of size d_model have its channels in another order.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,14 +20,14 @@ from transformer.exports.consumption import (
     OF_THE_CALL,
     Reading,
     expect,
-    expect_heads,
 )
 from transformer.exports.folder import optional_module, unique_pieces
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
-from transformer.models.functional import Params
+from transformer.models.functional import Params, at
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
+from transformer.system.files import write_json
 
 # Our name: theirs. Their gelu is the exact one.
 ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_new"}
@@ -108,7 +107,6 @@ def check(config: TransformerConfig, tokenizers: Tokenizers) -> None:
     }
     hint = "; use --format=ctranslate2 or stablehlo"
     expect(config, SYSTEM, expected, hint)
-    expect_heads(config, SYSTEM, hint)
     if not all(isinstance(x, SentencePieceTokenizer | MarianTokenizer) for x in tokenizers):
         raise UserError(
             "Marian models of Hugging Face need a SentencePiece vocabulary (tokenizer.model_type "
@@ -130,9 +128,9 @@ def write(model: TrainedModel, folder: Path) -> None:
     safetensors.save_file(
         weights(reading.params, config), folder / "model.safetensors", {"format": "pt"}
     )
-    _write_json(folder / "config.json", config_of(config, tokenizers.vocab_sizes))
+    write_json(folder / "config.json", config_of(config, tokenizers.vocab_sizes))
     decoding = reading.decoding
-    _write_json(
+    write_json(
         folder / "generation_config.json",
         {
             "pad_token_id": PAD,
@@ -204,12 +202,6 @@ def weights(params: Params, config: TransformerConfig) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(weight) for name, weight in found.items()}
 
 
-def at(params: Params, path: tuple[str | int, ...]) -> Params:
-    for key in path:
-        params = params[key]
-    return params
-
-
 def _write_tokenizers(tokenizers: Tokenizers, data: Any, folder: Path) -> None:
     names = "source", "target"
     for name, tokenizer in zip(names, tokenizers, strict=True):
@@ -219,9 +211,9 @@ def _write_tokenizers(tokenizers: Tokenizers, data: Any, folder: Path) -> None:
     files = ["vocab.json"] if tokenizers.joint else ["vocab.json", "target_vocab.json"]
     for file, tokenizer in zip(files, tokenizers, strict=False):
         ids = {piece: i for i, piece in enumerate(unique_pieces(tokenizer))}
-        _write_json(folder / file, ids)
+        write_json(folder / file, ids)
     pad, eos, unk = (tokenizers.source.pieces[i] for i in (PAD, EOS, UNK))
-    _write_json(
+    write_json(
         folder / "tokenizer_config.json",
         {
             "tokenizer_class": "MarianTokenizer",
@@ -234,10 +226,6 @@ def _write_tokenizers(tokenizers: Tokenizers, data: Any, folder: Path) -> None:
             "model_max_length": MAX_POSITIONS,
         },
     )
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _array(x: Any) -> np.ndarray:

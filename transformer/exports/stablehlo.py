@@ -5,7 +5,6 @@ docs/exporting.md has the ten lines that run them. They need none of our code.
 
 import dataclasses
 import functools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, leaf_name
 from transformer.exports.folder import optional_module
 from transformer.models.family import build_model
 from transformer.runs.restore import TrainedModel
+from transformer.system.files import write_json
 from transformer.tasks.pair_training import sizes_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -91,7 +91,7 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
         "eos": EOS,
         "jax": jax.__version__,
     }
-    (folder / "about.json").write_text(json.dumps(about, indent=2) + "\n")
+    write_json(folder / "about.json", about)
     tokenizers.save(folder)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.decoding.config import DecodingConfig
+from transformer.decoding.inputs import Request
 from transformer.runs.run_config import check_type
 from transformer.system.errors import UserError
 from transformer.system.paths import local
@@ -62,6 +63,29 @@ def pairs(name: str, values: Any) -> list[tuple[str, str]]:
             raise wrong(f"{name}[{i}]", pair, "two texts, source and target")
         found.append((sides[0], sides[1]))
     return found
+
+
+def requests(sentences: Any, prefixes: Any, constraints: Any, numbers: Any) -> list[Request]:
+    """The requests of a search; all but the sentences may be None, or have one value for each."""
+    sentences = texts("sentences", [sentences] if isinstance(sentences, str) else sentences)
+
+    def one_each(name: str, values: Any, what: str, none: Any) -> list[Any]:
+        if values is None:
+            return [none] * len(sentences)
+        found = values if isinstance(values, str) else listed(name, values, what)
+        if isinstance(found, str) or len(found) != len(sentences):
+            raise UserError(
+                f"{name} are {found!r:.50} for {len(sentences)} sentences; give a list with as many"
+            )
+        return found
+
+    prefixes = texts("prefixes", one_each("prefixes", prefixes, "texts", ""))
+    constraints = one_each("constraints", constraints, "lists of phrases", ())
+    if any(isinstance(phrases, str) for phrases in constraints):
+        raise UserError("constraints hold a text; give each sentence a list of phrases")
+    constraints = [texts(f"constraints[{i}]", phrases) for i, phrases in enumerate(constraints)]
+    numbers = one_each("numbers", numbers, "numbers", None)
+    return list(map(Request, sentences, prefixes, constraints, numbers))
 
 
 def number(name: str, value: Any) -> int:

@@ -25,8 +25,6 @@ SIDES = {
 # end the process.
 MOST_TOKENS = 2048
 BLANK = "·"  # a token that decodes to no text by itself
-# A family's name for a layer, if not "layer".
-LAYERS = {"convolutional": "block", "universal": "step"}
 
 
 class Token(NamedTuple):
@@ -60,9 +58,12 @@ class Attention(NamedTuple):
 
 def has_attention(model: TrainedModel) -> bool:
     """True if a model attends from a target to a source."""
-    config = model.config.model
-    is_alone = config.family == "decoder_only"
-    return hasattr(model.task, "search") and not is_alone and getattr(config, "attends", True)
+    return hasattr(model.task, "search") and bound_to(model).attends
+
+
+def bound_to(model: TrainedModel) -> Any:
+    """The module of a model, with its parameters."""
+    return model.task.model.bind(model.params, model.extra)
 
 
 def attention_of(model: TrainedModel, source: str, target: str | None = None) -> Attention:
@@ -83,13 +84,15 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
             f"{model.workdir} is a run of the task {model.config.task.name}, which has no "
             "sentences; give the work directory of a translation model or of BERT"
         )
-    if model.config.model.family == "decoder_only":
-        return _of_decoder(model, source, target)
-    if not has_attention(model):
+    if model.task.reads_blank:  # a language model
+        if target is not None:
+            raise UserError("a language model has no target; give the whole text as the source")
+        source, target = "", source
+    elif not (has_attention(model) or bound_to(model).joins_sides):
         raise UserError(
             f"{model.workdir} has a model without attention (model.attention=none); give another"
         )
-    if target is None:
+    elif target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
     return attentions(model, [(source, target)])[0]
 
@@ -103,24 +106,26 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
         tokenizer.encode_batch(side, num_threads=1)
         for tokenizer, side in zip(tokenizers, texts, strict=True)
     ]
-    words = getattr(model.config.model, "words_per_position", 1)
+    bound = bound_to(model)
+    words = bound.words
     _check_lengths(*(sentence[::words] for sentence in ids[0]), *ids[1])
     src_BS = _rows([[*sentence, EOS] for sentence in ids[0]])
     tgt_in_BT = _rows([[BOS, *sentence] for sentence in ids[1]])
-    halts = getattr(model.config.model, "halting", "none") != "none"
 
     @jax.jit
     def forward(params, extra):
         bound = model.task.model.bind(params, extra)
         weights = bound(src_BS, tgt_in_BT, return_weights=True)[1]
-        return weights, bound.num_steps(src_BS, tgt_in_BT) if halts else ()
+        return weights, bound.num_steps(src_BS, tgt_in_BT) if bound.halts else ()
 
     weights, steps = jax.device_get(forward(model.params, model.extra))
-    maps, found = _by_name(weights), []
+    maps = {name: _stacked(layers) for name, layers in bound.attention_maps(weights).items()}
+    found = []
     for b, (source_ids, target_ids) in enumerate(zip(*ids, strict=True)):
         source, target = map(_tokens, tokenizers, (source_ids, target_ids))
         source = _positions(source, words)
-        inputs = [Token("BOS", -1, "BOS"), *target[:-1]]
+        before = source[:-1] if bound.joins_sides else []
+        inputs = [*before, Token("BOS", -1, "BOS"), *target[:-1]]
         sides = {"source": source, "target": target, "inputs": inputs}
         sizes = {name: len(tokens) for name, tokens in sides.items()}
         own = {
@@ -131,8 +136,7 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
             side: counts[b, : sizes[side]]
             for side, counts in zip(("source", "target"), steps, strict=False)
         }
-        layer = LAYERS.get(model.config.model.family, "layer")
-        found.append(Attention(**sides, maps=own, layer=layer, steps=counts))
+        found.append(Attention(**sides, maps=own, layer=bound.layer_name, steps=counts))
     return found
 
 
@@ -143,31 +147,6 @@ def _positions(tokens: list[Token], words: int) -> list[Token]:
     facts = [tokens[start : start + words] for start in range(0, len(tokens), words)]
     texts = [" ".join(x.text for x in fact if x.word >= 0 and x.text != FILLER) for fact in facts]
     return [Token(text, number, text) for number, text in enumerate(texts)]
-
-
-def _of_decoder(model: TrainedModel, source: str, target: str | None) -> Attention:
-    if model.task.reads_blank:  # a language model
-        if target is not None:
-            raise UserError("a language model has no target; give the whole text as the source")
-        source, target = "", source
-    elif target is None:
-        (target,) = model.task.translate(model.params, model.extra, [source])
-    tokenizers, texts = model.task.tokenizers, (source, target)
-    ids = [x.encode(text) for x, text in zip(tokenizers, texts, strict=True)]
-    _check_lengths(*ids)
-    sides = list(map(_tokens, tokenizers, ids))
-    sequence = [*sides[0][:-1], Token("BOS", -1, "BOS"), *sides[1][:-1]]
-
-    @jax.jit
-    def forward(params, extra):
-        bound = model.task.model.bind(params, extra)
-        sides = jnp.array([[*ids[0], EOS]]), jnp.array([[BOS, *ids[1]]])
-        return bound(*sides, return_weights=True)[1]
-
-    X = len(sequence)
-    weights = jax.device_get(forward(model.params, model.extra))
-    weights_LHXX = np.stack([np.asarray(x[0, :, :X, :X], np.float32) for x in weights])
-    return Attention(*sides, sequence, {"decoder": weights_LHXX}, "layer", {})
 
 
 def _check_lengths(*sentences: Sequence[int]) -> None:
@@ -196,9 +175,7 @@ def _of_encoder(model: TrainedModel, first: str, second: str | None) -> Attentio
         types_BS = jnp.array([types]) % model.config.model.num_token_types
         return bound.encode(jnp.array([ids]), types_BS, return_weights=True)[1]
 
-    weights_LHSS = np.stack(
-        [np.asarray(x[0], np.float32) for x in forward(model.params, model.extra)]
-    )
+    weights_LHSS = _stacked(forward(model.params, model.extra))[:, 0]
     return Attention(tokens, [], [], {"encoder": weights_LHSS}, "layer", {})
 
 
@@ -242,30 +219,9 @@ def merge_words(weights: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> n
     return (queries / queries.sum(axis=1, keepdims=True)) @ weights @ keys.T
 
 
-def rollout(weights_LHQQ: np.ndarray) -> np.ndarray:
-    """The share of each input in each token's vector after each layer, [L, Q, Q].
-
-    Attention rollout of Abnar & Zuidema 2020: the mean of the heads, averaged with the residual
-    connection and multiplied from layer to layer.
-    """
-    Q = weights_LHQQ.shape[-1]
-    flow_QQ, flows = np.eye(Q), []
-    for weights_HQQ in weights_LHQQ:
-        flow_QQ = (0.5 * weights_HQQ.mean(axis=0) + 0.5 * np.eye(Q)) @ flow_QQ
-        flows.append(flow_QQ)
-    return np.stack(flows)
-
-
-def _by_name(weights: Any) -> dict[str, np.ndarray]:
-    """The weights that a family returns, by name, as [layers, B, heads, queries, keys]."""
-    if hasattr(weights, "cross"):
-        layers = {name: getattr(weights, name) for name in SIDES}
-    else:  # decoder only, without heads: from one layer or several
-        several = weights if isinstance(weights, list) else [weights]
-        layers = {"cross": [x[:, None] for x in several if x is not None]}
-    return {
-        name: np.stack([np.asarray(x, np.float32) for x in found]) for name, found in layers.items()
-    }
+def _stacked(layers: Sequence[jax.Array]) -> np.ndarray:
+    """The weights of all layers, [layers, B, heads, queries, keys]."""
+    return np.stack([np.asarray(x, np.float32) for x in layers])
 
 
 def _tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Token]:

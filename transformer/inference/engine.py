@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from transformer.decoding.inputs import Request
 from transformer.decoding.translation import Translation
-from transformer.inference.formats import perplexity, score_line, translation_lines
+from transformer.inference.formats import Answer, perplexity, score_line, translation_lines
 from transformer.inference.output import Output
 from transformer.system.errors import UserError
 from transformer.system.terminal import say
@@ -231,31 +232,24 @@ class Engine:
             pairs = [(item.source, item.target) for item in items if item.target is not None]
             scored = iter(self.model.score(pairs, alignments=options.alignments))
             return [[] if item.target is None else [next(scored)] for item in items]
-        return self.model.search(
-            [item.source for item in items],
-            nbest=options.nbest,
-            prefixes=[item.prefix for item in items] if options.prefixes else None,
-            constraints=[item.constraints for item in items] if options.constraints else None,
-            alignments=options.alignments,
-            numbers=[item.number for item in items] if options.seed_by == "line" else None,
-        )
+        has_number = options.seed_by == "line"
+        requests = [
+            Request(x.source, x.prefix, x.constraints, x.number if has_number else None)
+            for x in items
+        ]
+        return self.model.find(requests, nbest=options.nbest, alignments=options.alignments)
 
     def _formatted(self, number: int, item: Item | UserError, answer: list | UserError) -> str:
-        source = "" if isinstance(item, UserError) else item.source
-        error = ""
-        if isinstance(answer, UserError):
-            error, answer = str(answer), []
-        options, asked = self.options, {"alignments": self.options.alignments, "error": error}
+        source, options = "" if isinstance(item, UserError) else item.source, self.options
+        is_passed = isinstance(answer, UserError)
+        line = Answer(number, source, *([], str(answer)) if is_passed else (answer,))
         if not options.score:
-            return translation_lines(
-                options.format, number, source, answer, nbest=options.nbest, **asked
-            )
-        scored = answer[0] if answer else None
-        if scored is not None:
+            return translation_lines(line, options.format, options.nbest, options.alignments)
+        for scored in line.found:
             self.pairs += 1
             self.tokens += len(scored.token_log_probs)
             self.log_prob += scored.log_prob
-        return score_line(options.format, number, source, scored, **asked)
+        return score_line(line, options.format, options.alignments)
 
 
 _END = object()

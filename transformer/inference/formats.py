@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from transformer.decoding.translation import Translation
@@ -11,64 +11,53 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "tsv")
 
 
-def translation_lines(
-    form: str,
-    number: int,
-    source: str,
-    translations: "Sequence[Translation]",
-    *,
-    nbest: int,
-    alignments: bool,
-    error: str = "",
-) -> str:
-    """All output for a line of the input, best translation first.
+class Answer(NamedTuple):
+    """A line of the input with its translations, best first; or with the score of its target."""
+
+    number: int
+    source: str
+    found: "Sequence[Translation]"  # none for a blank line, and for one that was passed over
+    error: str = ""  # why it was passed over
+
+
+def translation_lines(answer: Answer, form: str, nbest: int, alignments: bool) -> str:
+    """All output for a line of the input.
 
     text: always `nbest` lines, the last ones empty if there are fewer translations.
     tsv: line number, rank, score, log-probability, text and, if requested, alignment.
-    json: one object. error: why the line was passed over.
+    json: one object.
     """
     if form == "json":
-        found = [_described(x, alignments) for x in translations]
-        return _json({"line": number, "source": source, "translations": found}, error)
+        return _json(answer, {"translations": [_described(x, alignments) for x in answer.found]})
     rows = []
-    for rank, x in enumerate(translations, 1):
-        row = [str(number), str(rank), _number(x.score), _number(x.log_prob), _cell(x.text)]
-        pairs = pharaoh(x.alignment) if alignments else ""
-        text = f"{x.text} ||| {pairs}" if alignments else x.text
-        rows.append("\t".join([*row, pairs] if alignments else row) if form == "tsv" else text)
-    empty = "" if form == "text" else "\t".join([str(number), "1", *[""] * (3 + alignments)])
+    for rank, x in enumerate(answer.found, 1):
+        if form == "tsv":
+            row = [str(rank), _number(x.score), _number(x.log_prob), x.text.replace("\t", " ")]
+            rows.append("\t".join([str(answer.number), *row, *_aligned(x, alignments)]))
+        else:
+            rows.append(" ||| ".join([x.text, *_aligned(x, alignments)]))
+    empty = "" if form == "text" else "\t".join([str(answer.number), "1", *[""] * (3 + alignments)])
     rows += [empty] * ((nbest if form == "text" else 1) - len(rows))
     return "".join(f"{row}\n" for row in rows)
 
 
-def score_line(
-    form: str,
-    number: int,
-    source: str,
-    scored: "Translation | None",
-    *,
-    alignments: bool,
-    error: str = "",
-) -> str:
-    """All output for a pair; `scored` is None for one without a target, or one passed over.
+def score_line(answer: Answer, form: str, alignments: bool) -> str:
+    """All output for a pair.
 
     text: the log-probability of the target. tsv: line number, log-probability, number of tokens,
     perplexity and, if requested, alignment. json: one object.
     """
+    described, row = {}, ["", "", "", *[""] * alignments]
+    for x in answer.found:
+        tokens = len(x.token_log_probs)
+        of_token = perplexity(x.log_prob, tokens)
+        described = _described(x, alignments) | {"perplexity": _finite(of_token)}
+        row = [_number(x.log_prob), str(tokens), _number(of_token), *_aligned(x, alignments)]
     if form == "json":
-        found = {} if scored is None else _described(scored, alignments)
-        if scored is not None:
-            found["perplexity"] = _finite(perplexity(scored.log_prob, len(scored.token_log_probs)))
-        return _json({"line": number, "source": source, **found}, error)
-    if scored is None:
-        row = ["", "", "", *[""] * alignments]
-    else:
-        tokens = len(scored.token_log_probs)
-        row = [_number(scored.log_prob), str(tokens), _number(perplexity(scored.log_prob, tokens))]
-        row += [pharaoh(scored.alignment)] * alignments
+        return _json(answer, described)
     if form == "tsv":
-        return "\t".join([str(number), *row]) + "\n"
-    return (f"{row[0]} ||| {row[-1]}" if alignments and scored else row[0]) + "\n"
+        return "\t".join([str(answer.number), *row]) + "\n"
+    return " ||| ".join([row[0], *row[3:]] if answer.found else [""]) + "\n"
 
 
 def perplexity(log_prob: float, tokens: int) -> float:
@@ -79,29 +68,27 @@ def perplexity(log_prob: float, tokens: int) -> float:
         return math.inf
 
 
-def pharaoh(alignment: Sequence[tuple[int, int]] | None) -> str:
-    """Pairs of source word and target word, counted from 0, as `0-0 1-2`."""
-    return " ".join(f"{i}-{j}" for i, j in alignment or ())
+def _aligned(translation: "Translation", alignments: bool) -> list[str]:
+    """Pairs of source word and target word, counted from 0, as `0-0 1-2`; if requested."""
+    pairs = translation.alignment or ()
+    return [" ".join(f"{i}-{j}" for i, j in pairs)] if alignments else []
 
 
 def _described(translation: "Translation", alignments: bool) -> dict[str, Any]:
-    described = {
+    return {
         "text": translation.text,
         "score": _finite(translation.score),
         "log_prob": _finite(translation.log_prob),
         "tokens": list(translation.tokens),
         "token_log_probs": [_finite(value) for value in translation.token_log_probs],
+        **dict(zip(["alignment"], _aligned(translation, alignments))),
     }
-    return described | ({"alignment": pharaoh(translation.alignment)} if alignments else {})
 
 
-def _json(value: Mapping[str, Any], error: str) -> str:
-    value = {**value, **({"error": error} if error else {})}
+def _json(answer: Answer, described: dict[str, Any]) -> str:
+    value = {"line": answer.number, "source": answer.source, **described}
+    value |= {"error": answer.error} if answer.error else {}
     return json.dumps(value, ensure_ascii=False) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("\t", " ")
 
 
 def _number(value: float) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 from absl import logging
 
 from transformer.decoding.config import POLICIES
-from transformer.decoding.long_lines import Cutter, join, regrouped
-from transformer.decoding.translation import Translation
+from transformer.decoding.inputs import Request
+from transformer.decoding.long_lines import Cutter, LongLines
+from transformer.decoding.translation import Translation, best_texts
 from transformer.inference import api_arguments as arguments
 from transformer.inference.api_arguments import named_as_in_python
 from transformer.inference.attention_maps import Attention, attention_of
@@ -54,7 +55,9 @@ class Model:
         # The longest sequences include EOS.
         lengths = task.data.max_source_length, task.data.max_target_length
         self.limits = tuple(max_tokens or length - 1 for length in lengths)
-        self._source, self._target = map(Cutter.of, task.tokenizers, self.limits)
+        tokenizers, (limit, target_limit) = task.tokenizers, self.limits
+        self._lines = LongLines(self.long_lines, tokenizers.source, limit, 1, task.target_language)
+        self._target = Cutter.of(tokenizers.target, target_limit)
 
     def translate(
         self,
@@ -67,8 +70,7 @@ class Model:
 
         The arguments are those of `search`.
         """
-        found = self.search(sentences, prefixes=prefixes, constraints=constraints)
-        return [translations[0].text if translations else "" for translations in found]
+        return best_texts(self.search(sentences, prefixes=prefixes, constraints=constraints))
 
     @named_as_in_python()
     def search(
@@ -90,62 +92,31 @@ class Model:
         alignments: whether to find the pairs of words that translate each other.
         numbers: one for each sentence; equal sentences with different numbers get different
         samples.
-        progress: is called with the number of pieces done.
+        progress: is called with the number of sentences done.
         Raises UserError for requests that cannot be fulfilled.
         """
-        given = [sentences] if isinstance(sentences, str) else sentences
-        sentences = arguments.texts("sentences", given)
+        requests = arguments.requests(sentences, prefixes, constraints, numbers)
         arguments.number("nbest", nbest)
         arguments.function("progress", progress)
-        if prefixes is not None and not isinstance(prefixes, str):
-            prefixes = arguments.texts("prefixes", prefixes)
-        if constraints is not None and not isinstance(constraints, str):
-            constraints = arguments.listed("constraints", constraints, "lists of phrases")
-        for name, values in (
-            ("prefixes", prefixes),
-            ("constraints", constraints),
-            ("numbers", numbers),
-        ):
-            if values is not None and (isinstance(values, str) or len(values) != len(sentences)):
-                raise UserError(
-                    f"{name} are {values!r:.50} for {len(sentences)} sentences; give a list with "
-                    "as many"
-                )
-        if any(isinstance(phrases, str) for phrases in constraints or ()):
-            raise UserError("constraints hold a text; give each sentence a list of phrases")
-        if constraints is not None:
-            constraints = [
-                arguments.texts(f"constraints[{i}]", phrases)
-                for i, phrases in enumerate(constraints)
-            ]
-        pieces = [self._pieces(sentence) for sentence in sentences]
-        if constraints is not None and any(
-            len(parts) > 1 and phrases for parts, phrases in zip(pieces, constraints, strict=True)
-        ):
-            raise UserError(
-                f"a sentence of more than {self.limits[0]} tokens is translated in pieces, which "
-                "cannot share constraints; shorten it, or choose another long_lines"
+        return self.find(requests, nbest=nbest, alignments=alignments, progress=progress)
+
+    def find(
+        self,
+        requests: Sequence[Request],
+        *,
+        nbest: int = 1,
+        alignments: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[list[Translation]]:
+        """`search` for requests that are known to be well-formed."""
+        task, variables = self.restored.task, (self.restored.params, self.restored.extra)
+
+        def search(pieces: list[Request], progress: Callable[[int], None]) -> list:
+            return task.search(
+                *variables, pieces, nbest=nbest, alignments=alignments, progress=progress
             )
-        begins = [i == 0 for parts in pieces for i in range(len(parts))]
-        owner = [i for i, parts in enumerate(pieces) for _ in parts]
-        found = self.restored.task.search(
-            self.restored.params,
-            self.restored.extra,
-            [piece for parts in pieces for piece in parts],
-            nbest=nbest,
-            prefixes=prefixes and [prefixes[i] if first else "" for i, first in zip(owner, begins)],
-            constraints=constraints and [constraints[i] for i in owner],
-            alignments=alignments,
-            numbers=numbers and [numbers[i] for i in owner],
-            progress=progress,
-        )
-        language = getattr(self.restored.task.data, "target_language", "")
-        lines = zip(regrouped(found, pieces), pieces, sentences, strict=True)
-        # A line of only spaces may have no piece.
-        return [
-            answers[0] if len(parts) == 1 else join(answers, parts, sentence, language)
-            for answers, parts, sentence in lines
-        ]
+
+        return self._lines.search(search, requests, progress)
 
     @named_as_in_python()
     def score(
@@ -182,19 +153,10 @@ class Model:
 
     def is_long(self, source: str) -> bool:
         """True if a sentence is longer than the longest translated at once."""
-        return self.long_lines != "whole" and self._source.is_long(arguments.text("source", source))
+        return self._lines.is_long(arguments.text("source", source))
 
     def is_long_target(self, target: str) -> bool:
         return self.long_lines != "whole" and self._target.is_long(arguments.text("target", target))
-
-    def _pieces(self, sentence: str) -> list[str]:
-        if not self.is_long(sentence):
-            return [sentence]
-        if self.long_lines == "refuse":
-            raise UserError(f"a sentence is longer than {self.limits[0]} tokens; shorten it")
-        if self.long_lines == "cut":
-            return [self._source.first(sentence)]
-        return self._source.pieces(sentence)
 
 
 @named_as_in_python()

@@ -121,31 +121,14 @@ def attention(
 ) -> tuple[jax.Array, jax.Array | None]:
     """`dot_product_attention` in memory linear in T + S, unless the weights are asked for.
 
-    More than MAX_QUERIES queries are taken in blocks, by `in_blocks`.
+    More than MAX_QUERIES queries are taken in blocks, one after another. The backward pass computes
+    the softmax of a block again instead of keeping it (Rabe and Staats, arXiv 2112.05682).
     """
     if query_BHTK.shape[2] <= MAX_QUERIES:
         mask_BTS = mask.dense()
         return dot_product_attention(
             query_BHTK, memory, mask_BTS, dropout_rate, rngs, return_weights, own
         )
-
-    return in_blocks(query_BHTK, memory, mask, dropout_rate, rngs, return_weights, own)
-
-
-def in_blocks(
-    query_BHTK: jax.Array,
-    memory: KeyValues,
-    mask: Mask,
-    dropout_rate: float,
-    rngs: DropoutRngs | None,
-    return_weights: bool,
-    own: KeyValues | None = None,
-) -> tuple[jax.Array, jax.Array | None]:
-    """`dot_product_attention` of at most MAX_QUERIES queries at once, in linear memory.
-
-    Blocks run one after another, and the backward pass computes the softmax of a block again
-    instead of keeping it (Rabe and Staats, arXiv 2112.05682).
-    """
     B, _, T, _ = query_BHTK.shape
     num_blocks = -(-T // MAX_QUERIES)
     positions_T = mask.query_positions_T

@@ -12,7 +12,7 @@ from transformer.models.family import Sizes
 from transformer.models.kernels import uses
 from transformer.models.layers import Embedding
 from transformer.models.loss import Loss, OutputLayer, output_loss
-from transformer.models.numerics import DropoutRngs
+from transformer.models.numerics import DropoutRngs, multiply
 from transformer.system.errors import UserError
 
 SHARE_EMBEDDINGS = ("all", "decoder", "none")
@@ -32,12 +32,39 @@ class Decoded(NamedTuple):
     terms: dict[str, jax.Array] = {}
 
 
+class AttentionWeights(NamedTuple):
+    """The weights of each layer and head, before dropout, in at least float32.
+
+    The weights of a query add up to 1. They are 0 for padding, for other sentences of the same row
+    and for later tokens. A query that may attend to nothing, such as padding, has only zeros.
+    """
+
+    encoder: list[jax.Array]  # self-attention, of each layer [B, H, S, S]
+    decoder: list[jax.Array]  # self-attention, [B, H, T, T]
+    cross: list[jax.Array]  # from target to source, [B, H, T, S]
+
+
 class EncoderDecoder(nnx.Module):
     """A model of p(target | source). A family defines how it decodes and its output layer.
 
     Token id 0 is padding, wherever it stands. Several pairs may be packed into a row: segment ids
     (1, 2, ... in order, 0 for padding) keep them apart. Without segment ids, every row is one pair.
+
+    layer_name: the name of a layer. words: source tokens of each position of the encoder.
+    attends: whether a target attends to its source. joins_sides: whether both are one sequence.
+    halts: whether `num_steps` varies by token.
     """
+
+    layer_name, words = "layer", 1
+    attends, joins_sides, halts = True, False, False
+
+    def attention_maps(self, weights: Any) -> dict[str, list[jax.Array]]:
+        """The weights that `__call__` returns, each [B, H, queries, keys], by field of
+        `AttentionWeights`; for each layer."""
+        return weights._asdict()
+
+    def position_table(self, length: int) -> jax.Array | None:
+        """The vectors [P, D] that embeddings of source tokens get for the first positions."""
 
     def decode(
         self,
@@ -54,7 +81,9 @@ class EncoderDecoder(nnx.Module):
         raise NotImplementedError
 
     def logits_of(self, y_BTD: jax.Array) -> jax.Array:
-        raise NotImplementedError
+        table_VD, bias_V, *_ = self.output_layer()
+        logits_BTV = multiply("BTD,VD->BTV", y_BTD, table_VD, self.dtype)
+        return logits_BTV if bias_V is None else logits_BTV + bias_V[None, None]
 
     def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
         """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
@@ -86,6 +115,33 @@ class EncoderDecoder(nnx.Module):
         return (logits_BTV, weights) if return_weights else logits_BTV
 
 
+class OwnOutput(EncoderDecoder):
+    """A model whose output layer is the target's embedding, or an embedding of its own."""
+
+    output_bias_V: nnx.Param | None = None
+
+    def output_layer(self) -> OutputLayer:
+        bias_V = None if self.output_bias_V is None else self.output_bias_V[...]
+        blocked = uses(self.config, "blocked_loss")
+        return OutputLayer(self._output.table_VD[...], bias_V, self.dtype, blocked)
+
+    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
+        logits_BTV = self._output.logits(y_BTD)
+        if self.output_bias_V is not None:
+            logits_BTV += self.output_bias_V[...][None, None]
+        return logits_BTV
+
+    def _embedding(self, vocab_size: int, rngs: nnx.Rngs) -> Embedding:
+        scale, d_model = None if self.config.scale_embeddings else 1.0, self.config.d_model
+        return Embedding(vocab_size, d_model, scale=scale, dtype=self.dtype, rngs=rngs)
+
+    @property
+    def _output(self) -> Embedding:
+        """The embedding whose table is the matrix of the output layer."""
+        is_shared = self.config.share_embeddings != "none"
+        return self.target_embedding if is_shared else self.output_embedding
+
+
 class EmbeddingsConfig(Protocol):
     """The fields of a model section that `SharedEmbeddings` reads."""
 
@@ -97,7 +153,7 @@ class EmbeddingsConfig(Protocol):
     dtype: str
 
 
-class SharedEmbeddings(EncoderDecoder):
+class SharedEmbeddings(OwnOutput):
     """The three matrices of Section 3.4: source embedding, target embedding, output layer."""
 
     def __init__(self, config: EmbeddingsConfig, sizes: Sizes, *, rngs: nnx.Rngs):
@@ -108,32 +164,24 @@ class SharedEmbeddings(EncoderDecoder):
         3.1).
         """
         self.config, self.dtype = config, jnp.dtype(config.dtype)
-        d_model, share, words = config.d_model, config.share_embeddings, config.words_per_position
-        scale = None if config.scale_embeddings else 1.0
-
-        def embedding(vocab_size):
-            return Embedding(vocab_size, d_model, scale=scale, dtype=self.dtype, rngs=rngs)
-
+        share, words = config.share_embeddings, config.words_per_position
         self.words = words
         if words > 1:
             # If all masks began at 1, sums would ignore the order of words until training changed
             # the masks.
-            noise_WD = jax.random.normal(rngs.params(), (words, d_model), jnp.float32)
+            noise_WD = jax.random.normal(rngs.params(), (words, config.d_model), jnp.float32)
             self.word_masks_WD = nnx.Param(1 + MASK_DEVIATION * noise_WD)
-        self.target_embedding = embedding(sizes.target_vocab)
+        self.target_embedding = self._embedding(sizes.target_vocab, rngs)
         if share != "all":
-            self.source_embedding = embedding(sizes.source_vocab)
+            self.source_embedding = self._embedding(sizes.source_vocab, rngs)
         if share == "none":
-            self.output_embedding = embedding(sizes.target_vocab)
-
-    @property
-    def _source(self) -> Embedding:
-        shared = not hasattr(self, "source_embedding")
-        return self.target_embedding if shared else self.source_embedding
+            self.output_embedding = self._embedding(sizes.target_vocab, rngs)
 
     def _embed_words(self, src_BS: jax.Array) -> jax.Array:
         """The embeddings of positions, [B, S / words, D], S rounded up."""
-        x_BSD = self._source.embed(src_BS)
+        is_shared = self.config.share_embeddings == "all"
+        source = self.target_embedding if is_shared else self.source_embedding
+        x_BSD = source.embed(src_BS)
         if self.words == 1:
             return x_BSD
         x_BSD *= (src_BS != PAD)[..., None].astype(x_BSD.dtype)
@@ -145,13 +193,6 @@ class SharedEmbeddings(EncoderDecoder):
         segments_BS = segments_or_one(src_BS, segments_BS)
         return segments_BS if self.words == 1 else _by_position(segments_BS, self.words)[:, :, 0]
 
-    def output_layer(self) -> OutputLayer:
-        table_VD = self._output.table_VD[...]
-        return OutputLayer(table_VD, None, self.dtype, uses(self.config, "blocked_loss"))
-
-    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
-        return self._output.logits(y_BTD)
-
     def check_aligns_words(self) -> None:
         """Raises UserError unless attention is to single words."""
         if self.words > 1:
@@ -159,12 +200,6 @@ class SharedEmbeddings(EncoderDecoder):
                 f"this needs attention to each word, and model.words_per_position is {self.words}; "
                 "leave out alignments and decoding.coverage_penalty, or take another model"
             )
-
-    @property
-    def _output(self) -> Embedding:
-        """The embedding whose table is the matrix of the output layer."""
-        shared = not hasattr(self, "output_embedding")
-        return self.target_embedding if shared else self.output_embedding
 
 
 def check_shared(share_embeddings: str, sizes: Sizes) -> None:

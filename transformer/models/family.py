@@ -15,6 +15,7 @@ arrays with one row for each of its M hypotheses (rows b * M to b * M + M - 1 be
 b). A search reorders 'hypothesis' and leaves the rest as it is. See cache.py.
 """
 
+import dataclasses
 import difflib
 import importlib
 from collections.abc import Callable
@@ -31,6 +32,21 @@ from transformer.system.sharding import ShardingRules
 FAMILIES = ("transformer", "rnn", "convolutional", "universal", "bert", "decoder_only", "sagan")
 
 
+@dataclasses.dataclass(frozen=True)
+class ModelSection:
+    """The base of all model sections. A family overrides what does not hold for it.
+
+    These are no fields. A field of the same name needs a `setting()`, or it would have the value
+    here as its default.
+    """
+
+    family: str
+
+    width = None  # Equation 3 calls it d_model
+    kernels = "plain"  # see kernels.py
+    words_per_position = 1  # of a source
+
+
 class Sizes(NamedTuple):
     """The sizes of a model that its data determine."""
 
@@ -44,8 +60,8 @@ class Sizes(NamedTuple):
 class Family(NamedTuple):
     """All that the rest of the project needs to know about a family."""
 
-    # The model section: a frozen dataclass that checks itself. Its first field is `family: str`.
-    config: type
+    # The model section: a frozen dataclass that checks itself.
+    config: type[ModelSection]
     # build(config, sizes, rngs) makes the module. It raises UserError if config and sizes do not
     # fit each other.
     build: Callable[[Any, Sizes, nnx.Rngs], nnx.Module]

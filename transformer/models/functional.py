@@ -1,6 +1,7 @@
 """Models as pure functions, so that their users need not know NNX."""
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformer.models.weight_layout import WeightLayout
 from transformer.system.sharding import ShardingRules
 
 Params = dict[str, Any]
+Path = tuple[str | int, ...]  # of a part of parameters
 
 
 class FunctionalModel:
@@ -64,7 +66,7 @@ class FunctionalModel:
         """The module with these arrays; free under `jax.jit`.
 
         extra: may be omitted if the model has no extra state; otherwise that is a TypeError.
-        weight_layout: the layout of `params`, if they come from `arranged`.
+        weight_layout: the layout of `params`, if they come from `in_layout`.
         """
         if extra is None and self._extra:
             raise TypeError("this model has extra state: call bind(params, extra)")
@@ -74,12 +76,12 @@ class FunctionalModel:
             nnx.replace_by_pure_dict(state, arrays)
         return nnx.merge(graphdef, *states)
 
-    def arranged(
+    def in_layout(
         self, params: Params, extra: dict[str, Any] | None, weight_layout: WeightLayout
     ) -> Params:
         """The parameters in this layout; those that it does not change are the same arrays."""
         module = self.bind(params, extra)
-        _arrange(module, weight_layout)
+        _lay_out(module, weight_layout)
         return nnx.to_pure_dict(_split(module)[1])
 
     def takes_int8(self) -> bool:
@@ -95,21 +97,33 @@ class FunctionalModel:
         def build() -> nnx.Module:
             module = self._build(nnx.Rngs(0))
             if weight_layout is not None:
-                _arrange(module, weight_layout)
+                _lay_out(module, weight_layout)
             return module
 
         return _split(nnx.eval_shape(build))
 
 
-def _arrange(module: nnx.Module, weight_layout: WeightLayout) -> None:
+def _lay_out(module: nnx.Module, weight_layout: WeightLayout) -> None:
     for _, part in nnx.iter_modules(module):
-        if hasattr(part, "arrange"):
-            part.arrange(weight_layout)
+        if hasattr(part, "lay_out"):
+            part.lay_out(weight_layout)
 
 
 def _split(module: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
     """The structure, the parameters and the extra state of a module."""
     return nnx.split(module, nnx.Param, nnx.Not(nnx.RngState))
+
+
+def at(params: Params, path: Path) -> Any:
+    """The part of parameters at a path."""
+    return functools.reduce(operator.getitem, path, params)
+
+
+def put(params: Params, path: Path, value: Any) -> None:
+    """Sets the part at a path; makes the dicts on the way."""
+    for key in path[:-1]:
+        params = params.setdefault(key, {})
+    params[path[-1]] = value
 
 
 def num_params(params: Params) -> int:

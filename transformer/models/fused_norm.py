@@ -8,6 +8,7 @@ computes the rest again: the sum, its statistics, and the dropout, which is a ha
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,14 @@ BLOCK = 8192
 BLOCKS = 4
 
 
+class Settings(NamedTuple):
+    """The settings that a kernel is compiled for."""
+
+    rate: float  # of dropout
+    epsilon: float
+    interpret: bool = False  # run without a GPU, slowly
+
+
 def fits(d_model: int) -> bool:
     """True if the kernel can take rows of this size: Triton's blocks are powers of 2."""
     return d_model & (d_model - 1) == 0 and 16 <= d_model <= BLOCK
@@ -38,34 +47,17 @@ def add_and_norm(
     keys_B: jax.Array | None,
     scale_D: jax.Array,
     bias_D: jax.Array,
-    rate: float,
-    epsilon: float,
-    interpret: bool = False,
+    settings: Settings,
 ) -> jax.Array:
     """LayerNorm(x + Dropout(y)), computed in float32, returned in x.dtype.
 
-    keys_B: for dropout, one for each row; None for no dropout. interpret: run without a GPU,
-    slowly.
+    keys_B: for dropout, one for each row; None for no dropout.
     """
     if keys_B is None:
-        words_B2, threshold = jnp.zeros((x_BTD.shape[0], 2), jnp.uint32), 0
+        words_B2, settings = jnp.zeros((x_BTD.shape[0], 2), jnp.uint32), settings._replace(rate=0.0)
     else:
-        words_B2, threshold = jax.random.key_data(keys_B)[:, :2], threshold_of(rate)
-    static = _Static(threshold, epsilon, interpret)
-    return _add_and_norm(static, x_BTD, y_BTD, words_B2, scale_D, bias_D)
-
-
-class _Static:
-    """The settings that a kernel is compiled for; equal if their numbers are equal."""
-
-    def __init__(self, threshold: int, epsilon: float, interpret: bool):
-        self.threshold, self.epsilon, self.interpret = threshold, epsilon, interpret
-
-    def __hash__(self):
-        return hash((self.threshold, self.epsilon, self.interpret))
-
-    def __eq__(self, other):
-        return vars(self) == vars(other)
+        words_B2 = jax.random.key_data(keys_B)[:, :2]
+    return _add_and_norm(settings, x_BTD, y_BTD, words_B2, scale_D, bias_D)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -97,13 +89,13 @@ def _block_rows(T: int, D: int) -> int:
 
 def _normalized(x, y, words_ref, static, begin):
     """(x + Dropout(y) - mean) / deviation, 1 / deviation, and the factors of dropout."""
-    if static.threshold:
+    if threshold := threshold_of(static.rate):
         R, D = x.shape
         row_RD = begin.astype(jnp.uint32) + jax.lax.broadcasted_iota(jnp.uint32, (R, D), 0)
         place_RD = row_RD * np.uint32(D) + jax.lax.broadcasted_iota(jnp.uint32, (R, D), 1)
         word_RD = mix(mix(place_RD ^ words_ref[0, 0]) ^ words_ref[0, 1])
-        factor = 2**32 / (2**32 - static.threshold)
-        kept = jnp.where(word_RD >= np.uint32(static.threshold), jnp.float32(factor), 0.0)
+        factor = 2**32 / (2**32 - threshold)
+        kept = jnp.where(word_RD >= np.uint32(threshold), jnp.float32(factor), 0.0)
         y = y * kept
     else:
         kept = None

@@ -63,7 +63,7 @@ def cannot(name: str, config: Any) -> str:
 
 def chosen(config: Any, platform: str) -> Any:
     """The model section with auto replaced by the kernels of a platform, untested."""
-    if getattr(config, "kernels", "plain") != "auto":  # not all families have the field
+    if config.kernels != "auto":
         return config
     names = [name for name in BY_PLATFORM.get(platform, ()) if not cannot(name, config)]
     return dataclasses.replace(config, kernels=",".join(names) or "plain")
@@ -75,7 +75,7 @@ def proven(config: Any, mesh: jax.sharding.Mesh) -> Any:
     Prints their names, and a warning for each of the others. The trials take some seconds.
     """
     config = chosen(config, mesh.devices.flat[0].platform)
-    if getattr(config, "kernels", "plain") == "plain":
+    if config.kernels == "plain":
         return config
     kept = []
     for name in config.kernels.split(","):
@@ -158,7 +158,8 @@ def _norm_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> li
         rngs = DropoutRngs(jax.random.key(1), jnp.arange(B))
         if fast:
             keys = row_keys(rngs, B)
-            return fused_norm.add_and_norm(x, y, keys, scale_D, bias_D, rate, epsilon, interpret)
+            settings = fused_norm.Settings(rate, epsilon, interpret)
+            return fused_norm.add_and_norm(x, y, keys, scale_D, bias_D, settings)
         z = standardize(x + dropout(y, rate, rngs), epsilon)
         return z * scale_D[None, None] + bias_D[None, None]
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models import fused_norm
+from transformer.models.family import ModelSection
 from transformer.models.kernels import check_names, uses
 from transformer.models.numerics import (
     DropoutRngs,
@@ -40,10 +41,9 @@ kernel_init = nnx.initializers.xavier_uniform()
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerConfig:
+class LayerConfig(ModelSection):
     """The fields of the model section that these layers read; see configs/base.py."""
 
-    family: str
     d_model: int
     d_ff: int
     num_heads: int
@@ -99,6 +99,10 @@ class LayerConfig:
         check_range(self, "model", fields, 1, MOST_LAYERS + 1)
 
     @property
+    def width(self) -> int:
+        return self.d_model
+
+    @property
     def key_size(self) -> int:
         return self.d_k or self.d_model // self.num_heads
 
@@ -131,8 +135,8 @@ class Linear(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def arrange(self, weight_layout: WeightLayout) -> None:
-        """Keeps the kernel as products take it; see `FunctionalModel.arranged`."""
+    def lay_out(self, weight_layout: WeightLayout) -> None:
+        """Keeps the kernel as products take it; see `FunctionalModel.in_layout`."""
         if weight_layout is WeightLayout.INT8 and self.takes_int8:
             kernel_IO, scale_1O = quantized(self.kernel[...], axis=0)
             self.kernel, self.scale_1O = nnx.Param(kernel_IO), nnx.Param(scale_1O)
@@ -162,7 +166,7 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """One matrix for the input embedding and, where shared, the output layer (Section 3.4)."""
 
-    output_DV: nnx.Param | None = None  # the matrix for the logits, once arranged
+    output_DV: nnx.Param | None = None  # the matrix for the logits, once laid out
     scale_1V: nnx.Param | None = None  # of output_DV in int8
 
     def __init__(
@@ -181,8 +185,8 @@ class Embedding(nnx.Module):
         self.dtype = dtype
         self.for_few_rows = False
 
-    def arrange(self, weight_layout: WeightLayout) -> None:
-        """Keeps the matrix as products take it; see `FunctionalModel.arranged`."""
+    def lay_out(self, weight_layout: WeightLayout) -> None:
+        """Keeps the matrix as products take it; see `FunctionalModel.in_layout`."""
         if weight_layout is WeightLayout.INT8:
             output_DV, scale_1V = quantized(self.table_VD[...].T, axis=0)
             self.output_DV, self.scale_1V = nnx.Param(output_DV), nnx.Param(scale_1V)
@@ -280,7 +284,7 @@ class AddAndNorm(nnx.Module):
             drops = rngs is not None and self.dropout_rate > 0
             keys_B = row_keys(rngs, x_BTD.shape[0]) if drops else None
             scale_D, bias_D = self.norm.scale[...], self.norm.bias[...]
-            rates = self.dropout_rate, self.norm.epsilon
-            return fused_norm.add_and_norm(x_BTD, y_BTD, keys_B, scale_D, bias_D, *rates)
+            settings = fused_norm.Settings(self.dropout_rate, self.norm.epsilon)
+            return fused_norm.add_and_norm(x_BTD, y_BTD, keys_B, scale_D, bias_D, settings)
         x_BTD = x_BTD + dropout(y_BTD, self.dropout_rate, rngs)
         return x_BTD if self.norm_first else self.norm(x_BTD)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from transformer.models.cache import (
 )
 from transformer.models.encoder_decoder import (
     SHARE_EMBEDDINGS,
+    AttentionWeights,
     Decoded,
     SharedEmbeddings,
     check_shared,
@@ -34,7 +35,6 @@ from transformer.models.encoder_decoder import (
 )
 from transformer.models.family import Family, Sizes
 from transformer.models.layers import LayerConfig, Normalization
-from transformer.models.loss import OutputLayer
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.system.errors import UserError, check_choice, check_range
@@ -63,18 +63,6 @@ class TransformerConfig(LayerConfig):
         check_choice(self, "model", "share_embeddings", SHARE_EMBEDDINGS)
 
 
-class AttentionWeights(NamedTuple):
-    """The weights of each layer and head, before dropout, in at least float32.
-
-    The weights of a query add up to 1. They are 0 for padding, for other sentences of the same row
-    and for later tokens. A query that may attend to nothing, such as padding, has only zeros.
-    """
-
-    encoder: list[jax.Array]  # self-attention, of each layer [B, H, S, S]
-    decoder: list[jax.Array]  # self-attention, [B, H, T, T]
-    cross: list[jax.Array]  # from target to source, [B, H, T, S]
-
-
 class Transformer(SharedEmbeddings):
     """The encoder-decoder of Figure 1."""
 
@@ -96,9 +84,10 @@ class Transformer(SharedEmbeddings):
             self.encoder_norm = Normalization(config)
             self.decoder_norm = Normalization(config)
 
-    def output_layer(self) -> OutputLayer:
-        bias_V = self.output_bias_V[...] if self.config.output_bias else None
-        return super().output_layer()._replace(bias_V=bias_V)
+    def position_table(self, length: int) -> jax.Array:
+        if self.config.positions == "learned":
+            return self.source_positions[...][:length]
+        return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
 
     def encode(
         self,
@@ -202,12 +191,6 @@ class Transformer(SharedEmbeddings):
             encoding_BTD = position_table[jnp.minimum(positions_BT, len(position_table) - 1)]
         x_BTD += encoding_BTD.astype(self.dtype)
         return dropout(x_BTD, self.config.dropout, rngs)
-
-    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
-        logits_BTV = super().logits_of(y_BTD)
-        if self.config.output_bias:
-            logits_BTV += self.output_bias_V[...][None, None]
-        return logits_BTV
 
     def _normalize(self, y_BTD: jax.Array) -> jax.Array:
         """Applies the last normalisation of pre-LN."""

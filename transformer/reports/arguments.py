@@ -1,27 +1,16 @@
-"""The lecture's arguments for the Transformer: scaling, positions, paths, norms, memory."""
+"""The lecture's arguments for the Transformer: scaling, positions, norms."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from transformer.models.attention import KeyValues, Mask, attention, dot_product_attention
-from transformer.models.blocks import EncoderLayer
-from transformer.models.convolutional.convolutional_blocks import (
-    Block,
-    ConvolutionalBlock,
-    ConvolutionalConfig,
-)
-from transformer.models.layers import LayerConfig
+from transformer.models.attention import KeyValues, dot_product_attention
 from transformer.models.numerics import multiply, standardize
-from transformer.models.rnn.recurrence import INITIALIZATIONS, LSTM, run_cell
 
 SIZES_OF_KEYS = (1, 4, 16, 64, 256, 1024)
-LENGTHS = (128, 256, 512, 1024, 2048)
-WIDTH = 8  # of the layers whose reach is measured
 
 
 class Saturation(NamedTuple):
@@ -72,117 +61,6 @@ def one_hot_positions(embedded_TD: Any, table_VD: Any, positions_PD: Any, ids: A
     return float(np.abs(product_TD - embedded_TD).max())
 
 
-class Reach(NamedTuple):
-    """The inputs that reach an output of a layer type, and the length of its chain of products.
-
-    seen: for 1, 2, ... layers, whether the output at the middle depends on each input.
-    waits: by sequence length, the longest chain of matrix products, each of which needs the one
-    before.
-    """
-
-    seen: list[list[bool]]
-    waits: dict[int, int]
-
-
-def reach(length: int = 17, layers: int = 3) -> dict[str, Reach]:
-    """The reach of this project's own layers, with random parameters."""
-    return {
-        name: Reach(
-            [_seen(stack, depth, length) for depth in range(1, layers + 1)],
-            {n: longest_chain(stack, layers, n) for n in (length, 2 * length)},
-        )
-        for name, stack in {
-            "convolution": _convolutions,
-            "RNN": _rnn,
-            "attention": _attends,
-        }.items()
-    }
-
-
-Stack = Callable[[jax.Array, int], jax.Array]  # inputs [B, S, D], number of layers -> outputs
-
-
-def _convolutions(x_BSD: jax.Array, layers: int) -> jax.Array:
-    blocks = f"{WIDTH}x3x1"
-    config = ConvolutionalConfig(
-        "convolutional", WIDTH, blocks, blocks, WIDTH, 1, True, False, 0.0, "float32"
-    )
-    for number in range(layers):
-        rngs = nnx.Rngs(number)
-        layer = ConvolutionalBlock(WIDTH, Block(WIDTH, 3), config, False, rngs)
-        x_BSD = layer(x_BSD, jnp.ones(x_BSD.shape[:2], jnp.int32), None)
-    return x_BSD
-
-
-def _rnn(x_BSD: jax.Array, layers: int) -> jax.Array:
-    starts_BS = jnp.zeros(x_BSD.shape[:2], bool).at[:, 0].set(True)
-    for number in range(layers):
-        cell = LSTM(
-            WIDTH,
-            WIDTH,
-            biases=1,
-            initialization=INITIALIZATIONS["glorot"],
-            dtype=jnp.dtype("float32"),
-            rngs=nnx.Rngs(number),
-        )
-        x_BSD = run_cell(cell, x_BSD, starts_BS)[0]
-    return x_BSD
-
-
-def _attends(x_BSD: jax.Array, layers: int) -> jax.Array:
-    config = LayerConfig(
-        family="transformer",
-        **{"d_model": WIDTH, "d_ff": 2 * WIDTH, "num_heads": 2, "d_k": 0, "d_v": 0},
-        **{"attention_bias": False, "dropout": 0.0, "attention_dropout": 0.0},
-        **{"activation_dropout": 0.0, "activation": "gelu", "norm": "post"},
-        **{"normalization": "layer_norm", "norm_epsilon": 1e-6, "dtype": "float32"},
-    )
-    ones_BS = jnp.ones(x_BSD.shape[:2], jnp.int32)
-    for number in range(layers):
-        x_BSD, _ = EncoderLayer(config, nnx.Rngs(number))(x_BSD, Mask(ones_BS, ones_BS))
-    return x_BSD
-
-
-def _seen(stack: Stack, depth: int, length: int) -> list[bool]:
-    rng = np.random.default_rng(0)
-    x_BSD = jnp.asarray(rng.normal(size=(1, length, WIDTH)), jnp.float32)
-
-    def middle(x_BSD: jax.Array) -> jax.Array:
-        return stack(x_BSD, depth)[0, length // 2].sum()
-
-    slopes_SD = jax.grad(middle)(x_BSD)[0]
-    return (np.abs(slopes_SD).max(axis=1) > 0).tolist()
-
-
-def longest_chain(stack: Stack, layers: int, length: int) -> int:
-    """The longest chain of dependent matrix products in the program JAX makes of a stack."""
-    x_BSD = jnp.zeros((1, length, WIDTH))
-    return _depth(jax.make_jaxpr(lambda x: stack(x, layers))(x_BSD).jaxpr)
-
-
-def _depth(jaxpr: Any) -> int:
-    depths: dict[Any, int] = {}
-
-    def of(variables: Sequence[Any]) -> int:
-        # A variable with a value is a literal. A program input has waited for nothing.
-        known = [v for v in variables if not hasattr(v, "val")]
-        return max((depths[v] for v in known if v in depths), default=0)
-
-    for equation in jaxpr.eqns:
-        inner = [
-            getattr(x, "jaxpr", x)
-            for value in equation.params.values()
-            for x in (value if isinstance(value, tuple | list) else [value])
-            if hasattr(getattr(x, "jaxpr", x), "eqns")
-        ]
-        times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        own = times * max(map(_depth, inner), default=0)
-        own += equation.primitive.name in ("dot_general", "conv_general_dilated")
-        for variable in equation.outvars:
-            depths[variable] = of(equation.invars) + own
-    return of(jaxpr.outvars)
-
-
 def change_beside(x_BTD: jax.Array, other_BTD: jax.Array, epsilon: float) -> dict[str, float]:
     """The change of the normalised vectors of x if it shares a batch with another sentence.
 
@@ -202,25 +80,3 @@ def change_beside(x_BTD: jax.Array, other_BTD: jax.Array, epsilon: float) -> dic
         name: float(jnp.abs(norm(both_XD)[: len(x_XD)] - norm(x_XD)).max())
         for name, norm in (("layer", layer_norm), ("batch", batch_norm))
     }
-
-
-def memory_of_attention(lengths: Sequence[int] = LENGTHS) -> dict[str, list[int]]:
-    """Bytes that XLA plans for attention of 8 heads and its gradient, by the length of a row."""
-
-    def whole(query, memory, segments_BS):
-        mask = Mask(segments_BS, segments_BS)
-        return dot_product_attention(query, memory, mask.dense())[0].sum()
-
-    def in_blocks(query, memory, segments_BS):
-        return attention(query, memory, Mask(segments_BS, segments_BS))[0].sum()
-
-    found: dict[str, list[int]] = {}
-    for name, function in (("all scores at once", whole), ("in blocks of queries", in_blocks)):
-        for length in lengths:
-            vectors = jax.ShapeDtypeStruct((1, 8, length, 64), jnp.float32)
-            segments = jax.ShapeDtypeStruct((1, length), jnp.int32)
-            step = jax.jit(jax.grad(function, argnums=(0, 1)))
-            compiled = step.lower(vectors, KeyValues(vectors, vectors), segments).compile()
-            bytes_needed = compiled.memory_analysis().temp_size_in_bytes
-            found.setdefault(name, []).append(bytes_needed)
-    return found

@@ -73,7 +73,6 @@ def attention_page(model: TrainedModel, found: Attention, source: str, target: s
 
 def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Picture | None]]:
     """The pictures beside attention, by name; a drawing function may find nothing to draw."""
-    config = model.config.model
     is_decoder_alone = list(found.maps) == ["decoder"]
     masked = ([], found.inputs) if is_decoder_alone else (found.source, found.target)
     drawn = {
@@ -81,10 +80,7 @@ def pictures(model: TrainedModel, found: Attention) -> dict[str, Callable[[], Pi
         "masks": lambda: masks_figure(*(side[:MOST_MASKED] for side in masked)),
         "learning_rate": lambda: schedule_figure(model.config),
     }
-    if found.steps:
-        limits = config.encoder_steps, config.decoder_steps
-        return {"steps": lambda: steps_figure(found, limits), **drawn}
-    return drawn
+    return {"steps": lambda: steps_figure(found), **drawn} if found.steps else drawn
 
 
 def _packed(weights: np.ndarray, bits: int) -> str:

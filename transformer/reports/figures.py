@@ -28,7 +28,6 @@ from transformer.inference.attention_maps import (
 )
 from transformer.inference.model import Model
 from transformer.models.attention import Mask
-from transformer.models.positions import sinusoidal_encoding
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
@@ -194,19 +193,8 @@ def positions_figure(model: Model | TrainedModel, length: int = 64) -> Picture |
 
 def positions_of(model: TrainedModel, length: int) -> np.ndarray | None:
     """The source's [positions, dimensions]; at most as many positions as a table has."""
-    config = model.config.model
-    bound = model.task.model.bind(model.params, model.extra)
-    tables = {
-        "transformer": lambda: bound.source_positions,
-        "convolutional": lambda: bound.encoder.positions_PE,
-        "bert": lambda: bound.positions,
-    }
-    always_sinusoidal = config.family in ("universal", "decoder_only")
-    if always_sinusoidal or getattr(config, "positions", "") == "sinusoidal":
-        return np.asarray(sinusoidal_encoding(jnp.arange(length), config.d_model))
-    if config.family not in tables:
-        return None
-    return np.asarray(tables[config.family]()[...][:length])
+    table_PD = model.task.model.bind(model.params, model.extra).position_table(length)
+    return None if table_PD is None else np.asarray(table_PD)
 
 
 def masks_figure(source: Sequence[Token], target: Sequence[Token]) -> Picture:
@@ -251,8 +239,7 @@ def schedule_figure(config: Config) -> Picture:
     figure = Picture(9, 3)
     own, lecture = figure.subplots(1, 2)
     steps = np.unique(np.linspace(1, config.training.steps, 500).astype(int))
-    width = getattr(config.model, "d_model", None)
-    own.plot(steps, make_schedule(config.optimizer, width)(jnp.asarray(steps)))
+    own.plot(steps, make_schedule(config.optimizer, config.model.width)(jnp.asarray(steps)))
     own.set_title(f"this run: {config.optimizer.schedule}", fontsize=9)
     unused = dict.fromkeys(("peak_learning_rate", "decay_steps"))
     steps = np.arange(1, 20_000, 20)
@@ -269,11 +256,9 @@ def schedule_figure(config: Config) -> Picture:
     return figure
 
 
-def steps_figure(found: Attention, limits: tuple[int, int]) -> Picture:
-    """The steps that a Universal Transformer takes to read and to write each token.
-
-    limits: the maximum for encoder and decoder.
-    """
+def steps_figure(found: Attention) -> Picture:
+    """The steps that a Universal Transformer takes to read and to write each token."""
+    limits = (len(found.maps[name]) for name in ("encoder", "decoder"))
     sides = {"source": found.source, "target": found.target}
     texts = {side: [token.text for token in tokens] for side, tokens in sides.items()}
     width = max(5.0, 1 + 0.5 * max(map(len, texts.values())))

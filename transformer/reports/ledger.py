@@ -5,15 +5,18 @@
     python -m transformer results                    makes RESULTS.md of them
 
 A result records the command, the code, the data and the scores of a run, but not the paths of its
-files. The folder of the same name has the outputs. The result of an ensemble is that of its first
-run, and `ensemble_with` has the other runs.
+files. The folder of the same name has the outputs, compressed; `zless` shows them. The result of an
+ensemble is that of its first run, and `ensemble_with` has the other runs.
 """
 
 import dataclasses
+import gzip
 import hashlib
+import io
 import json
 import math
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,15 +26,16 @@ from transformer.models.functional import num_params
 from transformer.reports.results import Result, checkpoint_flags, search_flags
 from transformer.reports.translations import Texts
 from transformer.runs import history, provenance, run_config
-from transformer.runs.evaluation import check_can_evaluate, evaluate, one_a_line
+from transformer.runs.evaluation import check_can_evaluate, evaluate
 from transformer.runs.history import Run
+from transformer.runs.outputs import one_a_line
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.commands import ROOT, command
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import cannot_read
-from transformer.system.reading import MOST_JSON, parse_json, read_plain
+from transformer.system.reading import MOST, MOST_JSON, parse_json, read_plain
 from transformer.tasks.task import Outputs, Task, find_task
 
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
@@ -65,7 +69,7 @@ def record(
     _check_files(path, ["validation", *tested])
     for run in [model, *model.others]:
         history.check_can_be_repeated(run)
-    task = find_task(model.config.task.name)
+    task = model.config.kind
     for one in (model, *model.others):
         one.check_paths()
     check_can_evaluate(model, ["validation", *tested])
@@ -142,7 +146,7 @@ def write(path: Path, result: Result, outputs: Mapping[str, Outputs]) -> None:
     """Writes the outputs, one example a line, and then the result itself."""
     no_more = _earlier_files(path) - {_outputs_file(path, split) for split in outputs}
     for split, found in outputs.items():
-        write_named(_outputs_file(path, split), _text(found))
+        write_named(_outputs_file(path, split), gzip.compress(_text(found), mtime=0))
     write_named(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     for file in no_more:
         file.unlink(missing_ok=True)
@@ -182,7 +186,7 @@ def _text(outputs: Outputs) -> bytes:
 
 
 def _outputs_file(path: Path, split: str) -> Path:
-    return path.with_suffix("") / f"{split.replace('/', '_')}.txt"
+    return path.with_suffix("") / f"{split.replace('/', '_')}.txt.gz"
 
 
 # --- Reading ------------------------------------------------------------------------------
@@ -192,11 +196,6 @@ def read(path: Path) -> Result:
     """A result; raises UserError for another file."""
     try:
         result = parse_json(read_plain(path, None, MOST_JSON), Result)
-        # Earlier commits knew only one task.
-        result["config"].setdefault("task.name", "seq2seq")
-        for entry in result["splits"].values():
-            if "sentences" in entry:
-                entry["examples"] = entry.pop("sentences")
         if reason := _contradiction(result):
             raise ValueError(reason)
     except OSError as error:
@@ -211,6 +210,8 @@ def read(path: Path) -> Result:
 
 def _contradiction(result: Result) -> str | None:
     """An inconsistency in a result that is valid by its type; None if there is none."""
+    if "task.name" not in result["config"]:
+        return "config.task.name is missing"
     if "beam_size" in result and "length_penalty" not in result:
         return "length_penalty is missing"
     if any(len(point) != 2 for curve in result["curve"].values() for point in curve):
@@ -239,7 +240,10 @@ def saved_outputs(path: Path, result: Result, split: str) -> list[str]:
     """The outputs saved beside a result; raises UserError if they are not the recorded ones."""
     file, entry = _outputs_file(path, split), result["splits"][split]
     try:
-        content = read_plain(file, path.parent)
+        packed = gzip.GzipFile(fileobj=io.BytesIO(read_plain(file, path.parent)))
+        content = packed.read(MOST)  # a stranger's may be endless
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        content = b""
     except OSError as error:
         raise cannot_read(file, error) from error
     lines = content.decode(errors="replace").removesuffix("\n").split("\n")

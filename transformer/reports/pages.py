@@ -9,7 +9,6 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 STYLE = """
@@ -79,10 +78,9 @@ def panels(
     count: int, columns: int = 2, height: float = 3, width: float = 11
 ) -> tuple[Figure, list[Any]]:
     """A figure of many panels, and the axes of each."""
-    # Figure and canvas by hand: pyplot keeps global state and may look for a display.
+    # No pyplot: it keeps global state and may look for a display.
     rows = -(-count // columns)
     figure = Figure(figsize=(width, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     places = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for axes in places:
         axes.spines[["top", "right"]].set_visible(False)
@@ -100,9 +98,9 @@ def svg(figure: Figure) -> Html:
     return Html(found[found.index("<svg") :])
 
 
-def png(figure: Figure) -> bytes:
+def png(figure: Figure, dpi: int = 110) -> bytes:
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=110)
+    figure.savefig(picture, format="png", dpi=dpi)
     return picture.getvalue()
 
 

@@ -18,21 +18,12 @@ class Score(TypedDict):
     needs_model: NotRequired[Any]
 
 
-class _Split(TypedDict):
+class Split(TypedDict):
     name: str
     scores: dict[str, Score]
+    examples: Count
     text_sha256: str
     hypotheses_sha256: str
-
-
-class Split(_Split):
-    examples: Count
-
-
-class EarlierSplit(_Split):
-    """The type of a split in earlier commits, which knew only one task."""
-
-    sentences: Count
 
 
 class Start(AnyStart):
@@ -84,7 +75,7 @@ class Hashes(TypedDict):
 
 
 class Result(Run):
-    splits: dict[str, Split | EarlierSplit]
+    splits: dict[str, Split]
     candidates: dict[str, Number]
     curve: dict[str, list[list[Number]]]
     data_sha256: Hashes

@@ -22,7 +22,7 @@ from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.reading import MISSING, Number, read_json
-from transformer.tasks.task import FACTS, Facts, find_task
+from transformer.tasks.task import FACTS, Facts
 
 # Curves beside those of validation, and their names.
 OTHER_CURVES = {
@@ -170,7 +170,7 @@ def write(workdir: Path) -> None:
 
 
 def _directions(runs: Sequence[Run]) -> dict[str, str]:
-    kinds = [find_task(run.config.task.name).metrics for run in runs]
+    kinds = [run.config.kind.metrics for run in runs]
     return {name: metric.better for kind in kinds for name, metric in kind.items()}
 
 

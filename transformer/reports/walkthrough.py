@@ -1,36 +1,17 @@
 """A walk through a Transformer with the numbers of a sentence, as lectures draw it by hand."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 
-from transformer.models.attention import dot_product_attention, in_blocks
+from transformer.models.attention import dot_product_attention
 from transformer.models.layers import Embedding
 from transformer.models.numerics import standardize
 from transformer.reports import arguments
 from transformer.reports.figures import positions_of
-from transformer.reports.pages import Html, panels, svg, table
+from transformer.reports.pages import panels, svg
 from transformer.reports.walkthrough_numbers import Pass, follow, update
 from transformer.reports.walkthrough_page import Line, Step, walkthrough_page
 from transformer.reports.walkthrough_steps import steps, update_step
 from transformer.runs.restore import TrainedModel
-
-
-def _curves(
-    x: Sequence[int], by_title: Mapping[str, Mapping[str, Sequence[float]]], across: str
-) -> tuple[Figure, list[Any]]:
-    figure, places = panels(len(by_title))
-    for axes, (title, curves) in zip(places, by_title.items(), strict=True):
-        for name, values in curves.items():
-            axes.plot(x, values, marker="o", markersize=3, label=name)
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel(across, fontsize=8)
-        axes.set_title(title, fontsize=10)
-        axes.grid(color="0.9")
-        axes.legend(frameon=False, fontsize=8)
-    return figure, places
 
 
 def scaling_step() -> Step:
@@ -39,7 +20,15 @@ def scaling_step() -> Step:
         "mean of the largest weight": found.largest,
         "norm of the derivatives": found.gradient,
     }
-    figure, _ = _curves(arguments.SIZES_OF_KEYS, titles, "d_k")
+    figure, places = panels(len(titles))
+    for axes, (title, curves) in zip(places, titles.items(), strict=True):
+        for name, values in curves.items():
+            axes.plot(arguments.SIZES_OF_KEYS, values, marker="o", markersize=3, label=name)
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("d_k", fontsize=8)
+        axes.set_title(title, fontsize=10)
+        axes.grid(color="0.9")
+        axes.legend(frameon=False, fontsize=8)
     gradient = {name: values[-1] for name, values in found.gradient.items()}
     return Step(
         "Why divide by √d_k?",
@@ -72,33 +61,6 @@ def positions_step(model: TrainedModel, one: Pass) -> Step:
     )
 
 
-def reach_step() -> Step:
-    rows, waits = [], []
-    for name, found in arguments.reach().items():
-        for depth, seen in enumerate(found.seen, 1):
-            rows.append([name, str(depth), "".join("■" if x else "·" for x in seen), sum(seen)])
-        waits.append([name, *found.waits.values()])
-        lengths = list(found.waits)
-    return Step(
-        "What can one output see, and what must wait?",
-        "Table 1: maximum path length, sequential operations",
-        "Which inputs change the output in the middle, after one, two and three layers: a "
-        "convolution of width 3 sees two more with each layer, an RNN all before it, attention "
-        "everything at once. And how many matrix products must wait for each other in three "
-        "layers: those of an RNN grow with the length. An RNN sees the first word through as many "
-        "steps as there are words; attention in one. Measured by derivatives, and by the longest "
-        "chain in the program.",
-        [
-            Line(arguments._seen, "slopes_SD = "),
-            Line(arguments._depth, "own = times *"),
-        ],
-        [
-            Html(table(["layers of", "depth", "inputs that the middle sees", "how many"], rows)),
-            Html(table(["chain in three layers", *[f"length {n}" for n in lengths]], waits)),
-        ],
-    )
-
-
 def norm_step(model: TrainedModel, one: Pass) -> Step:
     x_BTD = (one.layer_input_TD + one.attended_TD)[None]
     other_BTD = x_BTD[:, ::-1] * 2 + 1
@@ -117,24 +79,6 @@ def norm_step(model: TrainedModel, one: Pass) -> Step:
     )
 
 
-def memory_step() -> Step:
-    found = arguments.memory_of_attention()
-    curves = {name: [x / 2**20 for x in values] for name, values in found.items()}
-    figure, places = _curves(arguments.LENGTHS, {"MiB, attention and gradient": curves}, "tokens")
-    places[0].set_yscale("log", base=2)
-    last = {name: values[-1] for name, values in curves.items()}
-    return Step(
-        "What does length cost?",
-        "O(n² · d)  (Table 1)",
-        "All scores at once need memory that grows with the square of the length: "
-        f"{last['all scores at once']:,.0f} MiB for {arguments.LENGTHS[-1]:,} tokens, 8 heads, "
-        f"one layer. In blocks of queries it is {last['in blocks of queries']:,.0f} MiB; the time "
-        "still grows with the square. What XLA plans for this machine.",
-        [Line(in_blocks, "jax.lax.map(")],
-        [svg(figure)],
-    )
-
-
 def page(model: TrainedModel, source: str, target: str | None, layer: int, head: int) -> str:
     if target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
@@ -143,9 +87,7 @@ def page(model: TrainedModel, source: str, target: str | None, layer: int, head:
     measured = [
         scaling_step(),
         positions_step(model, one),
-        reach_step(),
         norm_step(model, one),
-        memory_step(),
     ]
     intro = (
         f"The model of {model.workdir.resolve().name} reads “{source}” and writes “{target}”. All "

@@ -39,8 +39,7 @@ class Pass(NamedTuple):
     key_TK: np.ndarray
     value_TU: np.ndarray
     scores_TT: np.ndarray  # products
-    scaled_TT: np.ndarray
-    masked_TT: np.ndarray
+    masked_TT: np.ndarray  # scaled
     weights_TT: np.ndarray
     head_TU: np.ndarray
     joined_TX: np.ndarray  # all heads
@@ -115,12 +114,6 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
     query_BHTK = mha._split_heads(mha.query(normed_BTD))
     kv = mha.key_values(normed_BTD)
     scores_BHTT = multiply("BHTK,BHSK->BHTS", query_BHTK, kv.key_BHSK, query_BHTK.dtype)
-    scaled_BHTT = multiply(
-        "BHTK,BHSK->BHTS",
-        query_BHTK * jnp.asarray(config.key_size**-0.5, query_BHTK.dtype),
-        kv.key_BHSK,
-        query_BHTK.dtype,
-    )
     heads_BHTU, weights_BHTT = attention(query_BHTK, kv, self_mask, return_weights=True)
     joined_BTX = heads_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
     attended_BTD, _ = mha(normed_BTD, kv, self_mask)
@@ -152,7 +145,6 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
     losses = jax.vmap(loss_of)(positions_T)
     h = head - 1
     mask_TT = np.asarray(self_mask.dense()[0])
-    scaled_TT = _array(scaled_BHTT[0, h])
     return Pass(
         src_ids,
         tgt_in,
@@ -163,8 +155,7 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
         _array(x_BTD[0]),
         _array(layer_input_BTD[0]),
         *(_array(x[0, h]) for x in (query_BHTK, kv.key_BHSK, kv.value_BHSU, scores_BHTT)),
-        scaled_TT,
-        np.where(mask_TT, scaled_TT, -np.inf),
+        np.where(mask_TT, _array(scores_BHTT[0, h]) * config.key_size**-0.5, -np.inf),
         *(_array(x[0, h]) for x in (weights_BHTT, heads_BHTU)),
         *(_array(x[0]) for x in (joined_BTX, attended_BTD, after_self_BTD)),
         _array(cross_BHTS[0, h]),

@@ -93,29 +93,22 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
         ),
         Step(
             "Scores",
-            "Q Kᵀ",
-            "The product of each query with each key. A row belongs to a query.",
-            [Line(dot_product_attention, "scores_BHTS = multiply")],
-            [Matrix("Q Kᵀ", one.scores_TT, inputs, inputs)],
-        ),
-        Step(
-            "Scaling",
-            "Q Kᵀ / √d_k  (Equation 1)",
-            f"{sized}, so the scores are divided by {config.key_size**0.5:.2f}. The code divides "
-            "the queries, which is the same. Below is why.",
-            [Line(dot_product_attention, "query_BHTK = query_BHTK *")],
-            [Matrix("scaled", one.scaled_TT, inputs, inputs)],
-        ),
-        Step(
-            "Mask",
-            "masked scores are −∞  (Section 3.2.3)",
-            "A position may not look at later ones: it is to predict them. The code takes the "
-            "lowest number in place of −∞, which gives the same weights.",
+            "Q Kᵀ / √d_k; masked scores are −∞  (Equation 1, Section 3.2.3)",
+            "The product of each query with each key; a row belongs to a query. "
+            f"{sized}, so the products are divided by {config.key_size**0.5:.2f} (below is why); "
+            "the code divides the queries, which is the same. A position may not look at later "
+            "ones: it is to predict them. The code takes the lowest number in place of −∞, which "
+            "gives the same weights.",
             [
+                Line(dot_product_attention, "query_BHTK = query_BHTK *"),
+                Line(dot_product_attention, "scores_BHTS = multiply"),
                 Line(Mask.dense, "mask_BTS &= position_B1S"),
                 Line(dot_product_attention, "jnp.where(mask_BTS[:, None], scores_BHTS"),
             ],
-            [Matrix("masked", one.masked_TT, inputs, inputs)],
+            [
+                Matrix("Q Kᵀ", one.scores_TT, inputs, inputs),
+                Matrix("scaled and masked", one.masked_TT, inputs, inputs),
+            ],
         ),
         Step(
             "Softmax",
@@ -128,18 +121,16 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
             [Matrix("weights", one.weights_TT, inputs, inputs)],
         ),
         Step(
-            "Weighted sum",
-            "softmax(Q Kᵀ / √d_k) V  (Equation 1)",
-            "Each row of weights mixes the values.",
-            [Line(dot_product_attention, "y_BHTU = multiply")],
-            [Matrix("of this head", one.head_TU, inputs)],
-        ),
-        Step(
-            "Heads joined",
-            "Concat(head_1, …, head_h) W^O  (Section 3.2.2)",
-            f"The results of all {config.num_heads} heads stand side by side; a matrix mixes them.",
-            [Line(MultiHeadAttention.__call__, "return self.output(y_BTX)")],
+            "Weighted sum, and heads joined",
+            "Concat(head_1, …, head_h) W^O, each head softmax(Q Kᵀ / √d_k) V  (Section 3.2.2)",
+            "Each row of weights mixes the values. The results of all "
+            f"{config.num_heads} heads stand side by side; a matrix mixes them.",
             [
+                Line(dot_product_attention, "y_BHTU = multiply"),
+                Line(MultiHeadAttention.__call__, "return self.output(y_BTX)"),
+            ],
+            [
+                Matrix("of this head", one.head_TU, inputs),
                 Matrix("all heads", one.joined_TX, inputs),
                 Matrix("times W^O", one.attended_TD, inputs),
             ],

@@ -238,6 +238,8 @@ class Checkpoints:
         for step in reversed(from_first(self.scheduled_steps if scheduled_only else self.steps)):
             try:
                 items, record = self._store.restore(step, _items(like))
+                if "notes" not in record:
+                    raise Damaged("its record has no notes for training")
             except Damaged as error:
                 damaged[step] = error
                 continue

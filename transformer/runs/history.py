@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer.data.sources import DataConfig
 from transformer.runs import provenance, run_config
 from transformer.runs.metric_writers import read_metrics
 from transformer.runs.restore import TrainedModel
@@ -17,7 +18,8 @@ Run = Mapping[str, Any]
 
 def run_of(model: TrainedModel) -> dict[str, Any]:
     """The ledger's entry for one run."""
-    metrics, starts = _metrics(model), provenance.starts(model.workdir)
+    metrics = metrics_until(model.workdir, model.last_step)
+    starts = provenance.starts(model.workdir)
     path = Path(starts[-1]["config_file"])
     apart = "config_file", "overrides", "command"
     run = {
@@ -46,7 +48,7 @@ def recorded_fields(config: Config) -> dict[str, Any]:
     """The config fields that determine what is computed, by name."""
     recorded = run_config.fields_marked(config, "recorded", True)
     fields = {name: value for name, value in run_config.flat(config).items() if recorded[name]}
-    if getattr(config.data, "uses_text_files", False):
+    if isinstance(config.data, DataConfig) and config.data.uses_text_files:
         fields["data.dataset"] = None
     return fields
 
@@ -71,7 +73,7 @@ def overrides_of(start: Mapping[str, Any], config: Config) -> dict[str, Any]:
 def validation_curves(model: TrainedModel) -> dict[str, list[tuple[int, float]]]:
     """The validation metrics that a run logged: steps and values, by metric."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    for line in _metrics(model):
+    for line in metrics_until(model.workdir, model.last_step):
         for name, value in line.items():
             if name.startswith("eval/validation/") and value is not None:
                 curve = curves.setdefault(name.removeprefix("eval/validation/"), [])
@@ -115,6 +117,11 @@ def check_can_be_repeated(model: TrainedModel) -> None:
         raise UserError(
             f"{workdir}/starts.jsonl does not say how this run was begun; it cannot be recorded"
         )
+    if not {"config_file", "overrides"} <= starts[-1].keys():
+        raise UserError(
+            f"{workdir}/starts.jsonl names no config file, as a run from Python code has none; "
+            "record a run of train.py"
+        )
     if training.init_from and not is_known(provenance.origin(workdir)):
         raise UserError(
             f"{workdir} began with the parameters of another run, and {provenance.ORIGIN} does not "
@@ -129,10 +136,9 @@ def check_can_be_repeated(model: TrainedModel) -> None:
         )
 
 
-def _metrics(model: TrainedModel) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl up to the last checkpoint."""
-    metrics = read_metrics(model.workdir / "metrics.jsonl")
-    return [line for line in metrics if line["step"] <= model.last_step]
+def metrics_until(workdir: Path, step: int) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl up to a step."""
+    return [line for line in read_metrics(workdir / "metrics.jsonl") if line["step"] <= step]
 
 
 def total(metrics: list[dict[str, float]], name: str) -> float:

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.data.hub_files import is_hub_folder
-from transformer.models.family import find_family
 from transformer.models.functional import Params
 from transformer.runs import history, provenance, run_config
 from transformer.runs import restore as restoring
@@ -33,8 +32,8 @@ from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
 from transformer.system.paths import local
 from transformer.system.sharding import name_of
-from transformer.tasks.task import TrainedTask, find_task
-from transformer.training.step import initial_extra, initial_params
+from transformer.tasks.task import TrainedTask
+from transformer.training.step import initial_variables
 
 NAMED = 10  # classes listed in a log line
 
@@ -99,13 +98,12 @@ def load(config: Config) -> TrainedModel:
 
 
 def _of_hub(folder: Path, config: Config) -> TrainedModel:
-    read = find_task(config.task.name).pretrained
-    if read is None:
+    if config.kind.pretrained is None:
         raise UserError(
             f"{folder} holds a model of Hugging Face's, and the task {config.task.name} cannot "
             "begin with one; give the work directory of a run"
         )
-    config, task, params = read(folder, config)
+    config, task, params = config.kind.pretrained(folder, config)
     return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
 
 
@@ -116,8 +114,7 @@ def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> Traine
     lacks or has in another size, are initialised as in a run without training.init_from. Prints
     which.
     """
-    family = find_family(config.model.family)
-    axes, seed = family.class_axes, config.training.seed
+    axes, seed = config.family.class_axes, config.training.seed
 
     def sizes(arrays: Any) -> dict[Any, tuple[int, ...]]:
         """The shapes by path, without the axes of classes."""
@@ -133,7 +130,7 @@ def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> Traine
     given = model.params, model.extra
     old, new = sizes(given), sizes((task.model.abstract_params(), task.model.abstract_extra()))
     fresh_parts = {part(path) for path, _ in old.items() ^ new.items()} & set(map(part, new))
-    if unfit := sorted(fresh_parts - set(family.heads)):
+    if unfit := sorted(fresh_parts - set(config.family.heads)):
         raise UserError(
             f"training.init_from: {unfit[0]} of {model.workdir} has another shape than in the run "
             "to begin; give a model of the same sizes and with the same vocabulary"
@@ -167,7 +164,7 @@ def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> Traine
             made[*to, new_number] = np.asarray(found[path])[*to, old_number]
         return jnp.asarray(made)
 
-    fresh = initial_params(task.model, seed), initial_extra(task.model, seed)
+    fresh = initial_variables(task.model, seed)
     params, extra = jax.tree_util.tree_map_with_path(leaf, fresh)
     return dataclasses.replace(model, params=params, extra=extra)
 

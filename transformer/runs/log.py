@@ -1,72 +1,72 @@
 """The output of a run as it goes on: metrics, totals, lines for people."""
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.runs.metric_writers import MetricsWriter, read_metrics
+from transformer.runs.history import metrics_until, total
+from transformer.runs.metric_writers import MetricsWriter
 from transformer.runs.progress import Progress
 from transformer.runs.run_config import Config, flat
 from transformer.runs.tracking import WandbWriter, check_login
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically
-from transformer.tasks.task import Examples, find_task
+from transformer.tasks.task import Examples
 from transformer.training.divergence import Monitor
 from transformer.training.step import StepMetrics
 
 SECONDS_BETWEEN_PICTURES = 30.0
 
 
+@dataclasses.dataclass
 class Window:
-    """The updates since the last line of the log; its notes go into checkpoints."""
+    """Sums of the updates since the last line of the log; they go into checkpoints."""
 
-    def __init__(self, notes: dict[str, Any] | None = None):
-        new = {"loss": 0.0, "tokens": 0, "grad_norm": 0.0, "updates": 0, "terms": {}}
-        self._sums = notes or new
-        if "nll" in self._sums:  # in a checkpoint of an earlier commit
-            self._sums["terms"]["nll"] = self._sums.pop("nll")
-        # For this process only, so not in the notes:
+    loss: float = 0.0
+    tokens: int = 0  # the loss's, in updates that were not skipped
+    grad_norm: float = 0.0
+    updates: int = 0
+    terms: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        # For this process only, so not in checkpoints:
         self._start = time.monotonic()
-        self._updates_here = 0
-        self._tokens_here = 0
+        self._updates_here = self._tokens_here = 0
         self._wait = 0.0
 
-    def notes(self) -> dict[str, Any]:
-        return {**self._sums, "terms": dict(self._sums["terms"])}
-
-    @property
-    def tokens(self) -> int:
-        """The loss's tokens, in updates that were not skipped."""
-        return self._sums["tokens"]
+    @classmethod
+    def restored(cls, notes: Mapping[str, Any]) -> "Window":
+        """notes: the fields, as in a checkpoint. Those of earlier commits had nll beside terms."""
+        earlier = {"nll": notes["nll"]} if "nll" in notes else {}
+        rest = {name: value for name, value in notes.items() if name not in earlier}
+        return cls(**{**rest, "terms": {**notes["terms"], **earlier}})
 
     def add(self, metrics: StepMetrics, num_tokens: int, wait: float) -> None:
         """Adds a finished update: its number of tokens, and the seconds it waited for its batch."""
         self._updates_here += 1
         self._tokens_here += num_tokens
         self._wait += wait
-        sums = self._sums
-        for name in metrics.terms:  # NaN in the log if all updates are skipped
-            sums["terms"].setdefault(name, 0.0)
-        if metrics.skipped:
-            return
-        sums["loss"] += float(metrics.loss)
-        sums["tokens"] += int(metrics.tokens)
-        sums["grad_norm"] += float(metrics.grad_norm)
-        sums["updates"] += 1
-        for name, value in metrics.terms.items():
-            sums["terms"][name] += float(value)
+        for name, value in metrics.terms.items():  # NaN in the log if all updates are skipped
+            self.terms.setdefault(name, 0.0)
+            self.terms[name] += 0.0 if metrics.skipped else float(value)
+        if not metrics.skipped:
+            self.loss += float(metrics.loss)
+            self.tokens += int(metrics.tokens)
+            self.grad_norm += float(metrics.grad_norm)
+            self.updates += 1
 
     def summary(self) -> dict[str, float]:
         """The values to log; NaN if every update was skipped."""
-        tokens, updates = (self._sums[name] or math.nan for name in ("tokens", "updates"))
+        tokens = self.tokens or math.nan
         return {
-            "train/loss": self._sums["loss"] / tokens,
-            **{f"train/{name}": value / tokens for name, value in self._sums["terms"].items()},
-            "train/grad_norm": self._sums["grad_norm"] / updates,
+            "train/loss": self.loss / tokens,
+            **{f"train/{name}": value / tokens for name, value in self.terms.items()},
+            "train/grad_norm": self.grad_norm / (self.updates or math.nan),
             "train/tokens_per_second": self._tokens_here / (time.monotonic() - self._start),
             "input/wait_ms": 1000 * self._wait / max(self._updates_here, 1),
         }
@@ -84,7 +84,7 @@ class RunLog:
 
     draw: redraws the picture of the learning curves.
     schedule: the learning rate of the n-th update that was not skipped.
-    flops_per_token, peak: of training, and of all devices together; None where not known.
+    mfu: the share of the devices' peak that one token a second takes; None where not known.
     """
 
     def __init__(
@@ -92,38 +92,35 @@ class RunLog:
         workdir: Path,
         config: Config,
         schedule: Callable[[int], float],
-        flops_per_token: float,
-        peak: float | None,
+        mfu: float | None,
         start_time: float,
         draw: Callable[[], None],
     ):
-        self._workdir, self._config = workdir, config
-        self._shown, self._schedule = find_task(config.task.name).shown, schedule
-        self._flops_per_token, self._peak = flops_per_token, peak
-        self._start_time = start_time
+        self.workdir, self._config = workdir, config
+        self._schedule, self._mfu = schedule, mfu
         self._draw, self._drawn_at = draw, time.monotonic()
         self._metrics: MetricsWriter | None = None
         self._wandb: WandbWriter | None = None
         self._progress: Progress | None = None
-        self._tokens, self._seconds_before = 0.0, 0.0
+        self._tokens, self._started = 0.0, start_time
 
     def open(self, step: int, *, evaluated: bool) -> None:
         """Continues the log from where the run stands; removes lines of later steps."""
         if distributed.is_first():
             fields, project = flat(self._config), self._config.training.wandb
-            metrics = find_task(self._config.task.name).metrics
-            outcomes = ["train/nll", *(f"eval/validation/{name}" for name in metrics)]
+            measured = [f"eval/validation/{name}" for name in self._config.kind.metrics]
             self._metrics = MetricsWriter(
-                self._workdir,
+                self.workdir,
                 first_step=step,
                 evaluated=evaluated,
                 fields=fields,
-                outcomes=outcomes,
+                outcomes=["train/nll", *measured],
             )
-            if project and not self._wandb:
-                self._wandb = WandbWriter(project, self._workdir, fields)
+            if project:
+                self._wandb = WandbWriter(project, self.workdir, fields)
             self._progress = Progress(self._config.training.steps, initial=step)
-            self._tokens, self._seconds_before = self._last_totals(step)
+            self._tokens, seconds_before = self._last_totals(step)
+            self._started -= seconds_before
 
     def close(self) -> None:
         for part in (self._metrics, self._progress, self._wandb):
@@ -143,14 +140,14 @@ class RunLog:
         values["train/learning_rate"] = self._schedule(step - monitor.skipped)
         self._tokens += window.tokens
         values["total/target_tokens"] = self._tokens
-        values["total/seconds"] = self._seconds_before + time.monotonic() - self._start_time
+        values["total/seconds"] = time.monotonic() - self._started
         values["train/skipped_updates"] = monitor.skipped
         values["train/skipped_batches"] = monitor.offset
         speed = values["train/tokens_per_second"]
-        if self._peak is not None:
-            values["train/mfu"] = self._flops_per_token * speed / self._peak
+        if self._mfu is not None:
+            values["train/mfu"] = self._mfu * speed
         self._write(step, values)
-        shown = {name: values[f"train/{name}"] for name in self._shown}
+        shown = {name: values[f"train/{name}"] for name in self._config.kind.shown}
         self._progress.update(step, **shown, tokens_per_second=speed)
 
     def validation(self, step: int, scores: Mapping[str, float], examples: Examples) -> None:
@@ -165,7 +162,7 @@ class RunLog:
         self._write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
         for name, picture in examples.pictures.items():
             try:
-                write_atomically(self._workdir / name / f"{step:08}.png", picture.png)
+                write_atomically(self.workdir / name / f"{step:08}.png", picture.png)
             except UserError as error:  # a full disk does not end the run
                 self.print(f"warning: {error}")
             self._metrics.write_picture(step, name, picture)
@@ -188,9 +185,6 @@ class RunLog:
             self._tokens, _ = self._last_totals(step)
 
     def _last_totals(self, step: int) -> tuple[float, float]:
-        """Target tokens and seconds of the run so far; 0 if nothing is logged."""
-        lines = read_metrics(self._workdir / "metrics.jsonl")
-        found = [line for line in lines if line["step"] <= step and "total/seconds" in line]
-        names = ("total/target_tokens", "total/seconds")
-        tokens, seconds = (max((line[name] for line in found), default=0) for name in names)
-        return tokens, seconds
+        """Target tokens and seconds of the run so far."""
+        lines = metrics_until(self.workdir, step)
+        return total(lines, "target_tokens"), total(lines, "seconds")

@@ -1,58 +1,163 @@
 """The loop of a run: updates, validation, checkpoints, and recovery from a bad loss."""
 
+import collections
+import dataclasses
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn
 
+import jax
+
+from transformer.data.prefetch import prefetch
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.log import RunLog, Window
-from transformer.runs.state import RunState
-from transformer.runs.updates import Updates
+from transformer.runs.run_config import Config
 from transformer.system import distributed
-from transformer.system.compilation import Compilations
+from transformer.system.compilation import may_compile
 from transformer.system.errors import UserError
 from transformer.system.preemption import Stopped, StopRequest
+from transformer.system.profiling import STEP, Profile
 from transformer.tasks.task import Metric, TrainingTask
-from transformer.training.divergence import write_report
-from transformer.training.step import TrainingConfig
+from transformer.training.divergence import Monitor, norms_by_layer, write_report
+from transformer.training.step import StepMetrics, TrainState
 
+AHEAD = 2  # updates that the device may have queued while the host goes on
 TRIES_AT_THE_END, SECONDS_BETWEEN_TRIES = 60, 10.0  # to save the last checkpoint
 
 
-class Loop:
-    """Takes a run from where it stands to its end.
+class Patience(NamedTuple):
+    """The state of early stopping: the best score, and the measurements made since."""
 
-    restore: returns the run's state at its newest scheduled checkpoint, or at its beginning.
+    best: float | None = None
+    without_better: int = 0
+
+    def after(self, score: float, metric: Metric) -> "Patience":
+        if self.best is None or metric.is_better(score, self.best):
+            return Patience(score, 0)
+        return Patience(self.best, self.without_better + 1)
+
+
+@dataclasses.dataclass
+class RunState:
+    """The point that a run has reached: all that a checkpoint must hold.
+
+    is_evaluated: whether the validation of this step is done, or none is due.
     """
+
+    train: TrainState | None  # None while its memory is needed for another
+    step: int
+    window: Window
+    monitor: Monitor
+    patience: Patience
+    is_evaluated: bool
+
+
+class Programs(NamedTuple):
+    """The programs compiled for a run before its first step."""
+
+    begin: Callable[[], TrainState]  # the state of a new run
+    like: TrainState  # shapes, types and shardings of the state
+    step: jax.stages.Compiled
+
+
+class Finished(NamedTuple):
+    """An update whose metrics have arrived."""
+
+    step: int  # number of updates before it
+    metrics: StepMetrics
+    num_tokens: int
+    wait: float  # seconds it waited for its batch
+
+
+class Updates:
+    """Feeds batches to the compiled train step; the device never waits for the host."""
+
+    def __init__(self, task: TrainingTask, program: jax.stages.Compiled, profile: Profile):
+        self._task, self._program, self._profile = task, program, profile
+        self._batches: Iterator[tuple[Any, int]] | None = None
+        self._pending: collections.deque[Finished] = collections.deque()
+
+    def start(self, step: int, offset: int, end: int) -> None:
+        """Begins to load the batches of the updates from `step` to `end`.
+
+        offset: the number of a batch minus that of its update.
+        """
+        self.close()
+        self._batches = prefetch(self._task.batch, range(step + offset, end + offset))
+        self._pending.clear()
+
+    def run(self, state: TrainState, step: int) -> TrainState:
+        """Starts one update, number `step` from 0; its result may still be in progress."""
+        self._profile.before(step, state)
+        start = time.monotonic()
+        batch, num_tokens = next(self._batches)
+        wait = time.monotonic() - start
+        with jax.profiler.StepTraceAnnotation(STEP, step_num=step):
+            state, metrics = self._program(state, batch)
+        self._pending.append(Finished(step, metrics, num_tokens, wait))
+        self._profile.after(step + 1, state)
+        return state
+
+    def finished(self, *, wait_for_all: bool) -> Iterator[Finished]:
+        """The updates whose metrics have come: all, or all but the newest AHEAD."""
+        keep = 0 if wait_for_all else AHEAD
+        while len(self._pending) > keep:
+            update = self._pending.popleft()
+            yield update._replace(metrics=jax.device_get(update.metrics))
+
+    def close(self) -> None:
+        if self._batches is not None:
+            self._batches.close()
+
+
+class Loop:
+    """Takes a run from where it stands to its end."""
 
     def __init__(
         self,
-        config: TrainingConfig,
+        config: Config,
         task: TrainingTask,
-        metric: Metric,
+        programs: Programs,
         updates: Updates,
         checkpoints: Checkpoints,
         log: RunLog,
         stop: StopRequest,
-        compilations: Compilations,
-        restore: Callable[[], RunState],
     ):
-        self.config = config
+        self.config, self.metric = config.training, config.best_metric
         self.task = task
-        self.metric = metric  # training.best_metric
+        self.programs = programs
         self.updates = updates
         self.checkpoints = checkpoints
         self.log = log
         self.stop = stop
-        self.compilations = compilations
-        self.restore = restore
 
-    def run(self, at: RunState, workdir: Path) -> RunState:
+    def restore(self, *, scheduled_only: bool = False) -> RunState:
+        """The run's state at its newest checkpoint; at its beginning if there is none."""
+        like = self.programs.like
+        found = self.checkpoints.restore_newest(like, scheduled_only=scheduled_only)
+        if found is None:
+            train, monitor = self.programs.begin(), Monitor(self.config)
+            return RunState(train, 0, Window(), monitor, Patience(), is_evaluated=True)
+        train, notes, scores = found
+        if notes["data"] != self.task.data_id:
+            raise UserError(
+                f"the training or validation data, or the order of the batches, is not what "
+                f"{self.log.workdir} was begun with; put the data back, use the versions of NumPy "
+                "and of this project that starts.jsonl names, or start again in another --workdir"
+            )
+        return RunState(
+            train,
+            int(train.step),
+            Window.restored(notes["window"]),
+            Monitor(self.config, notes["monitor"]),
+            Patience(**(scores or notes)["patience"]),
+            is_evaluated=scores is not None,
+        )
+
+    def run(self, at: RunState) -> RunState:
         """Returns the state at the run's end; raises Stopped if it was told to stop before."""
         config = self.config
         self.updates.start(at.step, at.monitor.offset, config.steps)
-        self.compilations.expect_none()
         last_scores: dict = {}
         while True:
             # 1. Validate a checkpoint, which is saved meanwhile.
@@ -70,7 +175,7 @@ class Loop:
             log_now = at.step % config.log_every == 0 or is_due
             self.take_metrics(at, wait_for_all=log_now or stop_now)
             if at.monitor.has_diverged:
-                at = self.roll_back(at, workdir)
+                at = self.roll_back(at)
                 continue
             if log_now:
                 self.log.updates(at.step, at.window, at.monitor)
@@ -116,7 +221,7 @@ class Loop:
         self.log.validation(at.step, scores, examples)
         if self.config.best_metric in scores:
             at.patience = at.patience.after(scores[self.config.best_metric], self.metric)
-        record = {**scores, "patience": vars(at.patience)}
+        record = {**scores, "patience": at.patience._asdict()}
         self.checkpoints.record_scores(at.step, record)
         if distributed.from_first(lambda: self.checkpoints.has(at.step)):
             at.monitor.rollbacks = 0
@@ -130,17 +235,25 @@ class Loop:
             self.log.print(f"warning: nothing is saved at step {at.step}: the loss is bad")
             at.is_evaluated = True  # there is no checkpoint to evaluate
             return
-        notes = {"data": self.task.data_id, **at.notes(scheduled=scheduled)}
-        with self.compilations.allowed():  # Orbax slices arrays that several devices hold
+        monitor = at.monitor.notes()
+        if scheduled:  # a restored run has a new checkpoint
+            monitor["rollbacks"] = 0
+        notes = {
+            "data": self.task.data_id,
+            "window": dataclasses.asdict(at.window),
+            "monitor": monitor,
+        }
+        notes["patience"] = at.patience._asdict()
+        with may_compile():  # Orbax slices arrays that several devices hold
             self.checkpoints.save(at.train, notes, scheduled=scheduled)
 
-    def roll_back(self, diverged: RunState, workdir: Path) -> RunState:
+    def roll_back(self, diverged: RunState) -> RunState:
         """Returns to the last scheduled checkpoint, then continues after the bad batches."""
         if diverged.monitor.has_given_up:
-            self.report_divergence(diverged, workdir)
+            self.report_divergence(diverged)
         self.updates.close()
         diverged.train = None  # frees its memory, which is needed
-        at = self.restore()
+        at = self.restore(scheduled_only=True)
         self.checkpoints.remove_unscheduled()
         at.monitor.pass_over(diverged.monitor, at.step)
         self.log.rewind(at.step, evaluated=at.is_evaluated)
@@ -152,10 +265,10 @@ class Loop:
         )
         return at
 
-    def report_divergence(self, at: RunState, workdir: Path) -> NoReturn:
-        path, bad = workdir / "divergence.json", at.monitor.bad
-        with self.compilations.allowed():
-            norms = self.task.norms(at.train, bad[0].batch)
+    def report_divergence(self, at: RunState) -> NoReturn:
+        path, bad = self.log.workdir / "divergence.json", at.monitor.bad
+        with may_compile():
+            norms = norms_by_layer(at.train.params)
         if distributed.is_first():
             examples = [self.task.examples(update.batch) for update in bad]
             write_report(path, at.monitor, examples, norms)

@@ -1,6 +1,7 @@
 """The metrics of a run: exact JSON lines, and TensorBoard's files as far as its format allows."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -59,7 +60,7 @@ class MetricsWriter:
     after both.
 
     A full disk does not end the run. Lines that cannot be written are held in memory, with a
-    message on standard error, and each later call tries again. TensorBoard's file ends there.
+    message on standard error, and written with the next ones. TensorBoard's file ends there.
 
     The constructor and `rewind` raise OSError if the disk fails, and UserError if metrics.jsonl is
     not what `read_metrics` expects. Only one process of a job may have a writer.
@@ -77,9 +78,8 @@ class MetricsWriter:
         workdir.mkdir(parents=True, exist_ok=True)
         self._path = workdir / "metrics.jsonl"
         self._held: list[dict[str, Any]] = []  # lines to append
-        self._whole: int | None = None  # the file's length without a torn line
         self._trouble: str | None = None
-        _cut(self._path, first_step, evaluated)
+        self._size = _cut(self._path, first_step, evaluated)  # without a torn line
         # The number keeps two files of the same second apart. SummaryWriter is not used: on a full
         # disk its thread dies, and then its queue blocks the callers that write to it.
         number = len(list(workdir.glob("events.out.tfevents.*")))
@@ -122,7 +122,7 @@ class MetricsWriter:
         Unless `evaluated`, the checkpoint of `step` is evaluated again, and its line goes too.
         """
         self._held = [line for line in self._held if not _is_later(line, step, evaluated)]
-        _cut(self._path, step, evaluated)
+        self._size = _cut(self._path, step, evaluated)
         self._hide_later_events(step)
 
     def close(self) -> None:
@@ -140,34 +140,26 @@ class MetricsWriter:
         self.close()
 
     def _flush(self) -> None:
-        """Appends the held lines, as far as the disk has space."""
-        before, self._trouble = self._trouble, None
+        """Appends the held lines, all or none."""
+        lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in self._held).encode()
         try:
-            while self._held:
-                self._append(json.dumps(self._held[0], allow_nan=False).encode() + b"\n")
-                del self._held[0]
+            # Opened each time: after an outage a network file system may hold a different file.
+            with open_plain(self._path, self._path.parent, "ab", buffering=0) as file:
+                self._size = file.truncate(min(self._size, file.tell()))
+                try:
+                    if file.write(lines) < len(lines):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(self._size)
+                    raise
         except OSError as error:
-            self._trouble = f"cannot write {self._path}: {error.strerror}"
-        if self._trouble and not before:
-            _warn(f"{self._trouble}; training goes on, and new lines wait in memory")
-        elif before and not self._trouble:
-            _warn("can be written again, and nothing is lost")
-
-    def _append(self, line: bytes) -> None:
-        # Opened each time: after an outage a network file system may hold a different file.
-        with open_plain(self._path, self._path.parent, "ab", buffering=0) as file:
-            size = file.tell()
-            if self._whole is not None and self._whole < size:
-                size = file.truncate(self._whole)
-            self._whole = size
-            try:
-                while line:
-                    line = line[file.write(line) :]  # a full disk may take only a part
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(size)
-                raise
-            self._whole = None
+            if not self._trouble:
+                self._trouble = f"cannot write {self._path}: {error.strerror}"
+                _warn(f"{self._trouble}; training goes on, and new lines wait in memory")
+        else:
+            self._size += len(lines)
+            self._held, self._trouble = [], None
 
     def _hide_later_events(self, step: int) -> None:
         """Makes TensorBoard drop the values it has read for later steps, all of them for step 0.
@@ -198,8 +190,10 @@ def _is_later(line: Mapping[str, Any], step: int, evaluated: bool) -> bool:
     return step == 0 or line["step"] > step or (line["step"] == step and again)
 
 
-def _cut(path: Path, step: int, evaluated: bool) -> None:
-    """Ends a metrics.jsonl before its first line that `_is_later`; a torn last line goes, too.
+def _cut(path: Path, step: int, evaluated: bool) -> int:
+    """Ends a metrics.jsonl before its first line that `_is_later`; returns its new length.
+
+    A torn last line goes, too.
 
     Steps grow in the file, so its beginning stays, and cutting needs no disk space.
     """
@@ -208,8 +202,9 @@ def _cut(path: Path, step: int, evaluated: bool) -> None:
     later = (i for i, line in enumerate(metrics) if _is_later(line, step, evaluated))
     kept = next(later, len(metrics))
     with open_plain(path, path.parent, "r+b") as file:
-        file.truncate(sum(map(len, islice(file, kept))))
+        size = file.truncate(sum(map(len, islice(file, kept))))
         os.fsync(file.fileno())
+    return size
 
 
 def _warn(text: str) -> None:

@@ -16,7 +16,7 @@ from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 from transformer.system.reading import Count
 from transformer.system.sharding import data_mesh, replicated
-from transformer.tasks.task import TrainedTask, find_task
+from transformer.tasks.task import TrainedTask
 
 CHECKPOINTS = ("last", "best", "average")
 
@@ -85,7 +85,7 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
                 )
     return dataclasses.replace(
         first,
-        task=find_task(first.config.task.name).ensemble([model.task for model in models]),
+        task=first.config.kind.ensemble([model.task for model in models]),
         params=[model.params for model in models],
         extra=[model.extra for model in models],
         others=[dataclasses.replace(model, params={}, extra={}) for model in others],
@@ -124,28 +124,23 @@ def restore(
         )
     config = run_config.load(workdir)
     check_seal(workdir)
-    kind = find_task(config.task.name)
     changed = run_config.with_fields(config, overrides or {})
     given = [field for field, value in (overrides or {}).items() if value is not None]
     unknown = {} if trust_paths else trusted_paths.unknown(config, given)
-    if "task.features" in unknown:  # a task may open it at any time; data wait for `check_paths`
-        without = dataclasses.replace(changed.task, features=None)
-        changed = dataclasses.replace(changed, task=without)
-    task = kind.restore(changed, workdir)
+    # A task may open its own files at any time; data wait for `check_paths`.
+    without = {name.removeprefix("task."): None for name in unknown if name.startswith("task.")}
+    changed = dataclasses.replace(changed, task=dataclasses.replace(changed.task, **without))
+    task, training = config.kind.restore(changed, workdir), config.training
     everywhere = replicated(data_mesh())
-
-    def abstract(tree: Any) -> Any:
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
-        )
-
-    like = abstract(task.model.abstract_params()), abstract(task.model.abstract_extra())
-    training = config.training
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+        (task.model.abstract_params(), task.model.abstract_extra()),
+    )
     checkpoints = Checkpoints(
         workdir,
         keep_last=training.keep_last,
         best_metric=training.best_metric,
-        direction=kind.metrics[training.best_metric].better,
+        direction=config.best_metric.better,
         read_only=True,
     )
     exported = from_first(lambda: _exported(workdir))
@@ -164,27 +159,17 @@ def restore(
                 f"{', '.join(map(str, steps))} alone; give the work directory of the training "
                 "run, or leave --checkpoint and --average_last out"
             )
-        params, extra = checkpoints.average_params(steps[-1:], *like)
     else:
         keep_last = training.keep_last
         steps, last_step, patience = from_first(
             lambda: _chosen(workdir, checkpoints, checkpoint, average_last, keep_last)
         )
         stopped_early = 0 < training.patience <= patience
-        params, extra = checkpoints.average_params(steps, *like)
+    # An average was exported as one checkpoint.
+    params, extra = checkpoints.average_params(steps[-1:] if exported else steps, *like)
     checkpoints.close()
-    return TrainedModel(
-        workdir,
-        config,
-        task,
-        steps,
-        checkpoint,
-        last_step,
-        stopped_early,
-        params,
-        extra,
-        unknown_paths=unknown,
-    )
+    used = steps, checkpoint, last_step, stopped_early
+    return TrainedModel(workdir, config, task, *used, params, extra, unknown_paths=unknown)
 
 
 def _chosen(

@@ -2,20 +2,21 @@
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.models.family import FAMILIES, find_family
+from transformer.models.family import FAMILIES, Family, find_family
 from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import remove_leftovers, write_atomically
 from transformer.system.paths import check_no_pattern, local, looked_up
 from transformer.system.reading import MISSING, read_json, read_text
 from transformer.system.sharding import MeshConfig
-from transformer.tasks.task import TASKS, find_task
+from transformer.tasks.task import TASKS, Metric, Task, find_task
 from transformer.training.optimizers import OptimizerConfig
 from transformer.training.step import TrainingConfig
 
@@ -51,13 +52,13 @@ class Config:
     decoding: Any = None
 
     def __post_init__(self):
-        training, metrics = self.training, find_task(self.task.name).metrics
+        training, metrics = self.training, self.kind.metrics
         if training.best_metric not in metrics:
             raise UserError(
                 f"training.best_metric is {training.best_metric!r}, which the task "
                 f"{self.task.name} does not measure; give one of: {', '.join(metrics)}"
             )
-        if metrics[training.best_metric].full and training.full_validation_every == 0:
+        if self.best_metric.full and training.full_validation_every == 0:
             cheap = [name for name, metric in metrics.items() if not metric.full]
             raise UserError(
                 f"training.best_metric is {training.best_metric!r}, but "
@@ -100,15 +101,30 @@ class Config:
             _check_complete(config[name], _required(section), f"{name}.", choice)
             check_types(name, section, config[name])
             for field, value in config[name].items():
-                if value and places_are_here and field in _places(section):
+                if value and places_are_here and field in places(section):
                     local(value, f"{name}.{field}")
             sections[name] = section(**config[name])
         return cls(**sections)
 
+    @functools.cached_property
+    def kind(self) -> Task:
+        """The task of this config."""
+        return find_task(self.task.name)
+
+    @functools.cached_property
+    def family(self) -> Family:
+        return find_family(self.model.family)
+
+    @property
+    def best_metric(self) -> Metric:
+        """The metric that training.best_metric names."""
+        return self.kind.metrics[self.training.best_metric]
+
     @property
     def sections(self) -> dict[str, Any]:
         """The sections that are not None, by name."""
-        return {name: section for name, section in vars(self).items() if section is not None}
+        named = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return {name: section for name, section in named if section is not None}
 
     def to_json(self) -> str:
         """The content of WORKDIR/config.json."""
@@ -250,7 +266,7 @@ def save(workdir: Path, config: Config) -> None:
 
 def files_of(config: Config) -> list[str]:
     """The files of a work directory, besides checkpoints, that make up a trained model."""
-    return [CONFIG, *find_task(config.task.name).files]
+    return [CONFIG, *config.kind.files]
 
 
 def architecture(config: Config) -> dict[str, Any]:
@@ -305,7 +321,7 @@ def _required(section: type) -> list[str]:
     return [field.name for field in fields if field.default is dataclasses.MISSING]
 
 
-def _places(section: type) -> list[str]:
+def places(section: type) -> list[str]:
     """The fields of a section that name files or folders."""
     fields = dataclasses.fields(section)
     return [field.name for field in fields if field.metadata and field.metadata["place"]]

@@ -1,6 +1,5 @@
 """Scores what evaluate is given: splits, a test set, or existing translations."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,22 +19,20 @@ from transformer.metrics.scores import check_language, kind_of_text
 from transformer.runs import run_config, trusted_paths
 from transformer.runs.evaluation import (
     check_can_evaluate,
-    check_place,
-    check_task,
+    data_beside,
     evaluate,
     evaluate_test_set,
-    inputs_of_data,
-    parts_of_data,
-    place_of,
     table,
-    write_outputs,
 )
+from transformer.runs.outputs import Destination
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.tasks import seq2seq
+from transformer.tasks.task import find_task
 
 DATA_FLAGS = ("data_dir", "raw_dir", "test_file", "bleu_tokenizer")  # of the data section
+# Flags of what is scored, if it is no split.
+OWN = ("source", "reference", "testset", "hypotheses", "languages", "bleu_tokenizer")
 
 
 def run(asked: FlagValues, restore: Callable[[], TrainedModel], output_dir: Path | None) -> None:
@@ -44,28 +41,17 @@ def run(asked: FlagValues, restore: Callable[[], TrainedModel], output_dir: Path
     restore: returns the model of the work directory; not called if translations are given.
     output_dir: where their scores go, if not to the work directory.
     """
-    workdir = asked.workdir and os.path.expanduser(asked.workdir)
-    only = asked.source, asked.reference, asked.testset, asked.hypotheses, asked.bleu_tokenizer
-    is_for_seq2seq = any(x is not None for x in only)
-    config = run_config.load(Path(workdir)) if workdir and is_for_seq2seq else None
-    if config:
-        check_task(Path(workdir), config)
-    test = None
-    if asked.reference:
-        test = read_files(asked.source, asked.reference)
-    elif asked.testset:
-        languages = pair(asked.languages or "")
-        if config:
-            languages = config.data.source_language, config.data.target_language
-            if config.data.is_tokenized:
-                raise UserError(
-                    f"{workdir} reads text that is tokenised, and sacreBLEU's test sets are not; "
-                    "tokenise one and give it as --source and --reference"
-                )
-        with distributed.first_alone():
-            test = sacrebleu_test_set(asked.testset, *languages)
+    place = Path(asked.workdir).expanduser() if asked.workdir else None
+    is_of_test_sets = any(asked[name].value is not None for name in OWN)
+    config = run_config.load(place) if place and is_of_test_sets else None
+    if config and config.kind.score_test_set is None:
+        raise UserError(
+            f"{place} is a run of the task {config.task.name}, and test sets by file or name and "
+            "tokenizers of BLEU are for seq2seq; give --split alone"
+        )
+    test = _test_set(asked, place, config)
     if asked.hypotheses:
-        _score(asked, workdir and Path(workdir), config, test, output_dir)
+        _score(asked, place, config, test, output_dir)
         return
     model = restore()
     if test:
@@ -76,6 +62,26 @@ def run(asked: FlagValues, restore: Callable[[], TrainedModel], output_dir: Path
             evaluate(model, split)
 
 
+def _test_set(
+    asked: FlagValues, workdir: Path | None, config: run_config.Config | None
+) -> TestSet | None:
+    """The test set that the flags name, if it is no split."""
+    if asked.reference:
+        return read_files(asked.source, asked.reference)
+    if not asked.testset:
+        return None
+    languages = pair(asked.languages or "")
+    if config:
+        languages = config.data.source_language, config.data.target_language
+        if config.data.is_tokenized:
+            raise UserError(
+                f"{workdir} reads text that is tokenised, and sacreBLEU's test sets are not; "
+                "tokenise one and give it as --source and --reference"
+            )
+    with distributed.first_alone():
+        return sacrebleu_test_set(asked.testset, *languages)
+
+
 def _score(
     asked: FlagValues,
     workdir: Path | None,
@@ -84,40 +90,38 @@ def _score(
     output_dir: Path | None,
 ) -> None:
     """Scores the translations of --hypotheses, and writes the scores if there is a place."""
-    hypotheses = lines_of(asked.hypotheses)
-    inputs = {"hypotheses": Input.of(asked.hypotheses, hypotheses)}
-    parts = [f"of-{Path(asked.hypotheses).name}"]
+    path, hypotheses = asked.hypotheses, lines_of(asked.hypotheses)
+    inputs, parts = {"hypotheses": Input.of(path, hypotheses)}, [f"of-{Path(path).name}"]
     if config:
         given = {f"data.{name}": asked[name].value for name in DATA_FLAGS}
         given = {field: value for field, value in given.items() if value is not None}
         data = run_config.with_fields(config, given).data
         of = test.name if test else asked.split[0]
-        parts += parts_of_data(config.data, data, of)
-        inputs |= inputs_of_data(config.data, data, of)
-        kind = kind_of_text(data)
+        more_parts, more_inputs = data_beside(config.data, data, of)
+        parts, inputs = parts + more_parts, inputs | more_inputs
+        task, text = config.kind, kind_of_text(data)
         if test is None:
             if not asked.trust_paths:
                 trusted_paths.check(workdir, trusted_paths.unknown(config, given))
             sources, references = map(list, zip(*open_source(data, of).pairs(), strict=True))
             test = TestSet(of, sources, [references])
-        if output_dir:
-            inputs["workdir"] = Input(trusted_paths.absolute(str(workdir)))
     else:
-        kind = {"target_language": pair(asked.languages)[1], "bleu_tokenizer": asked.bleu_tokenizer}
+        task = find_task("seq2seq")
+        text = {"target_language": pair(asked.languages)[1], "bleu_tokenizer": asked.bleu_tokenizer}
         parts += [f"bleu_tokenizer={asked.bleu_tokenizer}"] * bool(asked.bleu_tokenizer)
-    check_lines({asked.hypotheses: len(hypotheses), test.name: len(test.references[0])})
-    inputs |= test.inputs
-    place, name = place_of(workdir, output_dir), "-".join([test.name, *parts])
+    check_lines({path: len(hypotheses), test.name: len(test.references[0])})
     if not distributed.is_first():
         return
-    if place:
-        check_place(place, name, inputs)
-    check_language(test.references[0], **kind)
-    outputs = seq2seq.score_test_set(kind, test, hypotheses)
+    destination, written = None, ""
+    if workdir or output_dir:
+        name = "-".join([test.name, *parts])
+        destination = Destination.of(workdir, output_dir, name, {**inputs, **test.inputs})
+        destination.check()
+    check_language(test.references[0], **text)
+    outputs = task.score_test_set(text, test, hypotheses)
     print(table(outputs))
-    written = ""
-    if place:
-        scores = {**outputs.scores, "split": test.name, "hypotheses": asked.hypotheses}
+    if destination:
+        scores = {**outputs.scores, "split": test.name, "hypotheses": path}
         scores["examples"] = len(hypotheses)
-        written = f"; scores in {write_outputs(place, name, outputs, scores, inputs)}"
+        written = f"; scores in {destination.write(outputs, scores)}"
     print(f"{len(hypotheses)} examples{written}")

@@ -6,7 +6,7 @@ import importlib.util
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,16 +26,13 @@ class Plan:
     """The plan of a sweep, from `get_sweep` of a sweep file or the flags of sweep.py.
 
     rows: fields and their values, a dict for each row, which may have a `name`.
-    grid: values of fields; every combination is a row.
-    zip: values of fields; the first values are a row, then the second values, ...
+    grid: values of fields; every combination, with each one of `rows`, is a row.
     seeds: of each row.
     evaluate: flags of evaluate.py; "none" if a run is only trained.
-    Each row of `rows` is combined with each one of `grid` and each one of `zip`.
     """
 
     rows: Sequence[Mapping[str, Any]] = ({},)
     grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
-    zip: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     seeds: Sequence[int] = (0,)
     evaluate: str = "--split=test"
 
@@ -53,19 +50,11 @@ class Run(NamedTuple):
     def name(self) -> str:
         return f"{self.row}-{self.seed}"
 
-    @property
-    def flags(self) -> list[str]:
-        """The flags of train.py for this run."""
-        return self.flags_with(())
-
-    def flags_with(self, more: Sequence[str]) -> list[str]:
-        """The flags, with `more` for all runs before those of the row, which override them."""
+    def flags(self, more: Sequence[str] = ()) -> list[str]:
+        """The flags of train.py; `more` is for all runs, and those of the row override it."""
         values = {SEED: self.seed, **self.settings}
-        return [
-            f"--config={self.config_file}",
-            *more,
-            *(f"--config.{field}={x}" for field, x in values.items()),
-        ]
+        own = [f"--config.{field}={value}" for field, value in values.items()]
+        return [f"--config={self.config_file}", *more, *own]
 
 
 def read_plan(path: str) -> Plan:
@@ -101,26 +90,17 @@ def plan_of(given: Any, path: str) -> Plan:
     plan = Plan(**given)
     if not _is_list(plan.rows) or not all(isinstance(row, Mapping) for row in plan.rows):
         raise UserError(f"{path}: rows is {plan.rows!r:.60}; it must be a list of dicts")
-    for name in ("grid", "zip"):
-        axes = getattr(plan, name)
-        if not isinstance(axes, Mapping) or not all(_is_list(axis) for axis in axes.values()):
-            raise UserError(f"{path}: {name} must be a dict from fields to lists of values")
-    for axis in (*plan.rows, plan.grid, plan.zip):
-        for field in axis:
-            if not isinstance(field, str):
-                raise UserError(
-                    f"{path}: {field!r:.60} is no name of a field; give one such as 'model.d_ff'"
-                )
-    lengths = {field: len(values) for field, values in plan.zip.items()}
-    if len(set(lengths.values())) > 1:
-        raise UserError(f"{path}: the lists of zip have different lengths: {lengths}")
+    if not isinstance(plan.grid, Mapping) or not all(map(_is_list, plan.grid.values())):
+        raise UserError(f"{path}: grid must be a dict from fields to lists of values")
+    for field in itertools.chain(plan.grid, *plan.rows):
+        if not isinstance(field, str):
+            raise UserError(
+                f"{path}: {field!r:.60} is no name of a field; give one such as 'model.d_ff'"
+            )
     if not _is_list(plan.seeds) or not all(type(x) is int for x in plan.seeds[:MOST_RUNS]):
         raise UserError(f"{path}: seeds is {plan.seeds!r:.60}; it must be a list of whole numbers")
-    axes = [plan.rows, *plan.grid.values(), *list(plan.zip.values())[:1], plan.seeds]
-    try:
-        count = math.prod(map(len, axes))
-    except OverflowError as error:  # range(10**30)
-        raise UserError(f"{path}: the sweep has an endless list; give a shorter one") from error
+    with code_of_the_user(path):  # range(10**30) has no len
+        count = math.prod(map(len, [plan.rows, *plan.grid.values(), plan.seeds]))
     if count > MOST_RUNS:
         raise UserError(f"{path}: the sweep has {count:,} runs; it may have {MOST_RUNS:,}")
     if not isinstance(plan.evaluate, str):
@@ -128,45 +108,29 @@ def plan_of(given: Any, path: str) -> Plan:
     return plan
 
 
-def runs_in(path: str) -> list[Run]:
-    """All runs of a file, without changes from the command line; see `runs_of`."""
-    return runs_of(read_plan(path), path, lambda file: sections_of(file, {}), Path(path).stem)
-
-
-def runs_of(
-    plan: Plan, config_file: str, load: Callable[[str], dict[str, Any]], own: str
-) -> list[Run]:
+def runs_of(plan: Plan, config_file: str, overrides: Mapping[str, Any] = {}) -> list[Run]:
     """All runs of a plan, row by row; raises UserError for invalid fields and names.
 
-    load: returns the sections of a config file, with the overrides of the command line.
-    own: the name of a row that sets nothing.
+    overrides: the fields that the command line sets in all runs whose rows do not set them.
     """
-    axes = [
-        [dict(row) for row in plan.rows],
-        _combined(plan.grid, itertools.product(*plan.grid.values())),
-        _combined(plan.zip, zip(*plan.zip.values(), strict=True)) if plan.zip else [{}],
-    ]
-    fields = {
-        field for axis in axes for part in axis for field in part if field not in ("name", CONFIG)
-    }
+    fields = {*itertools.chain(plan.grid, *plan.rows)} - {"name", CONFIG}
     for field in sorted(fields):
         type_of_field(field)
     if SEED in fields:
         raise UserError(f"{SEED} is an axis; give the seeds of all rows as `seeds`")
     runs: dict[str, Run] = {}
-    for parts in itertools.product(*axes):
-        settings = _joined(parts)
+    for row, values in itertools.product(plan.rows, itertools.product(*plan.grid.values())):
+        of_grid = dict(zip(plan.grid, values, strict=True))
+        if both := row.keys() & of_grid.keys():
+            raise UserError(f"a row and the grid set {min(both)}; let one of them do so")
+        settings = {**row, **of_grid}
         given = settings.pop("name", None)
-        file = settings.get(CONFIG, config_file)
-        if not isinstance(file, str):
-            raise UserError(f"the sweep sets {CONFIG} to {file!r:.60}; give the name of a file")
-        rest = {field: value for part in parts[1:] for field, value in part.items()}
-        named = _name(rest if given else settings, fields)
-        row = "_".join(str(part) for part in (given, named) if part) or own
-        if not re.fullmatch(r"[\w.=+-]+", row):
-            raise UserError(f"the row {row!r} cannot name a folder; use letters, digits and _.=+-")
-        settings.pop(CONFIG, None)
-        sections = load(file)
+        named = _name(of_grid if given else settings, fields)
+        name = "_".join(str(part) for part in (given, named) if part) or Path(config_file).stem
+        if not re.fullmatch(r"[\w.=+-]+", name):
+            raise UserError(f"the row {name!r} cannot name a folder; use letters, digits and _.=+-")
+        file = settings.pop(CONFIG, config_file)
+        sections = sections_of(file, overrides)
         for field, value in settings.items():
             _set(sections, field, value, file)
         for seed in plan.seeds:
@@ -175,7 +139,7 @@ def runs_of(
                 config = Config.from_dict(sections)
             except UserError as error:  # a grid may have impossible combinations
                 config = error
-            run = Run(row, seed, file, settings, config)
+            run = Run(name, seed, file, settings, config)
             if (size := len(run.name.encode())) > LONGEST_NAME:
                 raise UserError(
                     f"the name of the run {run.name:.60}... has {size} bytes, more than "
@@ -193,6 +157,8 @@ def runs_of(
 
 def _module(path: str) -> Any:
     """Loads the config file's module again: config_flags does not share the one it has loaded."""
+    if not isinstance(path, str):
+        raise UserError(f"the sweep sets {CONFIG} to {path!r:.60}; give the name of a file")
     path = configs.find(path)
     if not Path(path).is_file():
         raise UserError(f"there is no config file {path}{looked_up(path)}; name one")
@@ -215,20 +181,6 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _combined(axes: Mapping[str, Any], values: Any) -> list[dict[str, Any]]:
-    return [dict(zip(axes, combination, strict=True)) for combination in values]
-
-
-def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings of a row; raises UserError if two axes set the same field."""
-    settings: dict[str, Any] = {}
-    for part in parts:
-        if both := settings.keys() & part.keys():
-            raise UserError(f"two axes set {min(both)}; let one of them do so")
-        settings |= part
-    return settings
-
-
 def _name(settings: Mapping[str, Any], fields: set[str]) -> str:
     """A name such as num_heads=4_dropout=0.1; sections are left out where that is unambiguous."""
     lasts = [field.rpartition(".")[2] for field in fields]
@@ -237,7 +189,7 @@ def _name(settings: Mapping[str, Any], fields: set[str]) -> str:
         last = field.rpartition(".")[2]
         name = last if lasts.count(last) <= 1 else field
         if field == CONFIG:
-            parts.append(Path(value).stem)
+            parts.append(Path(str(value)).stem)
         else:
             parts.append(f"{name}={re.sub('[^A-Za-z0-9.+-]+', '-', str(value)).strip('-')}")
     return "_".join(parts)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -16,12 +16,10 @@ from transformer.runs.checkpoints import Checkpoints, saved_steps
 from transformer.runs.evaluation import next_command
 from transformer.runs.integrity import allow, check_seal, compile_digest, seal
 from transformer.runs.log import RunLog, check_can_log
-from transformer.runs.loop import Loop
+from transformer.runs.loop import Loop, Programs, Updates
 from transformer.runs.provenance import add_start
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
-from transformer.runs.state import RunState
-from transformer.runs.updates import Updates
 from transformer.system import distributed
 from transformer.system.commands import command
 from transformer.system.compilation import Compilations, memory_summary
@@ -39,7 +37,7 @@ from transformer.system.sharding import (
     without_a_rule,
 )
 from transformer.system.terminal import go_on_without_readers
-from transformer.tasks.task import FACTS, TrainingTask, find_task
+from transformer.tasks.task import FACTS, TrainingTask
 from transformer.training.freezing import check_freeze, with_frozen
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState, abstract_state, init_state
@@ -103,41 +101,40 @@ def train(
                 )
         mesh = make_mesh(config.mesh)
         origin = _origin(config, workdir)
-        kind = find_task(config.task.name)
-        task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
+        task = config.kind.prepare(config, mesh, workdir, origin.task if origin else None)
         _check_same_data(task)
-        _check_memory(config, task.task.model, mesh)
-        width = getattr(config.model, "d_model", None)  # only for Equation 3
-        schedule = make_schedule(config.optimizer, width)
+        _check_memory(task.task.model, mesh)
+        schedule = make_schedule(config.optimizer, config.model.width)
         frozen = check_freeze(training.freeze, task.task.model.abstract_params())
-        optimizer = with_frozen(kind.make_optimizer(config, schedule), training.freeze)
+        optimizer = with_frozen(config.kind.make_optimizer(config, schedule), training.freeze)
         if training.freeze:
             print(f"frozen   {frozen}")
 
         # 2. Make the work directory.
         _begin(workdir, config, task, origin)
-        metric = kind.metrics[training.best_metric]
-        checkpoints = stack.enter_context(
-            contextlib.closing(
-                Checkpoints(
-                    workdir,
-                    keep_last=training.keep_last,
-                    best_metric=training.best_metric,
-                    direction=metric.better,
-                )
-            )
+        checkpoints = Checkpoints(
+            workdir,
+            keep_last=training.keep_last,
+            best_metric=training.best_metric,
+            direction=config.best_metric.better,
         )
+        stack.callback(checkpoints.close)
 
         # 3. Compile the programs and restore the state.
-        programs = prepare_programs(config, task, optimizer, mesh)
+        programs = prepare_programs(config, workdir, task, optimizer, mesh)
         rate = jax.jit(schedule)
         rate(1)  # compiles it now
         stop.wait_for_steps(mesh)
-
-        def restore(*, scheduled_only: bool) -> RunState:
-            return _restore(config, workdir, task, checkpoints, programs, scheduled_only)
-
-        at = restore(scheduled_only=False)
+        peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
+        mfu = peak and task.flops / task.num_tokens / (peak * mesh.size)
+        log = RunLog(workdir, config, lambda n: float(rate(n)), mfu, start_time, draw)
+        stack.callback(log.close)
+        profile = Profile(workdir / "profile", profiled if first else range(0), programs.step)
+        stack.callback(profile.close)
+        updates = Updates(task, programs.step, profile)
+        stack.callback(updates.close)
+        loop = Loop(config, task, programs, updates, checkpoints, log, stop)
+        at = loop.restore()
         if first:
             add_start(workdir, {"step": at.step, "data": task.data_id, **(start or {})})
         print(
@@ -150,34 +147,9 @@ def train(
             print(f"profile  not made: step {profiled.start} is done")
 
         # 4. Run the loop.
-        peak = peak_flops(mesh.devices.flat[0], config.model.dtype)
-        log = RunLog(
-            workdir,
-            config,
-            lambda n: float(rate(n)),
-            task.flops / task.num_tokens,
-            peak and peak * mesh.size,
-            start_time,
-            draw,
-        )
-        stack.callback(log.close)
         log.open(at.step, evaluated=at.is_evaluated)
-        profile = Profile(workdir / "profile", profiled if first else range(0), programs.step)
-        stack.callback(profile.close)
-        updates = Updates(task, programs.step, profile)
-        stack.callback(updates.close)
-        loop = Loop(
-            training,
-            task,
-            metric,
-            updates,
-            checkpoints,
-            log,
-            stop,
-            compilations,
-            lambda: restore(scheduled_only=True),
-        )
-        at = loop.run(at, workdir)
+        compilations.expect_none()
+        at = loop.run(at)
 
     # 5. Finish.
     if loop.is_out_of_patience(at):
@@ -200,8 +172,7 @@ def prepare(config: Config, workdir: Path) -> None:
         check_seal(workdir)
         origin = _origin(config, workdir)
         mesh = data_mesh(jax.local_devices()[:1])
-        kind = find_task(config.task.name)
-        task = kind.prepare(config, mesh, workdir, origin.task if origin else None)
+        task = config.kind.prepare(config, mesh, workdir, origin.task if origin else None)
         check_freeze(config.training.freeze, task.task.model.abstract_params())
         _begin(workdir, config, task, origin)
     print(f"prepared {workdir}; {command('train', f'--workdir={workdir}')}")
@@ -220,15 +191,9 @@ def _begin(workdir: Path, config: Config, task: TrainingTask, origin: TrainedMod
         init_from.keep(workdir, begun_with)
 
 
-class Programs(NamedTuple):
-    """The programs compiled for a run before its first step."""
-
-    init: Any  # () -> the state of a new run
-    like: TrainState  # shapes, types and shardings of the state
-    step: jax.stages.Compiled
-
-
-def prepare_programs(config: Config, task: TrainingTask, optimizer: Any, mesh) -> Programs:
+def prepare_programs(
+    config: Config, workdir: Path, task: TrainingTask, optimizer: Any, mesh: jax.sharding.Mesh
+) -> Programs:
     """Compiles all that the loop needs and runs it once, the largest first.
 
     A program that does not fit in memory fails now, not hours later. The state used here is thrown
@@ -267,7 +232,14 @@ def prepare_programs(config: Config, task: TrainingTask, optimizer: Any, mesh) -
     compile_digest(state)
     for name, program in programs.items():
         print(f"memory   {name}: {memory_summary(program)}")
-    return Programs(init, like, step)
+
+    def begin() -> TrainState:
+        if not config.training.init_from:
+            return init()
+        params, extra = init_from.restore(workdir, like.params, like.extra)
+        return init()._replace(params=params, extra=extra)
+
+    return Programs(begin, like, step)
 
 
 def _origin(config: Config, workdir: Path) -> TrainedModel | None:
@@ -290,7 +262,7 @@ def _check_same_data(task: TrainingTask) -> None:
         )
 
 
-def _check_memory(config: Config, model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
+def _check_memory(model: FunctionalModel, mesh: jax.sharding.Mesh) -> None:
     """Raises UserError for a model that cannot fit with any optimizer."""
     limit = memory_limit(mesh.local_devices[0])
     everywhere = limit * mesh.size if limit else memory_of_host() * jax.process_count()
@@ -300,28 +272,3 @@ def _check_memory(config: Config, model: FunctionalModel, mesh: jax.sharding.Mes
             f"the model has {number:,} parameters, which need at least {units(8 * number)} of "
             f"memory to be trained, and there is {units(everywhere)}; make it smaller"
         )
-
-
-def _restore(
-    config: Config,
-    workdir: Path,
-    task: TrainingTask,
-    checkpoints: Checkpoints,
-    programs: Programs,
-    scheduled_only: bool,
-) -> RunState:
-    """The run's state at its newest checkpoint; at its beginning if there is none."""
-    restored = checkpoints.restore_newest(programs.like, scheduled_only=scheduled_only)
-    if restored is None:
-        state = programs.init()
-        if config.training.init_from:
-            params, extra = init_from.restore(workdir, programs.like.params, programs.like.extra)
-            state = state._replace(params=params, extra=extra)
-        return RunState.new(state, config.training)
-    if restored.notes["data"] != task.data_id:
-        raise UserError(
-            f"the training or validation data, or the order of the batches, is not what {workdir} "
-            "was begun with; put the data back, use the versions of NumPy and of this project "
-            "that starts.jsonl names, or start again in another --workdir"
-        )
-    return RunState.restored(restored.state, restored.notes, restored.scores, config.training)

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -129,15 +128,6 @@ class Compilations:
         """From now on every new program gives a CompilationWarning."""
         self._expects_none = True
 
-    @contextlib.contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Suspends `expect_none`."""
-        before, self._expects_none = self._expects_none, False
-        try:
-            yield
-        finally:
-            self._expects_none = before
-
     def __enter__(self) -> Self:
         monitoring.register_event_listener(self._on_event)
         monitoring.register_event_duration_secs_listener(self._on_duration)
@@ -163,6 +153,11 @@ class Compilations:
                 CompilationWarning,
                 stacklevel=2,
             )
+
+
+def may_compile() -> warnings.catch_warnings:
+    """Suspends `Compilations.expect_none` during a `with` block."""
+    return warnings.catch_warnings(action="ignore", category=CompilationWarning)
 
 
 def memory_summary(compiled: jax.stages.Compiled) -> str:

@@ -22,6 +22,6 @@ def cpu_lines() -> list[str]:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """True if bfloat16 beats float32 in products; on x86, with AMX or AVX-512 BF16."""
-    flags = next((line for line in cpu_lines() if line.startswith("flags")), "amx_bf16")
-    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(flags.split())
+    """True if bfloat16 beats float32 in products: with AMX or AVX-512 BF16, or Arm's bf16."""
+    lines = (line for line in cpu_lines() if line.startswith(("flags", "Features")))
+    return not {"amx_bf16", "avx512_bf16", "bf16"}.isdisjoint(next(lines, "").split())

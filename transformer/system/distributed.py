@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 import jax
 from jax._src.distributed import global_state  # the coordinator's store has no public name
 
-from transformer.system import liveness
 from transformer.system.errors import UserError
 from transformer.system.job_flags import COORDINATOR, NUM_PROCESSES, PROCESS_ID
 from transformer.system.terminal import say
@@ -25,15 +24,13 @@ SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that this process waits for the others
 SECONDS_FOR_PROCESS_0, SECONDS_FOR_ITS_NAME = 300.0, 30.0  # until it listens, until it resolves
 _A_WEEK = 7 * 24 * 3600 * 1000  # milliseconds: longer than any wait here
 _END = "transformer/end"  # the key by which a process ends the whole job
-_LIFELINES = "transformer/lifelines"  # the key of the address for liveness connections
-_HEARTBEAT = 25  # seconds without one, after which JAX takes a process for dead
+_HEARTBEAT = 25  # seconds without one, after which JAX takes a process for dead and ends the others
 _SECONDS_BETWEEN_LOOKS = 1.0  # at the key _END
 _LOCAL_DEVICES = "jax_cuda_visible_devices", "jax_rocm_visible_devices"
 
 _asked = itertools.count()  # numbers questions, alike in all processes
 _barriers = itertools.count()  # numbers calls of `barrier`
 _has_left = threading.Event()
-_ends = threading.Event()  # set when the whole job ends in good order
 
 
 # --- Joining ------------------------------------------------------------------------------
@@ -67,7 +64,6 @@ def initialize() -> None:
         for name in _LOCAL_DEVICES:
             jax.config.update(name, "all")
     _watcher.start()
-    _connect()
     _take_standard_output()
 
 
@@ -93,33 +89,6 @@ def _find_coordinator(address: str) -> None:
                 _say(f"waiting for process 0 at {address} ({error})")
                 is_told = True
             time.sleep(1)
-
-
-def _connect() -> None:
-    """From now on the death of another process soon ends this one; see liveness.py."""
-    client = global_state.client
-    if is_first():
-        client.key_value_set(_LIFELINES, liveness.Hub(_end_since_one_died).address)
-        return
-    address = client.blocking_key_value_get(_LIFELINES, 60_000)
-    host = global_state.coordinator_address.rpartition(":")[0].strip("[]")
-    with contextlib.suppress(OSError):
-        liveness.join(host, address, jax.process_index(), _end_since_one_died)
-
-
-def _end_since_one_died(number: int) -> None:
-    if _ends.is_set():
-        return
-    message = (
-        f"error: process {number} of the job died or cannot be reached, and the others end; its "
-        "own output may say why. The same commands go on from the last checkpoint"
-    )
-    if number:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
-            global_state.client.key_value_set(_END, json.dumps([1, message]))
-    else:
-        _say(message)  # JAX, where it is faster, blames "the leader (task 0)"
-        os._exit(1)
 
 
 def _take_standard_output() -> None:
@@ -293,7 +262,6 @@ def leave() -> None:
     """Leaves the job; waits until all processes do."""
     if has_joined():
         barrier()
-        _ends.set()
         _has_left.set()
         _watcher.join()
         jax.distributed.shutdown()
@@ -328,7 +296,6 @@ def _watch() -> None:
             if "NOT_FOUND" in str(error):
                 continue
             return
-        _ends.set()
         is_coordinator = global_state.service is not None
         if is_coordinator:
             _say(message)

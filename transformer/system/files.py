@@ -6,10 +6,10 @@ import functools
 import glob
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterable
@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer.system.errors import UserError
-from transformer.system.locks import boot_id
 
-ABANDONED = 3600.0  # seconds without a write after which an unknown process counts as dead
+ABANDONED = 86400.0  # seconds without a write after which any process counts as dead
 # Groups: host, process. Earlier versions left the host out.
 _TEMPORARY = re.compile(r".+?(?:\.([0-9a-f]{8}))?\.([1-9]\d{0,6})\.(?:tmp|export)")
 
@@ -37,9 +36,8 @@ def leftovers_of(path: Path) -> Iterable[Path]:
 def remove_leftovers(paths: Iterable[Path]) -> None:
     """Removes the paths that are temporary files of dead processes, judging by their names.
 
-    Nothing is known of processes on another host, or from before this host's last start: their
-    files go after an hour without a write. So do those of a process whose number another process
-    now has.
+    Nothing is known of processes on another host, or from before this host's last start, and
+    another process may have the number of a dead one: such files go after a day without a write.
     """
     found: list[Path] = []
     with contextlib.suppress(OSError):
@@ -52,33 +50,24 @@ def remove_leftovers(paths: Iterable[Path]) -> None:
 
 
 def _is_left(path: Path, host: str | None, process: int) -> bool:
-    life = _life(process) if host == _host() else 0.0
-    return life < 0 or time.time() - path.lstat().st_mtime > life + ABANDONED
+    if host == _host():
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # another user's process
+            pass
+    return time.time() - path.lstat().st_mtime > ABANDONED
 
 
 @functools.cache
 def _host() -> str:
     """Names this host until its next start, and the container, which numbers its processes."""
-    space = ""
+    found = [socket.gethostname()]
     with contextlib.suppress(OSError):
-        space = os.readlink("/proc/self/ns/pid")
-    return hashlib.sha256(f"{boot_id()} {space}".encode()).hexdigest()[:8]
-
-
-def _life(process: int) -> float:
-    """The age of a process in seconds; -1 if it is dead, infinity if nobody knows."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return -1.0
-    except OSError:  # another user's process
-        pass
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2]
-        begun = int(fields.split()[19]) / os.sysconf("SC_CLK_TCK")
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun)
-    except (OSError, AttributeError, IndexError, ValueError):
-        return math.inf
+        found.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        found.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256(" ".join(found).encode()).hexdigest()[:8]
 
 
 def folder_allows(path: Path) -> bool:

@@ -7,10 +7,9 @@ every field.
 """
 
 import glob
-import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from absl import flags
 from transformer.system.errors import UserError
 
 flags.disclaim_key_flags()  # a flag belongs to the module that calls us
-_MOST_PARTS = 16  # of a name with separators in it
 
 
 def local(path: str | os.PathLike, what: str) -> str:
@@ -101,8 +99,8 @@ def named_files(
 ) -> list[str]:
     """The files that a list of names and patterns stands for, each once.
 
-    An existing name is taken literally, even with separators or wildcards in it; any other is a
-    pattern. Raises UserError for a name without a file.
+    An existing name is taken literally, even with wildcards in it; any other is a pattern. The list
+    itself may be the name of one file. Raises UserError for a name without a file.
 
     folder: where relative names are looked up. endings: suffixes that files may add, such as .gz.
     order: the sort key for the matches of a pattern.
@@ -111,23 +109,21 @@ def named_files(
     def path_of(name: str) -> str:
         return os.path.join(folder, name) if folder else local(name, what)
 
-    def literal(name: str) -> list[str]:
+    def found(name: str) -> list[str]:
         paths = [path_of(name) + ending for ending in endings]
-        return [path for path in paths if os.path.exists(path)]
+        literal = [path for path in paths if os.path.exists(path)]
+        return literal or sorted((x for path in paths for x in matching(path)), key=order)
 
-    def matches(name: str) -> list[str]:
-        return [path for ending in endings for path in matching(path_of(name) + ending)]
-
+    parts = [names] if names and os.path.exists(path_of(names)) else names.split(separator)
     files: dict[str, str] = {}
-    for name in _split(names, separator, literal, matches):
-        found = literal(name) or sorted(matches(name), key=order)
-        if not found:
+    for name in filter(None, map(str.strip, parts)):
+        if not (paths := found(name)):
             or_ending = "".join(f", nor {name}{ending}" for ending in endings[1:])
             raise UserError(
                 f"{what}: there is no file {path_of(name)}{or_ending}{looked_up(path_of(name))}; "
                 "name text files, or a pattern"
             )
-        for path in found:
+        for path in paths:
             check_utf8(path, what)
             files.setdefault(os.path.realpath(path), path)
     if not files:
@@ -136,40 +132,8 @@ def named_files(
 
 
 def matching(pattern: str) -> list[str]:
-    """The matches of a pattern. A part of it is literal in a folder where that name exists."""
-    found = [""]
-    for part in re.findall(r"\*\*/+|/+|[^/]+", pattern):
-        found = [path + name for path in found for name in _names_in(path, part)]
-    return found
-
-
-def _names_in(folder: str, part: str) -> list[str]:
-    if part.startswith("/"):
-        return [part] if not folder or os.path.isdir(folder) else []
-    if part.startswith("**/"):
-        return ["", *glob.glob("**/", root_dir=folder or None, recursive=True)]
-    is_literal = os.path.lexists(folder + part)
-    return [part] if is_literal else glob.glob(part, root_dir=folder or None)
-
-
-def _split(
-    names: str,
-    separator: str,
-    is_there: Callable[[str], Any],
-    matches: Callable[[str], Any] = lambda name: False,
-) -> Iterator[str]:
-    """Yields the names between separators. One that exists or matches may contain separators."""
-    parts = names.split(separator)
-    while parts:
-        joined = {n: separator.join(parts[:n]) for n in range(min(len(parts), _MOST_PARTS), 0, -1)}
-        tries = [(x, n) for n, name in joined.items() for x in (name, name.strip()) if x]
-        found = itertools.chain(
-            (x for x in tries if is_there(x[0])), (x for x in reversed(tries) if matches(x[0]))
-        )
-        name, count = next(found, (parts[0].strip(), 1))
-        if name:
-            yield name
-        del parts[:count]
+    """The matches of a pattern; the name itself, if there is such a file or folder."""
+    return [pattern] if os.path.lexists(pattern) else glob.glob(pattern, recursive=True)
 
 
 class PathParser(flags.ArgumentParser):
@@ -192,12 +156,10 @@ class PathListParser(flags.ListParser):
         self._what = f"--{name}"
 
     def parse(self, argument: str | list[str]) -> list[str]:
-        if isinstance(argument, list) or '"' in argument:
-            names = super().parse(argument)
-        else:
-            names = list(
-                _split(argument, ",", lambda name: os.path.exists(local(name, self._what)))
-            )
+        is_one = (
+            isinstance(argument, str) and argument and os.path.exists(local(argument, self._what))
+        )
+        names = [argument] if is_one else super().parse(argument)
         for name in names:
             local(name, self._what)
         return names

@@ -26,6 +26,7 @@ _LEVELS = 50  # of nested lists and objects
 _DIGITS = 40
 
 Count = NewType("Count", int)  # from 0 on
+Size = NewType("Size", int)  # of 32 bits
 Number = NewType("Number", float)  # or NaN, or infinite
 
 
@@ -163,6 +164,7 @@ def _whole(digits: str) -> int:
 _SCALARS = {
     int: ("a whole number", lambda x: type(x) is int),
     Count: ("a whole number from 0 on", lambda x: type(x) is int and 0 <= x < 1 << 63),
+    Size: ("a whole number", lambda x: type(x) is int and abs(x) < 1 << 31),
     Number: ("a number", lambda x: type(x) in (int, float)),
     float: ("a finite number", lambda x: type(x) in (int, float) and math.isfinite(x)),
     str: ("a text", lambda x: isinstance(x, str)),

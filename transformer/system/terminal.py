@@ -11,7 +11,6 @@ from typing import Any, TextIO
 
 from absl import logging
 
-SECONDS_BETWEEN_DRAWINGS = 1.0  # of a progress line in a terminal
 # Control characters; line and paragraph separators; marks that turn the direction of writing, which
 # can make a terminal show something other than the text. Joiners stay, as many scripts need them.
 _HARMFUL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -96,21 +95,16 @@ def signs_of_life(
 ) -> Iterator[None]:
     """Says every half minute that work without output continues.
 
-    In a terminal that is one line, redrawn each second and removed at the end.
     how_far: describes the progress; called in another thread.
     """
     start, ended = time.monotonic(), threading.Event()
-    is_drawn = columns(sys.stderr) > 0
 
     def speak() -> None:
-        while not ended.wait(min(seconds, SECONDS_BETWEEN_DRAWINGS) if is_drawn else seconds):
+        while not ended.wait(seconds):
             so_far = [f"{time.monotonic() - start:.0f} s"]
             with contextlib.suppress(Exception):  # the work continues, even if `how_far` fails
                 so_far += filter(None, [how_far()])
-            line = f"{work}: {', '.join(so_far)}"
-            _draw(line) if is_drawn else say(line)
-        if is_drawn:
-            _draw("")
+            say(f"{work}: {', '.join(so_far)}")
 
     speaker = threading.Thread(target=speak, daemon=True)
     speaker.start()
@@ -119,13 +113,6 @@ def signs_of_life(
     finally:
         ended.set()
         speaker.join()
-
-
-def _draw(line: str) -> None:
-    """Writes a line over the last one."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"\r{printable(line)[: columns(sys.stderr) - 1]}\x1b[K")
-        sys.stderr.flush()
 
 
 def columns(stream: TextIO | None) -> int:

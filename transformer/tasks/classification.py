@@ -23,7 +23,7 @@ from transformer.data.labelled_text import (
 from transformer.data.sequences import Labelled, evaluation_rows
 from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
 from transformer.metrics.labels import class_scores, number_scores
-from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.family import Sizes, build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.models.loss import Loss
@@ -39,7 +39,6 @@ from transformer.system.sharding import (
 from transformer.tasks import pretrained_bert
 from transformer.tasks.encoders import (
     check_model,
-    evaluation_step,
     get_tokenizer,
     no_ensemble,
     rows_to_evaluate,
@@ -55,8 +54,7 @@ from transformer.tasks.task import (
     mean_nll,
     read_classes,
 )
-from transformer.training.divergence import norms_by_layer_of_loss
-from transformer.training.step import TrainState, make_train_step
+from transformer.training.step import TrainState, evaluation_step, make_train_step
 
 LABELS = "labels.json"  # in a work directory
 
@@ -222,7 +220,7 @@ class ClassificationTraining:
         self.data_id = data_id
         self.num_tokens = self.packed.num_tokens
         lengths = self.packed.lengths
-        flops = find_family(config.model.family).flops
+        flops = config.family.flops
         sizes = sizes_of(config, task.tokenizer, task.classes)
         self.flops = float(flops(config.model, sizes, lengths, np.zeros_like(lengths)).sum())
 
@@ -255,10 +253,6 @@ class ClassificationTraining:
         scores = scores_of(self.task.data, self.task.outputs(found_NX), references)
         found = {"nll": mean_nll(losses)} | {n: x["score"] for n, x in scores.items()}
         return found, Examples()
-
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
-        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         return [

@@ -1,4 +1,4 @@
-"""Shared by the encoder-only tasks: vocabulary, rows, and evaluation steps."""
+"""Shared by the encoder-only tasks: vocabulary and rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,18 +10,10 @@ import numpy as np
 from transformer.data.batches import TrainingBatches, layout
 from transformer.data.sequences import PackedSequences, evaluation_rows
 from transformer.data.wordpiece import WordPiece, train_wordpiece
-from transformer.models.functional import FunctionalModel, Params
 from transformer.system.errors import UserError
 from transformer.system.paths import local
-from transformer.system.sharding import (
-    gather_fsdp,
-    replicated,
-    row_shards,
-    split_rows,
-    state_sharding,
-)
+from transformer.system.sharding import row_shards
 from transformer.tasks.task import tokens_at_once
-from transformer.training.step import TrainState
 
 # Rows of an evaluation batch on each device; evaluate.py has no batch size to follow.
 EVALUATION_ROWS = 16
@@ -77,20 +69,3 @@ def training_batches(
 def rows_to_evaluate(packed: PackedSequences, mesh: jax.sharding.Mesh) -> np.ndarray:
     """All rows, as `evaluation_rows` has them."""
     return evaluation_rows(packed, EVALUATION_ROWS * row_shards(mesh), row_shards(mesh))
-
-
-def evaluation_step(
-    function: Callable[[Any, Any], Any], model: FunctionalModel, mesh: jax.sharding.Mesh
-) -> Any:
-    """The jitted (params, extra, batch) -> function(module, batch), on all devices."""
-
-    def step(params: Params, extra: dict, batch: Any) -> Any:
-        return function(model.bind(gather_fsdp(mesh, params, model.sharding), extra), batch)
-
-    shapes = TrainState((), model.abstract_params(), (), model.abstract_extra())
-    state = state_sharding(mesh, shapes, model.sharding)
-    return jax.jit(
-        step,
-        in_shardings=(state.params, state.extra, split_rows(mesh, axis=0)),
-        out_shardings=replicated(mesh),
-    )

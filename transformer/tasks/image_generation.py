@@ -31,11 +31,10 @@ from transformer.system.errors import COUNT, UserError, check_choice, check_rang
 from transformer.system.files import write_json
 from transformer.system.paths import local
 from transformer.system.sharding import distribute, row_shards, split_rows
-from transformer.tasks.encoders import evaluation_step
 from transformer.tasks.feature_classifier import FeatureClassifier, how_to_train_one
 from transformer.tasks.task import Outputs
 from transformer.training.adversarial import AdversarialConfig, Drawn, from_bytes, to_bytes
-from transformer.training.step import TrainState
+from transformer.training.step import TrainState, evaluation_step
 
 CLASSES = "classes.json"  # in a work directory
 ROWS = 64  # images generated at once

@@ -38,12 +38,8 @@ from transformer.tasks.image_generation import (
 from transformer.tasks.task import Examples, Facts, Metric, Task, read_classes
 from transformer.training.adversarial import (
     ImageBatch,
-    discriminator_loss,
-    from_bytes,
-    generator_loss,
     make_adversarial_step,
 )
-from transformer.training.divergence import norms_by_layer
 from transformer.training.optimizers import by_part, make_optimizer
 from transformer.training.schedules import make_schedule
 from transformer.training.step import TrainState
@@ -95,12 +91,11 @@ class ImageTraining:
         return make_adversarial_step(
             self.task.model,
             optimizer,
+            self.config.training,
             self.config.task,
             (self.task.noise_size, len(self.task.classes)),
             self.config.data.flip,
-            self.config.training.seed,
             self.mesh,
-            self.config.training.freeze,
         )
 
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
@@ -155,25 +150,6 @@ class ImageTraining:
             "precision": 100 * precision,
             "recall": 100 * recall,
         }
-
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        """The norms of each network, with the gradient of its own loss."""
-        noise = self.task.noise(np.arange(self.order.layout.rows_per_step))
-
-        def fakes(bound: Any, part: ImageBatch) -> jax.Array:
-            return bound.discriminator(bound.generator(noise, part[1], decay=1.0), part[1])
-
-        losses = {
-            "discriminator": lambda bound, part: discriminator_loss(
-                bound.discriminator(from_bytes(part[0]), part[1]), fakes(bound, part)
-            ),
-            "generator": lambda bound, part: generator_loss(fakes(bound, part)),
-        }
-        found = {}
-        for network, loss_of in losses.items():
-            norms = norms_by_layer(self.task.model, state, self.batch(number)[0], loss_of)
-            found |= {name: x for name, x in norms.items() if name.startswith(f"{network}/")}
-        return found
 
     def facts(self) -> Facts:
         labels = collections.Counter(self.images.labels_N.tolist())

@@ -18,7 +18,7 @@ from transformer.data.plain_text import LanguageData, Lines, Windows, windows
 from transformer.data.sources import PairSource
 from transformer.data.tokenizers import get_tokenizers
 from transformer.data.words import words_of
-from transformer.decoding.translation import Translation
+from transformer.decoding.inputs import Request
 from transformer.models.family import build_model
 from transformer.models.functional import Params
 from transformer.models.kernels import proven
@@ -47,33 +47,21 @@ class LanguageModel(seq2seq.Seq2Seq):
 
     long_lines = "refuse"
     reads_blank = True
+    target_language = ""
 
     @staticmethod
     def open_source(data: LanguageData, split: str) -> PairSource:
         return Lines(data.files(split))
 
-    def search(
-        self,
-        params: Params,
-        extra: dict,
-        sentences: Sequence[str],
-        *,
-        prefixes: Sequence[str] | None = None,
-        **asked: Any,
-    ) -> list[list[Translation]]:
-        """The best continuations of each prompt, or samples; prompts included."""
-        if prefixes and any(prefixes):
+    def searched(self, requests: Sequence[Request]) -> list[Request]:
+        """Prompts as prefixes: outputs are continuations, prompts included."""
+        if any(request.prefix for request in requests):
             raise UserError("a prompt is a prefix already; leave --prefixes out")
-        empty = [""] * len(sentences)
-        return self.translator.search((params, extra), empty, prefixes=sentences, **asked)
+        return [request._replace(source="", prefix=request.source) for request in requests]
 
-    def score(
-        self, params: Params, extra: dict, sources: Sequence[str], targets: Sequence[str], **asked
-    ) -> list[Translation]:
-        """See Translator.score; the source must be empty."""
+    def check_sources(self, sources: Sequence[str]) -> None:
         if any(map(str.strip, sources)):
             raise UserError("a language model scores text without a source; leave it empty")
-        return self.translator.score((params, extra), sources, targets, **asked)
 
     def windows(self, split: str) -> Windows:
         return windows(self.data.files(split), self.tokenizers.target, self.data.max_length)
@@ -113,7 +101,7 @@ class LanguageModel(seq2seq.Seq2Seq):
         def count(done: int) -> None:
             progress(done, len(prompts))
 
-        written = self.search(params, extra, prompts, progress=count)
+        written = self.search(params, extra, list(map(Request, prompts)), progress=count)
         texts = {
             "sources": prompts,
             "references": beginnings,

@@ -17,7 +17,7 @@ from transformer.data.sequences import Masked, evaluation_rows
 from transformer.data.sources import SPLITS
 from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
 from transformer.metrics.masked_baselines import masked_baselines
-from transformer.models.family import Sizes, build_model, find_family
+from transformer.models.family import Sizes, build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.models.loss import cross_entropy
@@ -33,15 +33,13 @@ from transformer.system.sharding import (
 from transformer.tasks import pretrained_bert
 from transformer.tasks.encoders import (
     check_model,
-    evaluation_step,
     get_tokenizer,
     no_ensemble,
     rows_to_evaluate,
     training_batches,
 )
 from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples
-from transformer.training.divergence import norms_by_layer_of_loss
-from transformer.training.step import TrainState, make_train_step
+from transformer.training.step import TrainState, evaluation_step, make_train_step
 
 HEADS = ("masked_lm", "pre_training")
 
@@ -232,7 +230,7 @@ class MaskedLMTraining:
         self.is_dynamic = config.data.masking == "dynamic"
         self.data_id = data_id
         self.num_tokens = self.packed.num_tokens
-        flops = find_family(config.model.family).flops
+        flops = config.family.flops
         sizes = sizes_of(config, task.tokenizer)
         lengths = self.packed.lengths, self.packed.predictions
         self.flops = float(flops(config.model, sizes, *lengths).sum())
@@ -269,10 +267,6 @@ class MaskedLMTraining:
             check()
             found.append(self.measure(state.params, state.extra, batch))
         return self.task.metrics(jax.device_get(found)), Examples()
-
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
-        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         decode, packed = self.task.tokenizer.decode, self.packed

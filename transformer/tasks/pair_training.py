@@ -11,11 +11,10 @@ from transformer.data.sources import PairSource
 from transformer.data.token_files import DROPPED, TokenizedPairs
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import UNK
-from transformer.models.family import Sizes, find_family
+from transformer.models.family import Sizes
 from transformer.system.errors import UserError
 from transformer.system.sharding import distribute, split_rows
 from transformer.tasks.task import Examples, Facts, examples, mean_nll
-from transformer.training.divergence import norms_by_layer_of_loss
 from transformer.training.step import TrainState, make_nll_step, make_train_step
 
 
@@ -41,7 +40,7 @@ class Seq2SeqTraining:
         self.data_id = data_id
         self.num_tokens = batches.packed.num_tokens
         pairs = batches.packed.pairs
-        flops = find_family(config.model.family).flops
+        flops = config.family.flops
         lengths = pairs.source_lengths, pairs.target_lengths
         self.flops = float(flops(config.model, sizes_of(config, task.tokenizers), *lengths).sum())
 
@@ -82,10 +81,6 @@ class Seq2SeqTraining:
         turn = int(state.step) // self.training.checkpoint_every
         shown = pair_examples(*([lines[turn % len(lines)]] for lines in texts))
         return found, Examples(shown)
-
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        batch, smoothing = self.batch(number)[0], self.training.label_smoothing
-        return norms_by_layer_of_loss(self.task.model, state, batch, smoothing)
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         packed, tokenizers = self.batches.packed, self.task.tokenizers

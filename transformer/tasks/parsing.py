@@ -38,6 +38,7 @@ class Parsing(seq2seq.Seq2Seq):
 
     open_source = staticmethod(TreePairs)
     long_lines = "refuse"  # the trees of two pieces do not make one tree
+    target_language = ""
 
     @staticmethod
     def training_source(data: TreebankConfig) -> TreePairs:
@@ -134,4 +135,5 @@ TASK: Task = seq2seq.TASK._replace(
     restore=functools.partial(seq2seq.restore, kind=Parsing),
     content_sha256=content_sha256,
     rescore=rescore,
+    score_test_set=None,
 )

@@ -68,4 +68,5 @@ TASK = seq2seq.TASK._replace(
     prepare=functools.partial(seq2seq.prepare, kind=QuestionAnswering),
     restore=functools.partial(seq2seq.restore, kind=QuestionAnswering),
     rescore=rescore,
+    score_test_set=None,
 )

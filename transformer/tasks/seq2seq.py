@@ -10,7 +10,6 @@ import jax
 from absl import logging
 
 from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
-from transformer.data.languages import joint
 from transformer.data.packing import row_widths
 from transformer.data.sources import DataConfig, PairSource, open_source, training_source
 from transformer.data.test_sets import TestSet
@@ -20,11 +19,12 @@ from transformer.data.tokenizers import FILES, TokenizerConfig, Tokenizers, get_
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.long_lines import Cutter, regrouped
+from transformer.decoding.inputs import Request
+from transformer.decoding.long_lines import LongLines
 from transformer.decoding.programs import Variables
-from transformer.decoding.translation import Translation, Translator
+from transformer.decoding.translation import Translation, Translator, best_texts
 from transformer.metrics import scores
-from transformer.models.family import build_model, find_family
+from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.kernels import proven
 from transformer.system import distributed
@@ -38,7 +38,7 @@ from transformer.tasks.pair_training import (
 )
 from transformer.tasks.task import Metric, Outputs, Task, examples, tokens_at_once
 
-WHOLE_UP_TO = 4  # see Seq2Seq.pieces
+WHOLE_UP_TO = 4  # see Seq2Seq.translate
 CHECKED = 1000  # references that are searched for spaces
 
 
@@ -71,6 +71,16 @@ class Seq2Seq:
             *(model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)),
             *(self.source_cut(data), self.reads_blank),
         )
+        # The memory of a search grows with the longest sentence, and one line must not stall the
+        # rest. Tasks whose lines cannot be split leave them whole.
+        policy = "split" if self.long_lines == "split" else "whole"
+        limit = data.max_source_length - 1  # the last is EOS
+        self.lines = LongLines(policy, tokenizers.source, limit, WHOLE_UP_TO, self.target_language)
+
+    @property
+    def target_language(self) -> str:
+        """The code of the outputs' language; "" for no language in particular."""
+        return self.data.target_language
 
     @staticmethod
     def grammar(tokenizers: Tokenizers, decoding: DecodingConfig) -> Grammar | None:
@@ -104,49 +114,44 @@ class Seq2Seq:
         sentences: Sequence[str],
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[str]:
-        """The best translation of each sentence, in order; see `pieces`."""
-        pieces = self.pieces(sentences)
-        owner = [i for i, parts in enumerate(pieces) for _ in parts]
-        found = self.translator.translate(
-            (params, extra),
-            [piece for parts in pieces for piece in parts],
-            lambda number: progress(owner[number - 1] + 1 if number else 0),
-        )
-        join = joint(getattr(self.data, "target_language", "")).join
-        return list(map(join, regrouped(found, pieces)))
+        """The best translation of each sentence, in order.
 
-    def pieces(self, sentences: Sequence[str]) -> list[Sequence[str]]:
-        """Each sentence whole, or in pieces if WHOLE_UP_TO times longer than training sources.
-
-        The memory of a search grows with the longest sentence, and one line must not stall the
-        rest. Tasks whose lines cannot be split leave them whole.
+        A sentence WHOLE_UP_TO times longer than training sources is translated in pieces.
         """
-        if self.long_lines != "split":
-            return [[sentence] for sentence in sentences]
-        limit = self.data.max_source_length - 1  # the last is EOS
-        tokenizer = self.tokenizers.source
-        longest, cutter = Cutter.of(tokenizer, WHOLE_UP_TO * limit), Cutter.of(tokenizer, limit)
-        pieces = []
         for number, sentence in enumerate(sentences, 1):
-            is_long = longest.is_long(sentence)
-            if is_long and distributed.is_first():
+            if self.lines.is_long(sentence) and distributed.is_first():
                 logging.warning(
                     "sentence %d has more than %d tokens, %d times the longest of training; it is "
                     "translated in pieces",
-                    *(number, longest.limit, WHOLE_UP_TO),
+                    *(number, WHOLE_UP_TO * self.lines.limit, WHOLE_UP_TO),
                 )
-            pieces.append(cutter.pieces(sentence) if is_long else [sentence])
-        return pieces
+        translator = self.translator
+
+        def find(requests: list[Request], progress: Callable[[int], None]) -> list:
+            cut = translator.source_cut
+            return translator.search((params, extra), requests, progress=progress, source_cut=cut)
+
+        return best_texts(self.lines.search(find, list(map(Request, sentences)), progress))
 
     def search(
         self,
         params: Params,
         extra: dict,
-        sentences: Sequence[str],
-        **asked: Any,
+        requests: Sequence[Request],
+        *,
+        nbest: int = 1,
+        alignments: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Translation]]:
         """See Translator.search."""
-        return self.translator.search((params, extra), sentences, **asked)
+        requests = self.searched(requests)
+        return self.translator.search(
+            (params, extra), requests, nbest=nbest, alignments=alignments, progress=progress
+        )
+
+    def searched(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """The requests as the search takes them."""
+        return requests
 
     def score(
         self,
@@ -154,10 +159,18 @@ class Seq2Seq:
         extra: dict,
         sources: Sequence[str],
         targets: Sequence[str],
-        **asked: Any,
+        *,
+        alignments: bool = False,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> list[Translation]:
         """See Translator.score."""
-        return self.translator.score((params, extra), sources, targets, **asked)
+        self.check_sources(sources)
+        return self.translator.score(
+            (params, extra), sources, targets, alignments=alignments, progress=progress
+        )
+
+    def check_sources(self, sources: Sequence[str]) -> None:
+        """Raises UserError for sources whose targets have no score."""
 
     def evaluate(
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
@@ -189,8 +202,8 @@ class Seq2Seq:
 
     def prepare(self, variables: Variables, source: PairSource) -> dict[str, jax.stages.Compiled]:
         """Compiles translation and scoring of `source`, and runs both once."""
-        pieces = self.pieces([text for text, _ in source.pairs()])
-        return self.translator.prepare(variables, [piece for parts in pieces for piece in parts])
+        pieces = [piece for text, _ in source.pairs() for piece in self.lines.pieces(text)]
+        return self.translator.prepare(variables, pieces)
 
     def scores(
         self,
@@ -226,7 +239,7 @@ def prepare(
 ) -> Seq2SeqTraining:
     """See Task. Text -> tokenizers -> token cache -> packed rows. kind: the class of the task."""
     data, seed = config.data, config.training.seed
-    if data.packing and not find_family(config.model.family).packs:
+    if data.packing and not config.family.packs:
         raise UserError(
             f"data.packing is True, but the family {config.model.family} cannot keep the pairs of "
             "a packed row apart; set data.packing to False"
@@ -255,8 +268,7 @@ def prepare(
             validation_source, tokenizers, folder, None, None, source_cut=cut
         )
         if data.packing:
-            words = getattr(config.model, "words_per_position", 1)
-            check_positions(words, pairs, validation_pairs)
+            check_positions(config.model.words_per_position, pairs, validation_pairs)
         kind.check_pairs(data, pairs, validation_pairs)
 
     # 2. Rows and batches.
@@ -344,4 +356,5 @@ TASK = Task(
     ensemble=ensemble,
     content_sha256=content_sha256,
     rescore=rescore,
+    score_test_set=score_test_set,
 )

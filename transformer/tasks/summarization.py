@@ -40,9 +40,11 @@ PERPLEXITY = "per token of the (first) references, EOS included; other vocabular
 class Summarization(seq2seq.Seq2Seq):
     """A model with its vocabularies: it summarises, and scores its summaries."""
 
+    target_language = ""
+
     def __init__(self, data: SummaryData, *others: Any):
-        super().__init__(data, *others)
         self.long_lines = data.long_documents
+        super().__init__(data, *others)
 
     open_source = staticmethod(open_summaries)
 
@@ -194,4 +196,5 @@ TASK = seq2seq.TASK._replace(
     restore=functools.partial(seq2seq.restore, kind=Summarization),
     content_sha256=content_sha256,
     rescore=rescore,
+    score_test_set=None,
 )

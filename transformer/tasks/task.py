@@ -13,6 +13,7 @@ import jax
 import optax
 
 from transformer.data.pictures import Picture
+from transformer.data.test_sets import TestSet
 from transformer.models.functional import FunctionalModel, Params
 from transformer.system.errors import UserError
 from transformer.system.reading import MISSING, read_json
@@ -123,9 +124,6 @@ class TrainingTask(Protocol):
     ) -> tuple[dict[str, float], Examples]:
         """Metrics, and examples for people to read; `check` is called often, and may raise."""
 
-    def norms(self, state: TrainState, number: int) -> dict[str, dict[str, float]]:
-        """The norms of each layer's parameters and of its gradient on a batch."""
-
     def examples(self, number: int) -> list[dict[str, Any]]:
         """The examples in a batch, for people to read."""
 
@@ -163,6 +161,9 @@ class Task(NamedTuple):
     content_sha256: (data section, split) returns a hash of a split's examples.
     rescore: (data section, split, hypotheses) returns their scores in the form of Outputs.scores,
       except those that need the model.
+    score_test_set: (the settings of corpus_scores, TestSet, hypotheses) returns Outputs; None if
+      the task has no test sets beside its splits. If it has, its TrainedTask has `translate` and
+      `check_data`, as Seq2Seq has.
     pretrained: (folder, config) reads a folder of Hugging Face's hub that training.init_from names;
       None if the task has no such models.
     make_optimizer: (config, schedule) returns the optimizer for make_step;
@@ -181,6 +182,7 @@ class Task(NamedTuple):
     ensemble: Callable[..., TrainedTask]
     content_sha256: Callable[[Any, str], str]
     rescore: Callable[[Any, str, list[str]], dict[str, dict[str, Any]]]
+    score_test_set: Callable[[Mapping[str, Any], TestSet, list[str]], Outputs] | None = None
     pretrained: Callable[[Path, Any], Pretrained] | None = None
     make_optimizer: Callable[..., optax.GradientTransformationExtraArgs] = one_optimizer
     check_scores: Callable[[Any], None] = lambda task: None

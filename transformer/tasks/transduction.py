@@ -88,4 +88,5 @@ TASK = seq2seq.TASK._replace(
     prepare=functools.partial(seq2seq.prepare, kind=Transduction),
     restore=functools.partial(seq2seq.restore, kind=Transduction),
     rescore=rescore,
+    score_test_set=None,
 )

@@ -21,7 +21,13 @@ from transformer.system.sharding import (
     state_sharding,
 )
 from transformer.training.freezing import is_frozen, stopped
-from transformer.training.step import StepMetrics, TrainState, abstract_state, global_norm
+from transformer.training.step import (
+    StepMetrics,
+    TrainingConfig,
+    TrainState,
+    abstract_state,
+    global_norm,
+)
 
 STATISTICS_DECAY = 0.999  # of the running mean and variance of batch normalisation
 # Only ruined networks have a generator gradient with a smaller norm: all logits are one number, or
@@ -83,24 +89,23 @@ def to_bytes(images: jax.Array) -> jax.Array:
 def make_adversarial_step(
     model: FunctionalModel,
     optimizer: optax.GradientTransformationExtraArgs,
+    training: TrainingConfig,
     config: AdversarialConfig,
     sizes: tuple[int, int],
     flip: bool,
-    seed: int,
     mesh: jax.sharding.Mesh,
-    freeze: str | None = None,
 ):
     """The jitted (TrainState, ImageBatch) -> TrainState, StepMetrics; it reuses state's memory.
 
     optimizer: `by_part` of discriminator and generator. sizes: the size of the noise, and the
-    number of classes. flip: mirrors half of the real images. freeze: training.freeze.
+    number of classes. flip: mirrors half of the real images.
 
     The discriminator takes a step on each part of the batch, then the generator takes one. All
     random draws depend only on the seed and the number of the update. If a loss or a gradient is
     not finite, nothing changes, and the step still counts.
     """
     noise_size, num_classes = sizes
-    rows = split_rows(mesh, axis=0)
+    freeze, rows = training.freeze, split_rows(mesh, axis=0)
 
     shapes = {"generator": model.abstract_params()["generator"]}
     names = [name_of(path) for path, _ in jax.tree.leaves_with_path(shapes)]
@@ -170,7 +175,7 @@ def make_adversarial_step(
 
     def train_step(state: TrainState, batch: ImageBatch) -> tuple[TrainState, StepMetrics]:
         A, B = batch.labels_AB.shape
-        _, key = jax.random.split(jax.random.key(seed))  # the first is for initial values
+        _, key = jax.random.split(jax.random.key(training.seed))  # the first is for initial values
         keys = jax.random.split(jax.random.fold_in(key, state.step), A + 1)
 
         # 1. A discriminator step for each part of the batch, then one generator step.

@@ -3,16 +3,16 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from transformer.models.functional import FunctionalModel, Params
+from transformer.models.functional import Params
 from transformer.system.files import write_atomically
-from transformer.system.sharding import gather_fsdp, replicated
-from transformer.training.step import StepMetrics, TrainingConfig, TrainState
+from transformer.system.sharding import replicated
+from transformer.training.step import StepMetrics, TrainingConfig
 
 _AVERAGED = 20  # the running average of the loss looks back about this many updates
 
@@ -109,85 +109,43 @@ def write_report(
     path: Path,
     monitor: Monitor,
     examples: Sequence[list[dict[str, Any]]],
-    norms: dict[str, dict[str, float]],
+    norms: dict[str, float],
 ) -> None:
     """Writes a JSON report of the bad updates: steps, batches, examples, norms by layer.
 
     examples: the examples in the batch of each bad update, as the task shows them.
     """
-    updates = [
-        {
-            **{name: _json(value) for name, value in dataclasses.asdict(bad).items()},
-            "examples": shown,
-        }
-        for bad, shown in zip(monitor.bad, examples, strict=True)
-    ]
     report = {
         "running_average_of_loss": monitor.average,
-        "updates": updates,
-        "norms_by_layer": {
-            layer: {name: _json(norm) for name, norm in values.items()}
-            for layer, values in norms.items()
-        },
+        "updates": [
+            {**_json(dataclasses.asdict(bad)), "examples": shown}
+            for bad, shown in zip(monitor.bad, examples, strict=True)
+        ],
+        "norms_by_layer": _json(norms),
     }
     write_atomically(path, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
-def norms_by_layer(
-    model: FunctionalModel,
-    state: TrainState,
-    batch: Any,
-    loss_of: Callable[[Any, Any], jax.Array],
-) -> dict[str, dict[str, float]]:
-    """Norms of the parameters and of a batch's gradient, for each layer.
-
-    loss_of: returns the loss of a bound model on the first accumulation step.
-    """
-    mesh = jax.tree.leaves(batch)[0].sharding.mesh
-
-    def norms(params: Params, extra: dict, batch: Any):
-        part = jax.tree.map(lambda x: x[0], batch)  # the first accumulation step
-
-        def loss(params: Params) -> jax.Array:
-            bound = model.bind(gather_fsdp(mesh, params, model.sharding), extra)
-            return loss_of(bound, part)
-
-        return _squares(params), _squares(jax.grad(loss)(params))
-
-    norms = jax.jit(norms, out_shardings=replicated(mesh))
-    params_squares, gradient_squares = jax.device_get(norms(state.params, state.extra, batch))
-    return {
-        layer: {
-            "parameters": math.sqrt(params_squares[layer]),
-            "gradient": math.sqrt(gradient_squares[layer]),
-        }
-        for layer in params_squares
-    }
-
-
-def norms_by_layer_of_loss(
-    model: FunctionalModel, state: TrainState, batch: Any, label_smoothing: float
-) -> dict[str, dict[str, float]]:
-    """`norms_by_layer` for the model's own loss, without dropout."""
-    return norms_by_layer(
-        model, state, batch, lambda bound, part: bound.loss(part, None, label_smoothing).loss
-    )
-
-
-def _squares(tree: Params) -> dict[str, jax.Array]:
-    """The summed squares of each layer, such as encoder_layers/0 or target_embedding.
+def norms_by_layer(params: Params) -> dict[str, float]:
+    """The norm of each layer's parameters, such as of encoder_layers/0 or target_embedding.
 
     A layer's name ends with its number; without a number, before the name of the parameter.
     """
-    sums: dict[str, jax.Array] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        names = [str(key.key) for key in path]
-        ends = [i for i, name in enumerate(names, start=1) if name.isdecimal()]
-        layer = "/".join(names[: ends[0]] if ends else names[:-1] or names)
-        sums[layer] = sums.get(layer, 0.0) + (leaf.astype("float32") ** 2).sum()
-    return sums
+
+    def squares(params: Params) -> dict[str, jax.Array]:
+        sums: dict[str, jax.Array] = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            names = [str(key.key) for key in path]
+            ends = [i for i, name in enumerate(names, start=1) if name.isdecimal()]
+            layer = "/".join(names[: ends[0]] if ends else names[:-1] or names)
+            sums[layer] = sums.get(layer, 0.0) + (leaf.astype("float32") ** 2).sum()
+        return sums
+
+    mesh = jax.tree.leaves(params)[0].sharding.mesh
+    found = jax.device_get(jax.jit(squares, out_shardings=replicated(mesh))(params))
+    return {layer: math.sqrt(square) for layer, square in found.items()}
 
 
-def _json(value: Any) -> Any:
-    is_number = isinstance(value, float)
-    return str(value) if is_number and not math.isfinite(value) else value
+def _json(values: dict[str, Any]) -> dict[str, Any]:
+    """The values, with words for numbers that JSON cannot express."""
+    return {name: x if math.isfinite(x) else str(x) for name, x in values.items()}

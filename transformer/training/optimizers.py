@@ -21,14 +21,13 @@ OPTIMIZERS = {
 }
 # A parameter with one of these words in its name does not decay. Weight normalisation has lengths.
 NO_WEIGHTS = {"bias", "scale", "shift", "length", "gamma"}
-# For each schedule, the fields among peak_learning_rate and decay_steps that it needs; the others
-# must be None.
+# The same for each schedule; it needs a value for the others of these fields.
 SCHEDULES = {
-    "noam": (),
-    "inverse_sqrt": ("peak_learning_rate",),
-    "linear": ("peak_learning_rate", "decay_steps"),
-    "cosine": ("peak_learning_rate", "decay_steps"),
-    "constant": ("peak_learning_rate",),
+    "noam": {"peak_learning_rate": None, "decay_steps": None},
+    "inverse_sqrt": {"decay_steps": None},
+    "linear": {},
+    "cosine": {},
+    "constant": {"decay_steps": None},
 }
 
 
@@ -54,33 +53,30 @@ class OptimizerConfig:
         check_range(self, "optimizer", "weight_decay max_grad_norm", 0)
         rises = self.schedule in ("noam", "inverse_sqrt")
         check_range(self, "optimizer", "warmup_steps", 1 if rises else 0, COUNT)
-        for field, value in OPTIMIZERS[self.name].items():
-            if getattr(self, field) != value:
-                others = [name for name, unused in OPTIMIZERS.items() if field not in unused]
-                raise UserError(
-                    f"optimizer.{field} is {getattr(self, field)}, but {self.name} does not use "
-                    f"it; leave it at {value}, or set optimizer.name to {' or '.join(others)}"
-                )
+        for choice, table in {"name": OPTIMIZERS, "schedule": SCHEDULES}.items():
+            chosen = getattr(self, choice)
+            for field, value in table[chosen].items():
+                if getattr(self, field) != value:
+                    others = [name for name, unused in table.items() if field not in unused]
+                    raise UserError(
+                        f"optimizer.{field} is {getattr(self, field)}, but "
+                        f"{chosen if choice == 'name' else f'the schedule {chosen}'} does not use "
+                        f"it; leave it {'out' if value is None else f'at {value}'}, or set "
+                        f"optimizer.{choice} to {' or '.join(others)}"
+                    )
         if self.name == "adamw" and self.weight_decay == 0:
             raise UserError(
                 "optimizer.weight_decay is 0, and adamw without it is adam; give "
                 "optimizer.weight_decay, or set optimizer.name to adam"
             )
-        for field in ("peak_learning_rate", "decay_steps"):
-            if field in SCHEDULES[self.schedule]:
+        for field, below in {"peak_learning_rate": None, "decay_steps": COUNT}.items():
+            if field not in SCHEDULES[self.schedule]:
                 if getattr(self, field) is None:
                     raise UserError(
                         f"optimizer.schedule is {self.schedule}, which needs optimizer.{field}; "
                         "give a value"
                     )
-                check_range(self, "optimizer", field, 0, COUNT if field == "decay_steps" else None)
-            elif getattr(self, field) is not None:
-                others = [name for name, needs in SCHEDULES.items() if field in needs]
-                raise UserError(
-                    f"optimizer.{field} is {getattr(self, field)}, but the schedule "
-                    f"{self.schedule} does not use it; leave it out, or set optimizer.schedule to "
-                    f"{' or '.join(others)}"
-                )
+                check_range(self, "optimizer", field, 0, below)
         if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise UserError(
                 f"optimizer.decay_steps is {self.decay_steps}, the update at which the rate is 0; "
@@ -166,19 +162,13 @@ def _from_optax(
 def _scale_by_uncorrected_adam(config: OptimizerConfig) -> optax.GradientTransformation:
     """Adam's moments without bias correction: the first steps are 3 times as long as Adam's."""
 
-    def init(params: Any) -> optax.ScaleByAdamState:
-        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
-        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), mu, nu)
-
     def update(grads, state, params=None):
         del params
-        beta1, beta2 = config.beta1, config.beta2
-        mu = jax.tree.map(lambda g, m: beta1 * m + (1 - beta1) * g, grads, state.mu)
-        nu = jax.tree.map(lambda g, v: beta2 * v + (1 - beta2) * g * g, grads, state.nu)
-        steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + config.epsilon), mu, nu)
-        return steps, optax.ScaleByAdamState(state.count + 1, mu, nu)
+        state = _after(config, grads, state, True)
+        steps = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + config.epsilon), state.mu, state.nu)
+        return steps, state
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(_no_moments, update)
 
 
 def _scale_by_trust_ratio() -> optax.GradientTransformation:
@@ -232,33 +222,38 @@ def _adam(
 ) -> optax.GradientTransformationExtraArgs:
     """The same as `optax.adam`, but faster: each moment is read and written once."""
 
-    def init(params: Any) -> optax.ScaleByAdamState:
-        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
-        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), mu, nu)
-
     def update(grads, state, params=None, *, apply=True):
         del params
-        count = state.count + apply  # the first update has number 1
-        # Select the moments before computing the step from them, not after: XLA then writes
-        # each in place, once, and the parameters read only the new ones.
-        mu = jax.tree.map(
-            lambda g, m: jnp.where(apply, config.beta1 * m + (1 - config.beta1) * g, m),
-            grads,
-            state.mu,
-        )
-        nu = jax.tree.map(
-            lambda g, v: jnp.where(apply, config.beta2 * v + (1 - config.beta2) * g * g, v),
-            grads,
-            state.nu,
-        )
-        t = count.astype(jnp.float32)
+        state = _after(config, grads, state, apply)
+        t = state.count.astype(jnp.float32)
         rate = schedule(t) / (1 - config.beta1**t)
         scale = 1 / (1 - config.beta2**t)
         updates = jax.tree.map(
             lambda m, v: jnp.where(apply, -rate * m / (jnp.sqrt(v * scale) + config.epsilon), 0),
-            mu,
-            nu,
+            state.mu,
+            state.nu,
         )
-        return updates, optax.ScaleByAdamState(count, mu, nu)
+        return updates, state
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return optax.GradientTransformationExtraArgs(_no_moments, update)
+
+
+def _no_moments(params: Any) -> optax.ScaleByAdamState:
+    mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+    return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), mu, nu)
+
+
+def _after(
+    config: OptimizerConfig, grads: Any, state: optax.ScaleByAdamState, apply: Any
+) -> optax.ScaleByAdamState:
+    """Adam's moments and the number of updates after another one, unless `apply` is false."""
+    beta1, beta2 = config.beta1, config.beta2
+    # Select the moments before computing the step from them, not after: XLA then writes
+    # each in place, once, and the parameters read only the new ones.
+    mu = jax.tree.map(
+        lambda g, m: jnp.where(apply, beta1 * m + (1 - beta1) * g, m), grads, state.mu
+    )
+    nu = jax.tree.map(
+        lambda g, v: jnp.where(apply, beta2 * v + (1 - beta2) * g * g, v), grads, state.nu
+    )
+    return optax.ScaleByAdamState(state.count + apply, mu, nu)

@@ -1,6 +1,7 @@
 """The train and validation steps of a model that has a loss (Section 5)."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +9,6 @@ import jax.numpy as jnp
 import optax
 
 from transformer.models.functional import FunctionalModel, Params
-from transformer.models.loss import Loss
 from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import COUNT, UserError, check_range, setting
 from transformer.system.sharding import (
@@ -92,22 +92,14 @@ def init_state(
     model: FunctionalModel, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
     """The state before the first update."""
-    params, extra = initial_params(model, seed), initial_extra(model, seed)
+    params, extra = initial_variables(model, seed)
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), extra)
 
 
-def initial_params(model: FunctionalModel, seed: int) -> Params:
-    """The parameters before the first update."""
-    return model.init(_init_key(seed))
-
-
-def initial_extra(model: FunctionalModel, seed: int) -> dict[str, Any]:
-    """The extra state before the first update."""
-    return model.init_extra(_init_key(seed))
-
-
-def _init_key(seed: int) -> jax.Array:
-    return jax.random.split(jax.random.key(seed))[0]
+def initial_variables(model: FunctionalModel, seed: int) -> tuple[Params, dict[str, Any]]:
+    """The parameters and the extra state before the first update."""
+    key, _ = jax.random.split(jax.random.key(seed))  # the other is for dropout
+    return model.init(key), model.init_extra(key)
 
 
 def abstract_state(model: FunctionalModel, optimizer: optax.GradientTransformation) -> TrainState:
@@ -216,16 +208,22 @@ def norm_by_squares(*arrays: jax.Array) -> jax.Array:
 
 
 def make_nll_step(model: FunctionalModel, mesh: jax.sharding.Mesh):
-    """The jitted `nll_step(params, extra, batch) -> Loss`, without dropout or label smoothing."""
+    """The jitted (params, extra, batch) -> Loss, without dropout or label smoothing."""
+    return evaluation_step(lambda bound, batch: bound.loss(batch, None, 0.0), model, mesh)
 
-    def nll_step(params: Params, extra: dict, batch: Any) -> Loss:
-        bound = model.bind(gather_fsdp(mesh, params, model.sharding), extra)
-        return bound.loss(batch, None, 0.0)
+
+def evaluation_step(
+    function: Callable[[Any, Any], Any], model: FunctionalModel, mesh: jax.sharding.Mesh
+):
+    """The jitted (params, extra, batch) -> function(module, batch), on all devices."""
+
+    def step(params: Params, extra: dict, batch: Any) -> Any:
+        return function(model.bind(gather_fsdp(mesh, params, model.sharding), extra), batch)
 
     shapes = TrainState((), model.abstract_params(), (), model.abstract_extra())
     state = state_sharding(mesh, shapes, model.sharding)
     return jax.jit(
-        nll_step,
+        step,
         in_shardings=(state.params, state.extra, split_rows(mesh, axis=0)),
         out_shardings=replicated(mesh),
     )

@@ -4,10 +4,8 @@ import functools
 import gzip
 import hashlib
 import http.server
-import os
 import random
 import re
-import sys
 import threading
 import time
 
@@ -91,18 +89,3 @@ def test_lines_of_a_slow_download(slow_multi30k, tmp_path, monkeypatch, capsys):
         assert all(match[5] != "?" for match in midway)
     else:
         assert not any(match[2] or match[5] for match in midway)
-
-
-@pytest.mark.parametrize("slow_multi30k", ["with a length"], indirect=True)
-def test_a_line_in_a_terminal(slow_multi30k, tmp_path, monkeypatch):
-    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_DRAWINGS", 0.05)
-    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((60, 24)))
-    with (tmp_path / "terminal").open("w+", newline="") as file:
-        monkeypatch.setattr(sys, "stderr", file)
-        prepare(tmp_path / "data", monkeypatch, seconds=30)
-        file.seek(0)
-        *lines, last = file.read().split("\r")[1:]
-    assert len(lines) > 3
-    assert all(len(line.removesuffix("\x1b[K")) < 60 for line in lines)
-    assert any(re.search(r"\d+ kB of \d+ kB downl", line) for line in lines)
-    assert last == "\x1b[K"  # it is gone

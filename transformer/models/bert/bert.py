@@ -100,6 +100,10 @@ class Bert(nnx.Module):
             self.classifier = linear(sizes.target_vocab)
         _initialize(self, rngs)
 
+    def position_table(self, length: int) -> jax.Array:
+        """The vectors [P, D] of the first positions."""
+        return self.positions[...][:length]
+
     def encode(
         self,
         tokens_BS: jax.Array,

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from transformer.models.bert.bert import BertConfig
-from transformer.models.functional import Params
+from transformer.models.functional import Params, Path, at, put
 from transformer.system.errors import UserError
-
-Path = tuple[str | int, ...]
 
 # Ours: theirs. Their "gelu" is the exact one.
 ACTIVATIONS = {"gelu_exact": "gelu", "gelu": "gelu_new", "relu": "relu", "swish": "silu"}
@@ -65,9 +63,9 @@ def head_of(names: Mapping[str, Any]) -> str:
 def to_theirs(params: Params, config: BertConfig) -> dict[str, np.ndarray]:
     """Their weights, float32, by name."""
     prefix = "" if config.head == "none" else PREFIX
-    found = {name: _array(_at(params, path)) for name, path in arrays(config)}
+    found = {name: _array(at(params, path)) for name, path in arrays(config)}
     for name, path in modules(config):
-        ours = _at(params, path)
+        ours = at(params, path)
         weight = _array(ours["kernel"]).T if "kernel" in ours else _array(ours["scale"])
         found |= {f"{name}.weight": weight, f"{name}.bias": _array(ours["bias"])}
     return {
@@ -89,24 +87,12 @@ def to_ours(weights: Mapping[str, np.ndarray], config: BertConfig, name: str) ->
 
     params: dict[str, Any] = {}
     for other, path in arrays(config):
-        _put(params, path, weight(other))
+        put(params, path, weight(other))
     for other, path in modules(config):
         kernel = weight(f"{other}.weight", f"{other}.gamma")
         ours = {"scale": kernel} if kernel.ndim == 1 else {"kernel": kernel.T}
-        _put(params, path, ours | {"bias": weight(f"{other}.bias", f"{other}.beta")})
+        put(params, path, ours | {"bias": weight(f"{other}.bias", f"{other}.beta")})
     return params
-
-
-def _at(params: Params, path: Path) -> Any:
-    for key in path:
-        params = params[key]
-    return params
-
-
-def _put(params: dict, path: Path, value: Any) -> None:
-    for key in path[:-1]:
-        params = params.setdefault(key, {})
-    params[path[-1]] = value
 
 
 def _array(x: Any) -> np.ndarray:

@@ -63,6 +63,8 @@ class Side(nnx.Module):
 class Convolutional(EncoderDecoder):
     """The model of Figure 1."""
 
+    layer_name = "block"
+
     def __init__(self, config: ConvolutionalConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         c = self.config = config
         self.dtype = jnp.dtype(c.dtype)
@@ -73,6 +75,12 @@ class Convolutional(EncoderDecoder):
         self.attentions = nnx.List(attentions)
         std = ((1 - c.dropout) / c.output_size) ** 0.5
         self.logits = NormalizedLinear(c.output_size, sizes.target_vocab, std, c, rngs)
+
+    def attention_maps(self, weights: list[jax.Array]) -> dict[str, list[jax.Array]]:
+        return {"cross": [weights_BTS[:, None] for weights_BTS in weights]}
+
+    def position_table(self, length: int) -> jax.Array:
+        return self.encoder.positions_PE[...][:length]
 
     def output_layer(self) -> OutputLayer:
         return OutputLayer(self.logits.kernel().T, self.logits.bias_O[...], self.dtype)

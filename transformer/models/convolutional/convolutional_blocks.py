@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from transformer.models.family import ModelSection
 from transformer.models.layers import MOST_LAYERS
 from transformer.models.numerics import dropout, multiply, shifted
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -21,10 +22,9 @@ class Block(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvolutionalConfig:
+class ConvolutionalConfig(ModelSection):
     """See configs/convs2s_iwslt.py."""
 
-    family: str
     embedding_size: int
     encoder_blocks: str
     decoder_blocks: str

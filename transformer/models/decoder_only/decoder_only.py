@@ -5,7 +5,6 @@ it. The separator d is BOS, which no text contains; the source's EOS is left out
 those of an encoder with causal attention. A model without a source is a language model: d y.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -29,68 +28,23 @@ from transformer.models.cache import (
     empty_key_values,
     first_ancestors,
 )
+from transformer.models.decoder_only.decoder_only_config import DecoderOnlyConfig
 from transformer.models.decoder_only.experts import Experts
 from transformer.models.decoder_only.long_attention import KINDS, Now, Rows
-from transformer.models.encoder_decoder import Decoded, EncoderDecoder, segments_or_one
+from transformer.models.encoder_decoder import Decoded, OwnOutput, segments_or_one
 from transformer.models.family import Family, Sizes
-from transformer.models.kernels import uses
 from transformer.models.layers import (
-    MOST_LAYERS,
     AddAndNorm,
-    Embedding,
     FeedForward,
-    LayerConfig,
     Normalization,
 )
-from transformer.models.loss import Loss, OutputLayer, output_loss
+from transformer.models.loss import Loss, output_loss
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.models.transformer import FAMILY as TRANSFORMER
-from transformer.system.errors import UserError, check_choice, check_range, setting
+from transformer.system.errors import UserError
 
 Cache = dict[str, Any]
-FORMS = ("paper", "tensor2tensor")
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderOnlyConfig(LayerConfig):
-    """See configs/t_dmca.py."""
-
-    layers: str
-    share_embeddings: str
-    scale_embeddings: bool
-    loss_over: str = setting(architecture=False)
-    block_length: int
-    local_attention: str
-    compression: int
-    compressed_attention: str
-    expert_layer: int
-    num_experts: int
-    experts_per_token: int
-    expert_d_ff: int
-    balance_weight: float = setting(architecture=False)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.layers or set(self.layers) - KINDS.keys():
-            raise UserError(
-                f"model.layers is {self.layers!r}; give a letter for each layer: F (full), L "
-                "(local) or M (memory-compressed), as in LMLML"
-            )
-        if len(self.layers) > MOST_LAYERS:
-            raise UserError(
-                f"model.layers has {len(self.layers):,} letters; give at most {MOST_LAYERS:,}"
-            )
-        check_choice(self, "model", "share_embeddings", ("all", "none"))
-        check_choice(self, "model", "loss_over", ("all", "target"))
-        check_choice(self, "model", "local_attention", FORMS)
-        check_choice(self, "model", "compressed_attention", FORMS)
-        check_range(self, "model", "block_length", 1)
-        check_range(self, "model", "compression", 2)
-        check_range(self, "model", "expert_layer", 0, len(self.layers) + 1)
-        check_range(self, "model", "num_experts expert_d_ff", 1)
-        check_range(self, "model", "experts_per_token", 1, self.num_experts + 1)
-        check_range(self, "model", "balance_weight", 0)
 
 
 class Layer(nnx.Module):
@@ -133,25 +87,27 @@ class Layer(nnx.Module):
         return self.feed_forward_norm.after(x_BMD, y_BMD, None), earlier, state
 
 
-class DecoderOnly(EncoderDecoder):
+class DecoderOnly(OwnOutput):
     """A stack of layers over one sequence. Several pairs may be packed into a row."""
+
+    attends, joins_sides = False, True
 
     def __init__(self, config: DecoderOnlyConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         self.config = config
         self.dtype = jnp.dtype(config.dtype)
-        scale = None if config.scale_embeddings else 1.0
-
-        def embedding() -> Embedding:
-            vocab_size, d_model = sizes.target_vocab, config.d_model
-            return Embedding(vocab_size, d_model, scale=scale, dtype=self.dtype, rngs=rngs)
-
-        self.target_embedding = embedding()
+        self.target_embedding = self._embedding(sizes.target_vocab, rngs)
         if config.share_embeddings == "none":
-            self.output_embedding = embedding()
+            self.output_embedding = self._embedding(sizes.target_vocab, rngs)
         numbers = range(1, len(config.layers) + 1)
         self.layers = nnx.List([Layer(config, number, rngs) for number in numbers])
         if config.norm == "pre":
             self.decoder_norm = Normalization(config)
+
+    def attention_maps(self, weights: list[jax.Array]) -> dict[str, list[jax.Array]]:
+        return {"decoder": weights}
+
+    def position_table(self, length: int) -> jax.Array:
+        return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
 
     def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
         """The loss of a batch of packed rows; `rngs=None` turns dropout off.
@@ -170,13 +126,6 @@ class DecoderOnly(EncoderDecoder):
             source = output_loss(y_BSD, layer, labels_BS, real_BS, label_smoothing)
             terms = {"source": source.loss, **terms}
         return loss._replace(loss=loss.loss + sum(terms.values()), terms=terms)
-
-    def output_layer(self) -> OutputLayer:
-        table_VD = self._output.table_VD[...]
-        return OutputLayer(table_VD, None, self.dtype, uses(self.config, "blocked_loss"))
-
-    def logits_of(self, y_BTD: jax.Array) -> jax.Array:
-        return self._output.logits(y_BTD)
 
     def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
@@ -282,11 +231,6 @@ class DecoderOnly(EncoderDecoder):
         cache = {**cache, "step": step + 1, "hypothesis": hypothesis, "key_values": key_values}
         y_N1D = self._normalize(x_BMD).reshape(tokens_N.shape[0], 1, -1)
         return self.logits_of(y_N1D)[:, 0], cache
-
-    @property
-    def _output(self) -> Embedding:
-        shared = self.config.share_embeddings == "all"
-        return self.target_embedding if shared else self.output_embedding
 
     def _normalize(self, x_BXD: jax.Array) -> jax.Array:
         return self.decoder_norm(x_BXD) if self.config.norm == "pre" else x_BXD

@@ -6,26 +6,15 @@ token at a time computes the same as with whole rows.
 """
 
 import functools
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.core import min_dim
 
+from transformer.models.decoder_only.decoder_only_config import DecoderOnlyConfig
 from transformer.models.layers import ACTIVATIONS, Linear, kernel_init
 from transformer.models.numerics import DropoutRngs, at_least_float32, multiply
-
-
-class ExpertsConfig(Protocol):
-    """The fields of `DecoderOnlyConfig` that experts read."""
-
-    d_model: int
-    num_experts: int
-    experts_per_token: int
-    expert_d_ff: int
-    activation: str
-    dtype: str
 
 
 class Experts(nnx.Module):
@@ -35,7 +24,7 @@ class Experts(nnx.Module):
     groups of tokens that go to one expert together, R tokens of a group.
     """
 
-    def __init__(self, config: ExpertsConfig, rngs: nnx.Rngs):
+    def __init__(self, config: DecoderOnlyConfig, rngs: nnx.Rngs):
         num_experts, d_model, d_ff = config.num_experts, config.d_model, config.expert_d_ff
         dtype = jnp.dtype(config.dtype)
 

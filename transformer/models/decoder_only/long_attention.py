@@ -30,7 +30,8 @@ from transformer.models.attention import (
     split_rngs,
 )
 from transformer.models.cache import CachedKeyValues, write_key_values
-from transformer.models.layers import LayerConfig, Linear
+from transformer.models.decoder_only.decoder_only_config import DecoderOnlyConfig
+from transformer.models.layers import Linear
 from transformer.models.numerics import DropoutRngs, join, split
 
 
@@ -98,7 +99,7 @@ class FullAttention(MultiHeadAttention):
 class LocalAttention(FullAttention):
     """Attention inside blocks, as in the paper; in Tensor2Tensor also to the whole block before."""
 
-    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+    def __init__(self, config: DecoderOnlyConfig, rngs: nnx.Rngs):
         super().__init__(config, rngs)
         self.block_length = config.block_length
         self.blocks_before = int(config.local_attention == "tensor2tensor")
@@ -201,7 +202,7 @@ class CompressedAttention(FullAttention):
     The paper convolves keys and values; Tensor2Tensor convolves what they are projected from.
     """
 
-    def __init__(self, config: LayerConfig, rngs: nnx.Rngs):
+    def __init__(self, config: DecoderOnlyConfig, rngs: nnx.Rngs):
         super().__init__(config, rngs)
         self.width = config.compression
         self.form = config.compressed_attention

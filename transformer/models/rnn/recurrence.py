@@ -165,6 +165,7 @@ class Cell(nnx.Module):
 
     gates: int
     parts = 1  # arrays in a state
+    recurrent: dict[str, int]  # matrices that act on the state: the gates side by side in each
 
     def __init__(
         self,
@@ -183,6 +184,9 @@ class Cell(nnx.Module):
             self.bias_G = initialization.vector(size, rngs)
         if biases == 2:
             self.state_bias_G = initialization.vector(size, rngs)
+        for name, count in self.recurrent.items():
+            shape = hidden_size, hidden_size
+            setattr(self, name, initialization.matrix("recurrent", shape, rngs, count))
 
     def inputs(self, x_BTI: jax.Array) -> jax.Array:
         """The terms that the inputs add to the gates at all steps, [T, B, G]."""
@@ -213,12 +217,7 @@ class GatedUnit(Cell):
     """
 
     gates = 3  # z, r, candidate
-
-    def __init__(self, d_in, hidden_size, *, initialization, rngs, **options):
-        super().__init__(d_in, hidden_size, initialization=initialization, rngs=rngs, **options)
-        shape = hidden_size, hidden_size
-        self.gates_HX = initialization.matrix("recurrent", shape, rngs, 2)  # U_z, U_r
-        self.candidate_HH = initialization.matrix("recurrent", shape, rngs)  # U
+    recurrent = {"gates_HX": 2, "candidate_HH": 1}  # U_z and U_r; U
 
     def weights(self) -> Weights:
         return {
@@ -241,10 +240,7 @@ class GRU(Cell):
     """
 
     gates = 3  # z, r, candidate
-
-    def __init__(self, d_in, hidden_size, *, initialization, rngs, **options):
-        super().__init__(d_in, hidden_size, initialization=initialization, rngs=rngs, **options)
-        self.state_HG = initialization.matrix("recurrent", (hidden_size, hidden_size), rngs, 3)
+    recurrent = {"state_HG": 3}
 
     def bias(self) -> jax.Array:
         if self.biases < 2:
@@ -275,10 +271,7 @@ class LSTM(Cell):
 
     gates = 4  # input, forget, output, candidate
     parts = 2  # h, c
-
-    def __init__(self, d_in, hidden_size, *, initialization, rngs, **options):
-        super().__init__(d_in, hidden_size, initialization=initialization, rngs=rngs, **options)
-        self.state_HG = initialization.matrix("recurrent", (hidden_size, hidden_size), rngs, 4)
+    recurrent = {"state_HG": 4}
 
     def weights(self) -> Weights:
         return {"state": ("BH,HG->BG", self.state_HG[...])}

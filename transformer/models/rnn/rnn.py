@@ -61,7 +61,7 @@ class RNN(EncoderDecoder):
 
     def __init__(self, config: RNNConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         c = self.config = config
-        self.dtype = jnp.dtype(c.dtype)
+        self.dtype, self.attends = jnp.dtype(c.dtype), c.attends
         E, H, U = c.embedding_size, c.hidden_size, c.annotation_size
         init = INITIALIZATIONS[c.initialization]
 
@@ -83,6 +83,9 @@ class RNN(EncoderDecoder):
             self.output_VR = init.matrix("other", (sizes.target_vocab, c.output_size), rngs)
         if c.output_bias:
             self.output_bias_V = init.vector(sizes.target_vocab, rngs)
+
+    def attention_maps(self, weights: jax.Array) -> dict[str, list[jax.Array]]:
+        return {"cross": [weights[:, None]]}
 
     # --- Encoder ---
 
@@ -162,11 +165,6 @@ class RNN(EncoderDecoder):
         bias_V = self.output_bias_V[...] if c.output_bias else None
         return OutputLayer(table[...], bias_V, self.dtype)
 
-    def logits_of(self, readout_BTR: jax.Array) -> jax.Array:
-        output_VR, bias_V, *_ = self.output_layer()
-        logits_BTV = multiply("BTR,VR->BTV", readout_BTR, output_VR, self.dtype)
-        return logits_BTV if bias_V is None else logits_BTV + bias_V[None, None]
-
     # --- Search ---
 
     def init_cache(
@@ -191,7 +189,7 @@ class RNN(EncoderDecoder):
         )
         cache = {**cache, "step": cache["step"] + 1, "hypothesis": hypothesis}
         if "attention" in cache:
-            if not self.config.attends:
+            if not self.attends:
                 raise UserError(
                     f"this needs attention, and model.attention is {self.config.attention!r}; "
                     "leave out alignments and decoding.coverage_penalty, or take another model"

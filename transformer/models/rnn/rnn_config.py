@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from transformer.models.family import ModelSection
 from transformer.models.layers import MOST_LAYERS
 from transformer.models.rnn.recurrence import CELLS, INITIALIZATIONS
 from transformer.system.errors import UserError, check_choice, check_range, setting
@@ -36,10 +37,9 @@ READOUTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class RNNConfig:
+class RNNConfig(ModelSection):
     """The settings in which the papers differ; see configs/rnn_bahdanau.py."""
 
-    family: str
     embedding_size: int
     hidden_size: int
     num_layers: int

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from transformer.models.family import Family, Sizes
+from transformer.models.family import Family, ModelSection, Sizes
 from transformer.models.sagan.conditional_norm import ConditionalNorm
 from transformer.models.sagan.image_convolution import double, halve
 from transformer.models.sagan.self_attention import FORMS, ImageAttention
@@ -32,10 +32,9 @@ DISCRIMINATOR = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SAGANConfig:
+class SAGANConfig(ModelSection):
     """The model section; see configs/sagan_cifar10.py."""
 
-    family: str
     image_size: int
     channels: int
     noise_size: int
@@ -219,6 +218,9 @@ class SAGAN(nnx.Module):
         self.discriminator = Discriminator(config, sizes.target_vocab, rngs)
         params = nnx.to_pure_dict(nnx.state(self.generator, nnx.Param))
         self.average = nnx.data(jax.tree.map(Average, params))
+
+    def position_table(self, length: int) -> None:
+        """Nothing: pixels have no encodings."""
 
 
 def multiplications(config: SAGANConfig) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from transformer.models.cache import (
     first_ancestors,
 )
 from transformer.models.encoder_decoder import (
+    AttentionWeights,
     Decoded,
     SharedEmbeddings,
     check_shared,
@@ -36,7 +37,6 @@ from transformer.models.positions import (
     split_segments,
 )
 from transformer.models.transformer import FAMILY as TRANSFORMER
-from transformer.models.transformer import AttentionWeights
 from transformer.models.universal.halting import Halting
 from transformer.models.universal.separable import SeparableTransition
 from transformer.models.universal.universal_steps import Recurrence, UniversalConfig
@@ -55,10 +55,16 @@ class Spacing(NamedTuple):
 class Universal(SharedEmbeddings):
     """The encoder-decoder of Figure 2."""
 
+    layer_name = "step"
+
     def __init__(self, config: UniversalConfig, sizes: Sizes, *, rngs: nnx.Rngs):
         super().__init__(config, sizes, rngs=rngs)
         self.encoder = Recurrence(config, config.encoder_steps, False, rngs)
         self.decoder = Recurrence(config, config.decoder_steps, True, rngs)
+        self.halts = config.halting != "none"
+
+    def position_table(self, length: int) -> jax.Array:
+        return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
 
     def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
@@ -70,7 +76,7 @@ class Universal(SharedEmbeddings):
         """
         sides = src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT
         y_BTD, halting, weights = self._decode(*sides, rngs, return_weights)
-        if self.config.halting == "none":
+        if not self.halts:
             return Decoded(y_BTD, weights)
         real_BS = self.source_segments(src_BS, src_segments_BS) > 0
         real_BT = segments_or_one(tgt_in_BT, tgt_segments_BT) > 0
@@ -82,7 +88,7 @@ class Universal(SharedEmbeddings):
 
     def num_steps(self, src_BS: jax.Array, tgt_in_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The number of steps of each position, [B, S / words] and [B, T]; ignore padding's."""
-        if self.config.halting == "none":
+        if not self.halts:
             positions = self.source_segments(src_BS, None), tgt_in_BT
             return tuple(
                 jnp.full(x.shape, side.num_steps, jnp.float32)
