@@ -11,7 +11,7 @@ from transformer.metrics.image_scores import (
     kid,
     precision_recall,
 )
-from transformer.reports.feature_scores import LARGEST, read_features
+from transformer.commands.feature_scores import LARGEST, read_features
 from transformer.system.errors import UserError
 
 RNG = np.random.default_rng(0)
