@@ -30,6 +30,7 @@ from transformer.data.packing import row_widths
 from transformer.data.prefetch import prefetch
 from transformer.data.sources import training_source
 from transformer.data.token_cache import TokenizedPairs, token_cache
+from transformer.data.token_workers import PairEncoder
 from transformer.data.tokenizers import get_tokenizers
 from transformer.runs import cli
 from transformer.runs.run_config import Config
@@ -59,8 +60,9 @@ def main() -> None:
             source = training_source(config.data)
             print(source.describe())
             tokenizers = get_tokenizers(folder, config.tokenizer, source)
-            sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
-            measure(token_cache(source, tokenizers, folder, *limits, *sampling), config)
+            encoder = PairEncoder(tokenizers, limits, config.tokenizer.sampling_alpha)
+            samples = config.tokenizer.num_samples
+            measure(token_cache(source, encoder, folder, num_samples=samples), config)
 
 
 def measure(pairs: TokenizedPairs, config: Config) -> None:

@@ -57,8 +57,8 @@ def trained(
     task = SimpleNamespace(
         data=SimpleNamespace(max_source_length=max_length, max_target_length=max_length),
         tokenizers=tokenizers,
-        translator=SimpleNamespace(config=Decoding()),
-        search=search,
+        translator=SimpleNamespace(config=Decoding(), search=search),
+        searched=lambda sentences, prefixes: (sentences, prefixes),
         long_lines="split",
         target_language="",
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from scripts import environment
 
+from transformer.data.labelled_text import Example
 from transformer.runs.provenance import ROOT
 
 SMALL = (
@@ -64,15 +65,37 @@ def apply(page: str, copy: Path) -> list[str]:
 
 
 @pytest.mark.slow  # the demo's data are made, and two models compiled
-@pytest.mark.parametrize("page", ["add-an-option.md", "add-a-family.md"])
-def test_a_page_can_be_followed_and_its_model_trains(page, copy):
+@pytest.mark.parametrize(
+    ("page", "flags"),
+    [
+        ("add-an-option.md", ()),
+        ("add-a-family.md", ()),
+        ("add-a-task.md", ("--config.tokenizer.vocab_size=50",)),
+    ],
+)
+def test_a_page_can_be_followed_and_its_model_trains(page, flags, copy):
     (command,) = apply(page, copy)
-    words = [sys.executable, *command.split()[1:], *SMALL]
+    words = [sys.executable, *command.split()[1:], *SMALL, *flags]
     words.append(f"--config.data.data_dir={copy / 'data'}")
     variables = os.environ | environment() | {"PYTHONPATH": str(copy)}
     done = subprocess.run(words, cwd=copy, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     assert "done     2 steps" in done.stdout
+
+
+def test_the_score_of_the_new_task():
+    """Of five pairs of sentences with other labels, three are in order; one pair is equal."""
+    text = (ROOT / "docs/add-a-task.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", text.partition("## 2.")[0], re.M | re.S)
+    names = {}
+    exec(code, names)
+    given = [Example("a", "", "0"), Example("a", "", "1"), Example("a", "", "2")]
+    given += [Example("b", "", "0"), Example("b", "", "1"), Example("b", "", "1")]
+    numbers = ["0.1", "0.3", "0.2", "0.5", "0.5", "0.7"]
+    found = names["Ranking"].scores_of(None, numbers, given)
+    assert found["order"]["score"] == pytest.approx(100 * 3 / 5)
+    assert names["TASK"].main_metric in names["TASK"].metrics
+    assert len(code.splitlines()) <= 120
 
 
 def test_a_hunk_whose_context_is_not_there_is_noticed():

@@ -31,10 +31,11 @@ from transformer.data.batches import (
     TrainingBatches,
     layout,
 )
+from transformer.data.pairs import TextPairs
 from transformer.data.sentencepiece import MODEL_TYPES, train_sentencepiece
-from transformer.data.sources import TextPairs
 from transformer.data.text_files import blocks_of_lines
 from transformer.data.token_cache import TokenizedPairs, token_cache
+from transformer.data.token_workers import PairEncoder
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
 from transformer.runs import run_config
@@ -45,7 +46,6 @@ from transformer.system.errors import UserError
 PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 FEWER = settings(PROPERTY, max_examples=50)
 
-NO_LIMITS = {"max_source_length": None, "max_target_length": None}
 
 # --- Text ---------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ def test_no_update_is_over_its_budget(tokens_per_update, max_tokens, source, tar
 @given(corpora(), st.integers(1, 9), st.integers(1, 9), st.integers(1, 20), st.integers(1, 4))
 def test_evaluation_holds_every_pair_once(corpus, source_width, target_width, rows, num_shards):
     pairs, *_ = corpus
-    batches = list(EvaluationBatches(pairs, source_width, target_width, rows, num_shards))
+    batches = list(EvaluationBatches.of_pairs(pairs, source_width, target_width, rows, num_shards))
     found = [pair for batch in batches for row in rows_of(batch) for pair in pairs_of(row)]
     assert collections.Counter(found) == collections.Counter(all_pairs(pairs))
     ((num_rows, source),) = {batch.src_BS.shape for batch in batches}
@@ -367,8 +367,8 @@ def test_text_goes_through_cache_and_batches_unchanged(data, num_shards, seed, l
     chunks_of_3 = mock.patch("transformer.data.token_cache._CHUNK", 3)
     with tempfile.TemporaryDirectory() as folder, chunks_of_3:
         pairs = TextPairs(write(f"{folder}/a", content, False), write(f"{folder}/b", other, True))
-        cache = token_cache(pairs, tokenizers, folder, **NO_LIMITS)
-        batches = EvaluationBatches(cache, 7, 11, 5, num_shards)
+        cache = token_cache(pairs, PairEncoder(tokenizers), folder)
+        batches = EvaluationBatches.of_pairs(cache, 7, 11, 5, num_shards)
         assert sorted(texts(batches)) == sorted(expected)
 
         # For training, all but the blank and the long.
@@ -378,9 +378,9 @@ def test_text_goes_through_cache_and_batches_unchanged(data, num_shards, seed, l
         kept = [pair for pair in zip(lines, translations) if is_kept(pair)]
         if not kept:
             with pytest.raises(UserError, match="no pair is left"):
-                token_cache(pairs, tokenizers, folder, limit, limit)
+                token_cache(pairs, PairEncoder(tokenizers, (limit, limit)), folder)
             return
-        cache = token_cache(pairs, tokenizers, folder, limit, limit)
+        cache = token_cache(pairs, PairEncoder(tokenizers, (limit, limit)), folder)
         packed = PackedPairs(cache, limit, limit, seed)
         found = texts([packed.batch(np.arange(len(packed)))])
         assert sorted(found) == sorted(tuple(map(decoded, pair)) for pair in kept)
@@ -401,12 +401,12 @@ def test_odd_lines_go_through_the_file_door(tmp_path):
     paths = [write(f"{tmp_path}/{i}", ODD_BYTES, compress=bool(i)) for i in range(2)]
     pairs = TextPairs(*paths)
     assert [pair for chunk in pairs.chunks(5) for pair in chunk] == [(x, x) for x in ODD_LINES]
-    cache = token_cache(pairs, tokenizers, tmp_path, **NO_LIMITS)
+    cache = token_cache(pairs, PairEncoder(tokenizers), tmp_path)
     assert len(cache) == len(ODD_LINES)
     for i, line in enumerate(map(decoded, ODD_LINES)):
         assert tokenizers.source.decode(cache.source(i)) == line
         assert tokenizers.target.decode(cache.target(i)) == line
-    batches = EvaluationBatches(cache, 64, 64, 8, 1)
+    batches = EvaluationBatches.of_pairs(cache, 64, 64, 8, 1)
     found = [pair for batch in batches for row in rows_of(batch) for pair in pairs_of(row)]
     assert sorted(found) == sorted(all_pairs(cache))
 
@@ -554,13 +554,13 @@ def test_a_pickle_in_the_token_cache_is_replaced(tmp_path, bomb, name):
     tokenizers = Tokenizers(small_tokenizer(), small_tokenizer())
     path = write(f"{tmp_path}/a", b"one\ntwo words\n\n" * 50, compress=False)
     pairs, cache = TextPairs(path, path), tmp_path / "cache"
-    wanted = all_pairs(token_cache(pairs, tokenizers, cache, **NO_LIMITS))
+    wanted = all_pairs(token_cache(pairs, PairEncoder(tokenizers), cache))
     (file,) = cache.glob(f"*/{name}")
     content = file.read_bytes()
     same_size = (bomb * len(content))[: len(content)]
     for damaged in (bomb, same_size):
         file.write_bytes(damaged)
-        assert all_pairs(token_cache(pairs, tokenizers, cache, **NO_LIMITS)) == wanted
+        assert all_pairs(token_cache(pairs, PairEncoder(tokenizers), cache)) == wanted
         assert file.read_bytes() == content
 
 
@@ -578,7 +578,7 @@ def made_cache(tmp_path_factory):
     directory = tmp_path_factory.mktemp("made")
     path = write(f"{directory}/a", b"one\ntwo words\n\n" * 5, compress=False)
     pairs, tokenizers = TextPairs(path, path), Tokenizers(small_tokenizer(), small_tokenizer())
-    token_cache(pairs, tokenizers, directory, **NO_LIMITS)
+    token_cache(pairs, PairEncoder(tokenizers), directory)
     (file,) = directory.glob("*/meta.json")
     return pairs, tokenizers, directory, file.read_text()
 
@@ -598,7 +598,7 @@ def test_whatever_a_meta_file_says_the_pairs_are_right(made_cache, data):
     file.write_text(json.dumps(root["meta"]))
     # The log that pytest keeps would keep the errors, and they the files.
     with mock.patch("transformer.data.token_cache.logging.warning"):
-        found = token_cache(pairs, tokenizers, directory, **NO_LIMITS)
+        found = token_cache(pairs, PairEncoder(tokenizers), directory)
     texts = [tokenizers.source.decode(found.source(i)) for i in range(len(found))]
     assert texts == ["one", "two words", ""] * 5
     assert all_pairs(found) == [(source, source) for source, _ in all_pairs(found)]

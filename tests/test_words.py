@@ -14,7 +14,7 @@ from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.subword_nmt import train_subword_nmt
 from transformer.data.text_files import lines_as_they_come
 from transformer.data.treebank import TreebankConfig, TreePairs
-from transformer.data.trees import Tree, is_well_formed, linearised, read_trees, repaired
+from transformer.data.trees import Tree, linearised, read_trees
 from transformer.data.words import words_of
 from transformer.decoding.long_lines import Cutter, join
 from transformer.decoding.translation import Translation
@@ -25,6 +25,7 @@ from transformer.metrics.parseval import read_parameters
 from transformer.metrics.summary_scores import sentences
 from transformer.reports import translations
 from transformer.runs.outputs import Destination
+from transformer.tasks.mending import is_well_formed, repaired
 from transformer.tasks.task import Outputs
 
 # No-break, ideographic and thin space; line separator, next line, vertical tab, form feed, file

@@ -189,7 +189,7 @@ def test_without_packing_each_pair_has_a_row():
     assert batch.tgt_in_BT.tolist() == [[BOS, 12, 0, 0], [BOS, 0, 0, 0], 4 * [0]]
     assert batch.src_segments_BS.max() == batch.tgt_segments_BT.max() == 1
     # A longer pair, and rows for two devices.
-    batches = list(EvaluationBatches(pairs, 4, 3, rows=5, num_shards=2, packing=False))
+    batches = list(EvaluationBatches.of_pairs(pairs, 4, 3, rows=5, num_shards=2, packing=False))
     assert [batch.src_BS.shape for batch in batches] == [(2, 8), (2, 8)]
     assert [pair for batch in batches for pair in pairs_of(batch)] == all_pairs(pairs)
 
@@ -342,31 +342,31 @@ def test_the_rows_of_an_update_do_not_depend_on_the_devices():
 
 def test_evaluation_holds_every_pair_once():
     pairs = many_pairs()
-    batches = list(EvaluationBatches(pairs, 17, 13, rows=6, num_shards=2))
+    batches = list(EvaluationBatches.of_pairs(pairs, 17, 13, rows=6, num_shards=2))
     shapes = {(batch.src_BS.shape, batch.tgt_in_BT.shape) for batch in batches}
     assert len(shapes) == 1
     found = [pair for batch in batches for pair in pairs_of(batch)]
     assert sorted(found) == sorted(all_pairs(pairs))
-    wide = list(EvaluationBatches(pairs, 256, 131, rows=5, num_shards=1))
+    wide = list(EvaluationBatches.of_pairs(pairs, 256, 131, rows=5, num_shards=1))
     assert wide[0].src_BS.shape == (5, 256)
     assert wide[0].tgt_in_BT.shape == (5, 131)
 
 
 def test_evaluation_cuts_nothing_and_makes_fewer_rows_of_longer_ones():
     pairs = numbered([3, 20, 1, 4], [12, 5, 1, 3])
-    batches = list(EvaluationBatches(pairs, 7, 11, rows=12, num_shards=2))
+    batches = list(EvaluationBatches.of_pairs(pairs, 7, 11, rows=12, num_shards=2))
     # 20 tokens are three times 7: a third of the rows.
     assert batches[0].src_BS.shape == (4, 21)
     assert batches[0].tgt_in_BT.shape == (4, 22)
     found = [pair for batch in batches for pair in pairs_of(batch)]
     assert sorted(found) == sorted(all_pairs(pairs))
-    batches = list(EvaluationBatches(pairs, 7, 11, rows=2, num_shards=2))
+    batches = list(EvaluationBatches.of_pairs(pairs, 7, 11, rows=2, num_shards=2))
     assert batches[0].src_BS.shape == (2, 21)
 
 
 def test_evaluation_batches_have_one_shape():
     pairs = numbered([5] * 13, [64] * 13)
-    batches = list(EvaluationBatches(pairs, 5, 64, rows=3, num_shards=1))
+    batches = list(EvaluationBatches.of_pairs(pairs, 5, 64, rows=3, num_shards=1))
     assert len(batches) == 5
     assert {batch.tgt_in_BT.shape for batch in batches} == {(3, 64)}
     assert [len(pairs_of(batch)) for batch in batches] == [3, 3, 3, 3, 1]

@@ -38,7 +38,7 @@ TEXTS = [("one two", "three"), ("unknown", ""), ("two", "one one fourteen"), ("a
 def test_pairs_in_packed_rows(tokenizer):
     rows = LabelledRows(TEXTS, [2, 0, 1, 1.5], tokenizer, 24, seed=0, packing=True)
     assert rows.num_cut == 1
-    batch = rows.labelled(np.arange(-1, len(rows)))
+    batch = rows.batch(np.arange(-1, len(rows)))
     assert not batch.is_real_BC[0].any()
     assert not batch.tokens_BS[0].any()
     seen = {}
@@ -61,7 +61,7 @@ def test_pairs_in_packed_rows(tokenizer):
 def test_one_text_a_row(tokenizer):
     texts = [(first, None) for first, _ in TEXTS]
     rows = LabelledRows(texts, [0] * 4, tokenizer, 24, seed=0, packing=False)
-    batch = rows.labelled(np.arange(4).reshape(2, 2))
+    batch = rows.batch(np.arange(4).reshape(2, 2))
     assert batch.tokens_BS.shape == (2, 2, 24)
     assert batch.firsts_BC.shape == (2, 2, 1)
     assert tokenizer.decode(batch.tokens_BS[0, 0][:4].tolist()) == "[CLS] one two [SEP]"

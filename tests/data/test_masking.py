@@ -3,7 +3,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from small_bert import many, write_vocabulary
+from small_bert import CONFIG, many, write_vocabulary
 
 from transformer.data.documents import cut
 from transformer.data.masking import MaskedRows, mask, num_predictions
@@ -89,15 +89,17 @@ def sequences():
     return cut(dataclasses.replace(text, tokens=tokens), 20, 0.3, 1, True, seed=0)
 
 
-def rows_of(sequences, tokenizer, **changes):
-    arguments = {"rate": 0.15, "whole_words": False, "seed": 5, "packing": True} | changes
-    return MaskedRows(sequences, tokenizer, 40, 9, **arguments)
+DATA = dataclasses.replace(
+    CONFIG.data, max_length=40, max_predictions=9, mask_rate=0.15, whole_words=False, packing=True
+)
+
+
+def rows_of(sequences, tokenizer, seed=5, **changes):
+    return MaskedRows(sequences, tokenizer, dataclasses.replace(DATA, **changes), seed)
 
 
 def test_more_predictions_than_tokens_take_no_memory(sequences, tokenizer):
-    rows = MaskedRows(
-        sequences, tokenizer, 40, 999_999, rate=0.15, whole_words=False, seed=5, packing=True
-    )
+    rows = rows_of(sequences, tokenizer, max_predictions=999_999)
     assert rows.masked(np.arange(2), 1.0).labels_BP.shape == (2, 40)
 
 
@@ -150,9 +152,7 @@ def test_masks_are_a_function_of_seed_sequence_and_visit(sequences, tokenizer):
     # Another visit, and another seed, mask other tokens of the same sequences.
     for other in (
         rows.masked(numbers + count, 1.0),
-        MaskedRows(
-            sequences, tokenizer, 40, 9, rate=0.15, whole_words=False, seed=6, packing=False
-        ).masked(numbers, 1.0),
+        rows_of(sequences, tokenizer, seed=6, packing=False).masked(numbers, 1.0),
     ):
         assert not np.array_equal(other.masked_BP, first.masked_BP)
     second = rows.masked(numbers + count, 1.0)

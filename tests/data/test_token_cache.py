@@ -14,16 +14,15 @@ import pytest
 
 from transformer.data import token_cache as module
 from transformer.data import token_workers
+from transformer.data.pairs import PairSource
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
-from transformer.data.sources import PairSource
 from transformer.data.subword_nmt import train_subword_nmt
-from transformer.data.token_cache import TokenizedPairs, token_cache
+from transformer.data.token_cache import TokenizedPairs
 from transformer.data.token_files import TokenWriter
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.system.errors import UserError
 
-NO_LIMITS = {"max_source_length": None, "max_target_length": None}
 ROOT = pathlib.Path(__file__).parents[2]
 ARRAYS = "source_tokens", "source_offsets", "target_tokens", "target_offsets"
 
@@ -54,6 +53,18 @@ class Pairs(PairSource):
         return "the test pairs"
 
 
+def token_cache(
+    pairs: Pairs,
+    tokenizers: Tokenizers,
+    cache_dir: str | os.PathLike,
+    max_lengths: tuple[int | None, int | None] = (None, None),
+    sampling_alpha: float = 0.0,
+    **others: int,
+) -> TokenizedPairs:
+    encoder = token_workers.PairEncoder(tokenizers, max_lengths, sampling_alpha)
+    return module.token_cache(pairs, encoder, cache_dir, **others)
+
+
 def many_pairs() -> Pairs:
     return Pairs([("abcd" * (i % 5), "wxyz" * (i % 7)) for i in range(100)])
 
@@ -81,7 +92,7 @@ def cache_directory(cache_dir: pathlib.Path) -> pathlib.Path:
 
 def test_arrays(tmp_path):
     pairs = Pairs([("ab", "xyz"), ("", "w"), ("dcb", "")])
-    cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path)
     assert len(cache) == 3
     assert texts(cache) == pairs.pairs
     # The space, the characters, EOS; an empty line is EOS alone.
@@ -110,12 +121,12 @@ def test_filter(tmp_path):
         ("a", "wxyz"),  # target too long
     ]  # fmt: skip
     pairs = Pairs([kept[0], *dropped, *kept[1:]])
-    cache = token_cache(pairs, tokenizers(), tmp_path, 5, 5)
+    cache = token_cache(pairs, tokenizers(), tmp_path, (5, 5))
     assert texts(cache) == kept
     assert cache.summary == (
         "1,200 of 1,208 pairs; dropped: 5 empty, 2 source too long, 1 target too long"
     )
-    cache = token_cache(pairs, tokenizers(), tmp_path, None, 5)
+    cache = token_cache(pairs, tokenizers(), tmp_path, (None, 5))
     assert cache.report == {
         "pairs": 1201, "empty": 5, "source_too_long": 0, "target_too_long": 2, "source_cut": 0,
         "total": 1208,
@@ -125,7 +136,7 @@ def test_filter(tmp_path):
 def test_nothing_left(tmp_path):
     pairs = Pairs([("", "w"), ("abcd", "w"), ("a", "wxyz"), ("a", "xxxx")])
     with pytest.raises(UserError) as error:
-        token_cache(pairs, tokenizers(), tmp_path, 5, 5)
+        token_cache(pairs, tokenizers(), tmp_path, (5, 5))
     assert one_line(error) == (
         "no pair is left of the test pairs (empty: 1, source_too_long: 1, target_too_long: 2); "
         "see data.max_source_length and data.max_target_length"
@@ -138,14 +149,14 @@ def test_token_type(tmp_path, vocab_size, dtype):
     large = SentencePieceTokenizer(tokenizers().source.model_bytes)
     large.vocab_size = vocab_size
     both = Tokenizers(large, tokenizers().target)
-    cache = token_cache(Pairs([("ab", "w")]), both, cache_dir=tmp_path, **NO_LIMITS)
+    cache = token_cache(Pairs([("ab", "w")]), both, cache_dir=tmp_path)
     assert (cache.source_tokens.dtype, cache.target_tokens.dtype) == (dtype, np.uint16)
     assert cache.source(0).tolist() == [*large.encode("ab"), EOS]
 
 
 def test_a_sentence_may_be_long(tmp_path):
     pairs = Pairs([("ab" * 50_000, "w")])
-    cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path)
     assert cache.source_lengths.tolist() == [100_002]
 
 
@@ -155,15 +166,15 @@ def test_a_sentence_may_be_long(tmp_path):
 def test_it_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     pairs = many_pairs()
-    first = token_cache(pairs, tokenizers(), cache_dir="~/new", **NO_LIMITS)
-    again = token_cache(pairs, tokenizers(), cache_dir=tmp_path / "new", **NO_LIMITS)
+    first = token_cache(pairs, tokenizers(), cache_dir="~/new")
+    again = token_cache(pairs, tokenizers(), cache_dir=tmp_path / "new")
     assert pairs.num_reads == 1
     assert texts(again) == texts(first)
     assert again.report == first.report
 
 
 def test_each_part_of_the_key_counts(tmp_path, monkeypatch):
-    limits = {"max_source_length": 9, "max_target_length": 9}
+    limits = {"max_lengths": (9, 9)}
     both = source, target = tokenizers()
 
     def count(fingerprint="f1", tokenizers=both, **changes):
@@ -175,9 +186,9 @@ def test_each_part_of_the_key_counts(tmp_path, monkeypatch):
     assert count("f2") == 2
     assert count(tokenizers=Tokenizers(source, source)) == 3
     assert count(tokenizers=Tokenizers(target, target)) == 4
-    assert count(max_source_length=8) == 5
-    assert count(max_target_length=8) == 6
-    assert count(**NO_LIMITS) == 7
+    assert count(max_lengths=(8, 9)) == 5
+    assert count(max_lengths=(9, 8)) == 6
+    assert count(max_lengths=(None, None)) == 7
     assert count(sampling_alpha=0.1) == 8
     assert count(sampling_alpha=0.2) == 9
     assert count(sampling_alpha=0.2, num_samples=3) == 10
@@ -200,7 +211,7 @@ def test_sampling(tmp_path, monkeypatch):
     )
     sampling = {"sampling_alpha": 0.3, "num_samples": 3}
     one, other = (
-        token_cache(pairs, both, tmp_path / name, 30, 60, num_processes=count, **sampling)
+        token_cache(pairs, both, tmp_path / name, (30, 60), num_processes=count, **sampling)
         for name, count in (("a", 0), ("b", 2))
     )
     for name in ARRAYS:
@@ -219,7 +230,7 @@ def test_source_and_target_are_sampled_apart(tmp_path):
     lines = ["lower newest widest"] * 20
     tokenizer = train_sentencepiece(lines, vocab_size=275, model_type="bpe")
     both, pairs = Tokenizers(tokenizer, tokenizer), Pairs(list(zip(lines, lines)))
-    cache = token_cache(pairs, both, tmp_path, sampling_alpha=0.3, **NO_LIMITS)
+    cache = token_cache(pairs, both, tmp_path, sampling_alpha=0.3)
     assert cache.source_tokens.tolist() != cache.target_tokens.tolist()
 
 
@@ -227,7 +238,7 @@ def test_source_and_target_are_sampled_apart(tmp_path):
 @pytest.mark.parametrize("damage", ["longer", "shorter", "empty", "gone", "one bit"])
 def test_a_damaged_file_is_seen(tmp_path, caplog, name, damage):
     pairs = many_pairs()
-    token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    token_cache(pairs, tokenizers(), cache_dir=tmp_path)
     path = cache_directory(tmp_path) / f"{name}.bin"
     whole = path.read_bytes()
     at = len(whole) // 2
@@ -238,7 +249,7 @@ def test_a_damaged_file_is_seen(tmp_path, caplog, name, damage):
     else:
         path.write_bytes(damaged[damage])
     with caplog.at_level(logging.WARNING, logger="absl"):
-        cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+        cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path)
     (message,) = caplog.messages
     assert message.startswith(f"token cache {path.parent} is damaged and made again: ")
     assert damage == "empty" or path.name in message
@@ -252,12 +263,12 @@ def test_a_damaged_file_is_seen(tmp_path, caplog, name, damage):
 )
 def test_damaged_meta(tmp_path, caplog, meta):
     pairs = many_pairs()
-    made = token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    made = token_cache(pairs, tokenizers(), cache_dir=tmp_path)
     path = cache_directory(tmp_path) / "meta.json"
     whole = path.read_text()
     path.write_text(meta)
     with caplog.at_level(logging.WARNING, logger="absl"):
-        cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+        cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path)
     assert "is damaged and made again" in caplog.text
     assert texts(cache) == pairs.pairs
     assert cache.report == made.report
@@ -284,19 +295,19 @@ def test_a_full_disk(tmp_path, monkeypatch, error_number):
         with monkeypatch.context() as patch:
             patch.setattr(TokenWriter, "append", append)
             with pytest.raises(UserError) as error:
-                token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+                token_cache(pairs, tokenizers(), cache_dir=tmp_path)
         assert one_line(error) == (
             f"no space left for the token cache in {tmp_path}{needed}; free some, or choose "
             "another directory"
         )
         assert list(tmp_path.iterdir()) == []
-    assert len(token_cache(pairs, tokenizers(), cache_dir=tmp_path, **NO_LIMITS)) == 100
+    assert len(token_cache(pairs, tokenizers(), cache_dir=tmp_path)) == 100
 
 
 def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError) as error:
-        token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path / "file", **NO_LIMITS)
+        token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path / "file")
     assert one_line(error) == f"cannot write the token cache in {tmp_path}/file: File exists"
 
 
@@ -311,12 +322,12 @@ def test_a_source_that_fails(tmp_path, monkeypatch, num_processes):
 
     pairs = Failing(many_pairs().pairs)
     with pytest.raises(UserError, match=r"^changed while it was read$"):
-        token_cache(pairs, tokenizers(), tmp_path, **NO_LIMITS, num_processes=num_processes)
+        token_cache(pairs, tokenizers(), tmp_path, num_processes=num_processes)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_leftovers(tmp_path):
-    token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path)
     directory = cache_directory(tmp_path)
     (directory / "meta.json").unlink()
 
@@ -333,7 +344,7 @@ def test_leftovers(tmp_path):
     dead = leave(f"{other}.12345678.tmp", age=4000)
     alive = leave(f"{other}.87654321.tmp", age=3000)
     not_ours = leave("mine.tmp", age=4000)
-    token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path, **NO_LIMITS)
+    token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path)
     paths = [of_this_cache, dead, alive, not_ours]
     assert [path.exists() for path in paths] == [False, False, True, True]
 
@@ -345,7 +356,7 @@ def test_the_number_of_processes_does_not_matter(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", 7)
     contents = []
     for n in (0, 1, 3):
-        token_cache(many_pairs(), tokenizers(), tmp_path / str(n), 14, 18, num_processes=n)
+        token_cache(many_pairs(), tokenizers(), tmp_path / str(n), (14, 18), num_processes=n)
         directory = cache_directory(tmp_path / str(n))
         contents.append({path.name: path.read_bytes() for path in directory.iterdir()})
     assert len(contents[0]) == 5
@@ -368,7 +379,7 @@ def test_processes_for_large_sources_only(tmp_path, monkeypatch):
     for name, large, cores in (("a", 99, 3), ("b", 100, 3), ("c", 99, 1000)):
         monkeypatch.setattr(module, "_LARGE", large)
         monkeypatch.setattr(module, "available_cores", lambda cores=cores: cores)
-        token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path / name, **NO_LIMITS)
+        token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path / name)
     assert used == [3, 0, 16]
 
 
@@ -401,9 +412,9 @@ class Pairs(t.Pairs):
 
 while action == "race" and not (directory / "go").exists():
     time.sleep(0.01)
-cache = module.token_cache(
+cache = t.token_cache(
     Pairs(t.many_pairs().pairs), t.tokenizers(), cache_dir=directory / "cache",
-    num_processes=0 if action == "race" else 1, **t.NO_LIMITS,
+    num_processes=0 if action == "race" else 1,
 )
 print(len(cache), t.texts(cache) == t.many_pairs().pairs)
 """
@@ -446,7 +457,7 @@ def test_the_main_script_is_not_imported_by_workers(tmp_path, start):
 
 
 def test_workers_do_not_import_jax():
-    encoder = token_workers.PairEncoder(tokenizers(), (None, None), 0.0)
+    encoder = token_workers.PairEncoder(tokenizers())
     with token_workers.worker_pool(encoder, 1) as pool:
         modules = pool.submit(eval, "[*__import__('sys').modules]").result()
     assert "transformer.data.token_workers" in modules
@@ -459,7 +470,7 @@ def test_a_killed_builder(tmp_path, start):
     assert process.returncode == -9
     (left,) = (tmp_path / "cache").glob("*.tmp")
 
-    cache = token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path / "cache", **NO_LIMITS)
+    cache = token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path / "cache")
     assert texts(cache) == many_pairs().pairs
     assert not left.exists()
     deadline = time.monotonic() + 10

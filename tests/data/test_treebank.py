@@ -48,7 +48,7 @@ def test_zipped_reversed_tagged(name, tmp_path):
         ({}, r"data.train_trees: there is no file .*/wsj/0\[2-9\]/\*.mrg, nor wsj"),
         ({"train_trees": "empty"}, "no trees in .*empty"),
         ({"train_trees": "bad"}, "bad, line 2: the tree that begins here is not closed"),
-        ({"train_trees": ""}, "data.train_trees is empty"),
+        ({"train_trees": ""}, "no trees for the train split; give data.train_trees"),
         ({"train_trees": "/wsj/*.mrg"}, r"data.train_trees: '/wsj/\*.mrg' is no pattern of files"),
         ({"tags": "YY"}, "data.tags is 'YY'"),
     ],
@@ -61,5 +61,5 @@ def test_refused(tmp_path, changes, message):
 
 
 def test_other_splits(tmp_path):
-    with pytest.raises(UserError, match="no split 'dev' of trees; there are: train"):
+    with pytest.raises(UserError, match="no split 'dev'; there are: train"):
         TreePairs(config(tmp_path), "dev")

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from random_tables import EOS, all_outputs, outputs_of, penalty, random_tables, search
 
-from transformer.data.trees import is_well_formed
 from transformer.decoding.brackets import CLOSE, OPEN, OTHER, TAG, Brackets, grammar_of
 from transformer.decoding.config import DecodingConfig
 from transformer.system.errors import UserError
+from transformer.tasks.mending import is_well_formed
 
 PIECES = ["<pad>", "<s>", "</s>", "<unk>", "\u2581(S", "\u2581)S", "\u2581XX"]
 B, ALPHA = 5, 0.6

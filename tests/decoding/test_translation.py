@@ -17,8 +17,8 @@ from processes import on_devices
 from small_configs import EXPERTS, SMALL, model_config, sizes_of
 
 from configs import multi30k_lstm, t_dmca, universal_act_base
+from transformer.data.pairs import PairSource
 from transformer.data.sentencepiece import train_sentencepiece
-from transformer.data.sources import PairSource
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.decoding import batching

@@ -175,14 +175,14 @@ def test_no_field_is_dead(section, field):
     code = re.sub(r'""".*?"""', "", code, flags=re.S)
     code = re.sub(r"#.*", "", code)
     code = re.sub(rf'"[^"\n]*{section}\.{field}[^"\n]*"', "", code)
-    # `self.text_files(split)` reads the six names of files.
+    # `DataSection.given(split)` reads the names of files, by the ends of the fields' names.
     by_name = re.fullmatch(r"(?:train|validation|test)_(source|target|split)", field)
     pattern = rf"\b(?:config|{section})\.{field}\b|\bself\.{field} or "  # the latter: a default
     if re.match("(max|min)_.*length", field):  # DecodingConfig counts with them
         pattern += rf"|\bself\.{field}\b"
-    pattern = rf'f"{{\w+}}_{by_name[1]}"' if by_name else pattern
+    pattern = rf'"(?:{{\w+}}_)?{by_name[1]}"' if by_name else pattern
     if field in ("extra_source", "extra_target"):
-        pattern = r'\.text_files\("extra"\)'
+        pattern = r'\.given\("extra"\)'
     assert re.search(pattern, code), f"nothing reads {section}.{field}"
 
 

@@ -94,7 +94,7 @@ def test_what_it_learns_and_says_of_new_text(name, text, tmp_path):
     for metric, score in outputs.scores.items():
         expected = metrics[f"eval/validation/{metric}"]
         assert score["score"] == pytest.approx(expected, rel=1e-5)
-    again = classification.rescore(config.data, "validation", outputs.texts["hypotheses"])
+    again = classification.TASK.rescore(config.data, "validation", outputs.texts["hypotheses"])
     assert again == outputs.scores
     texts = ["one two three", "four one three four", "two two"] * 100
     found = model.task.classify(model.params, model.extra, [(x, None) for x in texts])

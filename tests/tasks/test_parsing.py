@@ -5,10 +5,11 @@ import json
 import pytest
 from scripts import ROOT, assert_refused, run, succeeded, toy_flags, write_toy
 
-from transformer.data.trees import is_well_formed, read_trees
+from transformer.data.trees import read_trees
 from transformer.metrics import parseval
 from transformer.runs import run_config
 from transformer.tasks import parsing
+from transformer.tasks.mending import is_well_formed
 
 NOUNS, VERBS = ["dogs", "cats", "cells", "genes"], ["see", "bind", "hear"]
 FIELDS = {
@@ -85,7 +86,7 @@ def test_all_sentences_count(directory, flag):
     assert scores["malformed"]["score"] == 0 or flag == "--nobrackets"
     data = run_config.load(directory / "whole").data
     data = type(data)(**{**vars(data), "raw_dir": str(directory / "bank")})
-    again = parsing.rescore(data, "test", trees)
+    again = parsing.TASK.rescore(data, "test", trees)
     assert again["f1"]["score"] == pytest.approx(scores["f1"]["score"])
 
 

@@ -7,7 +7,8 @@ import pytest
 from configs import babi
 from transformer.data.sources import DataConfig
 from transformer.system.errors import UserError
-from transformer.tasks.question_answering import TASK, QuestionAnswering, rescore
+from transformer.tasks.pair_training import Texts
+from transformer.tasks.question_answering import TASK, QuestionAnswering
 
 DATA = DataConfig(**babi.get_config().data)
 
@@ -28,7 +29,7 @@ def data(tmp_path):
 
 
 def test_saved_answers_are_scored_by_task(data):
-    found = rescore(data, "test", [*"0123456780", "1 2"])
+    found = TASK.rescore(data, "test", [*"0123456780", "1 2"])
     assert {name: score["score"] for name, score in found.items()} == {
         "mean_error": 5.0,
         "failed_tasks": 1,
@@ -40,7 +41,7 @@ def test_saved_answers_are_scored_by_task(data):
 def test_validation_has_the_metrics_of_the_task(data):
     task = object.__new__(QuestionAnswering)  # without a model: scores need none
     task.data = data
-    scores = task.validation_scores(None, "test", [], [*"0123456789", "1 2"], 11 * ["0"])
+    scores = task.validation_scores(None, Texts("test", [], [*"0123456789", "1 2"], 11 * ["0"]))
     assert scores == {"mean_error": 95.0, "failed_tasks": 2}
     assert {"nll", *scores} == set(TASK.metrics)
 

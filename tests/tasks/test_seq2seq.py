@@ -8,7 +8,7 @@ from configs import base
 from transformer.data.sources import DataConfig
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
-from transformer.tasks.pair_training import check_positions
+from transformer.tasks.pair_training import Texts, check_positions
 
 DATA = DataConfig(**base.get_config().data)
 
@@ -27,13 +27,13 @@ def data(tmp_path):
 
 
 def test_saved_hypotheses_are_scored_as_they_are(data):
-    whole = seq2seq.rescore(data, "test", ["Eine Katze.", "a b c d:e. f:g.", ""])
+    whole = seq2seq.TASK.rescore(data, "test", ["Eine Katze.", "a b c d:e. f:g.", ""])
     assert whole["bleu"]["score"] == pytest.approx(100)
-    other = seq2seq.rescore(data, "test", ["Eine Katze.", "a b c d:e. f:h.", ""])
+    other = seq2seq.TASK.rescore(data, "test", ["Eine Katze.", "a b c d:e. f:h.", ""])
     assert other["bleu"]["score"] < 100
     # Text that is tokenised already is scored by its tokens, of which fewer are right.
     tokens = dataclasses.replace(data, is_tokenized=True)
-    of_tokens = seq2seq.rescore(tokens, "test", ["Eine Katze.", "a b c d:e. f:h.", ""])
+    of_tokens = seq2seq.TASK.rescore(tokens, "test", ["Eine Katze.", "a b c d:e. f:h.", ""])
     assert of_tokens["bleu"]["score"] < other["bleu"]["score"]
     assert "tok:none" in of_tokens["bleu"]["signature"]
     assert list(of_tokens) == ["bleu", "chrf", "ter"]
@@ -43,10 +43,10 @@ def test_bleu_has_the_tokenizer_that_the_config_names(data):
     hypotheses = ["Eine Katze.", "a b c d:e. f:h.", ""]
     references = ["Eine Katze.", "a b c d:e. f:g.", ""]
     char = dataclasses.replace(data, bleu_tokenizer="char")
-    found = seq2seq.rescore(char, "test", hypotheses)["bleu"]
+    found = seq2seq.TASK.rescore(char, "test", hypotheses)["bleu"]
     assert "|tok:char|" in found["signature"]
-    arguments = None, "validation", [], references, hypotheses
-    in_training = seq2seq.Seq2Seq.validation_scores(SimpleNamespace(data=char), *arguments)
+    texts = Texts("validation", [], references, hypotheses)
+    in_training = seq2seq.Seq2Seq.validation_scores(SimpleNamespace(data=char), None, texts)
     assert in_training == {"bleu": found["score"]}
 
 

@@ -86,7 +86,7 @@ def test_saved_outputs_have_the_free_running_scores(copier):
     scores, _, hypotheses = evaluated(copier, "test")
     paths = {f"test_{side}": str(copier / "test") for side in ("source", "target")}
     data = DataConfig(**algorithmic.get_config().data.to_dict() | paths)
-    found = transduction.rescore(data, "test", hypotheses)
+    found = transduction.TASK.rescore(data, "test", hypotheses)
     assert {name: score["score"] for name, score in found.items()} == {
         name: score for name, score in scores.items() if not name.startswith("forced")
     }

@@ -71,8 +71,9 @@ def trees_of(model: "TrainedModel", lines: list[str]) -> "Iterator[Tree | None]"
     """The tree of each line; None for a blank one."""
     from transformer.data.penn_words import penn_words
     from transformer.data.treebank import source_of
-    from transformer.data.trees import escaped, own_tag, repaired
+    from transformer.data.trees import escaped
     from transformer.data.words import words_of
+    from transformer.tasks.mending import own_tag, repaired
 
     split = words_of if IS_TOKENIZED.value else penn_words
     words = [[escaped(word) for word in split(line)] if line.strip() else [] for line in lines]

@@ -9,12 +9,11 @@ and each can be made without those before it.
 
 import dataclasses
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from transformer.data.packing import pack
-from transformer.data.sequences import PackedSequences
+from transformer.data.rows import PackedRows
 from transformer.data.token_cache import TokenizedPairs
 from transformer.data.vocabulary import BOS
 
@@ -37,11 +36,8 @@ class Batch(NamedTuple):
         return np.count_nonzero(self.src_segments_BS) + np.count_nonzero(self.tgt_segments_BT)
 
 
-class PackedPairs:
-    """Sentence pairs in rows of `source_width` and `target_width` tokens.
-
-    packing: lets several pairs share a row; otherwise each has a row of its own.
-    """
+class PackedPairs(PackedRows):
+    """Sentence pairs in rows of `source_width` and `target_width` tokens."""
 
     def __init__(
         self,
@@ -51,41 +47,14 @@ class PackedPairs:
         seed: int,
         packing: bool = True,
     ):
-        row_of_pair = np.arange(len(pairs))
-        if packing:
-            lengths = pairs.source_lengths, pairs.target_lengths
-            row_of_pair = pack(*lengths, source_width, target_width, seed)
+        sides = pairs.source_lengths, pairs.target_lengths
+        super().__init__(sides, (source_width, target_width), sum(sides), seed, packing)
         self.pairs = pairs
-        self.source_width, self.target_width = source_width, target_width
-        self.pairs_by_row = np.argsort(row_of_pair, kind="stable")
-        self.row_offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of_pair))])
-        tokens = pairs.source_lengths + pairs.target_lengths
-        self._row_tokens = np.bincount(row_of_pair, tokens).astype(np.int64)
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.row_offsets) - 1
-
-    @property
-    def num_tokens(self) -> int:
-        """Source and target tokens, padding excluded."""
-        return len(self.pairs.source_tokens) + len(self.pairs.target_tokens)
 
     @property
     def fill(self) -> float:
         """The share of positions that hold tokens."""
         return self.num_tokens / (len(self) * (self.source_width + self.target_width))
-
-    def num_tokens_of(self, rows: np.ndarray) -> int:
-        """Source and target tokens in these rows; row -1 is empty."""
-        return int(self._row_tokens[rows[rows >= 0]].sum())
-
-    def pairs_of(self, rows: np.ndarray) -> np.ndarray:
-        """The numbers of the pairs in these rows; row -1 is empty."""
-        rows = rows[rows >= 0]
-        return np.concatenate(
-            [self.pairs_by_row[self.row_offsets[r] : self.row_offsets[r + 1]] for r in rows]
-        )
 
     def batch(self, rows: np.ndarray) -> Batch:
         """The batch of these rows, in the shape of `rows`; row -1 is empty."""
@@ -149,13 +118,13 @@ def layout(
 class TrainingBatches:
     """`batches[k]` is the batch of the update that follows k updates, with axes [A, B, ...]."""
 
-    def __init__(self, packed: PackedPairs | PackedSequences, layout: Layout, seed: int):
+    def __init__(self, packed: PackedRows, layout: Layout, seed: int):
         self.packed = packed
         self.layout = layout
         self.seed = seed
         self._epoch: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
-    def __getitem__(self, step: int) -> Batch:
+    def __getitem__(self, step: int) -> Any:
         return self.packed.batch(self.rows(step))
 
     def rows(self, step: int) -> np.ndarray:
@@ -202,37 +171,36 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """Batches that hold every pair exactly once, at any length.
+    """Batches that hold every example exactly once, with about `rows` rows each."""
 
-    They have `rows` rows of the given widths, or fewer and wider ones if a pair is longer.
-    """
+    def __init__(self, packed: PackedRows, rows: int, num_shards: int):
+        """The last batch is filled up with row -1. num_shards: see `layout`."""
+        self.packed = packed
+        rows = num_shards * max(1, rows // num_shards)
+        numbers = np.arange(-(-len(packed) // rows) * rows).reshape(-1, rows)
+        self._rows = np.where(numbers < len(packed), numbers, -1)
 
-    def __init__(
-        self,
+    @classmethod
+    def of_pairs(
+        cls,
         pairs: TokenizedPairs,
         source_width: int,
         target_width: int,
         rows: int,
         num_shards: int,
         packing: bool = True,
-    ):
-        source_scale, target_scale = (
-            -(-int(lengths.max()) // width)
-            for lengths, width in (
-                (pairs.source_lengths, source_width),
-                (pairs.target_lengths, target_width),
-            )
-        )
-        widths = source_scale * source_width, target_scale * target_width
-        self.packed = PackedPairs(pairs, *widths, seed=0, packing=packing)
-        rows = num_shards * max(1, rows // num_shards // max(source_scale, target_scale))
-        numbers = np.arange(-(-len(self.packed) // rows) * rows).reshape(-1, rows)
-        self._rows = np.where(numbers < len(self.packed), numbers, -1)
+    ) -> Self:
+        """Batches of pairs of any length: if one is longer, rows are fewer and wider."""
+        sides = (pairs.source_lengths, source_width), (pairs.target_lengths, target_width)
+        scales = [-(-int(lengths.max()) // width) for lengths, width in sides]
+        widths = scales[0] * source_width, scales[1] * target_width
+        packed = PackedPairs(pairs, *widths, seed=0, packing=packing)
+        return cls(packed, rows // max(scales), num_shards)
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> Any:
         return self.packed.batch(self._rows[index])
 
     def rows(self, index: int) -> np.ndarray:

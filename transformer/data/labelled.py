@@ -43,15 +43,14 @@ class LabelledRows(PackedSequences):
             self._num_a.append(num_a + 2)
         lengths = np.array([len(tokens) for tokens in self._tokens])
         most = max(1, width // _TOKENS_EACH) if packing else 1
-        super().__init__(lengths, np.ones_like(lengths), width, most, seed, packing)
+        super().__init__(lengths, np.ones_like(lengths), (width, most), seed, packing)
         self.most_in_row = most
         self.labels = np.asarray(labels, np.float32)
 
     def tokens_of(self, number: int) -> tuple[np.ndarray, int]:
         return self._tokens[number], self._num_a[number]
 
-    def labelled(self, rows: np.ndarray) -> Labelled:
-        """The batch of these rows, in the shape of `rows`; row -1 is empty."""
+    def batch(self, rows: np.ndarray) -> Labelled:
         laid = self.lay_out(rows.ravel())
         is_real_BC = laid.numbers_BC >= 0
         labels_BC = np.where(is_real_BC, self.labels[laid.numbers_BC], 0).astype(np.float32)

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from transformer.data.pictures import of_eight_bits, on_white
-from transformer.data.sources import SPLITS
+from transformer.data.splits import DataSection, DatasetSplit, open_dataset
 from transformer.system.decimals import written
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.hardware import memory_of_host
@@ -35,7 +35,7 @@ _UNREADABLE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageData:
+class ImageData(DataSection):
     """The data section; see configs/sagan_cifar10.py."""
 
     dataset: str | None
@@ -51,14 +51,17 @@ class ImageData:
     corrupt_files: str
     flip: bool
 
+    what = "images"
+    kinds = (("images",),)
+
     def __post_init__(self):
         check_range(self, "data", "held_out", 0, 1)
         check_choice(self, "data", "other_sizes", ("refuse", "resize"))
         check_choice(self, "data", "corrupt_files", ("refuse", "skip"))
 
     @property
-    def uses_dataset(self) -> bool:
-        return self.dataset is not None and self.train_images is None
+    def uses_files(self) -> bool:
+        return self.dataset is None or self.train_images is not None
 
 
 class ImageSet(NamedTuple):
@@ -92,7 +95,7 @@ def read_images(config: ImageData, split: str, shape: Shape) -> ImageSet:
     Without files for validation, the share `held_out` of the training images of each class is the
     validation split, and is left out of the training split.
     """
-    if config.uses_dataset:
+    if not config.uses_files:
         return _of_dataset(config, split, shape)
     path, part = _source(config, split)
     found = _of_path(config, path, shape, split)
@@ -102,8 +105,8 @@ def read_images(config: ImageData, split: str, shape: Shape) -> ImageSet:
 def content_sha256(config: ImageData, split: str) -> str:
     """A hash of a split's raw data, which does not depend on the size that a model expects."""
     content = hashlib.sha256()
-    if config.uses_dataset:
-        for record in _records(config, split)[1]:
+    if not config.uses_files:
+        for record in _open(config, split).records():
             content.update(repr((record["image"].shape, int(record.get("label", 0)))).encode())
             content.update(np.ascontiguousarray(record["image"]).data)
         return content.hexdigest()
@@ -118,17 +121,12 @@ def content_sha256(config: ImageData, split: str) -> str:
 
 def _source(config: ImageData, split: str) -> tuple[Path, str | None]:
     """The path of a split's images, and their part: None for all, 'held out' or 'rest'."""
-    if split not in SPLITS:
-        raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
-    path, part = getattr(config, f"{split}_images"), None
+    part, given = None, split
     if config.held_out and not config.validation_images and split in ("train", "validation"):
-        path, part = config.train_images, "rest" if split == "train" else "held out"
-    if not path:
-        hint = ", or data.held_out" if split == "validation" else ""
-        raise UserError(
-            f"no images for the {split} split; give data.{split}_images{hint}, or data.dataset"
-        )
-    path = Path(local(path, f"data.{split}_images"))
+        part, given = "rest" if split == "train" else "held out", "train"
+    hint = ", or data.held_out" if given == "validation" else ""
+    path = config.needed(given, f"{hint}, or data.dataset")["images"]
+    path = Path(local(path, f"data.{given}_images"))
     if not path.exists():
         raise UserError(f"there is no {path}{looked_up(path)}; give a folder, .npz or .npy file")
     return path, part
@@ -270,27 +268,17 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path} cannot be read as NumPy arrays ({reason})") from error
 
 
-def _records(config: ImageData, split: str) -> tuple[Any, Any]:
-    """The features and the records of a split of a data set."""
-    from transformer.data import datasets
+def _open(config: ImageData, split: str) -> DatasetSplit:
+    def check(features: Mapping[str, Any]) -> None:
+        if "image" not in features:
+            raise UserError(f"{config.dataset} has no images; it has: {', '.join(features)}")
 
-    name = getattr(config, f"{split}_split") if split in SPLITS else split
-    builder = datasets.get_builder(config.dataset, data_dir=local(config.data_dir, "data.data_dir"))
-    datasets.prepare(builder)
-    features = builder.info.features
-    if "image" not in features:
-        raise UserError(f"{config.dataset} has no images; it has: {', '.join(features)}")
-    try:
-        records = builder.as_data_source(name)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{config.dataset} has no split {name!r}; it has: {', '.join(builder.info.splits)}"
-        ) from error
-    return features, records
+    return open_dataset(config, split, check)
 
 
 def _of_dataset(config: ImageData, split: str, shape: Shape) -> ImageSet:
-    features, records = _records(config, split)
+    found = _open(config, split)
+    records, features = found.records(), found.builder.info.features
     check_memory(len(records), shape, config.dataset)
     labels = np.zeros(len(records), np.int64)
 

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer.data.sources import SPLITS
+from transformer.data.splits import DataSection, open_dataset
 from transformer.data.text_files import ending, json_rows, read_lines
 from transformer.system.errors import UserError, check_range, place
 from transformer.system.paths import local
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledData:
+class LabelledData(DataSection):
     """The data section; see configs/classification.py."""
 
     dataset: str | None
@@ -36,8 +36,15 @@ class LabelledData:
     max_length: int
     packing: bool
 
+    what = "file"
+    kinds = (("file",),)
+
     def __post_init__(self):
         check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], a token each
+
+    @property
+    def uses_files(self) -> bool:
+        return not self.dataset
 
     @property
     def columns(self) -> list[str]:
@@ -53,14 +60,9 @@ class Example(NamedTuple):
 
 def read_examples(config: LabelledData, split: str) -> list[Example]:
     """The examples of a split; raises UserError for anything wrong with them."""
-    if config.dataset:
+    if not config.uses_files:
         return _of_dataset(config, split)
-    if split not in SPLITS:
-        raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
-    path = getattr(config, f"{split}_file")
-    if not path:
-        raise UserError(f"no file for the {split} split; give data.{split}_file, or data.dataset")
-    path = local(path, f"data.{split}_file")
+    path = local(config.needed(split, ", or data.dataset")["file"], f"data.{split}_file")
     if ending(path) in (".jsonl", ".json"):
         rows = _of_one_kind(json_rows(path, '{"text": "x"}'), config.label_column)
     else:
@@ -188,23 +190,15 @@ def _tsv_rows(path: str, has_header: bool) -> Iterator[tuple[str, dict[str, str]
 def _of_dataset(config: LabelledData, split: str) -> list[Example]:
     import tensorflow_datasets as tfds
 
-    from transformer.data import datasets
+    def check(features: Mapping[str, Any]) -> None:
+        for column in config.columns:
+            if column not in features:
+                raise UserError(
+                    f"{config.dataset} has no column {column!r}; it has: {', '.join(features)}"
+                )
 
-    split = getattr(config, f"{split}_split") if split in SPLITS else split
-    builder = datasets.get_builder(config.dataset, data_dir=local(config.data_dir, "data.data_dir"))
-    datasets.prepare(builder)
-    features = builder.info.features
-    for column in config.columns:
-        if column not in features:
-            raise UserError(
-                f"{config.dataset} has no column {column!r}; it has: {', '.join(features)}"
-            )
-    try:
-        records = builder.as_data_source(split)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{config.dataset} has no split {split!r}; it has: {', '.join(builder.info.splits)}"
-        ) from error
+    found = open_dataset(config, split, check)
+    records, features = found.records(), found.builder.info.features
     feature = features[config.label_column]
     examples = []
     for i in range(len(records)):
@@ -219,5 +213,5 @@ def _of_dataset(config: LabelledData, split: str) -> list[Example]:
             if isinstance(record[name], bytes)
         }
         row = record | texts | {config.label_column: label}
-        examples.append(_example(config, row, f"{config.dataset} {split}, example {i + 1}"))
+        examples.append(_example(config, row, f"{config.dataset} {found.name}, example {i + 1}"))
     return examples

@@ -1,11 +1,36 @@
 """Choice of the tokens that BERT's pre-training masks, and batches of masked sequences."""
 
+import dataclasses
+
 import numpy as np
 
 from transformer.data.documents import Sequences
 from transformer.data.sequences import Masked, PackedSequences
+from transformer.data.splits import TextSection
 from transformer.data.wordpiece import WordPiece
 from transformer.system.decimals import written
+from transformer.system.errors import check_choice, check_range
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLMData(TextSection):
+    """The data section; see configs/bert_base.py."""
+
+    max_length: int
+    short_rate: float
+    duplicates: int
+    mask_rate: float
+    max_predictions: int
+    masking: str
+    whole_words: bool
+    packing: bool
+
+    def __post_init__(self):
+        check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], two sentences of a token
+        check_range(self, "data", "duplicates", 1, 1001)
+        check_range(self, "data", "max_predictions", 1)
+        check_range(self, "data", "short_rate mask_rate", 0, 1)
+        check_choice(self, "data", "masking", ("static", "dynamic"))
 
 
 def num_predictions(lengths: np.ndarray, rate: float, most: int) -> np.ndarray:
@@ -57,26 +82,18 @@ def mask(
 
 
 class MaskedRows(PackedSequences):
-    """Sequences of documents in rows of `width` tokens and at most `most` predictions."""
+    """Sequences of documents in rows of data.max_length tokens, and data.max_predictions of them.
 
-    def __init__(
-        self,
-        sequences: Sequences,
-        tokenizer: WordPiece,
-        width: int,
-        most: int,
-        *,
-        rate: float,
-        whole_words: bool,
-        seed: int,
-        packing: bool,
-    ):
-        most = min(most, width)  # no row has more tokens
-        self.predictions = num_predictions(sequences.lengths, rate, most)
-        super().__init__(sequences.lengths, self.predictions, width, most, seed, packing)
+    seed: of the masks, and of the rows.
+    """
+
+    def __init__(self, sequences: Sequences, tokenizer: WordPiece, data: MaskedLMData, seed: int):
+        widths = data.max_length, min(data.max_predictions, data.max_length)
+        self.predictions = num_predictions(sequences.lengths, data.mask_rate, widths[1])
+        super().__init__(sequences.lengths, self.predictions, widths, seed, data.packing)
         self.sequences = sequences
         self.tokenizer = tokenizer
-        self.whole_words = whole_words
+        self.whole_words = data.whole_words
         self.seed = seed
 
     def tokens_of(self, number: int) -> tuple[np.ndarray, int]:
@@ -97,8 +114,11 @@ class MaskedRows(PackedSequences):
         numbers = self.pairs_of(rows.ravel())
         return float(self.predictions[numbers].mean())
 
+    def batch(self, rows: np.ndarray) -> Masked:
+        return self.masked(rows, 1.0)
+
     def masked(self, rows: np.ndarray, weight: float) -> Masked:
-        """The batch of these rows, in the shape of `rows`; row -1 is empty.
+        """The batch of these rows with a weight.
 
         A row's number plus a multiple of the number of rows is the same row with other masks.
         """

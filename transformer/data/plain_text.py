@@ -7,22 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.data.documents import read_documents, text_sha256
-from transformer.data.sources import SPLITS, Pair, PairSource
+from transformer.data.pairs import Pair, PairSource, in_chunks
+from transformer.data.splits import TextSection
 from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
 from transformer.data.vocabulary import EOS, Tokenizer
-from transformer.system.errors import UserError, check_range, place
-from transformer.system.paths import named_files
+from transformer.system.errors import UserError, check_range
 
 _BLOCK = 500  # documents tokenised at once
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageData:
+class LanguageData(TextSection):
     """The data section; see configs/lm.py."""
 
-    train_text: str | None = place()
-    validation_text: str | None = place()
-    test_text: str | None = place()
     max_length: int
     packing: bool
 
@@ -37,15 +34,6 @@ class LanguageData:
     @property
     def max_target_length(self) -> int:
         return self.max_length
-
-    def files(self, split: str) -> list[str]:
-        """The text files of a split; raises UserError if there are none."""
-        if split not in SPLITS:
-            raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
-        patterns = getattr(self, f"{split}_text")
-        if not patterns:
-            raise UserError(f"no text for the {split} split; give data.{split}_text")
-        return named_files(patterns, f"data.{split}_text")
 
 
 class Lines(PairSource):
@@ -62,15 +50,8 @@ class Lines(PairSource):
         return self._len
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
-        chunk = []
-        for document in read_documents(self._files):
-            for line in document:
-                chunk.append(("", line))
-                if len(chunk) == size:
-                    yield chunk
-                    chunk = []
-        if chunk:
-            yield chunk
+        documents = read_documents(self._files)
+        return in_chunks((("", line) for document in documents for line in document), size)
 
     def describe(self) -> str:
         return f"{self._len:,} lines of {', '.join(self._files)}"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer.data.packing import pack
+from transformer.data.rows import PackedRows
 
 
 class Masked(NamedTuple):
@@ -47,54 +47,29 @@ class LaidOut(NamedTuple):
     numbers_BC: np.ndarray  # of the sequences; -1 for none
 
 
-class PackedSequences(abc.ABC):
-    """Sequences in rows of `source_width` tokens; TrainingBatches orders the rows.
+class PackedSequences(PackedRows):
+    """Sequences in rows of `source_width` tokens.
 
     lengths: the tokens of each sequence. counts: something else in each, such as predictions, of
       which a row has at most `target_width`.
-    packing: lets several sequences share a row.
     """
 
     def __init__(
         self,
         lengths: np.ndarray,
         counts: np.ndarray,
-        source_width: int,
-        target_width: int,
+        widths: tuple[int, int],
         seed: int,
         packing: bool,
     ):
-        row_of = np.arange(len(lengths))
-        if packing:
-            row_of = pack(lengths, counts, source_width, target_width, seed)
+        super().__init__((lengths, counts), widths, lengths, seed, packing)
         self.lengths = lengths
-        self.source_width, self.target_width = source_width, target_width
-        self.pairs_by_row = np.argsort(row_of, kind="stable")
-        in_row = np.bincount(row_of)
-        self.row_offsets = np.concatenate([[0], np.cumsum(in_row)])
-        self.most_in_row = int(in_row.max())
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.row_offsets) - 1
-
-    @property
-    def num_tokens(self) -> int:
-        return int(self.lengths.sum())
+        self.most_in_row = int(np.diff(self.row_offsets).max())
 
     @property
     def fill(self) -> float:
         """The share of positions that hold tokens."""
         return self.num_tokens / (len(self) * self.source_width)
-
-    def pairs_of(self, rows: np.ndarray) -> np.ndarray:
-        """The numbers of the sequences in these rows; row -1 is empty."""
-        rows = rows[rows >= 0]
-        parts = [self.pairs_by_row[self.row_offsets[r] : self.row_offsets[r + 1]] for r in rows]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-    def num_tokens_of(self, rows: np.ndarray) -> int:
-        return int(self.lengths[self.pairs_of(rows.ravel())].sum())
 
     @abc.abstractmethod
     def tokens_of(self, number: int) -> tuple[np.ndarray, int]:
@@ -117,10 +92,3 @@ class PackedSequences(abc.ABC):
                 firsts_BC[b, column], numbers_BC[b, column] = first, number
                 first = end
         return LaidOut(tokens_BS, types_BS, segments_BS, firsts_BC, numbers_BC)
-
-
-def evaluation_rows(packed: PackedSequences, rows: int, num_shards: int) -> np.ndarray:
-    """All rows, [batches, B], with about `rows` rows a batch; the last one is filled with -1."""
-    rows = num_shards * max(1, rows // num_shards)
-    numbers = np.arange(-(-len(packed) // rows) * rows).reshape(-1, rows)
-    return np.where(numbers < len(packed), numbers, -1)

@@ -1,27 +1,20 @@
 """Sources of sentence pairs: parallel text files, or a TFDS dataset."""
 
-import abc
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from transformer.data.text_files import count_and_hash, read_lines
+from transformer.data.pairs import CHUNK, JoinedPairs, Pair, PairSource, TextPairs, evenly_spaced
+from transformer.data.splits import SPLITS, DataSection, DatasetSplit, open_dataset
 from transformer.system.errors import UserError, check_range, place, setting
 from transformer.system.paths import cannot_read, local
 
-SPLITS = ("train", "validation", "test")
-
-Pair = tuple[str, str]
-
-_CHUNK = 16_384  # pairs
-
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataSection):
     """The sentence pairs that a run reads; see configs/base.py."""
 
     dataset: str | None
@@ -46,67 +39,20 @@ class DataConfig:
     max_target_length: int
     packing: bool
 
+    what = "text files"
+    kinds = (("source", "target"),)
+
+    @property
+    def uses_files(self) -> bool:
+        return any(map(self.given, SPLITS))
+
     def __post_init__(self):
-        check_both_sides(self, *SPLITS, "extra")
-        if not self.uses_text_files and not self.dataset:
+        self.check_together(*SPLITS, "extra")
+        if not self.uses_files and not self.dataset:
             raise UserError(
                 "no training data; give data.dataset, or data.train_source and data.train_target"
             )
         check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
-
-    def text_files(self, split: str) -> tuple[str | None, str | None]:
-        """The configured source and target file of 'train', 'validation', 'test' or 'extra'."""
-        return getattr(self, f"{split}_source"), getattr(self, f"{split}_target")
-
-    @property
-    def uses_text_files(self) -> bool:
-        return any(path for split in SPLITS for path in self.text_files(split))
-
-
-def check_both_sides(config: Any, *splits: str) -> None:
-    """Raises UserError for a split's source file without its target file, or the reverse."""
-    for split in splits:
-        source, target = config.text_files(split)
-        if bool(source) != bool(target):
-            given, missing = ("source", "target") if source else ("target", "source")
-            raise UserError(
-                f"data.{split}_{given} is given without data.{split}_{missing}; give both "
-                "or neither"
-            )
-
-
-class PairSource(abc.ABC):
-    """Sentence pairs in a fixed order. No sentence holds a line feed; some may be empty.
-
-    fingerprint: hexadecimal; two sources with the same one have the same pairs.
-    """
-
-    fingerprint: str
-
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
-
-    @abc.abstractmethod
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        """All pairs in order, in lists of `size` (the last may be shorter)."""
-
-    def pairs(self) -> Iterator[Pair]:
-        """All pairs in order."""
-        return itertools.chain.from_iterable(self.chunks(_CHUNK))
-
-    @abc.abstractmethod
-    def describe(self) -> str:
-        """A description of the pairs, for logs."""
-
-    def sample(self, size: int) -> list[Pair]:
-        """`size` evenly spaced pairs, including the first; all if there are fewer."""
-        wanted = _evenly_spaced(len(self), size)
-        picked, start = [], 0
-        for chunk in self.chunks(_CHUNK):
-            while len(picked) < len(wanted) and wanted[len(picked)] < start + len(chunk):
-                picked.append(chunk[wanted[len(picked)] - start])
-            start += len(chunk)
-        return picked
 
 
 def open_source(config: DataConfig, split: str) -> PairSource:
@@ -116,19 +62,10 @@ def open_source(config: DataConfig, split: str) -> PairSource:
       a dataset, also any other split or slice of it.
     A dataset that is not on disk yet is prepared first.
     """
-    if not config.uses_text_files:
-        languages = {name: getattr(config, name) for name in ("source_language", "target_language")}
-        return DatasetPairs(config, split, languages)
-    given = [name for name in SPLITS if all(config.text_files(name))]
-    if split not in SPLITS:
-        raise UserError(
-            f"there is no split {split!r} in the text files given; there are: {', '.join(given)}"
-        )
-    if split not in given:
-        raise UserError(
-            f"no text files for the {split} split; give data.{split}_source and data.{split}_target"
-        )
-    return TextPairs(*config.text_files(split))
+    if config.uses_files:
+        return TextPairs(**config.needed(split))
+    languages = {name: getattr(config, name) for name in ("source_language", "target_language")}
+    return DatasetPairs(config, split, languages)
 
 
 def training_source(config: DataConfig) -> PairSource:
@@ -137,90 +74,8 @@ def training_source(config: DataConfig) -> PairSource:
     Raises UserError for anything wrong with them.
     """
     source = open_source(config, "train")
-    if config.extra_source:
-        source = JoinedPairs(source, TextPairs(*config.text_files("extra")))
-    return source
-
-
-class JoinedPairs(PairSource):
-    """The pairs of several sources, one after the other."""
-
-    def __init__(self, *parts: PairSource):
-        self._parts = parts
-        both = " ".join(["joined", *(part.fingerprint for part in parts)])
-        self.fingerprint = hashlib.sha256(both.encode()).hexdigest()
-
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        pairs = itertools.chain.from_iterable(
-            chunk for part in self._parts for chunk in part.chunks(size)
-        )
-        while chunk := list(itertools.islice(pairs, size)):
-            yield chunk
-
-    def sample(self, size: int) -> list[Pair]:
-        """Evenly spaced pairs of each part, in proportion to its size."""
-        wanted = _evenly_spaced(len(self), size)
-        picked, start = [], 0
-        for part in self._parts:
-            end = start + len(part)
-            picked += part.sample(sum(start <= i < end for i in wanted))
-            start = end
-        return picked
-
-    def describe(self) -> str:
-        return ", and ".join(part.describe() for part in self._parts)
-
-
-# --- Text files ---------------------------------------------------------------------------
-
-
-class TextPairs(PairSource):
-    """Two text files, line by line; see text_files for what a line is.
-
-    Both files are read once here, so that all errors come first: UserError for a file that
-    cannot be read or is not UTF-8, for different numbers of lines, and for empty files.
-    """
-
-    def __init__(self, source: str, target: str):
-        self._paths = [local(path, "a text file") for path in (source, target)]
-        (source_lines, source_hash), (target_lines, target_hash) = map(count_and_hash, self._paths)
-        if source_lines != target_lines:
-            raise UserError(
-                f"{self._paths[0]} has {source_lines} lines and {self._paths[1]} has "
-                f"{target_lines}; line n of one must be the translation of line n of the other"
-            )
-        if source_lines == 0:
-            raise UserError(f"no sentence pairs in {self._paths[0]} and {self._paths[1]}")
-        self._len = source_lines
-        both = f"text {source_hash} {target_hash}"
-        self.fingerprint = hashlib.sha256(both.encode()).hexdigest()
-
-    def __len__(self) -> int:
-        return self._len
-
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        changed = UserError(f"{self._paths[0]} or {self._paths[1]} has changed while it was read")
-        pairs = zip(*map(read_lines, self._paths), strict=True)
-        count = 0
-        try:
-            while chunk := list(itertools.islice(pairs, size)):
-                count += len(chunk)
-                if count > self._len:
-                    raise changed
-                yield chunk
-        except ValueError as error:  # one file is now longer than the other
-            raise changed from error
-        if count != self._len:
-            raise changed
-
-    def describe(self) -> str:
-        return f"{self._len} pairs of {self._paths[0]} and {self._paths[1]}"
-
-
-# --- TFDS ---------------------------------------------------------------------------------
+    extra = config.given("extra")
+    return JoinedPairs(source, TextPairs(**extra)) if extra else source
 
 
 class DatasetPairs(PairSource):
@@ -238,25 +93,22 @@ class DatasetPairs(PairSource):
         clean: Callable[[str], str] = lambda text: text.replace("\n", " "),
     ):
         """clean: turns a text into one line."""
-        from transformer.data import datasets
-
-        field = f"data.{split}_split" if split in SPLITS else "the split"
-        split = getattr(config, f"{split}_split") if split in SPLITS else split
         self._columns, self._clean = tuple(columns.values()), clean
         raw_dir = config.raw_dir and local(config.raw_dir, "data.raw_dir")
-        data_dir = local(config.data_dir, "data.data_dir")
-        builder = datasets.get_builder(config.dataset, data_dir=data_dir, raw_dir=raw_dir)
-        _check_columns(builder, config.dataset, columns)
-        datasets.prepare(builder, raw_dir)
 
-        self._name = f"{builder.info.full_name} {split}"
-        content = _content(builder, config.dataset, split, field)
-        identity = [builder.info.full_name, *self._columns, content or split]
+        def check(features: Mapping[str, Any]) -> None:
+            _check_columns(features, config.dataset, columns)
+
+        found = open_dataset(config, split, check, raw_dir)
+        full_name = found.builder.info.full_name
+        self._name = f"{full_name} {found.name}"
+        content = _content(found, config.dataset)
+        identity = [full_name, *self._columns, content or found.name]
         if (line := clean("a\nb")) != "a b":
             identity.append(line)
         self.fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         self._is_mocked = not content
-        self._records = builder.as_data_source(split)
+        self._records = found.records()
         self._len = len(self._records)
 
     def __len__(self) -> int:
@@ -267,8 +119,8 @@ class DatasetPairs(PairSource):
             yield self._read(range(start, min(start + size, self._len)))
 
     def sample(self, size: int) -> list[Pair]:
-        wanted = _evenly_spaced(self._len, size)
-        parts = [wanted[i : i + _CHUNK] for i in range(0, len(wanted), _CHUNK)]
+        wanted = evenly_spaced(self._len, size)
+        parts = [wanted[i : i + CHUNK] for i in range(0, len(wanted), CHUNK)]
         return [pair for part in parts for pair in self._read(part)]
 
     def _read(self, indices: range | list[int]) -> list[Pair]:
@@ -287,14 +139,10 @@ class DatasetPairs(PairSource):
         return f"{self._len} pairs of {self._name} ({' to '.join(self._columns)})"
 
 
-def _check_columns(builder, name: str, columns: Mapping[str, str]) -> None:
+def _check_columns(features: Mapping[str, Any], name: str, columns: Mapping[str, str]) -> None:
     import tensorflow_datasets as tfds
 
-    known = sorted(
-        feature
-        for feature, kind in builder.info.features.items()
-        if isinstance(kind, tfds.features.Text)
-    )
+    known = sorted(x for x, kind in features.items() if isinstance(kind, tfds.features.Text))
     for field, column in columns.items():
         if column not in known:
             raise UserError(
@@ -303,20 +151,13 @@ def _check_columns(builder, name: str, columns: Mapping[str, str]) -> None:
             )
 
 
-def _content(builder, name: str, split: str, field: str) -> list[tuple[str, int, int, str]]:
+def _content(found: DatasetSplit, name: str) -> list[tuple[str, int, int, str]]:
     """The files that hold a split: name, pairs to skip, pairs to take, hash."""
-    splits = builder.info.splits
-    if not splits:
+    if not found.builder.info.splits:
         return []  # in tfds.testing.mock_data
-    try:
-        info = splits[split]
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{field} is {split!r}, which {name} does not have; it has: "
-            f"{', '.join(sorted(splits))}, and slices such as 'train[:10%]'"
-        ) from error
+    info = found.builder.info.splits[found.name]
     if info.num_examples < 1:  # TFDS counts -4 in 'train[5:1]'
-        raise UserError(f"no sentence pairs in {name} {split}; check {field}")
+        raise UserError(f"no sentence pairs in {name} {found.name}; check {found.field}")
     return [
         (os.path.basename(part.filename), part.skip, part.take, _file_hash(part.filename))
         for part in info.file_instructions
@@ -345,8 +186,3 @@ def _file_hash(path: str) -> str:
             return f"{size} {hashlib.sha256(start + file.read()).hexdigest()}"
     except OSError as error:
         raise cannot_read(path, error) from error
-
-
-def _evenly_spaced(total: int, size: int) -> list[int]:
-    size = min(total, size)
-    return [i * total // size for i in range(size)]

@@ -6,14 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from transformer.data.sources import (
-    SPLITS,
-    DatasetPairs,
-    Pair,
-    PairSource,
-    TextPairs,
-    check_both_sides,
-)
+from transformer.data.pairs import Pair, PairSource, TextPairs, in_chunks
+from transformer.data.sources import DatasetPairs
+from transformer.data.splits import SPLITS, DataSection
 from transformer.data.text_files import count_and_hash, json_rows
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.paths import local
@@ -23,7 +18,7 @@ _BREAK = "\x1f"  # Unicode's unit separator, which no text holds
 
 
 @dataclasses.dataclass(frozen=True)
-class SummaryData:
+class SummaryData(DataSection):
     """The data section; see configs/summarization.py."""
 
     dataset: str | None
@@ -50,32 +45,24 @@ class SummaryData:
     max_target_length: int
     packing: bool
 
+    what = "files"
+    kinds = (("file",), ("source", "target"))
+
+    @property
+    def uses_files(self) -> bool:
+        return any(map(self.given, SPLITS))
+
     def __post_init__(self):
         check_choice(self, "data", "long_documents", LONG_DOCUMENTS)
         check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
         if "\n" in self.line_break:
             raise UserError("data.line_break holds a line break; give what takes its place")
-        check_both_sides(self, *SPLITS)
-        for split in SPLITS:
-            if all(self.text_files(split)) and self.json_file(split):
-                raise UserError(
-                    f"data.{split}_file and data.{split}_source are both given; leave one out"
-                )
+        self.check_together(*SPLITS)
         if not self.uses_files and not self.dataset:
             raise UserError(
                 "no training data; give data.dataset, data.train_file (JSON lines), or "
                 "data.train_source and data.train_target"
             )
-
-    def text_files(self, split: str) -> tuple[str | None, str | None]:
-        return getattr(self, f"{split}_source"), getattr(self, f"{split}_target")
-
-    def json_file(self, split: str) -> str | None:
-        return getattr(self, f"{split}_file")
-
-    @property
-    def uses_files(self) -> bool:
-        return any(self.json_file(x) or all(self.text_files(x)) for x in SPLITS)
 
     def summary_fields(self, split: str) -> list[str]:
         """The fields of a split's summaries; the test split may have several."""
@@ -111,18 +98,11 @@ def _open(config: SummaryData, split: str, summary_field: str) -> PairSource:
     if not config.uses_files:
         columns = {"document_field": config.document_field, "summary_field": summary_field}
         return DatasetPairs(config, split, columns, clean)
-    if split not in SPLITS:
-        raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
-    if path := config.json_file(split):
-        return JsonPairs(
-            local(path, f"data.{split}_file"), config.document_field, summary_field, clean
-        )
-    if not all(config.text_files(split)):
-        raise UserError(
-            f"no files for the {split} split; give data.{split}_file, or data.{split}_source and "
-            f"data.{split}_target"
-        )
-    return TextPairs(*config.text_files(split))
+    files = config.needed(split)
+    if "file" not in files:
+        return TextPairs(**files)
+    path = local(files["file"], f"data.{split}_file")
+    return JsonPairs(path, config.document_field, summary_field, clean)
 
 
 class JsonPairs(PairSource):
@@ -146,14 +126,7 @@ class JsonPairs(PairSource):
         return self._len
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
-        chunk = []
-        for pair in self._pairs():
-            chunk.append(pair)
-            if len(chunk) == size:
-                yield chunk
-                chunk = []
-        if chunk:
-            yield chunk
+        return in_chunks(self._pairs(), size)
 
     def _pairs(self) -> Iterator[Pair]:
         for where, record in json_rows(self._path, '{"document": "...", ...}'):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import logging
 
-from transformer.data.sources import PairSource
+from transformer.data.pairs import PairSource
 from transformer.data.token_files import DROPPED, TokenizedPairs, TokenWriter, read
 from transformer.data.token_workers import PairEncoder, encode
 from transformer.data.tokenizers import Tokenizers
@@ -37,21 +37,16 @@ _MOST_PROCESSES = 16
 
 def token_cache(
     source: PairSource,
-    tokenizers: Tokenizers,
+    encoder: PairEncoder,
     cache_dir: str | os.PathLike,
-    max_source_length: int | None,
-    max_target_length: int | None,
-    sampling_alpha: float = 0.0,
-    num_samples: int = 1,
     *,
-    source_cut: int | None = None,
+    num_samples: int = 1,
     num_processes: int | None = None,
 ) -> TokenizedPairs:
     """The tokenised pairs of a source: read from cache_dir, or made and kept there.
 
-    max_source_length, max_target_length, sampling_alpha, source_cut: see PairEncoder.
-    num_samples: how many times the cache holds all pairs. With a sampling_alpha they are
-      segmented, and so kept or dropped, differently each time.
+    num_samples: how many times the cache holds all pairs. With the encoder's sampling_alpha they
+      are segmented, and so kept or dropped, differently each time.
     num_processes: processes that tokenise; 0 means this process, None chooses by the size of the
       source. The result is always the same.
 
@@ -60,9 +55,10 @@ def token_cache(
     Raises UserError when no pair is left, and when cache_dir cannot be written or is full.
     """
     # 1. The key of a cache is a hash of all that its content depends on.
-    max_lengths = max_source_length, max_target_length
+    tokenizers, sampling_alpha = encoder.tokenizers, encoder.sampling_alpha
     hashes = source.fingerprint, tokenizers.source.sha256, tokenizers.target.sha256
-    identity = [_FORMAT, *hashes, *max_lengths, source_cut, sampling_alpha, num_samples]
+    limits = *encoder.max_lengths, encoder.source_cut
+    identity = [_FORMAT, *hashes, *limits, sampling_alpha, num_samples]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     directory = Path(local(cache_dir, "the token cache")) / key
     if (found := _open(directory, tokenizers)) is not None:
@@ -80,7 +76,6 @@ def token_cache(
             return found  # another process made it while this one waited
         shutil.rmtree(directory, ignore_errors=True)  # it is damaged
         _remove_leftovers(directory)
-        encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha, source_cut)
         _build(directory, source, num_samples, encoder, num_processes)
     if (found := _open(directory, tokenizers)) is None:
         raise UserError(f"cannot read the token cache {directory}, just written; check the disk")

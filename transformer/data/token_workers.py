@@ -1,6 +1,7 @@
 """Encoding of text pairs as token ids, in this process or in several."""
 
 import collections
+import dataclasses
 import multiprocessing
 import multiprocessing.context
 import os
@@ -14,13 +15,14 @@ from itertools import chain
 
 import numpy as np
 
-from transformer.data.sources import Pair
+from transformer.data.pairs import Pair
 from transformer.data.token_files import COUNTED, Chunk, token_dtype
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS
 from transformer.system.cpu import available_cores
 
 
+@dataclasses.dataclass(frozen=True)
 class PairEncoder:
     """Tokenises pairs, and drops those that are blank or too long.
 
@@ -30,17 +32,10 @@ class PairEncoder:
     source_cut: longer sources are cut to this many tokens, EOS included.
     """
 
-    def __init__(
-        self,
-        tokenizers: Tokenizers,
-        max_lengths: tuple[int | None, int | None],
-        sampling_alpha: float,
-        source_cut: int | None = None,
-    ):
-        self.tokenizers = tokenizers
-        self.max_lengths = max_lengths
-        self.sampling_alpha = sampling_alpha
-        self.source_cut = source_cut
+    tokenizers: Tokenizers
+    max_lengths: tuple[int | None, int | None] = (None, None)
+    sampling_alpha: float = 0.0
+    source_cut: int | None = None
 
     def __call__(self, number: int, pairs: list[Pair], num_threads: int) -> Chunk:
         """Encodes a chunk; its number seeds random segmentation."""
@@ -114,7 +109,7 @@ def worker_pool(encoder: PairEncoder, num_processes: int) -> ProcessPoolExecutor
         # fork would copy the locks of JAX's threads in their current state.
         mp_context=_SpawnContext(),
         initializer=_start_worker,
-        initargs=(models, encoder.max_lengths, encoder.sampling_alpha, encoder.source_cut),
+        initargs=(models, dataclasses.replace(encoder, tokenizers=None)),
     )
 
 
@@ -137,17 +132,13 @@ class _SpawnContext(multiprocessing.context.SpawnContext):
 _worker_encoder: PairEncoder | None = None
 
 
-def _start_worker(
-    models: list[bytes],
-    max_lengths: tuple[int | None, int | None],
-    sampling_alpha: float,
-    source_cut: int | None,
-) -> None:
+def _start_worker(models: list[bytes], encoder: PairEncoder) -> None:
+    """encoder: without its tokenizers, which would not survive the way here."""
     global _worker_encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     tokenizers = Tokenizers(*map(from_bytes, models))
-    _worker_encoder = PairEncoder(tokenizers, max_lengths, sampling_alpha, source_cut)
+    _worker_encoder = dataclasses.replace(encoder, tokenizers=tokenizers)
 
 
 def _exit_with_parent() -> None:

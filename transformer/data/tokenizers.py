@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 from absl import logging
 
 from transformer.data import marian_vocabulary, sentencepiece
+from transformer.data.pairs import PairSource
 from transformer.data.sentencepiece import SentencePieceTokenizer, train_sentencepiece
-from transformer.data.sources import PairSource
 from transformer.data.subword_nmt import SubwordNmtTokenizer, train_subword_nmt
 from transformer.data.vocabulary import Tokenizer
 from transformer.system.errors import COUNT, UserError, check_choice, check_range, setting

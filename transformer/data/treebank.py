@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer.data.sources import SPLITS, Pair, PairSource
+from transformer.data.pairs import Pair, PairSource, in_chunks
+from transformer.data.splits import DataSection
 from transformer.data.text_files import read_lines
 from transformer.data.trees import Tree, cleaned, linearised, read_trees
 from transformer.data.words import words_of
@@ -16,7 +17,7 @@ from transformer.system.paths import local, looked_up, named_files
 
 
 @dataclasses.dataclass(frozen=True)
-class TreebankConfig:
+class TreebankConfig(DataSection):
     """See configs/parsing_paper.py."""
 
     train_trees: str
@@ -32,6 +33,9 @@ class TreebankConfig:
     raw_dir: str = place()
     data_dir: str = place()
 
+    what = "trees"
+    kinds = (("trees",),)
+
     def __post_init__(self):
         check_choice(self, "data", "tags", ("XX", "gold"))
         check_range(self, "data", "max_source_length max_target_length", 2)
@@ -44,8 +48,6 @@ class TreePairs(PairSource):
     """
 
     def __init__(self, config: TreebankConfig, split: str):
-        if split not in SPLITS:
-            raise UserError(f"there is no split {split!r} of trees; there are: {', '.join(SPLITS)}")
         self._config = config
         self._files = _files(config, split)
         self.trees: list[Tree] = []
@@ -67,8 +69,7 @@ class TreePairs(PairSource):
         return len(self.trees)
 
     def chunks(self, size: int) -> Iterator[list[Pair]]:
-        for start in range(0, len(self.trees), size):
-            yield [self._pair(tree) for tree in self.trees[start : start + size]]
+        return in_chunks(map(self._pair, self.trees), size)
 
     def describe(self) -> str:
         return f"{len(self)} trees of {', '.join(path.name for path in self._files[:3])}"
@@ -85,13 +86,13 @@ def source_of(words: list[str], config: TreebankConfig) -> str:
 
 def _files(config: TreebankConfig, split: str) -> list[Path]:
     """The files of a split, in the order of the patterns, then of their names."""
+    patterns, field = config.needed(split)["trees"], f"data.{split}_trees"
     folder = Path(local(config.raw_dir, "data.raw_dir"))
     if not folder.is_dir():
         raise UserError(
             f"data.raw_dir is {folder}, which is no folder{looked_up(folder)}; give that of the "
             "treebank"
         )
-    patterns, field = getattr(config, f"{split}_trees"), f"data.{split}_trees"
     if any(os.path.isabs(pattern) for pattern in words_of(patterns)):
         raise UserError(
             f"{field}: {patterns!r} is no pattern of files below data.raw_dir; give one such as "

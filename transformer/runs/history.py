@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer.data.sources import DataConfig
 from transformer.runs import provenance, run_config
 from transformer.runs.metric_writers import read_metrics
 from transformer.runs.restore import TrainedModel
@@ -48,7 +47,7 @@ def recorded_fields(config: Config) -> dict[str, Any]:
     """The config fields that determine what is computed, by name."""
     recorded = run_config.fields_marked(config, "recorded", True)
     fields = {name: value for name, value in run_config.flat(config).items() if recorded[name]}
-    if isinstance(config.data, DataConfig) and config.data.uses_text_files:
+    if "data.dataset" in fields and config.data.uses_files:
         fields["data.dataset"] = None
     return fields
 

@@ -5,18 +5,35 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
-from transformer.data.batches import TrainingBatches, layout
-from transformer.data.sequences import PackedSequences, evaluation_rows
 from transformer.data.wordpiece import WordPiece, train_wordpiece
+from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.system.paths import local
-from transformer.system.sharding import row_shards
-from transformer.tasks.task import tokens_at_once
+from transformer.tasks.supervised import Supervised
 
-# Rows of an evaluation batch on each device; evaluate.py has no batch size to follow.
-EVALUATION_ROWS = 16
+
+class EncoderTask(Supervised):
+    """A model with its vocabulary and, for some tasks, classes."""
+
+    def __init__(
+        self,
+        config: Any,  # a Config
+        tokenizer: WordPiece,
+        model: FunctionalModel,
+        mesh: jax.sharding.Mesh,
+        classes: list[str] | None = None,
+    ):
+        super().__init__(config.data, model, mesh)
+        self.has_pairs = config.model.head == "pre_training"
+        self.tokenizer = tokenizer
+        self.classes = classes
+
+    def save(self, workdir: Path) -> None:
+        self.tokenizer.save(workdir)
+
+    def provenance(self) -> dict[str, Any]:
+        return {"tokenizer_sha256": [self.tokenizer.sha256]}
 
 
 def check_model(config: Any, heads: tuple[str, ...]) -> None:
@@ -47,25 +64,3 @@ def get_tokenizer(config: Any, workdir: Path, begun_with: Any, lines: Callable) 
 def no_ensemble(members: Sequence[Any]) -> Any:
     """See Task."""
     raise UserError("--ensemble is for translation; leave it out")
-
-
-def training_batches(
-    config: Any, packed: PackedSequences, mesh: jax.sharding.Mesh
-) -> TrainingBatches:
-    """The order of the rows, and how an update is split into steps; prints both."""
-    training, width = config.training, packed.source_width
-    at_once = tokens_at_once(training.max_tokens_per_device, mesh)
-    rows = layout(training.tokens_per_update, at_once, width, width, row_shards(mesh))
-    batches = TrainingBatches(packed, rows, training.seed)
-    sequences = len(packed.lengths) / batches.updates_per_epoch
-    print(
-        f"batches  {rows.rows} rows of {width} tokens, {packed.fill:.1%} full, about "
-        f"{sequences:.0f} sequences; {batches.updates_per_epoch:.1f} updates an epoch; "
-        f"{rows.accumulation} x {rows.rows_per_step} rows"
-    )
-    return batches
-
-
-def rows_to_evaluate(packed: PackedSequences, mesh: jax.sharding.Mesh) -> np.ndarray:
-    """All rows, as `evaluation_rows` has them."""
-    return evaluation_rows(packed, EVALUATION_ROWS * row_shards(mesh), row_shards(mesh))

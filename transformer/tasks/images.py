@@ -1,7 +1,6 @@
 """Image generation by class: a generator and a discriminator trained together (SAGAN)."""
 
 import collections
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,16 @@ from transformer.tasks.image_generation import (
     ImagesConfig,
     Ready,
 )
-from transformer.tasks.task import Examples, Facts, Metric, Task, read_classes
+from transformer.tasks.task import (
+    Examples,
+    Facts,
+    Metric,
+    Task,
+    TrainingTask,
+    data_id,
+    needs_model,
+    read_classes,
+)
 from transformer.training.adversarial import (
     ImageBatch,
     make_adversarial_step,
@@ -47,7 +55,7 @@ from transformer.training.step import TrainState
 FIRST_UPDATES = 10  # updates whose order enters the hash of the data
 
 
-class ImageTraining:
+class ImageTraining(TrainingTask):
     """Both networks and their training images, over a mesh."""
 
     def __init__(
@@ -71,7 +79,7 @@ class ImageTraining:
         )
         plan = np.stack([self.order.rows(k) for k in range(FIRST_UPDATES)])
         hashes = [training.sha256, validation.sha256, plan.astype("<i8").tobytes().hex()]
-        self.data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+        self.data_id = data_id(*hashes)
         self.num_tokens = len(training.labels_N)
         generator, discriminator = multiplications(config.model)
         once = generator + 6 * discriminator + (3 * generator + 2 * discriminator) / steps
@@ -272,12 +280,6 @@ def two_optimizers(config: Any, schedule: Callable) -> Any:
     )
 
 
-def rescore(data: ImageData, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task. All scores need the images."""
-    del data, split, hypotheses
-    return {}
-
-
 TASK = Task(
     sections={"task": ImagesConfig, "data": ImageData},
     metrics={
@@ -295,7 +297,7 @@ TASK = Task(
     files=(CLASSES,),
     ensemble=no_ensemble,
     content_sha256=content_sha256,
-    rescore=rescore,
+    rescore=needs_model,
     make_optimizer=two_optimizers,
     shown=("generator_loss", "discriminator_loss"),
     check_scores=lambda task: task.classifier,  # wrong files show here

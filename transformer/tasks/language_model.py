@@ -4,7 +4,6 @@ A text is the target of an empty source. So everything that trains on pairs and 
 works here. A prompt is the required beginning of the output.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 import jax
 
-from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
+from transformer.data.batches import EvaluationBatches, PackedPairs
 from transformer.data.documents import read_documents, text_sha256
+from transformer.data.pairs import PairSource
 from transformer.data.plain_text import LanguageData, Lines, Windows, windows
-from transformer.data.sources import PairSource
 from transformer.data.tokenizers import get_tokenizers
 from transformer.data.words import words_of
 from transformer.decoding.inputs import Request
@@ -24,11 +23,10 @@ from transformer.models.functional import Params
 from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
-from transformer.system.sharding import distribute, row_shards, split_rows
+from transformer.system.sharding import row_shards
 from transformer.tasks import seq2seq
-from transformer.tasks.encoders import EVALUATION_ROWS
-from transformer.tasks.task import Examples, Metric, Outputs, Task, examples, tokens_at_once
-from transformer.training.step import TrainState, make_nll_step
+from transformer.tasks.supervised import EVALUATION_ROWS, SupervisedTraining, training_batches
+from transformer.tasks.task import Metric, Outputs, examples, needs_model
 
 # evaluate.py shows the model's continuation of the first words of each document beside the true
 # words.
@@ -66,24 +64,18 @@ class LanguageModel(seq2seq.Seq2Seq):
     def windows(self, split: str) -> Windows:
         return windows(self.data.files(split), self.tokenizers.target, self.data.max_length)
 
-    def batches(self, found: Windows, rows: int, mesh: jax.sharding.Mesh) -> EvaluationBatches:
-        widths = widths_of(self.data)
-        packing = self.data.packing
-        return EvaluationBatches(found.pairs, *widths, rows, row_shards(mesh), packing)
+    def batches(self, found: Windows, rows: int) -> EvaluationBatches:
+        widths, shards = widths_of(self.data), row_shards(self.mesh)
+        return EvaluationBatches.of_pairs(found.pairs, *widths, rows, shards, self.data.packing)
 
     def evaluate(
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
     ) -> Outputs:
-        mesh = self.translator.mesh
         with distributed.first_alone():
             found = self.windows(split)
             documents = list(read_documents(self.data.files(split)))
-        batches = self.batches(found, EVALUATION_ROWS * row_shards(mesh), mesh)
-        nll_step, losses = make_nll_step(self.model, mesh), []
-        for number in range(len(batches)):
-            rows = batches.rows(number)
-            batch = distribute(batches.packed.batch, rows, split_rows(mesh, axis=0))
-            losses.append(jax.device_get(nll_step(params, extra, batch)))
+        batches = self.batches(found, EVALUATION_ROWS * row_shards(self.mesh))
+        losses = self.measured(params, extra, batches)
         words = [words_of(" ".join(document)) for document in documents]
         prompts = [" ".join(w[:PROMPT_WORDS]) for w in words]
         beginnings = [" ".join(w[: PROMPT_WORDS + FOLLOWING_WORDS]) for w in words]
@@ -135,27 +127,14 @@ def widths_of(data: LanguageData) -> tuple[int, int]:
 class LanguageModelTraining(seq2seq.Seq2SeqTraining):
     """A model and its windows."""
 
-    def __init__(self, *arguments: Any, num_bytes: int):
-        """num_bytes: size of the validation text."""
-        super().__init__(*arguments)
-        self.num_bytes = num_bytes
+    kind = "window"
+    num_bytes: int  # size of the validation text
+    # Validation has no further metrics, so nothing is written for it.
+    prepare = SupervisedTraining.prepare
+    validate = SupervisedTraining.validate
 
-    def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
-        nll_step = make_nll_step(self.task.model, self.mesh)
-        batch = next(self._validation_batches())
-        self.nll_step = nll_step.lower(state.params, state.extra, batch).compile()
-        jax.block_until_ready(self.nll_step(state.params, state.extra, batch))
-        return {"validation step": self.nll_step}
-
-    def validate(
-        self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], Examples]:
-        del full  # validation has no further metrics
-        losses = []
-        for batch in self._validation_batches():
-            check()
-            losses.append(self.nll_step(state.params, state.extra, batch))
-        return metrics_of(jax.device_get(losses), self.num_bytes), Examples()
+    def metrics(self, found: list[Any]) -> dict[str, float]:
+        return metrics_of(found, self.num_bytes)
 
 
 def prepare(
@@ -188,26 +167,14 @@ def prepare(
     # 2. Rows and batches.
     widths = widths_of(data)
     packed = PackedPairs(train.pairs, *widths, seed=seed, packing=data.packing)
-    at_once = tokens_at_once(config.training.max_tokens_per_device, mesh)
-    rows = layout(config.training.tokens_per_update, at_once, *widths, row_shards(mesh))
-    batches = TrainingBatches(packed, rows, seed)
-    print(
-        f"batches  {rows.rows} rows of {data.max_length} tokens, "
-        f"{batches.updates_per_epoch:.1f} updates an epoch; {rows.accumulation} x "
-        f"{rows.rows_per_step} rows"
-    )
-    held_out = task.batches(validation, rows.rows_per_step, mesh)
+    batches = training_batches(config, packed, mesh, f"{data.max_length}")
+    held_out = task.batches(validation, batches.layout.rows_per_step)
     files = [text_sha256(data.files(split)) for split in ("train", "validation")]
-    hashes = [*files, *(t.sha256 for t in tokenizers), batches.fingerprint]
-    data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
     source = LanguageModel.open_source(data, "validation")
-    arguments = config, mesh, task, batches, held_out, source, data_id
-    return LanguageModelTraining(*arguments, num_bytes=validation.num_bytes)
-
-
-def restore(config: Any, workdir: Path) -> LanguageModel:
-    """See Task."""
-    return seq2seq.restore(config, workdir, kind=LanguageModel)
+    hashes = *files, *(t.sha256 for t in tokenizers)
+    made = LanguageModelTraining(config, task, batches, held_out, source, hashes)
+    made.num_bytes = validation.num_bytes
+    return made
 
 
 def content_sha256(data: LanguageData, split: str) -> str:
@@ -215,12 +182,7 @@ def content_sha256(data: LanguageData, split: str) -> str:
     return text_sha256(data.files(split))
 
 
-def rescore(data: LanguageData, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task; all scores need the model."""
-    return {}
-
-
-TASK = Task(
+TASK = seq2seq.TASK._replace(
     sections=dict(seq2seq.TASK.sections) | {"data": LanguageData},
     metrics={
         "nll": Metric("lower"),
@@ -229,10 +191,6 @@ TASK = Task(
         "bits_per_byte": Metric("lower"),
     },
     main_metric="byte_perplexity",
-    prepare=prepare,
-    restore=restore,
-    files=seq2seq.TASK.files,
-    ensemble=seq2seq.ensemble,
-    content_sha256=content_sha256,
-    rescore=rescore,
+    **seq2seq.functions_of(LanguageModel)
+    | {"prepare": prepare, "content_sha256": content_sha256, "rescore": needs_model},
 )

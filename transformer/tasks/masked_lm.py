@@ -1,8 +1,8 @@
 """Masked language modelling (Devlin et al. 2019): hidden tokens of documents are predicted."""
 
-import dataclasses
+import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,71 +10,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.data.batches import TrainingBatches
 from transformer.data.documents import cut, read_documents, text_sha256, tokenize
-from transformer.data.masking import MaskedRows
-from transformer.data.sequences import Masked, evaluation_rows
-from transformer.data.sources import SPLITS
+from transformer.data.masking import MaskedLMData, MaskedRows
+from transformer.data.sequences import Masked
 from transformer.data.wordpiece import FILES, WordPiece, WordPieceConfig
 from transformer.metrics.masked_baselines import masked_baselines
 from transformer.models.family import Sizes, build_model
-from transformer.models.functional import FunctionalModel, Params
+from transformer.models.functional import Params
 from transformer.models.kernels import proven
 from transformer.models.loss import cross_entropy
 from transformer.system import distributed
-from transformer.system.errors import UserError, check_choice, check_range, place
-from transformer.system.paths import named_files
-from transformer.system.sharding import (
-    data_mesh,
-    distribute,
-    row_shards,
-    split_rows,
-)
+from transformer.system.sharding import data_mesh, distribute, split_rows
 from transformer.tasks import pretrained_bert
 from transformer.tasks.encoders import (
+    EncoderTask,
     check_model,
     get_tokenizer,
     no_ensemble,
-    rows_to_evaluate,
-    training_batches,
 )
-from transformer.tasks.task import Examples, Facts, Metric, Outputs, Task, examples
-from transformer.training.step import TrainState, evaluation_step, make_train_step
+from transformer.tasks.supervised import SupervisedTraining, training_batches
+from transformer.tasks.task import Facts, Metric, Outputs, Task, examples, needs_model
+from transformer.training.step import evaluation_step
 
 HEADS = ("masked_lm", "pre_training")
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedLMData:
-    """The data section; see configs/bert_base.py."""
-
-    train_text: str | None = place()
-    validation_text: str | None = place()
-    test_text: str | None = place()
-    max_length: int
-    short_rate: float
-    duplicates: int
-    mask_rate: float
-    max_predictions: int
-    masking: str
-    whole_words: bool
-    packing: bool
-
-    def __post_init__(self):
-        check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], two sentences of a token
-        check_range(self, "data", "duplicates", 1, 1001)
-        check_range(self, "data", "max_predictions", 1)
-        check_range(self, "data", "short_rate mask_rate", 0, 1)
-        check_choice(self, "data", "masking", ("static", "dynamic"))
-
-    def files(self, split: str) -> list[str]:
-        """The text files of a split; UserError if there are none."""
-        if split not in SPLITS:
-            raise UserError(f"there is no split {split!r}; there are: {', '.join(SPLITS)}")
-        patterns = getattr(self, f"{split}_text")
-        if not patterns:
-            raise UserError(f"no text for the {split} split; give data.{split}_text")
-        return named_files(patterns, f"data.{split}_text")
 
 
 class Measured(NamedTuple):
@@ -88,49 +46,23 @@ class Measured(NamedTuple):
     predicted_BP: jax.Array
 
 
-class MaskedLM:
+class MaskedLM(EncoderTask):
     """A model with its vocabulary: it predicts masked tokens and counts correct ones."""
-
-    classes = None
-
-    def __init__(
-        self, config: Any, tokenizer: WordPiece, model: FunctionalModel, mesh: jax.sharding.Mesh
-    ):
-        self.data = config.data
-        self.has_pairs = config.model.head == "pre_training"
-        self.tokenizer = tokenizer
-        self.model = model
-        self.mesh = mesh
-
-    def save(self, workdir: Path) -> None:
-        self.tokenizer.save(workdir)
-
-    def provenance(self) -> dict[str, Any]:
-        return {"tokenizer_sha256": [self.tokenizer.sha256]}
 
     def rows(self, split: str, seed: int, duplicates: int) -> MaskedRows:
         """The sequences of a split, packed in rows."""
         data = self.data
         documents = tokenize(data.files(split), self.tokenizer)
-        sequences = cut(
-            documents, data.max_length, data.short_rate, duplicates, self.has_pairs, seed
-        )
-        return MaskedRows(
-            sequences,
-            self.tokenizer,
-            data.max_length,
-            data.max_predictions,
-            rate=data.mask_rate,
-            whole_words=data.whole_words,
-            seed=seed,
-            packing=data.packing,
-        )
+        asked = data.max_length, data.short_rate, duplicates, self.has_pairs, seed
+        sequences = cut(documents, *asked)
+        return MaskedRows(sequences, self.tokenizer, data, seed)
 
     def held_out(self, split: str) -> MaskedRows:
         """Sequences for evaluation, the same for every seed of a run."""
         return self.rows(split, seed=0, duplicates=1)
 
-    def make_measure(self) -> Any:
+    @functools.cached_property
+    def measure(self) -> Any:
         """The jitted (params, extra, batch) -> Measured."""
 
         def measure(bound: Any, batch: Masked) -> Measured:
@@ -163,20 +95,19 @@ class MaskedLM:
     ) -> Outputs:
         with distributed.first_alone():
             packed = self.held_out(split)
-        rows = rows_to_evaluate(packed, self.mesh)
-        measure, found = self.make_measure(), []
+        batches = self.in_batches(packed)
+        found = self.measured(
+            params, extra, batches, lambda done: progress(done, len(packed.lengths))
+        )
         columns: dict[str, list[str]] = {"sources": [], "references": [], "hypotheses": []}
-        for number, batch in enumerate(batches(packed, rows, self.mesh)):
-            found.append(jax.device_get(measure(params, extra, batch)))
-            own = packed.masked(rows[number], 1.0)
-            for b in np.flatnonzero(rows[number] >= 0):
+        for number, of_batch in enumerate(found):
+            own = batches[number]
+            for b in np.flatnonzero(batches.rows(number) >= 0):
                 is_real, is_masked = own.segments_BS[b] > 0, own.labels_BP[b] > 0
                 texts = own.tokens_BS[b][is_real], own.labels_BP[b][is_masked]
-                for name, ids in zip(
-                    columns, (*texts, found[-1].predicted_BP[b][is_masked]), strict=True
-                ):
+                predicted = of_batch.predicted_BP[b][is_masked]
+                for name, ids in zip(columns, (*texts, predicted), strict=True):
                     columns[name].append(self.tokenizer.decode(ids.tolist()))
-            progress(min(rows[: number + 1].max() + 1, len(packed)), len(packed))
         scores = {
             name: {"score": score, "definition": DEFINITIONS[name], "needs_model": True}
             for name, score in self.metrics(found).items()
@@ -191,55 +122,17 @@ DEFINITIONS = {
 }
 
 
-def batches(packed: MaskedRows, rows: np.ndarray, mesh: jax.sharding.Mesh) -> Iterator[Masked]:
-    """The batches of `evaluation_rows` on the devices."""
-    for numbers in rows:
+class MaskedLMTraining(SupervisedTraining):
+    """A model and its sequences."""
 
-        def make(part: np.ndarray) -> Masked:
-            return packed.masked(part, 1.0)
-
-        yield distribute(make, numbers, split_rows(mesh, axis=0))
-
-
-def _all_rows(packed: MaskedRows) -> Iterator[Masked]:
-    """All rows in order, on the host."""
-    return (packed.masked(np.array([row]), 1.0) for row in range(len(packed)))
-
-
-class MaskedLMTraining:
-    """A model and its sequences, packed into the rows of batches over a mesh."""
-
-    def __init__(
-        self,
-        config: Any,  # a Config
-        mesh: jax.sharding.Mesh,
-        task: MaskedLM,
-        training: TrainingBatches,
-        validation: MaskedRows,
-        data_id: str,
-    ):
-        self.training = config.training
-        self.mesh = mesh
-        self.task = task
-        self.batches = training
-        self.packed: MaskedRows = training.packed
-        self.validation = validation
-        self.validation_rows = evaluation_rows(
-            validation, training.layout.rows_per_step, row_shards(mesh)
-        )
-        self.is_dynamic = config.data.masking == "dynamic"
-        self.data_id = data_id
-        self.num_tokens = self.packed.num_tokens
-        flops = config.family.flops
-        sizes = sizes_of(config, task.tokenizer)
-        lengths = self.packed.lengths, self.packed.predictions
-        self.flops = float(flops(config.model, sizes, *lengths).sum())
+    kind = "sequence"
 
     def batch(self, number: int) -> tuple[Masked, int]:
         rows = self.batches.rows(number)
         weight = self.packed.weight(rows)
         # With dynamic masking, each visit masks other tokens of a row.
-        visits = self.batches.epochs(number) if self.is_dynamic else 0
+        is_dynamic = self.task.data.masking == "dynamic"
+        visits = self.batches.epochs(number) if is_dynamic else 0
         rows_and_visits = np.where(rows < 0, -1, rows + visits * len(self.packed))
 
         def make(part: np.ndarray) -> Masked:
@@ -248,32 +141,12 @@ class MaskedLMTraining:
         batch = distribute(make, rows_and_visits, split_rows(self.mesh, axis=1))
         return batch, self.packed.num_tokens_of(rows)
 
-    def make_step(self, optimizer):
-        return make_train_step(self.task.model, optimizer, self.training, self.mesh)
+    def metrics(self, found: list[Measured]) -> dict[str, float]:
+        return self.task.metrics(found)
 
-    def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
-        batch = next(batches(self.validation, self.validation_rows[:1], self.mesh))
-        measure = self.task.make_measure()
-        self.measure = measure.lower(state.params, state.extra, batch).compile()
-        jax.block_until_ready(self.measure(state.params, state.extra, batch))
-        return {"validation step": self.measure}
-
-    def validate(
-        self, state: TrainState, full: bool, check: Callable[..., None]
-    ) -> tuple[dict[str, float], Examples]:
-        del full  # validation has no further metrics
-        found = []
-        for batch in batches(self.validation, self.validation_rows, self.mesh):
-            check()
-            found.append(self.measure(state.params, state.extra, batch))
-        return self.task.metrics(jax.device_get(found)), Examples()
-
-    def examples(self, number: int) -> list[dict[str, Any]]:
-        decode, packed = self.task.tokenizer.decode, self.packed
-        return [
-            {"sequence": int(i), "text": decode(packed.tokens_of(i)[0].tolist())}
-            for i in packed.pairs_of(self.batches.rows(number).ravel())
-        ]
+    def shown(self, number: int) -> dict[str, Any]:
+        tokens, _ = self.packed.tokens_of(number)
+        return {self.kind: number, "text": self.task.tokenizer.decode(tokens.tolist())}
 
     def facts(self) -> Facts:
         documents = self.packed.sequences.documents
@@ -282,7 +155,7 @@ class MaskedLMTraining:
             "tokens of documents": len(documents.tokens),
             "sequences": len(self.packed.lengths),
             "masked tokens": int(self.packed.predictions.sum()),
-            "sequences of validation": len(self.validation.lengths),
+            "sequences of validation": len(self.validation.packed.lengths),
             "vocabulary": self.task.tokenizer.vocab_size,
         }
         return Facts(counts, {"tokens of a sequence": np.bincount(self.packed.lengths).tolist()})
@@ -309,28 +182,30 @@ def prepare(
             begun_with,
             lambda: (line for document in read_documents(files["train"]) for line in document),
         )
-        model = build_model(proven(config.model, mesh), sizes_of(config, tokenizer))
+        sizes = sizes_of(config, tokenizer)
+        model = build_model(proven(config.model, mesh), sizes)
         task = MaskedLM(config, tokenizer, model, mesh)
         packed = task.rows("train", seed, data.duplicates)
         validation = task.held_out("validation")
 
     # 2. Rows and batches.
-    training = training_batches(config, packed, mesh)
+    training = training_batches(config, packed, mesh, f"{data.max_length}")
     documents = packed.sequences.documents
     print(
         f"data     {len(documents)} documents of {len(documents.tokens)} tokens, "
         f"{len(packed.sequences)} sequences"
     )
-    shares = masked_baselines(documents, _all_rows(validation))
+    rows = (validation.batch(np.array([row])) for row in range(len(validation)))
+    shares = masked_baselines(documents, rows)
     print(
         f"baseline the most frequent token is {shares['unigram']:.1%} of the masked tokens of "
         f"validation, that after the token before {shares['bigram']:.1%}"
     )
     hashes = [text_sha256(paths) for paths in files.values()]
     spans = packed.sequences.spans.astype("<i8")
-    hashes += [hashlib.sha256(spans.data).hexdigest(), tokenizer.sha256, training.fingerprint]
-    data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
-    return MaskedLMTraining(config, mesh, task, training, validation, data_id)
+    hashes += [hashlib.sha256(spans.data).hexdigest(), tokenizer.sha256]
+    held_out = task.in_batches(validation, training.layout.rows_per_step)
+    return MaskedLMTraining(config, task, training, held_out, sizes, hashes)
 
 
 def restore(config: Any, workdir: Path) -> MaskedLM:
@@ -343,11 +218,6 @@ def restore(config: Any, workdir: Path) -> MaskedLM:
 def content_sha256(data: MaskedLMData, split: str) -> str:
     """See Task."""
     return text_sha256(data.files(split))
-
-
-def rescore(data: MaskedLMData, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task; all scores need the model."""
-    return {}
 
 
 TASK = Task(
@@ -363,6 +233,6 @@ TASK = Task(
     files=FILES,
     ensemble=no_ensemble,
     content_sha256=content_sha256,
-    rescore=rescore,
+    rescore=needs_model,
     pretrained=pretrained_bert.read,
 )

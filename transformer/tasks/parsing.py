@@ -5,14 +5,13 @@ Each output is mended into a tree over the words of its sentence, so that all se
 decoding.brackets the search finds only trees.
 """
 
-import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformer.data.tokenizers import TokenizerConfig, Tokenizers
 from transformer.data.treebank import TreebankConfig, TreePairs
-from transformer.data.trees import Tree, is_well_formed, read_trees, repaired
+from transformer.data.trees import Tree, read_trees
 from transformer.data.words import words_of
 from transformer.decoding.brackets import Grammar, grammar_of
 from transformer.decoding.config import DecodingConfig
@@ -21,6 +20,8 @@ from transformer.metrics import parseval
 from transformer.models.functional import Params
 from transformer.system import distributed
 from transformer.tasks import seq2seq
+from transformer.tasks.mending import is_well_formed, repaired
+from transformer.tasks.pair_training import Texts
 from transformer.tasks.task import Metric, Outputs, Task, examples
 
 _EVALB = "labelled brackets of all sentences, as EVALB with COLLINS.prm counts them"
@@ -70,17 +71,15 @@ class Parsing(seq2seq.Seq2Seq):
         shown = {"sentence": sources, "gold": texts["references"], "tree": texts["hypotheses"]}
         return Outputs(texts, found, examples(shown))
 
-    def validation_scores(
-        self,
-        variables: Variables,
-        split: str,
-        sources: Sequence[str],
-        references: Sequence[str],
-        hypotheses: Sequence[str],
-    ) -> dict[str, float]:
-        gold = self.open_source(self.data, split).trees
-        found = bracket_scores(list(map(mended, hypotheses, gold)), gold)
-        found |= _malformed(hypotheses, gold)
+    @staticmethod
+    def text_scores(data: TreebankConfig, texts: Texts) -> dict[str, dict[str, Any]]:
+        trees = list(read_trees(texts.hypotheses, "the saved outputs"))
+        return bracket_scores(trees, TreePairs(data, texts.split).trees)
+
+    def validation_scores(self, variables: Variables, texts: Texts) -> dict[str, float]:
+        gold = self.open_source(self.data, texts.split).trees
+        found = bracket_scores(list(map(mended, texts.hypotheses, gold)), gold)
+        found |= _malformed(texts.hypotheses, gold)
         return {name: found[name]["score"] for name in TASK.metrics if name in found}
 
 
@@ -116,12 +115,6 @@ def content_sha256(data: TreebankConfig, split: str) -> str:
     return hashlib.sha256(trees.encode(errors="surrogatepass")).hexdigest()
 
 
-def rescore(data: TreebankConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task."""
-    trees = list(read_trees(hypotheses, "the saved outputs"))
-    return bracket_scores(trees, TreePairs(data, split).trees)
-
-
 TASK: Task = seq2seq.TASK._replace(
     sections={"data": TreebankConfig, "tokenizer": TokenizerConfig, "decoding": DecodingConfig},
     metrics={
@@ -131,9 +124,6 @@ TASK: Task = seq2seq.TASK._replace(
         "malformed": Metric("lower", full=True),
     },
     main_metric="f1",
-    prepare=functools.partial(seq2seq.prepare, kind=Parsing),
-    restore=functools.partial(seq2seq.restore, kind=Parsing),
-    content_sha256=content_sha256,
-    rescore=rescore,
+    **seq2seq.functions_of(Parsing) | {"content_sha256": content_sha256},
     score_test_set=None,
 )

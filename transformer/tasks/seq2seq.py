@@ -9,12 +9,14 @@ from typing import Any
 import jax
 from absl import logging
 
-from transformer.data.batches import EvaluationBatches, PackedPairs, TrainingBatches, layout
+from transformer.data.batches import EvaluationBatches, PackedPairs
 from transformer.data.packing import row_widths
-from transformer.data.sources import DataConfig, PairSource, open_source, training_source
+from transformer.data.pairs import PairSource
+from transformer.data.sources import DataConfig, open_source, training_source
 from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.token_files import TokenizedPairs
+from transformer.data.token_workers import PairEncoder
 from transformer.data.tokenizers import FILES, TokenizerConfig, Tokenizers, get_tokenizers
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import DecodingConfig
@@ -30,19 +32,15 @@ from transformer.models.kernels import proven
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, row_shards
-from transformer.tasks.pair_training import (
-    Seq2SeqTraining,
-    check_positions,
-    pair_examples,
-    sizes_of,
-)
-from transformer.tasks.task import Metric, Outputs, Task, examples, tokens_at_once
+from transformer.tasks.pair_training import Seq2SeqTraining, Texts, check_positions, sizes_of
+from transformer.tasks.supervised import Supervised, training_batches
+from transformer.tasks.task import Metric, Outputs, Task, examples, of_kind
 
 WHOLE_UP_TO = 4  # see Seq2Seq.translate
 CHECKED = 1000  # references that are searched for spaces
 
 
-class Seq2Seq:
+class Seq2Seq(Supervised):
     """A model with its vocabulary: it translates, and scores its translations.
 
     Tasks with other scores derive from it: see transduction.py. A task whose data are not pairs
@@ -54,7 +52,6 @@ class Seq2Seq:
     # The default of translate.py for a line longer than the longest training source.
     long_lines = "split"
     reads_blank = False  # see Translator
-    classes = None
 
     def __init__(
         self,
@@ -64,9 +61,8 @@ class Seq2Seq:
         decoding: DecodingConfig,
         mesh: jax.sharding.Mesh,
     ):
-        self.data = data
+        super().__init__(data, model, mesh)
         self.tokenizers = tokenizers
-        self.model = model
         self.translator = Translator(
             *(model, tokenizers, decoding, mesh, self.grammar(tokenizers, decoding)),
             *(self.source_cut(data), self.reads_blank),
@@ -182,9 +178,10 @@ class Seq2Seq:
         hypotheses = self.translate(
             params, extra, sources, lambda done: progress(done, len(sources))
         )
-        texts = {"sources": sources, "references": references, "hypotheses": hypotheses}
-        found = self.scores((params, extra), split, sources, references, hypotheses)
-        return Outputs(texts, found, pair_examples(sources, references, hypotheses))
+        texts = Texts(split, sources, references, hypotheses)
+        found = self.scores((params, extra), texts)
+        columns = {name: list(getattr(texts, name)) for name in texts._fields[1:]}
+        return Outputs(columns, found, texts.examples)
 
     @staticmethod
     def source_cut(data: Any) -> int | None:
@@ -205,29 +202,24 @@ class Seq2Seq:
         pieces = [piece for text, _ in source.pairs() for piece in self.lines.pieces(text)]
         return self.translator.prepare(variables, pieces)
 
-    def scores(
-        self,
-        variables: Variables,
-        split: str,
-        sources: Sequence[str],
-        references: Sequence[str],
-        hypotheses: Sequence[str],
-    ) -> dict[str, dict[str, Any]]:
-        """The form is that of Outputs.scores. All processes call it; process 0's result counts."""
-        if not distributed.is_first():
-            return {}
-        return scores.corpus_scores(hypotheses, references, **scores.kind_of_text(self.data))
+    @staticmethod
+    def text_scores(data: DataConfig, texts: Texts) -> dict[str, dict[str, Any]]:
+        """The scores that need only texts, in the form of Outputs.scores."""
+        return scores.corpus_scores(texts.hypotheses, texts.references, **scores.kind_of_text(data))
 
-    def validation_scores(
-        self,
-        variables: Variables,
-        split: str,
-        sources: Sequence[str],
-        references: Sequence[str],
-        hypotheses: Sequence[str],
-    ) -> dict[str, float]:
-        """The task's metrics except nll; the arguments are those of `scores`."""
-        return {"bleu": scores.bleu(hypotheses, references, **scores.kind_of_text(self.data))}
+    def model_scores(self, variables: Variables, texts: Texts) -> dict[str, dict[str, Any]]:
+        """The scores that need the model. All processes call it."""
+        return {}
+
+    def scores(self, variables: Variables, texts: Texts) -> dict[str, dict[str, Any]]:
+        """All scores, in the form of Outputs.scores; those of process 0 count."""
+        of_model = self.model_scores(variables, texts)
+        return (self.text_scores(self.data, texts) if distributed.is_first() else {}) | of_model
+
+    def validation_scores(self, variables: Variables, texts: Texts) -> dict[str, float]:
+        """The task's metrics except nll."""
+        kind = scores.kind_of_text(self.data)
+        return {"bleu": scores.bleu(texts.hypotheses, texts.references, **kind)}
 
 
 def prepare(
@@ -245,7 +237,7 @@ def prepare(
             "a packed row apart; set data.packing to False"
         )
     # 1. Text and tokenizers. One process makes new files; the others find them.
-    if isinstance(data, DataConfig) and not data.uses_text_files:
+    if not data.uses_files:
         print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
@@ -260,13 +252,12 @@ def prepare(
         )
         limits = data.max_source_length, data.max_target_length
         folder = Path(data.data_dir) / "token_cache"
-        sampling = config.tokenizer.sampling_alpha, config.tokenizer.num_samples
-        cut = kind.source_cut(data)
-        pairs = token_cache(source, tokenizers, folder, *limits, *sampling, source_cut=cut)
+        sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
+        encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut)
+        pairs = token_cache(source, encoder, folder, num_samples=config.tokenizer.num_samples)
         print(f"data     {pairs.summary}", flush=True)
-        validation_pairs = token_cache(
-            validation_source, tokenizers, folder, None, None, source_cut=cut
-        )
+        whole = PairEncoder(tokenizers, source_cut=cut)
+        validation_pairs = token_cache(validation_source, whole, folder)
         if data.packing:
             check_positions(config.model.words_per_position, pairs, validation_pairs)
         kind.check_pairs(data, pairs, validation_pairs)
@@ -275,25 +266,18 @@ def prepare(
     lengths = pairs.source_lengths, pairs.target_lengths
     widths = row_widths(*lengths, *limits, packing=data.packing)
     packed = PackedPairs(pairs, *widths, seed=seed, packing=data.packing)
-    at_once = tokens_at_once(config.training.max_tokens_per_device, mesh)
-    rows = layout(config.training.tokens_per_update, at_once, *widths, row_shards(mesh))
-    batches = TrainingBatches(packed, rows, seed)
-    validation = EvaluationBatches(
-        validation_pairs, *widths, rows.rows_per_step, row_shards(mesh), packing=data.packing
-    )
-    print(
-        f"batches  {rows.rows} rows of {widths[0]} + {widths[1]} tokens, {packed.fill:.1%} full, "
-        f"{batches.updates_per_epoch:.1f} updates an epoch; {rows.accumulation} x "
-        f"{rows.rows_per_step} rows"
+    width = f"{widths[0]} + {widths[1]}"
+    batches = training_batches(config, packed, mesh, width)
+    at_once, shards = batches.layout.rows_per_step, row_shards(mesh)
+    validation = EvaluationBatches.of_pairs(
+        validation_pairs, *widths, at_once, shards, packing=data.packing
     )
 
     # 3. The model.
     model = build_model(proven(config.model, mesh), sizes_of(config, tokenizers))
     task = kind(data, tokenizers, model, config.decoding, mesh)
     hashes = [source.fingerprint, validation_source.fingerprint, *(t.sha256 for t in tokenizers)]
-    hashes.append(batches.fingerprint)
-    data_id = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
-    return Seq2SeqTraining(config, mesh, task, batches, validation, validation_source, data_id)
+    return Seq2SeqTraining(config, task, batches, validation, validation_source, hashes)
 
 
 def restore(config: Any, workdir: Path, kind: type[Seq2Seq] = Seq2Seq) -> Seq2Seq:
@@ -323,10 +307,17 @@ def content_sha256(data: Any, split: str, kind: type[Seq2Seq] = Seq2Seq) -> str:
     return content.hexdigest()
 
 
-def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task."""
-    references = [reference for _, reference in open_source(data, split).pairs()]
-    return scores.corpus_scores(hypotheses, references, **scores.kind_of_text(data))
+def rescore(
+    data: Any, split: str, hypotheses: list[str], kind: type[Seq2Seq] = Seq2Seq
+) -> dict[str, dict[str, Any]]:
+    """See Task; kind as in `prepare`."""
+    sources, references = zip(*kind.open_source(data, split).pairs(), strict=True)
+    return kind.text_scores(data, Texts(split, sources, references, hypotheses))
+
+
+def functions_of(kind: type[Seq2Seq]) -> dict[str, Callable[..., Any]]:
+    """The entries of a Task that a class of tasks determines."""
+    return of_kind(kind, prepare, restore, content_sha256, rescore)
 
 
 def score_test_set(kind: Mapping[str, Any], test: TestSet, hypotheses: list[str]) -> Outputs:
@@ -350,11 +341,8 @@ TASK = Task(
     sections={"data": DataConfig, "tokenizer": TokenizerConfig, "decoding": DecodingConfig},
     metrics={"nll": Metric("lower"), "bleu": Metric("higher", full=True)},
     main_metric="bleu",
-    prepare=prepare,
-    restore=restore,
     files=FILES,
     ensemble=ensemble,
-    content_sha256=content_sha256,
-    rescore=rescore,
     score_test_set=score_test_set,
+    **functions_of(Seq2Seq),
 )

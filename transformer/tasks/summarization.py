@@ -4,7 +4,6 @@ Documents longer than the model takes are cut to data.max_source_length tokens i
 validation and evaluation, or refused, as data.long_documents says.
 """
 
-import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import jax
 
-from transformer.data.sources import PairSource
+from transformer.data.pairs import PairSource
 from transformer.data.summaries import (
     SummaryData,
     lines_of_documents,
@@ -31,6 +30,7 @@ from transformer.metrics.summary_scores import (
 from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
+from transformer.tasks.pair_training import Texts
 from transformer.tasks.task import Metric
 
 LEAD = 3  # the baselines take the document's first LEAD sentences or lines
@@ -88,41 +88,46 @@ class Summarization(seq2seq.Seq2Seq):
             texts[f"references.{number}"] = column
         return found._replace(texts=texts)
 
-    def scores(
-        self,
-        variables: Variables,
-        split: str,
-        sources: Sequence[str],
-        references: Sequence[str],
-        hypotheses: Sequence[str],
-    ) -> dict[str, dict[str, Any]]:
-        pairs = self.translator.token_pairs(sources, references)
+    @staticmethod
+    def text_scores(data: SummaryData, texts: Texts) -> dict[str, dict[str, Any]]:
+        """ROUGE with and without stemming, also of baselines, and statistics."""
+        columns = references(data, texts.split)
+        for column in columns:
+            warn_of_other_scripts(column)
+
+        def scored(hypotheses: Sequence[str], stemmer: bool = True) -> dict[str, dict[str, Any]]:
+            return rouge(hypotheses, columns, data.line_break, stemmer=stemmer)
+
+        found = scored(texts.hypotheses)
+        plain = scored(texts.hypotheses, stemmer=False)
+        found |= {f"{name}_unstemmed": score for name, score in plain.items()}
+        baselines = {f"lead{LEAD}": lead(texts.sources, LEAD, data.line_break)}
+        lines = lines_of_documents(data, texts.split)
+        if max(map(len, lines)) > 1:
+            baselines[f"lead{LEAD}_lines"] = [data.line_break.join(x[:LEAD]) for x in lines]
+        for name, beginnings in baselines.items():
+            found |= {f"{name}_{metric}": score for metric, score in scored(beginnings).items()}
+        return found | statistics(texts.sources, texts.hypotheses, columns, data.line_break)
+
+    def model_scores(self, variables: Variables, texts: Texts) -> dict[str, dict[str, Any]]:
+        pairs = self.translator.token_pairs(texts.sources, texts.references)
         forced = self.translator.forced.decode(variables, *pairs)
-        if not distributed.is_first():
-            return {}
         log_prob = sum(float(x.log_probs_T.sum(dtype="float64")) for x in forced)
         nll = -log_prob / sum(len(x.log_probs_T) for x in forced)
-        perplexity = {"score": math.exp(nll), "definition": PERPLEXITY, "needs_model": True}
-        return text_scores(self.data, split, sources, hypotheses) | {
-            "perplexity": perplexity,
+        longest, what = self.data.max_source_length, self.data.long_documents
+        return {
+            "perplexity": {"score": math.exp(nll), "definition": PERPLEXITY, "needs_model": True},
             "long_documents": {
-                "score": float(self._num_long(sources)),
-                "definition": f"documents of more than {self.data.max_source_length} tokens, EOS "
-                f"included: {self.data.long_documents}",
+                "score": float(self._num_long(texts.sources)),
+                "definition": f"documents of more than {longest} tokens, EOS included: {what}",
                 "needs_model": True,
             },
         }
 
-    def validation_scores(
-        self,
-        variables: Variables,
-        split: str,
-        sources: Sequence[str],
-        references: Sequence[str],
-        hypotheses: Sequence[str],
-    ) -> dict[str, float]:
-        found = rouge(hypotheses, [references], self.data.line_break, stemmer=True)
-        found |= statistics(sources, hypotheses, [references], self.data.line_break)
+    def validation_scores(self, variables: Variables, texts: Texts) -> dict[str, float]:
+        columns, line_break = [texts.references], self.data.line_break
+        found = rouge(texts.hypotheses, columns, line_break, stemmer=True)
+        found |= statistics(texts.sources, texts.hypotheses, columns, line_break)
         return {name: found[name]["score"] for name in TASK.metrics if name != "nll"}
 
     def _num_long(self, sources: Sequence[str]) -> int:
@@ -144,26 +149,6 @@ def _refuse(too_long: int, total: int, split: str, limit: int) -> None:
         )
 
 
-def text_scores(
-    data: SummaryData, split: str, sources: Sequence[str], hypotheses: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Scores from texts only: ROUGE with and without stemming, a baseline's too, statistics."""
-    columns = references(data, split)
-    for column in columns:
-        warn_of_other_scripts(column)
-    found = rouge(hypotheses, columns, data.line_break, stemmer=True)
-    plain = rouge(hypotheses, columns, data.line_break, stemmer=False)
-    found |= {f"{name}_unstemmed": score for name, score in plain.items()}
-    baselines = {f"lead{LEAD}": lead(sources, LEAD, data.line_break)}
-    lines = lines_of_documents(data, split)
-    if max(map(len, lines)) > 1:
-        baselines[f"lead{LEAD}_lines"] = [data.line_break.join(x[:LEAD]) for x in lines]
-    for name, beginnings in baselines.items():
-        scores = rouge(beginnings, columns, data.line_break, stemmer=True)
-        found |= {f"{name}_{metric}": score for metric, score in scores.items()}
-    return found | statistics(sources, hypotheses, columns, data.line_break)
-
-
 def content_sha256(data: SummaryData, split: str) -> str:
     """See Task; hashes the documents and all references."""
     if split == "train":
@@ -173,12 +158,6 @@ def content_sha256(data: SummaryData, split: str) -> str:
     for texts in zip(documents, *references(data, split), strict=True):
         content.update("".join(f"{text}\n" for text in texts).encode(errors="surrogatepass"))
     return content.hexdigest()
-
-
-def rescore(data: SummaryData, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task."""
-    sources = [source for source, _ in open_summaries(data, split).pairs()]
-    return text_scores(data, split, sources, hypotheses)
 
 
 TASK = seq2seq.TASK._replace(
@@ -192,9 +171,6 @@ TASK = seq2seq.TASK._replace(
         "repeated_trigrams": Metric("lower", full=True),
     },
     main_metric="rougeL",
-    prepare=functools.partial(seq2seq.prepare, kind=Summarization),
-    restore=functools.partial(seq2seq.restore, kind=Summarization),
-    content_sha256=content_sha256,
-    rescore=rescore,
+    **seq2seq.functions_of(Summarization) | {"content_sha256": content_sha256},
     score_test_set=None,
 )

@@ -4,6 +4,9 @@ A task gives the run its batches, its training step and its validation. The run 
 else of a task than this file describes.
 """
 
+import abc
+import functools
+import hashlib
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -102,23 +105,27 @@ class TrainedTask(Protocol):
         """Outputs for a whole split; `progress` is called with examples done and their total."""
 
 
-class TrainingTask(Protocol):
-    """A model and its data, laid out over a mesh."""
+class TrainingTask(abc.ABC):
+    """A model and its data, laid out over a mesh. The last three methods are optional."""
 
     task: TrainedTask
     data_id: str  # a hash of all training examples in their order
     num_tokens: int  # of all training examples
     flops: float  # to train on each training example once
 
+    @abc.abstractmethod
     def batch(self, number: int) -> tuple[Any, int]:
         """A batch on the devices, and its tokens; depends only on (seed, number)."""
 
+    @abc.abstractmethod
     def make_step(self, optimizer: optax.GradientTransformationExtraArgs) -> Any:
         """The jitted update: (TrainState, batch) -> (TrainState, StepMetrics)."""
 
+    @abc.abstractmethod
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
         """Compiles the programs of validation and runs each once, the largest first."""
 
+    @abc.abstractmethod
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
     ) -> tuple[dict[str, float], Examples]:
@@ -126,9 +133,21 @@ class TrainingTask(Protocol):
 
     def examples(self, number: int) -> list[dict[str, Any]]:
         """The examples in a batch, for people to read."""
+        return []
 
     def facts(self) -> Facts:
         """The facts of its data and vocabulary."""
+        return Facts({}, {})
+
+
+def of_kind(kind: type, *functions: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """Functions of a module as entries of a Task, for the class that is their argument `kind`."""
+    return {function.__name__: functools.partial(function, kind=kind) for function in functions}
+
+
+def data_id(*hashes: str) -> str:
+    """A hash of the hashes of all that the data of a run depend on."""
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
 
 def one_optimizer(config: Any, schedule: Callable) -> optax.GradientTransformationExtraArgs:
@@ -195,6 +214,11 @@ def find_task(name: str) -> Task:
     if name not in TASKS:
         raise UserError(f"task.name is {name!r:.60}; it must be one of: {', '.join(TASKS)}")
     return importlib.import_module(f"transformer.tasks.{name}").TASK
+
+
+def needs_model(data: Any, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
+    """Task.rescore of a task whose scores all need the model."""
+    return {}
 
 
 def read_classes(path: Path, kind: Any) -> Any:

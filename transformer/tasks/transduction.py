@@ -7,16 +7,17 @@ Free-running scores rate the output of the search. Those that begin with `forced
 next-symbol predictions after the true symbols, as Tensor2Tensor measures.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from transformer.data.sources import DataConfig, PairSource, open_source
+from transformer.data.pairs import PairSource
+from transformer.data.sources import DataConfig
 from transformer.decoding.programs import Variables
 from transformer.metrics.accuracy import corpus_accuracies
 from transformer.tasks import seq2seq
+from transformer.tasks.pair_training import Texts
 from transformer.tasks.task import Metric
 
 FORCED_DEFINITION = "{} after the true tokens before it (teacher forcing)"
@@ -36,18 +37,15 @@ class Transduction(seq2seq.Seq2Seq):
         forced = self.translator.forced.prepare(variables, *pairs)
         return super().prepare(variables, source) | forced
 
-    def scores(
-        self,
-        variables: Variables,
-        split: str,
-        sources: Sequence[str],
-        references: Sequence[str],
-        hypotheses: Sequence[str],
-    ) -> dict[str, dict[str, Any]]:
-        pairs = self.translator.token_pairs(sources, references)
+    @staticmethod
+    def text_scores(data: DataConfig, texts: Texts) -> dict[str, dict[str, Any]]:
+        return corpus_accuracies(texts.hypotheses, texts.references)
+
+    def model_scores(self, variables: Variables, texts: Texts) -> dict[str, dict[str, Any]]:
+        pairs = self.translator.token_pairs(texts.sources, texts.references)
         forced = self.translator.forced.decode(variables, *pairs)
         hits = [found.expected_T == target for found, target in zip(forced, pairs[1], strict=True)]
-        forced = {
+        found = {
             "forced_accuracy": (
                 100 * sum(int(hit.sum()) for hit in hits) / sum(map(len, hits)),
                 "per cent of the references' tokens, EOS included, each the most probable one",
@@ -57,23 +55,18 @@ class Transduction(seq2seq.Seq2Seq):
                 "per cent of the references whose tokens are all the most probable ones",
             ),
         }
-        return corpus_accuracies(hypotheses, references) | {
+        return {
             name: {
                 "score": score,
                 "definition": FORCED_DEFINITION.format(definition),
                 "needs_model": True,
             }
-            for name, (score, definition) in forced.items()
+            for name, (score, definition) in found.items()
         }
 
-    def validation_scores(self, *arguments: Any) -> dict[str, float]:
-        return {name: score["score"] for name, score in self.scores(*arguments).items()}
-
-
-def rescore(data: DataConfig, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
-    """See Task; returns the free-running scores."""
-    references = [reference for _, reference in open_source(data, split).pairs()]
-    return corpus_accuracies(hypotheses, references)
+    def validation_scores(self, variables: Variables, texts: Texts) -> dict[str, float]:
+        found = self.text_scores(self.data, texts) | self.model_scores(variables, texts)
+        return {name: score["score"] for name, score in found.items()}
 
 
 TASK = seq2seq.TASK._replace(
@@ -85,8 +78,6 @@ TASK = seq2seq.TASK._replace(
         "forced_sequence_accuracy": Metric("higher", full=True),
     },
     main_metric="sequence_accuracy",
-    prepare=functools.partial(seq2seq.prepare, kind=Transduction),
-    restore=functools.partial(seq2seq.restore, kind=Transduction),
-    rescore=rescore,
+    **seq2seq.functions_of(Transduction),
     score_test_set=None,
 )

@@ -1,14 +1,39 @@
 """Data in the user's own folder: finding its files, and naming their content."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from transformer.system.errors import UserError
+from transformer.system.paths import looked_up
 
 
 def choose(folder: Path, names: Sequence[str]) -> list[Path]:
     """A path for each name: of its gzipped file (name + ".gz") if there is one."""
     zipped = [folder / f"{name}.gz" for name in names]
     return [gz if gz.is_file() else gz.with_suffix("") for gz in zipped]
+
+
+def find(
+    folder: Path, names: Mapping[str, Sequence[str]], advice: str, may_lack_one: bool = False
+) -> dict[str, list[Path]]:
+    """The files of each split that the folder has in all languages, gzipped or not.
+
+    advice: for the UserError if the training files are missing. may_lack_one: if not, UserError
+      also for another split of which only one file is missing.
+    """
+    found = {}
+    for split, names_of_split in names.items():
+        paths = choose(folder, names_of_split)
+        missing = [path for path in paths if not path.is_file()]
+        if not missing:
+            found[split] = paths
+        elif split == "train" or (len(missing) < len(paths) and not may_lack_one):
+            raise UserError(
+                f"{missing[0]} is missing{looked_up(missing[0])}, and so is "
+                f"{missing[0].name}.gz beside it; put one of them there, or {advice}"
+            )
+    return found
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

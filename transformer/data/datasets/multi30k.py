@@ -7,9 +7,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from transformer.data.datasets import folders
-from transformer.data.sources import TextPairs
-from transformer.system.errors import UserError
-from transformer.system.paths import looked_up
+from transformer.data.pairs import TextPairs
 
 LANGUAGES = ("en", "de", "fr", "cs")
 URL = (
@@ -119,16 +117,9 @@ def urls(config: str) -> dict[str, list[str]]:
 
 def _find(folder: Path, config: str) -> dict[str, list[Path]]:
     """The files in the folder, gzipped or not, of each split that it has in both languages."""
-    found = {}
-    for split, both in files(config).items():
-        paths = folders.choose(folder, [Path(file).name.removesuffix(".gz") for file in both])
-        missing = [path for path in paths if not path.is_file()]
-        if not missing:
-            found[split] = paths
-        elif split == "train":
-            raise UserError(
-                f"{missing[0]} is missing{looked_up(missing[0])}, and so is "
-                f"{missing[0].name}.gz beside it; put one of "
-                "them there, or leave raw_dir unset to download Multi30k"
-            )
-    return found
+    names = {
+        split: [Path(file).name.removesuffix(".gz") for file in both]
+        for split, both in files(config).items()
+    }
+    advice = "leave raw_dir unset to download Multi30k"
+    return folders.find(folder, names, advice, may_lack_one=True)

@@ -8,9 +8,8 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from transformer.data.datasets import folders
-from transformer.data.sources import Pair, TextPairs
+from transformer.data.pairs import Pair, TextPairs
 from transformer.system.errors import UserError
-from transformer.system.paths import looked_up
 
 LANGUAGES = ("en", "zh")
 # A split cut from the training files has HELD_OUT pairs, but at most one in ONE_IN of them.
@@ -121,16 +120,6 @@ def _apart_from(pairs: list[Pair], held_out: Collection[Pair]) -> list[Pair]:
 
 def _find(folder: Path) -> dict[str, list[Path]]:
     """The files of each split that the folder has in both languages."""
-    found = {}
-    for split in ("train", "validation", "test"):
-        paths = folders.choose(folder, [f"{split}.{language}" for language in LANGUAGES])
-        missing = [path for path in paths if not path.is_file()]
-        if not missing:
-            found[split] = paths
-        elif split == "train" or len(missing) == 1:
-            raise UserError(
-                f"{missing[0]} is missing{looked_up(missing[0])}, and so is "
-                f"{missing[0].name}.gz beside it; put one of "
-                "them there, or point data.raw_dir to a folder that has them"
-            )
-    return found
+    splits = ("train", "validation", "test")
+    names = {split: [f"{split}.{language}" for language in LANGUAGES] for split in splits}
+    return folders.find(folder, names, "point data.raw_dir to a folder that has them")

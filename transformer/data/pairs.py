@@ -1,0 +1,131 @@
+"""Sentence pairs in a fixed order, and two text files as such a source."""
+
+import abc
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator
+
+from transformer.data.text_files import count_and_hash, read_lines
+from transformer.system.errors import UserError
+from transformer.system.paths import local
+
+Pair = tuple[str, str]
+
+CHUNK = 16_384  # pairs that are read at once
+
+
+def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
+    """The pairs in lists of `size`; the last may be shorter."""
+    pairs = iter(pairs)
+    while chunk := list(itertools.islice(pairs, size)):
+        yield chunk
+
+
+class PairSource(abc.ABC):
+    """Sentence pairs in a fixed order. No sentence holds a line feed; some may be empty.
+
+    fingerprint: hexadecimal; two sources with the same one have the same pairs.
+    """
+
+    fingerprint: str
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        """All pairs in order, in lists of `size` (the last may be shorter)."""
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs in order."""
+        return itertools.chain.from_iterable(self.chunks(CHUNK))
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """A description of the pairs, for logs."""
+
+    def sample(self, size: int) -> list[Pair]:
+        """`size` evenly spaced pairs, including the first; all if there are fewer."""
+        wanted = evenly_spaced(len(self), size)
+        picked, start = [], 0
+        for chunk in self.chunks(CHUNK):
+            while len(picked) < len(wanted) and wanted[len(picked)] < start + len(chunk):
+                picked.append(chunk[wanted[len(picked)] - start])
+            start += len(chunk)
+        return picked
+
+
+class JoinedPairs(PairSource):
+    """The pairs of several sources, one after the other."""
+
+    def __init__(self, *parts: PairSource):
+        self._parts = parts
+        both = " ".join(["joined", *(part.fingerprint for part in parts)])
+        self.fingerprint = hashlib.sha256(both.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        return in_chunks((pair for part in self._parts for pair in part.pairs()), size)
+
+    def sample(self, size: int) -> list[Pair]:
+        """Evenly spaced pairs of each part, in proportion to its size."""
+        wanted = evenly_spaced(len(self), size)
+        picked, start = [], 0
+        for part in self._parts:
+            end = start + len(part)
+            picked += part.sample(sum(start <= i < end for i in wanted))
+            start = end
+        return picked
+
+    def describe(self) -> str:
+        return ", and ".join(part.describe() for part in self._parts)
+
+
+class TextPairs(PairSource):
+    """Two text files, line by line; see text_files for what a line is.
+
+    Both files are read once here, so that all errors come first: UserError for a file that
+    cannot be read or is not UTF-8, for different numbers of lines, and for empty files.
+    """
+
+    def __init__(self, source: str, target: str):
+        self._paths = [local(path, "a text file") for path in (source, target)]
+        (source_lines, source_hash), (target_lines, target_hash) = map(count_and_hash, self._paths)
+        if source_lines != target_lines:
+            raise UserError(
+                f"{self._paths[0]} has {source_lines} lines and {self._paths[1]} has "
+                f"{target_lines}; line n of one must be the translation of line n of the other"
+            )
+        if source_lines == 0:
+            raise UserError(f"no sentence pairs in {self._paths[0]} and {self._paths[1]}")
+        self._len = source_lines
+        both = f"text {source_hash} {target_hash}"
+        self.fingerprint = hashlib.sha256(both.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return self._len
+
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        changed = UserError(f"{self._paths[0]} or {self._paths[1]} has changed while it was read")
+        pairs = zip(*map(read_lines, self._paths), strict=True)
+        count = 0
+        try:
+            for chunk in in_chunks(pairs, size):
+                count += len(chunk)
+                if count > self._len:
+                    raise changed
+                yield chunk
+        except ValueError as error:  # one file is now longer than the other
+            raise changed from error
+        if count != self._len:
+            raise changed
+
+    def describe(self) -> str:
+        return f"{self._len} pairs of {self._paths[0]} and {self._paths[1]}"
+
+
+def evenly_spaced(total: int, size: int) -> list[int]:
+    size = min(total, size)
+    return [i * total // size for i in range(size)]

@@ -1,0 +1,119 @@
+"""The splits of a data section: the files that its fields name, or those of a TFDS data set."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from transformer.system.errors import UserError, place
+from transformer.system.paths import local, named_files
+
+SPLITS = ("train", "validation", "test")
+
+
+class DataSection:
+    """Base of the data sections. A field for a split begins with its name: data.train_text.
+
+    what: a word for the files of a split, in messages.
+    kinds: the ends of the names of its fields: alternatives, each of one field or of several that
+      belong together.
+    """
+
+    what: ClassVar[str]
+    kinds: ClassVar[tuple[tuple[str, ...], ...]]
+    uses_files = True  # False if its data set is read instead
+
+    def given(self, split: str) -> dict[str, str]:
+        """The values of a split's fields by the ends of their names; {} if none are given."""
+        for kinds in self.kinds:
+            found = {kind: getattr(self, f"{split}_{kind}") for kind in kinds}
+            if all(found.values()):
+                return found
+        return {}
+
+    def needed(self, split: str, others: str = "") -> dict[str, str]:
+        """`given`; raises UserError for an unknown split, and for one without files.
+
+        others: what a user may give instead, for the message.
+        """
+        if split not in SPLITS:
+            known = [name for name in SPLITS if self.given(name)] or SPLITS
+            raise UserError(f"there is no split {split!r}; there are: {', '.join(known)}")
+        if not (found := self.given(split)):
+            fields = [" and ".join(f"data.{split}_{x}" for x in kinds) for kinds in self.kinds]
+            raise UserError(
+                f"no {self.what} for the {split} split; give {', or '.join(fields)}{others}"
+            )
+        return found
+
+    def check_together(self, *splits: str) -> None:
+        """Raises UserError if one of two fields that belong together is given, or alternatives."""
+        for split in splits:
+            chosen = []
+            for kinds in self.kinds:
+                given = [f"data.{split}_{x}" for x in kinds if getattr(self, f"{split}_{x}")]
+                if missing := [x for x in (f"data.{split}_{x}" for x in kinds) if x not in given]:
+                    if given:
+                        raise UserError(
+                            f"{given[0]} is given without {missing[0]}; give both or neither"
+                        )
+                else:
+                    chosen.append(given[0])
+            if len(chosen) > 1:
+                raise UserError(f"{' and '.join(chosen)} are both given; leave one out")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSection(DataSection):
+    """The fields of plain text."""
+
+    train_text: str | None = place()
+    validation_text: str | None = place()
+    test_text: str | None = place()
+
+    what = "text"
+    kinds = (("text",),)
+
+    def files(self, split: str) -> list[str]:
+        """The text files of a split; raises UserError if there are none."""
+        return named_files(self.needed(split)["text"], f"data.{split}_text")
+
+
+class DatasetSplit(NamedTuple):
+    """A split of a data set of TFDS. name: TFDS's, perhaps a slice; field: for messages."""
+
+    builder: Any
+    name: str
+    field: str
+
+    def records(self) -> Any:
+        return self.builder.as_data_source(self.name)
+
+
+def open_dataset(
+    config: Any,
+    split: str,
+    check: Callable[[Mapping[str, Any]], None],
+    raw_dir: str | None = None,
+) -> DatasetSplit:
+    """A split of the data set that a data section names; it is prepared first if it is new.
+
+    check: raises UserError for a data set whose features do not fit.
+    """
+    from transformer.data import datasets
+
+    field, name = "the split", split
+    if split in SPLITS:
+        field, name = f"data.{split}_split", getattr(config, f"{split}_split")
+    data_dir = local(config.data_dir, "data.data_dir")
+    builder = datasets.get_builder(config.dataset, data_dir=data_dir, raw_dir=raw_dir)
+    check(builder.info.features)
+    datasets.prepare(builder, raw_dir)
+    splits = builder.info.splits  # none in tfds.testing.mock_data
+    try:
+        _ = splits and splits[name]
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"{field} is {name!r}, which {config.dataset} does not have; it has: "
+            f"{', '.join(sorted(splits))}, and slices such as 'train[:10%]'"
+        ) from error
+    return DatasetSplit(builder, name, field)
