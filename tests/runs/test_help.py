@@ -9,6 +9,9 @@ import pytest
 from scripts import ROOT, run, succeeded
 
 from transformer.__main__ import COMMANDS, FIRST
+from transformer.exports.ctranslate2 import QUANTIZATIONS
+from transformer.inference.attention_maps import SIDES
+from transformer.reports.attention_page import ABOUT
 
 # Imports each command in a process forked from one that has imported what they share.
 LAZY = """
@@ -93,3 +96,16 @@ def test_help_of_train_py(tmp_path):
     lines = help_of("train.py", tmp_path, "--help")
     assert "    python train.py --config=configs/base.py --help-config" in lines
     assert "data_dir" not in flags_in(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "choices"),
+    [
+        ("visualize", "picture", ["attention", *ABOUT]),
+        ("visualize", "attention", SIDES),
+        ("export", "quantization", QUANTIZATIONS),
+    ],
+)
+def test_choices_are_those_of_the_library(name, flag, choices, tmp_path):
+    lines = help_of(name, tmp_path, "--help")
+    assert f"  --{flag}={'|'.join(choices)}" in [line.split("   ")[0] for line in lines]
