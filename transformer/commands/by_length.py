@@ -56,6 +56,7 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
 
 
 def main() -> None:
+    from transformer.reports import ledger
     from transformer.reports.translations import bleu_by_length, groups, names_of
 
     if not all(bound.isdecimal() for bound in BOUNDS.value):
@@ -69,7 +70,11 @@ def main() -> None:
     if not workdirs + results:
         raise UserError("no run is given; add --workdirs=runs/a,runs/b or --results=FILE")
     names = names_of([*workdirs, *(path.with_suffix("") for path in results)])
-    texts_of = [*map(of_workdir, workdirs), *map(of_result, results)]
+    places = SPLIT.value, DATA_DIR.value, RAW_DIR.value
+    texts_of = [
+        *map(of_workdir, workdirs),
+        *(ledger.translations(path, *places) for path in results),
+    ]
     runs = dict(zip(names, texts_of, strict=True))
     (first, (_, texts)), *others = runs.items()
     for name, (_, own) in others:
@@ -98,10 +103,3 @@ def of_workdir(workdir: Path) -> "tuple[DataConfig, Texts]":
     if not hasattr(data, "target_language"):
         raise UserError(f"{workdir} is no run of translation; leave it out")
     return data, read(workdir, SPLIT.value)
-
-
-def of_result(path: Path) -> "tuple[DataConfig, Texts]":
-    """The data section and the texts of a result."""
-    from transformer.reports import ledger
-
-    return ledger.translations(path, SPLIT.value, DATA_DIR.value, RAW_DIR.value)

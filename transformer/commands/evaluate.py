@@ -19,7 +19,7 @@ the ledger of results: docs/results.md.
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags
 from sacrebleu.metrics import BLEU
@@ -30,9 +30,6 @@ from transformer.system import job_flags
 from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, DEFINE_paths
-
-if TYPE_CHECKING:
-    from transformer.runs.restore import TrainedModel
 
 BLEU_TOKENIZER = flags.DEFINE_enum(
     "bleu_tokenizer", None, [*BLEU.TOKENIZERS], "One of sacreBLEU's tokenizers, for BLEU."
@@ -114,7 +111,7 @@ def main() -> None:
         refuse_flags("verify", VERIFY, "without --workdir writes nothing", "output_dir")
     output_dir = values.output_dir and Path(values.output_dir).expanduser()
 
-    def restore_here(**instead: Any) -> "TrainedModel":
+    def restore_here(**instead: Any) -> Any:
         return dataclasses.replace(restore_model(**instead), output_dir=output_dir)
 
     if EXPLAIN.value is not None:

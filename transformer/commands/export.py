@@ -13,7 +13,6 @@ directory for this project.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -21,9 +20,6 @@ from transformer.runs.model_flags import define_flags
 from transformer.system.commands import command, script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
-
-if TYPE_CHECKING:
-    from transformer.runs.restore import TrainedModel
 
 restore_model = define_flags()
 FORMAT = flags.DEFINE_enum(
@@ -64,7 +60,7 @@ def main() -> None:
     model = restore_model()
     if model.others:
         raise UserError("--ensemble cannot be exported; export one model")
-    _check(model)
+    _check(model.config.model.family, model.config.task.name)
     with new_folder(output) as folder:
         if FORMAT.value == "bert":
             bert_folder.write(model, folder)
@@ -78,9 +74,8 @@ def main() -> None:
     print(f"written  {output}, the {model.checkpoint} of {model.workdir}")
 
 
-def _check(model: "TrainedModel") -> None:
+def _check(family: str, task: str) -> None:
     """Raises UserError if the format cannot hold such models."""
-    family, task = model.config.model.family, model.config.task.name
     if FORMAT.value == "bert":
         return  # it checks for itself
     if task not in ("seq2seq", "summarization"):
