@@ -1,4 +1,4 @@
-"""What the devices exchange in a compiled program, read from its HLO text."""
+"""What the devices exchange in a compiled program, and how long, read from its HLO text."""
 
 import dataclasses
 import math
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.hlo import Instruction, branches_of, parse, size_of, turns_of
+from benchmarks.costs import Kernel
+from benchmarks.hlo import COLLECTIVES, Computation, Instruction, parse, size_of
 from benchmarks.targets import GPUS_OF_A_HOST
 from transformer.system.hardware import Specification
 
@@ -16,10 +17,8 @@ SENT: dict[str, Callable[[int], float]] = {
     "all-reduce": lambda group: 2 * (group - 1) / group,
     "all-gather": lambda group: (group - 1) / group,
     "reduce-scatter": lambda group: group - 1,
-    "collective-permute": lambda _: 1,
     "all-to-all": lambda group: (group - 1) / group,
 }
-KINDS = tuple(SENT)
 
 
 @dataclasses.dataclass
@@ -28,7 +27,6 @@ class Traffic:
 
     count: int = 0
     bytes: int = 0  # of their results
-    sent: float = 0  # bytes over the links, in rings of the groups
     seconds: float = 0  # at least, over links and network; 0 for a device without a data sheet
 
 
@@ -39,20 +37,17 @@ def collectives(
 
     Raises ValueError for collectives in a loop whose number of turns is not in the text.
     """
-    computations, entry = parse(text)
-    traffic: dict[str, Traffic] = {}
-    seen = set()
-    for kind, result, begun, times, key in _walk(computations, entry, 1, entry):
-        if key not in seen:
-            seen.add(key)
-            total = traffic.setdefault(kind, Traffic())
-            total.count += times
-            total.bytes += times * size_of(result)
+    entry = parse(text)
+    traffic = {kind: Traffic() for kind in COLLECTIVES}
+    # Equal keys mean the same collective, see _walk.
+    found = {key: each for *each, key in reversed([*_walk(entry, 1, entry)])}
+    for kind, result, begun, times in found.values():
+        traffic[kind].count += times
+        traffic[kind].bytes += times * size_of(result)
+        if device is not None:
             groups = groups_of(begun, num_devices)
-            total.sent += times * size_of(result) * SENT[kind](len(groups[0]))
-            if device is not None:
-                total.seconds += times * seconds_of_links(kind, result, groups, device)
-    return {kind: traffic[kind] for kind in KINDS if kind in traffic}
+            traffic[kind].seconds += times * seconds_of_links(kind, result, groups, device)
+    return {kind: total for kind, total in traffic.items() if total.count}
 
 
 def seconds_of_links(
@@ -135,7 +130,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _walk(
-    computations: dict[str, list[Instruction]], name: str, times: int | None, frame: str
+    computation: Computation, times: int | None, frame: Computation
 ) -> Iterator[tuple[str, str, Instruction, int, tuple[str, str]]]:
     """Kind, type of the result, instruction and number of runs of each collective, with a key.
 
@@ -143,30 +138,76 @@ def _walk(
     the computation that calls them (`frame`): they have its chain or channel in common. Those of
     `jax.shard_map` all have channel 1.
     """
-    named = {instruction.name: instruction for instruction in computations[name]}
-    for instruction in computations[name]:
+    for x in computation.values():
         # Of a pair, -done has the type of the result, -start the groups.
-        kind = instruction.opcode.removesuffix("-done")
-        if kind in KINDS:
+        if (kind := x.opcode.removesuffix("-done")) in COLLECTIVES:
             if times is None:
-                raise ValueError(
-                    f"no number of turns is known for the loop with {instruction.name}"
-                )
-            shared = instruction.attribute("chain_id") or instruction.attribute("channel_id")
-            key = frame, instruction.name if name == frame else shared or instruction.name
-            begun = instruction if kind == instruction.opcode else named[instruction.operands[0]]
-            yield kind, instruction.type, begun, times, key
-        elif kind == "while":
-            turns = turns_of(instruction, computations)
-            turns = None if None in (times, turns) else times * turns
-            body = instruction.attribute("body")
-            yield from _walk(computations, body, turns, body)
-        elif kind == "conditional":
-            for branch in branches_of(instruction):
-                yield from _walk(computations, branch, times, branch)
-        elif body := instruction.body:
-            for kind, result, begun, runs, key in _walk(computations, body, times, frame):
-                if body.startswith("all-reduce-scatter"):  # all-reduce and slice in one
-                    kind, result = "reduce-scatter", instruction.type
-                    key = frame, instruction.name  # all of these may have the same channel
+                raise ValueError(f"no number of turns is known for the loop with {x.name}")
+            shared = x.attribute("chain_id") or x.attribute("channel_id")
+            key = frame.name, x.name if computation is frame else shared or x.name
+            begun = x if kind == x.opcode else computation[x.operands[0]]
+            yield kind, x.type, begun, times, key
+        elif x.body is not None:
+            for kind, result, begun, runs, key in _walk(x.body, times, frame):
+                if x.body.name.startswith("all-reduce-scatter"):  # all-reduce and slice in one
+                    kind, result = "reduce-scatter", x.type
+                    key = frame.name, x.name  # all of these may have the same channel
                 yield kind, result, begun, runs, key
+        else:
+            for body, turns in x.runs:
+                turns = None if None in (times, turns) else times * turns
+                yield from _walk(body, turns, body)
+
+
+def waiting_seconds(
+    text: str, kernels: Sequence[Kernel], device: Specification, num_devices: int
+) -> float:
+    """Seconds that a device waits for others, if kernels and links take their shortest times.
+
+    A program runs in the order of its text. A GPU begins a collective (-start), runs the kernels
+    that come next, and needs the result at -done. Collectives follow one another over the links,
+    and meanwhile the kernels run. With the work this is a bound of the whole; slower kernels hide
+    more. A collective that is no pair of -start and -done hides behind nothing. A loop of which the
+    text does not say how often it turns is taken once.
+    """
+    work = {kernel.instruction.name: kernel.seconds(device) for kernel in kernels}
+    ends: dict[str, float] = {}  # of collectives that have begun
+    now = links_free = waited = 0.0
+
+    def seconds(first: Instruction, result: str) -> float:
+        return seconds_of_links(first.kind, result, groups_of(first, num_devices), device)
+
+    def begin(name: str, took: float) -> None:
+        nonlocal links_free
+        ends[name] = links_free = max(now, links_free) + took
+
+    def wait(until: float) -> None:
+        nonlocal now, waited
+        waiting = max(until - now, 0)
+        now, waited = now + waiting, waited + waiting
+
+    def run(computation: Computation) -> None:
+        nonlocal now, links_free
+        found = computation.values()
+        results = {x.operands[0]: x.type for x in found if x.opcode.endswith("-done")}
+        for x in found:
+            last = [*x.body.values()][-1] if x.opcode == "async-start" else x
+            if x.opcode == "async-start" and last.opcode in COLLECTIVES:
+                begin(x.name, seconds(last, last.type))
+            elif x.opcode.endswith("-done") and x.operands[0] in ends:
+                wait(ends.pop(x.operands[0]))
+            elif x.runs:  # of a conditional's branches only one is among `kernels`
+                for body, turns in x.runs:
+                    for _ in range(turns or 1):
+                        run(body)
+            elif x.kind not in COLLECTIVES:
+                now += work.get(x.name, 0)
+            elif x.opcode.endswith("-start") and x.name in results:
+                begin(x.name, seconds(x, results[x.name]))
+            elif x.opcode == x.kind:  # it does not queue behind those under way
+                took = seconds(x, x.type)
+                links_free = max(now, links_free) + took
+                wait(now + took)
+
+    run(parse(text))
+    return waited

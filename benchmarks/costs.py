@@ -3,16 +3,23 @@
 A kernel is an instruction that a device runs by itself; most are fusions of many operations. What
 is inside of one stays on the chip: memory sees its operands and its results. So bytes and FLOPs can
 be counted without the device, and a device's bandwidth and peak then bound the time from below.
+
+A kernel lasts at least as long as its bytes take at the memory's speed, and its FLOPs at the
+peak; then KERNEL_SECONDS more, to start it. Nobody reaches a data sheet's figures, so a share of
+them counts. These are assumptions, not measurements. What lies outside of them: a small array may
+still be in the cache when the next kernel reads it (the bound is then too high), arithmetic besides
+products takes its time, and so do the gaps of an untuned program (it is too low).
 """
 
+import collections
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.collectives import KINDS as COLLECTIVES
-from benchmarks.hlo import Instruction, branches_of, parse, size_in_memory, turns_of
+from benchmarks.hlo import COLLECTIVES, Computation, Instruction, parse, size_in_memory
 from benchmarks.kinds import NAME, TARGET, kind
+from transformer.system.hardware import Specification
 
 # What no kernel is run for.
 FREE = {
@@ -21,8 +28,9 @@ FREE = {
 }
 SLICES = ("dynamic-slice", "slice", "gather")
 UPDATES = ("dynamic-update-slice", "scatter")
-
-Computations = dict[str, list[Instruction]]
+MEMORY_SHARE = 4.0 / 4.8  # of the bandwidth: 4.0 TB/s of an H200
+PEAK_SHARE = 700 / 989  # of the peak: 700 TFLOP/s of an H100 or H200
+KERNEL_SECONDS = 2e-6
 
 
 class Kernel(NamedTuple):
@@ -38,6 +46,11 @@ class Kernel(NamedTuple):
     def op_name(self) -> str:
         return self.instruction.attribute(NAME)
 
+    def seconds(self, device: Specification) -> float:
+        """The bound of one run."""
+        memory = self.bytes / (MEMORY_SHARE * device.bandwidth)
+        return max(memory, self.flops / (PEAK_SHARE * device.bfloat16)) + KERNEL_SECONDS
+
 
 def kernels(text: str, unknown_turns: Sequence[int] = ()) -> list[Kernel]:
     """The kernels of a program in the order of its text, those of loops with all their runs.
@@ -46,85 +59,71 @@ def kernels(text: str, unknown_turns: Sequence[int] = ()) -> list[Kernel]:
     in order; 1 for those that are left. Of a conditional the branch with the most bytes counts.
     Collectives are left to collectives.py.
     """
-    computations, entry = parse(text)
-    return list(_kernels(computations, entry, 1, iter(unknown_turns)))
+    return list(_kernels(parse(text), 1, iter(unknown_turns)))
 
 
 def unknown_loops(text: str) -> int:
     """How many loops there are whose number of turns the text does not say."""
-    computations, _ = parse(text)
-    loops = [x for found in computations.values() for x in found if x.opcode == "while"]
-    return sum(turns_of(x, computations) is None for x in loops)
+    found = parse(text).program.values()
+    return sum(turns is None for each in found for x in each.values() for _, turns in x.runs)
 
 
-def _kernels(
-    computations: Computations, name: str, runs: int, unknown_turns: Iterator[int]
-) -> Iterator[Kernel]:
-    types = {x.name: x.type for x in computations[name]}
-    for x in computations[name]:
-        if x.opcode in FREE or x.opcode.removesuffix("-start").removesuffix("-done") in COLLECTIVES:
+def _kernels(computation: Computation, runs: int, unknown_turns: Iterator[int]) -> Iterator[Kernel]:
+    for x in computation.values():
+        if x.opcode in FREE or x.kind in COLLECTIVES:
             continue
-        if x.opcode == "while":
-            turns = turns_of(x, computations)
-            runs_of_body = runs * (next(unknown_turns, 1) if turns is None else turns)
-            yield from _kernels(computations, x.attribute("body"), runs_of_body, unknown_turns)
-        elif x.opcode == "conditional":
-            branches = [
-                list(_kernels(computations, branch, runs, unknown_turns))
-                for branch in branches_of(x)
-            ]
+        if inner := x.runs:
+            branches = []
+            for body, turns in inner:
+                turns = next(unknown_turns, 1) if turns is None else turns
+                branches.append(list(_kernels(body, runs * turns, unknown_turns)))
             yield from max(branches, key=lambda found: sum(k.runs * k.bytes for k in found))
-        elif x.opcode in ("call", "async-start"):
-            yield from _kernels(computations, x.body, runs, unknown_turns)
         else:
-            moved = _bytes(x, types, computations)
-            yield Kernel(x, kind(x, computations), runs, moved, _flops(x, types, computations))
+            yield Kernel(x, kind(x), runs, _bytes(x), _flops(x))
 
 
-def _bytes(x: Instruction, types: dict[str, str], computations: Computations) -> int:
+def _bytes(x: Instruction) -> int:
     """What one run reads and writes; an operand that it reads twice counts once."""
     if x.opcode == "copy-start":  # its result has the operand in it, too
-        return size_in_memory(types[x.operands[0]]) + _first(x.type)
-    if x.opcode == "custom-call":
-        read = sum(size_in_memory(types[name]) for name in dict.fromkeys(x.operands))
-        return read + size_in_memory(re.sub(r"\b[su]8\[\d+\]", "", x.type))  # without its workspace
+        first = re.match(r"\(?([^()]*?\[[\d,]*\](?:\{[^}]*\})?)", x.type)[1]
+        return size_in_memory(x.type_of(0)) + size_in_memory(first)
+    types = {name: x.home[name].type for name in x.operands}
+    if x.opcode == "custom-call":  # without its workspace
+        written = re.sub(r"\b[su]8\[\d+\]", "", x.type)
+        return sum(map(size_in_memory, [*types.values(), written]))
     if x.opcode != "fusion":
-        inside, operands = [x], {name: name for name in x.operands}
+        inside, operands = [x], {name: name for name in types}
     else:
-        inside = computations[x.body]
+        inside = list(x.body.values())
         parameters = {
             int(p.line.partition(" parameter(")[2].partition(")")[0]): p.name
             for p in inside
             if p.opcode == "parameter"
         }
         operands = {parameters[i]: name for i, name in enumerate(x.operands)}
-    users: dict[str, list[Instruction]] = {}
+    users = collections.defaultdict(list)
     for part in inside:
         for name in part.operands:
-            users.setdefault(name, []).append(part)
+            users[name].append(part)
     read: dict[str, int] = {}
     for inner, outer in operands.items():
-        size = min(_read(inner, users, types | _types(inside)), size_in_memory(types[outer]))
+        size = min(_read(inner, users), size_in_memory(types[outer]))
         read[outer] = max(size, read.get(outer, 0))
     return sum(read.values()) + _written(x, inside)
 
 
-def _types(instructions: list[Instruction]) -> dict[str, str]:
-    return {x.name: x.type for x in instructions}
-
-
-def _read(name: str, users: dict[str, list[Instruction]], types: dict[str, str]) -> float:
+def _read(name: str, users: dict[str, list[Instruction]]) -> float:
     """How much of an operand is read: where it is only sliced, the slices."""
     size = 0
     for user in users.get(name, []):
         first = user.operands[0] == name
         if user.opcode == "bitcast":
-            size += _read(user.name, users, types)
+            size += _read(user.name, users)
         elif user.opcode in SLICES and first:
             size += size_in_memory(user.type)
         elif user.opcode in UPDATES and first and user.operands.count(name) == 1:
             # In place; a scatter adds to what is there.
-            size += size_in_memory(types[user.operands[-1]]) if user.opcode == "scatter" else 0
+            size += size_in_memory(user.type_of(-1)) if user.opcode == "scatter" else 0
         else:
             return math.inf
     return size
@@ -132,78 +131,52 @@ def _read(name: str, users: dict[str, list[Instruction]], types: dict[str, str])
 
 def _written(x: Instruction, inside: list[Instruction]) -> int:
     """The result, of which an update in place writes its part."""
-    by_name = {part.name: part for part in inside}
-    root = next((p for p in inside if p.line.lstrip().startswith("ROOT ")), inside[-1])
-    if x.opcode in UPDATES:  # by itself, it does not know the types of its operands
+    if x.opcode != "fusion":
         return size_in_memory(x.type)
-    parts = [by_name[name] for name in root.operands] if root.opcode == "tuple" else [root]
+    root = next((p for p in inside if p.line.lstrip().startswith("ROOT ")), inside[-1])
+    parts = [x.body[name] for name in root.operands] if root.opcode == "tuple" else [root]
     size = 0
     for part in parts:
-        while part.opcode == "bitcast" and part.operands[0] in by_name:
-            part = by_name[part.operands[0]]
-        if part.opcode in UPDATES:
-            update = part.operands[1 if part.opcode == "dynamic-update-slice" else -1]
-            size += size_in_memory(by_name[update].type)
-        else:
-            size += size_in_memory(part.type)
-    return min(size, size_in_memory(x.type)) if x.opcode == "fusion" else size_in_memory(x.type)
+        while part.opcode == "bitcast" and part.operands[0] in x.body:
+            part = x.body[part.operands[0]]
+        update = {"dynamic-update-slice": 1, "scatter": -1}.get(part.opcode)
+        size += size_in_memory(part.type if update is None else part.type_of(update))
+    return min(size, size_in_memory(x.type))
 
 
-def _first(tuple_type: str) -> int:
-    return size_in_memory(re.match(r"\(?([^()]*?\[[\d,]*\](?:\{[^}]*\})?)", tuple_type)[1])
-
-
-def _flops(x: Instruction, types: dict[str, str], computations: Computations) -> int:
+def _flops(x: Instruction) -> int:
     """Those of its matrix products, two for each multiplication."""
-    if x.body:
-        inside = computations[x.body]
-        return sum(_flops(part, _types(inside), computations) for part in inside)
-    if x.opcode == "dot":
-        return _flops_of_product(x, types, r"lhs_contracting_dims=\{([\d,]*)\}")
-    if x.opcode == "custom-call":
-        return _flops_of_call(x, types)
-    return 0
-
-
-def _flops_of_call(x: Instruction, types: dict[str, str]) -> int:
-    """Those of a library's kernel: of attention, two products forward and five backward."""
-    target = x.attribute(TARGET)
-    if "cublas" in target:
-        return _flops_of_product(x, types, r'"lhs_contracting_dimensions":\[([\d,"]*)\]')
-    if "cudnn$conv" in target:
-        return _flops_of_convolution(x, types, target)
-    if "fmha" in target:
-        key = _dimensions(types[x.operands[1]])
+    if x.body is not None:
+        return sum(map(_flops, x.body.values()))
+    target = x.attribute(TARGET) if x.opcode == "custom-call" else ""
+    if x.opcode == "dot" or "cublas" in target:
+        summed = re.search(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)[\]}]', x.line)[1]
+        left = _dimensions(x.type_of(0))
+        sums = math.prod(left[int(i)] for i in re.findall(r"\d+", summed))
+        return 2 * math.prod(_dimensions(x.type)) * sums
+    if "fmha" in target:  # attention: two products forward and five backward
+        key = _dimensions(x.type_of(1))
         length = _dimensions(x.type)[2]  # of queries: the result begins with [B, H, T, K]
         multiplied = math.prod(key) * length  # of keys as long: T = S; heads may be fewer there
         return (10 if "Backward" in target else 4) * multiplied
     return 0
 
 
-def _flops_of_product(x: Instruction, types: dict[str, str], contracting: str) -> int:
-    """contracting: a pattern that finds the dimensions of the first operand that are summed."""
-    left = _dimensions(types[x.operands[0]])
-    summed = re.search(contracting, x.line)[1].replace('"', "")
-    sums = math.prod(left[int(i)] for i in summed.split(",") if i)
-    return 2 * math.prod(_dimensions(x.type)) * sums
-
-
-def _flops_of_convolution(x: Instruction, types: dict[str, str], target: str) -> int:
-    """Of cuDNN's, whose labels are those of the forward pass in either direction.
-
-    Each element of the output takes one product for each place of the kernel and each of its input
-    channels; those with padding count, too.
-    """
-    first, second = (types[name] for name in x.operands[:2])
-    kernel, output = second, x.type
-    if "BackwardInput" in target:
-        output = first
-    elif "BackwardFilter" in target:
-        kernel, output = x.type, second
-    labels = re.search(r"dim_labels=\w+_(\w+)->", x.line)[1]
-    sizes = dict(zip(labels, _dimensions(kernel), strict=True))
-    return 2 * math.prod(_dimensions(output)) * math.prod(sizes.values()) // sizes["o"]
-
-
 def _dimensions(array_type: str) -> list[int]:
     return [int(n) for n in re.search(r"\[([\d,]*)\]", array_type)[1].split(",") if n]
+
+
+def bounds_by(
+    names: Sequence[str], kernels: Sequence[Kernel], device: Specification
+) -> list[dict[str, Any]]:
+    """Sums over the kernels that have these fields in common, the longest first."""
+    rows: dict[tuple, dict[str, Any]] = {}
+    for kernel in kernels:
+        key = tuple(getattr(kernel, name) for name in names)
+        row = rows.setdefault(key, {"ms": 0.0, "kernels": 0, "bytes": 0, "flops": 0})
+        row["ms"] += 1e3 * kernel.runs * kernel.seconds(device)
+        row["kernels"] += kernel.runs
+        row["bytes"] += kernel.runs * kernel.bytes
+        row["flops"] += kernel.runs * kernel.flops
+    found = [row | dict(zip(names, key, strict=True)) for key, row in rows.items()]
+    return sorted(found, key=lambda row: -row["ms"])

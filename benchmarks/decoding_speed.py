@@ -1,6 +1,6 @@
 """How fast a model translates: this project, CTranslate2 and Hugging Face, in turns.
 
-    pip install -r requirements-exports.txt -r requirements-bert-test.txt
+    pip install -c constraints.txt -e ".[exports,bert-test]"
     python benchmarks/decoding_speed.py
     python benchmarks/decoding_speed.py --engines=ours_float32,products_float32
     python benchmarks/decoding_speed.py --workdir=runs/demo --input=news.en
@@ -16,7 +16,6 @@ multiplies, and so says what the least is.
 import dataclasses
 import json
 import re
-import resource
 import sys
 import tempfile
 import time
@@ -89,32 +88,20 @@ def main() -> None:
             optional_module("ctranslate2" if "ctranslate2" in engine else "transformers")
     with tempfile.TemporaryDirectory() as folder:
         write_task(Path(folder))
-        command = [sys.executable, __file__, f"--folder={folder}"]
-        workers = {}
-        for engine in ENGINES_FLAG.value:
-            workers[engine] = timing.Worker([*command, f"--worker={engine}"], {})
-        results = {engine: [] for engine in workers}
-
-        def measure(engine: str) -> float:
-            results[engine].append(workers[engine].measure())
-            return results[engine][-1]["seconds"]
-
-        timing.alternate({engine: lambda e=engine: measure(e) for engine in workers}, ROUNDS.value)
-        for worker in workers.values():
-            worker.close()
+        flag = f"--folder={folder}"
+        results, failed = timing.race(ENGINES_FLAG.value, ROUNDS.value, [flag])
     first = ENGINES_FLAG.value[0]
-    reference = results[first][0]["outputs"]
+    reference = results[first]["replies"][0]["outputs"]
     table = {}
-    for engine, rounds in results.items():
-        outputs = rounds[0].pop("outputs")
+    for engine, result in results.items():
+        rounds = result["replies"]
+        outputs = rounds[0]["outputs"]
         same = sum(a == b for a, b in zip(outputs, reference, strict=True)) / len(outputs)
-        tokens = sum(map(len, outputs))
-        seconds = [x["seconds"] for x in rounds]
-        median = float(np.median(seconds))
+        tokens, median = sum(map(len, outputs)), result["seconds"]["median"]
         table[engine] = {
             "tokens_per_second": tokens / median,
             "sentences_per_second": len(outputs) / median,
-            "seconds": timing.summary(seconds),
+            "seconds": result["seconds"],
             "latency": timing.summary([x["latency"] for x in rounds]),
             "peak_memory_GB": max(x["peak_memory_GB"] for x in rounds),
             f"share_equal_to_{first}": same,
@@ -125,7 +112,7 @@ def main() -> None:
             f"{table[engine]['peak_memory_GB']:5.2f} GB  {same:6.1%} as {first}"
         )
     if OUTPUT.value:
-        timing.write(OUTPUT.value, {"engines": table, "conditions": conditions()})
+        timing.write(OUTPUT.value, {"engines": table, "failed": failed, "conditions": conditions()})
 
 
 def write_task(folder: Path) -> None:
@@ -168,8 +155,7 @@ def write_task(folder: Path) -> None:
             "sentences": sentences,
         },
     )
-    leaves = jax.tree.leaves(params)
-    np.savez(folder / "params.npz", *map(np.asarray, leaves))
+    np.savez(folder / "params.npz", *map(np.asarray, jax.tree.leaves(params)))
 
 
 def prepare(engine: str, folder: Path):
@@ -199,13 +185,9 @@ def prepare(engine: str, folder: Path):
         outputs = translate(sentences)
         seconds = time.perf_counter() - start
         latency = min(timing.seconds_of(lambda: translate(short), 3))
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return {
-            "seconds": seconds,
-            "latency": latency,
-            "peak_memory_GB": memory,
-            "outputs": outputs,
-        }
+        memory = timing.peak_memory() / 1e9
+        found = {"seconds": seconds, "latency": latency, "peak_memory_GB": memory}
+        return found | {"outputs": outputs}
 
     return {"engine": engine}, measure
 

@@ -4,10 +4,9 @@
         --config.model.dtype=bfloat16
     python benchmarks/estimate.py --config=configs/big.py --device=v5e:2x4 --config.mesh.fsdp=8
     python benchmarks/estimate.py --config=configs/base.py --device=h200 --program=search
-    python benchmarks/estimate.py --compare=before.json,after.json
 
 The program is compiled for the device: a minute or two of a CPU. Its text says which kernels run
-and what each reads, writes and multiplies; bounds.py makes of that the shortest time, under its
+and what each reads, writes and multiplies; costs.py makes of that the shortest time, under its
 assumptions.
 No data set is needed: shapes follow from the config. Devices: h200, h100, a100 and l4
 (pip install "jax[cuda13]"), slices of TPU v4, v5e, v5p and v6e (pip install "jax[tpu]"), and cpu.
@@ -15,10 +14,8 @@ No data set is needed: shapes follow from the config. Devices: h200, h100, a100 
 
 import dataclasses
 import itertools
-import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,47 +27,33 @@ import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
-from benchmarks import bounds, timing
-from benchmarks.collectives import collectives
-from benchmarks.costs import Kernel, kernels, unknown_loops
+from benchmarks import costs, timing
+from benchmarks.collectives import collectives, waiting_seconds
+from benchmarks.costs import bounds_by, kernels, unknown_loops
 from benchmarks.kinds import OTHER, UPDATE
 from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
-from benchmarks.timeline import waiting_seconds
 from transformer.data.batches import Batch, layout
 from transformer.decoding.translation import SearchInputs, Translator
 from transformer.runs import cli
 from transformer.runs.provenance import conditions
 from transformer.runs.run_config import Config
-from transformer.system.errors import UserError
 from transformer.system.files import write_named
-from transformer.system.hardware import Specification, specification, units
-from transformer.system.paths import DEFINE_path, DEFINE_paths
+from transformer.system.hardware import specification, units
+from transformer.system.paths import DEFINE_path
 from transformer.system.sharding import row_shards
-from transformer.training.step import make_nll_step
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
 DEVICE = flags.DEFINE_string("device", "h200", "h200, h100:8, v5e:2x4, cpu:8, ...")
-PROGRAM = flags.DEFINE_enum(
-    "program", "train", ["train", "validation", "search"], "What to compile"
-)
+PROGRAM = flags.DEFINE_enum("program", "train", ["train", "search"], "What to compile")
 SENTENCES = flags.DEFINE_integer("sentences", 64, "Of a search, on each device", lower_bound=1)
 LENGTH = flags.DEFINE_integer("length", 32, "Source tokens of each, as wide as rows", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 32, "Tokens of each output", lower_bound=1)
 OUTPUT = DEFINE_path("output", None, "A JSON file for the result")
 HLO = DEFINE_path("hlo", None, "A file for the program's text")
-COMPARE = DEFINE_paths("compare", None, "Show two JSON files side by side; compile nothing")
-
-# What every result has.
-RESULT = ("commit", "device", "mesh", "program", "rows", "model", "exchange")
 
 
 def main() -> None:
-    if COMPARE.value is not None:
-        if len(COMPARE.value) != 2:
-            raise UserError("--compare takes two files: --compare=before.json,after.json")
-        print(side_by_side(*map(read_result, COMPARE.value)))
-        return
     # The cache gives programs back without what the compiler knew of them.
     jax.config.update("jax_enable_compilation_cache", False)
     result = estimate(Config.from_dict(cli.config_of(CONFIG)))
@@ -95,36 +78,27 @@ def estimate(config: Config) -> dict[str, Any]:
         "model": dataclasses.asdict(program.model_config),
     }
 
-    # 1. Shapes, from the config alone.
+    # 1. The program. Shapes follow from the config.
+    start, searches = time.monotonic(), PROGRAM.value == "search"
     widths = config.data.max_source_length, config.data.max_target_length
     rows = layout(  # as for an accelerator: train.py's own parts are for a CPU
         training.tokens_per_update, training.max_tokens_per_device, *widths, row_shards(mesh)
     )
-    if PROGRAM.value == "validation":  # a step of an update: nothing is accumulated
-        rows = dataclasses.replace(rows, rows=rows.rows_per_step, accumulation=1)
     result["rows"] = [rows.accumulation, rows.rows_per_step, *widths]
-    shape = (rows.accumulation, rows.rows_per_step)
-    if PROGRAM.value == "validation":
-        shape = shape[1:]
-    source, target = (jax.ShapeDtypeStruct((*shape, width), jnp.int32) for width in widths)
-    batch = Batch(source, source, target, target, target)
-
-    # 2. The program.
-    start = time.monotonic()
     # Newer Pallas asks the mesh which GPU it makes a kernel for.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        if PROGRAM.value == "train":
-            lowered, passes = program.lower(batch), 3
-        elif PROGRAM.value == "validation":
-            nll_step = make_nll_step(program.model, mesh)
-            lowered, passes = nll_step.lower(*program.variables, batch), 1
-        else:
+        if searches:
             translator = Translator(program.model, None, config.decoding, mesh)
             search = translator.programs.jitted(beam_size=config.decoding.beam_size, nbest=1)
             sentences = SENTENCES.value * mesh.size
             tokens = jax.ShapeDtypeStruct((sentences, LENGTH.value), jnp.int32)
             limits = jax.ShapeDtypeStruct((sentences,), jnp.int32)
-            lowered, passes = search.lower(program.variables, tokens, SearchInputs(limits)), 0
+            lowered = search.lower(program.variables, tokens, SearchInputs(limits))
+        else:
+            source, target = (
+                jax.ShapeDtypeStruct((*result["rows"][:2], n), jnp.int32) for n in widths
+            )
+            lowered = program.lower(Batch(source, source, target, target, target))
         try:  # in the mesh, too: for several devices Pallas makes its kernel now
             compiled = lowered.compile(compiler_options=compile_options(devices))
         except jax.errors.JaxRuntimeError as error:
@@ -136,7 +110,7 @@ def estimate(config: Config) -> dict[str, Any]:
     if HLO.value:
         write_named(Path(HLO.value), text)
 
-    # 3. What it needs of each device.
+    # 2. What it needs of each device.
     memory = compiled.memory_analysis()
     result["memory"] = {
         "arguments": memory.argument_size_in_bytes,
@@ -144,19 +118,18 @@ def estimate(config: Config) -> dict[str, Any]:
         "temporary": memory.temp_size_in_bytes,
         "program": memory.generated_code_size_in_bytes,
     }
-    loops = unknown_loops(text) if PROGRAM.value == "search" else 0
+    loops = unknown_loops(text) if searches else 0
     found = kernels(text, turns_of_search(loops, STEPS.value) if loops else [])
-    if PROGRAM.value != "train":  # what is not differentiated is no update there
+    if searches:  # what is not differentiated is no update there
         found = [k._replace(kind=OTHER if k.kind == UPDATE else k.kind) for k in found]
     traffic = collectives(text, mesh.size, device)
     result["kernels"] = sum(kernel.runs for kernel in found)
     result["bytes"] = sum(kernel.runs * kernel.bytes for kernel in found)
     result["flops"] = sum(kernel.runs * kernel.flops for kernel in found)
     result["exchange"] = {kind: dataclasses.asdict(t) for kind, t in traffic.items()}
-    if passes:
-        lengths = (np.full(rows.accumulation * rows.rows_per_step, width) for width in widths)
-        flops = training_flops(config, vocab_size, *lengths).sum() * passes / 3
-        result["model_flops"] = flops / mesh.size
+    if not searches:
+        lengths = (np.full(rows.rows, width) for width in widths)
+        result["model_flops"] = training_flops(config, vocab_size, *lengths).sum() / mesh.size
     if device is None:
         return result
     if devices[0].platform == "tpu":
@@ -164,30 +137,28 @@ def estimate(config: Config) -> dict[str, Any]:
         # compiler counts those of a loop once; the program has the model's FLOPs at least.
         result["flops"] = max(compiled.cost_analysis()["flops"], result.get("model_flops", 0))
 
-    # 4. The bounds that follow.
+    # 3. The bounds that follow.
     result["memory_limit"] = device.memory * 2**30
-    result["kinds"] = bounds.by_kind(found, device)
-    result["costliest"] = bounds.costliest(found, device, 12)
+    result["kinds"] = bounds_by(["kind"], found, device)
+    result["costliest"] = bounds_by(["kind", "op_name", "bytes", "flops"], found, device)[:12]
     if loops:
         without = kernels(text, turns_of_search(loops, STEPS.value - 1))
-        result["last_step"] = last_step(found, without, device)
+        longer, shorter = (bounds_by([], each, device)[0] for each in (found, without))
+        result["last_step"] = {x: longer[x] - shorter[x] for x in ("kernels", "bytes", "ms")}
     result["exchange_ms"] = {kind: 1e3 * t.seconds for kind, t in traffic.items()}
-    work = sum(row["ms"] for row in result["kinds"].values())
+    work = sum(row["ms"] for row in result["kinds"])
     if devices[0].platform == "tpu":
-        work = max(work, 1e3 * result["flops"] / (bounds.PEAK_SHARE * device.bfloat16))
+        work = max(work, 1e3 * result["flops"] / (costs.PEAK_SHARE * device.bfloat16))
         # The order of the text does not say what runs at once: all of it may.
         waiting = max(sum(result["exchange_ms"].values()) - work, 0)
     else:
         waiting = 1e3 * waiting_seconds(text, found, device, mesh.size)
     result["waiting_ms"] = waiting
     result["bound_ms"] = bound = work + waiting
-    if passes:
+    if not searches:
         result["mfu_allowed"] = result["model_flops"] / device.bfloat16 / (bound / 1e3)
-        result["tokens_per_second_allowed"] = rows.rows * sum(widths) / (bound / 1e3)
-    else:
-        result["tokens_per_second_allowed"] = (
-            SENTENCES.value * STEPS.value * mesh.size / (bound / 1e3)
-        )
+    tokens = sentences * STEPS.value if searches else rows.rows * sum(widths)
+    result["tokens_per_second_allowed"] = tokens / (bound / 1e3)
     return result
 
 
@@ -200,15 +171,6 @@ def turns_of_search(loops: int, steps: int) -> list[int]:
     ends = [min(steps, 16 * 2**i) for i in range(max(loops - 2, 0))]
     ends = [0, *ends, steps]
     return [*(after - before for before, after in itertools.pairwise(ends)), 0]
-
-
-def last_step(
-    search: Sequence[Kernel], without: Sequence[Kernel], device: Specification
-) -> dict[str, float]:
-    """What the last step of a search costs: the whole search less one without that step."""
-    longer, shorter = (bounds.by_kind(found, device).values() for found in (search, without))
-    names = "kernels", "bytes", "ms"
-    return {x: sum(row[x] for row in longer) - sum(row[x] for row in shorter) for x in names}
 
 
 def shown(result: dict[str, Any]) -> str:
@@ -249,9 +211,9 @@ def shown(result: dict[str, Any]) -> str:
     )
     links = "exchange is hidden" if "TPU" in result["device_kind"] else "links give 100%, in rings"
     lines.append(
-        f"            if memory gives {bounds.MEMORY_SHARE:.0%} and products "
-        f"{bounds.PEAK_SHARE:.0%} of the data sheet, a kernel takes "
-        f"{1e6 * bounds.KERNEL_SECONDS:.0f} microseconds to start, and {links}"
+        f"            if memory gives {costs.MEMORY_SHARE:.0%} and products "
+        f"{costs.PEAK_SHARE:.0%} of the data sheet, a kernel takes "
+        f"{1e6 * costs.KERNEL_SECONDS:.0f} microseconds to start, and {links}"
     )
     if step := result.get("last_step"):
         lines.append(
@@ -259,69 +221,17 @@ def shown(result: dict[str, Any]) -> str:
             f"at least {step['ms']:.2f} ms"
         )
     lines.append("\n  bound ms   kernels       GB    TFLOP  kind of work")
-    for kind, row in result["kinds"].items():
+    for row in result["kinds"]:
         lines.append(
             f"{row['ms']:10.2f} {row['kernels']:9,} {row['bytes'] / 1e9:8.2f} "
-            f"{row['flops'] / 1e12:8.2f}  {kind}"
+            f"{row['flops'] / 1e12:8.2f}  {row['kind']}"
         )
     lines.append("\n  bound ms      runs  MB each  GFLOP each  the costliest kernels")
     for row in result["costliest"]:
         lines.append(
-            f"{row['ms']:10.3f} {row['runs']:9,} {row['bytes'] / 1e6:8.1f} "
+            f"{row['ms']:10.3f} {row['kernels']:9,} {row['bytes'] / 1e6:8.1f} "
             f"{row['flops'] / 1e9:11.1f}  {row['kind']}: {row['op_name'][-60:]}"
         )
-    return "\n".join(lines)
-
-
-def read_result(name: str) -> dict[str, Any]:
-    """What --output wrote."""
-    try:
-        result = json.loads(Path(name).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"--compare: {name} cannot be read ({error.strerror})") from error
-    except ValueError:
-        result = None
-    if not isinstance(result, dict) or any(name not in result for name in RESULT):
-        raise UserError(f"--compare: {name} is no result; write one with --output={name}")
-    return result
-
-
-def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Two results, number by number."""
-
-    def numbers(result: dict[str, Any]) -> dict[str, float]:
-        found = {f"memory, {name}, GiB": x / 2**30 for name, x in result.get("memory", {}).items()}
-        for name, unit in (("flops", 1e12), ("model_flops", 1e12), ("bytes", 1e9)):
-            if name in result:
-                found[f"{name}, {'TFLOP' if unit == 1e12 else 'GB'}"] = result[name] / unit
-        names = "kernels", "bound_ms", "waiting_ms", "mfu_allowed", "tokens_per_second_allowed"
-        found |= {name: result[name] for name in names if name in result}
-        found |= {f"bound, {k}, ms": row["ms"] for k, row in result.get("kinds", {}).items()}
-        exchange = result["exchange"]
-        return found | {f"{kind}, MiB": t["bytes"] / 2**20 for kind, t in exchange.items()}
-
-    def names(result: dict[str, Any]) -> dict[str, str]:
-        """What was compiled, in words; of these only what differs is shown."""
-        mesh = "x".join(str(size) for size in result["mesh"].values())
-        model = result["model"]
-        return {
-            "commit": str(result["commit"])[:10],
-            "device": result["device"],
-            "mesh": mesh,
-            "program": result["program"],
-            "rows": "x".join(map(str, result["rows"])),
-        } | {f"model.{name}": str(value) for name, value in model.items()}
-
-    first, second = names(before), names(after)
-    lines = []
-    for name in dict.fromkeys([*first, *second]):
-        cells = [x.get(name, "-") for x in (first, second)]
-        if name == "commit" or cells[0] != cells[1]:
-            lines.append(f"{name:40} {cells[0]:>14} {cells[1]:>14}")
-    first, second = numbers(before), numbers(after)
-    for name in dict.fromkeys([*first, *second]):
-        cells = (f"{x[name]:14,.2f}" if name in x else f"{'-':>14}" for x in (first, second))
-        lines.append(f"{name:40} {' '.join(cells)}")
     return "\n".join(lines)
 
 

@@ -9,10 +9,8 @@ The first makes a million pairs with lengths like WMT's; --text takes the traini
 config. --train also times an update of the config's model for every shape of batch.
 """
 
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,10 +21,9 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program, sizes_of
+from benchmarks.program import Program, packed_rows, sizes_of
 from benchmarks.synthetic import full_rows, synthetic_pairs
-from transformer.data.batches import PackedPairs, TrainingBatches, layout
-from transformer.data.packing import row_widths
+from transformer.data.batches import PackedPairs
 from transformer.data.prefetch import prefetch
 from transformer.data.sources import training_source
 from transformer.data.token_cache import TokenizedPairs, token_cache
@@ -35,9 +32,7 @@ from transformer.data.tokenizers import get_tokenizers
 from transformer.runs import cli
 from transformer.runs.run_config import Config
 
-BASE = Path(__file__).parents[1] / "configs" / "base.py"
 BATCHES = 300
-REPEATS = 3
 BUCKET = 8  # tokens: the lengths of a bucket differ by less
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
@@ -73,22 +68,18 @@ def measure(pairs: TokenizedPairs, config: Config) -> None:
     )
 
     # 1. Packed rows.
-    limits = config.data.max_source_length, config.data.max_target_length
-    widths = row_widths(source, target, *limits)
-    packed = PackedPairs(pairs, *widths, seed=0)
-    plan_seconds = seconds_of(lambda: PackedPairs(pairs, *widths, seed=0))
-    rows = layout(config.training.tokens_per_update, 0, *widths, 1)
+    packed, batches, rows, widths = packed_rows(pairs, config)
+    plan_seconds = timing.median_of(lambda: PackedPairs(pairs, *widths, seed=0))
     print(
         f"  packed:  {packed.fill:6.2%} full, 1 shape, {rows.rows} x ({widths[0]} + {widths[1]}); "
         f"planned in {plan_seconds:.2f} s, {plan_seconds / len(pairs) * 1e6:.2f} us a pair"
     )
 
     # 2. Host batches.
-    batches = TrainingBatches(packed, rows, seed=0)
     steps = range(BATCHES)
     num_pairs = sum(len(packed.pairs_of(batches.rows(step))) for step in steps)
-    alone = seconds_of(lambda: [batches[step] for step in steps][-1])
-    ahead = seconds_of(lambda: list(prefetch(batches.__getitem__, steps))[-1])
+    alone = timing.median_of(lambda: [batches[step] for step in steps][-1])
+    ahead = timing.median_of(lambda: list(prefetch(batches.__getitem__, steps))[-1])
     print(
         f"  batches: {num_pairs / alone:,.0f} pairs/s, {BATCHES / alone:,.0f} batches/s; "
         f"{num_pairs / ahead:,.0f} pairs/s through prefetch"
@@ -142,14 +133,11 @@ def epoch_seconds(config: Config, shapes: dict[tuple[int, int, int], float]) -> 
     for (rows, s, t), count in shapes.items():
         batch = full_rows(rows, s, t, vocab_size)
         program.compile(batch)
-        total += count * seconds_of(lambda batch=batch: jax.block_until_ready(program.step(batch)))
+        total += count * timing.median_of(
+            lambda batch=batch: jax.block_until_ready(program.step(batch))
+        )
     return total
 
 
-def seconds_of(function: Callable) -> float:
-    """The median of the seconds that a few calls take, after one to warm up."""
-    return statistics.median(timing.seconds_of(function, 1 + REPEATS)[1:])
-
-
 if __name__ == "__main__":
-    cli.run(main, default_config=BASE)
+    cli.run(main, default_config=Path(__file__).parents[1] / "configs" / "base.py")

@@ -28,12 +28,12 @@ CONTROL = {"while", "conditional", "async-start", "async-done", "async-update"}
 WEIGHTLESS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "broadcast", "iota"}
 
 
-def kind(instruction: Instruction, computations: dict[str, list[Instruction]]) -> str:
+def kind(instruction: Instruction) -> str:
     """The kind of work of an instruction; for a fusion, that of most of its parts.
 
     A fusion with a matrix product in it is of that product's kind.
     """
-    parts = list(_parts(instruction, computations))
+    parts = list(_parts(instruction))
     products = [p for p in parts if PRODUCT.fullmatch(p.opcode + p.attribute(TARGET))]
     weighty = products or [p for p in parts if p.opcode not in WEIGHTLESS] or parts
     if all(p.opcode == "copy" for p in weighty):
@@ -43,14 +43,12 @@ def kind(instruction: Instruction, computations: dict[str, list[Instruction]]) -
     return counts.most_common(1)[0][0] if counts else OTHER
 
 
-def _parts(
-    instruction: Instruction, computations: dict[str, list[Instruction]]
-) -> Iterator[Instruction]:
-    if not instruction.body:
+def _parts(instruction: Instruction) -> Iterator[Instruction]:
+    if instruction.body is None:
         yield instruction
     else:
-        for part in computations[instruction.body]:
-            yield from _parts(part, computations)
+        for part in instruction.body.values():
+            yield from _parts(part)
 
 
 def _kind_of_part(op_name: str, is_product: bool) -> str:

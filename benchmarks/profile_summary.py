@@ -9,7 +9,7 @@ the compiled program, which train.py writes beside the trace, tells what each is
 threads together; of a product that XLA hands to a thread pool, only the thread that started it.
 On several GPUs or TPUs they are means of the devices.
 
-Beside each time stands the bound of bounds.py, the shortest one under its assumptions, where the
+Beside each time stands the bound of costs.py, the shortest one under its assumptions, where the
 device's data sheet is known (transformer/system/hardware.py). So the table says where time is lost.
 """
 
@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 from jax.profiler import ProfileData
 
-from benchmarks import bounds, timing
-from benchmarks.costs import kernels
+from benchmarks import timing
+from benchmarks.costs import bounds_by, kernels
 from benchmarks.hlo import parse
 from benchmarks.kinds import CONTROL, KINDS, NAME, kind, kind_of_kernel
 from transformer.runs import cli
@@ -78,29 +78,27 @@ def summarise(trace: Trace, hlo: str, device: Specification | None = None) -> di
     device: if known, there are also the bounds by kind of work, "bounds_ms".
     """
     events, steps = trace.events, trace.steps
-    computations, _ = parse(hlo)
-    instructions = {x.name: x for computation in computations.values() for x in computation}
+    program = parse(hlo).program
+    instructions = {name: x for each in program.values() for name, x in each.items()}
     # Kernels on a GPU are named after instructions, with other punctuation.
     canonical = {re.sub(r"\W", "_", name): name for name in instructions}
     by_kind, by_name, kinds = collections.Counter(), collections.Counter(), {}
     for event in events:
         name = canonical.get(re.sub(r"\W", "_", event.name), event.name)
-        if name not in kinds:
-            instruction = instructions.get(name)
-            if instruction is None:
-                kinds[name] = kind_of_kernel(name)
-            elif instruction.opcode in CONTROL:
-                kinds[name] = None
-            else:
-                kinds[name] = kind(instruction, computations)
-        if kinds[name] is not None:
-            milliseconds = (event.end - event.start) / 1e6 / steps / trace.devices
-            by_kind[kinds[name]] += milliseconds
-            by_name[name] += milliseconds
+        by_name[name] += (event.end - event.start) / 1e6 / steps / trace.devices
+    for name in list(by_name):
+        if name not in instructions:
+            kinds[name] = kind_of_kernel(name)
+        elif instructions[name].opcode in CONTROL:
+            del by_name[name]
+            continue
+        else:
+            kinds[name] = kind(instructions[name])
+        by_kind[kinds[name]] += by_name[name]
     bounds_ms = {}
     if device is not None:
-        rows = bounds.by_kind(kernels(hlo), device)
-        bounds_ms["bounds_ms"] = {k: rows[k]["ms"] if k in rows else 0.0 for k in KINDS}
+        rows = {row["kind"]: row["ms"] for row in bounds_by(["kind"], kernels(hlo), device)}
+        bounds_ms["bounds_ms"] = dict.fromkeys(KINDS, 0.0) | rows
     return bounds_ms | {
         "steps": steps,
         "span_ms": (max(e.end for e in events) - min(e.start for e in events)) / 1e6 / steps,

@@ -1,18 +1,20 @@
 """The training program of a config, without its data: what train.py compiles and calls."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from transformer.data.batches import Batch
+from transformer.data.batches import Batch, Layout, PackedPairs, TrainingBatches, layout
+from transformer.data.packing import row_widths
+from transformer.data.token_files import TokenizedPairs
 from transformer.models.family import Sizes, build_model
 from transformer.models.functional import num_params
 from transformer.models.kernels import chosen, proven
 from transformer.runs.run_config import Config
 from transformer.system.sharding import make_mesh, split_rows, state_sharding
-from transformer.training.optimizers import make_optimizer
+from transformer.training.adversarial import make_adversarial_step
 from transformer.training.schedules import make_schedule
 from transformer.training.step import StepMetrics, abstract_state, init_state, make_train_step
 
@@ -28,6 +30,27 @@ def training_flops(config: Config, vocab_size: int, *lengths: np.ndarray) -> np.
     return config.family.flops(config.model, sizes, *lengths)
 
 
+class PackedRows(NamedTuple):
+    """Pairs in the rows of batches, as train.py packs them."""
+
+    packed: PackedPairs
+    batches: TrainingBatches
+    layout: Layout
+    widths: tuple[int, int]  # of rows, source and target
+
+
+def packed_rows(
+    pairs: TokenizedPairs, config: Config, at_once: int = 0, shards: int = 1
+) -> PackedRows:
+    """at_once: tokens that a device takes at a time; 0: all."""
+    limits = config.data.max_source_length, config.data.max_target_length
+    packing, seed = config.data.packing, config.training.seed
+    widths = row_widths(pairs.source_lengths, pairs.target_lengths, *limits, packing=packing)
+    rows = layout(config.training.tokens_per_update, at_once, *widths, shards)
+    packed = PackedPairs(pairs, *widths, seed, packing=packing)
+    return PackedRows(packed, TrainingBatches(packed, rows, seed), rows, widths)
+
+
 class Program:
     """The train step of a model, on the config's mesh, and the state that it updates."""
 
@@ -39,16 +62,24 @@ class Program:
         else:
             model = chosen(config.model, self.mesh.devices.flat[0].platform)
         self.model_config, self.model = model, build_model(model, sizes)
+        self._classes = sizes.target_vocab  # of images
         schedule = make_schedule(config.optimizer, config.model.width)
-        self._optimizer = make_optimizer(config.optimizer, schedule)
-        self._training = config.training
+        self._optimizer = config.kind.make_optimizer(config, schedule)
+        self._config = config
         self._shapes = abstract_state(self.model, self._optimizer)
         self.variables = self._shapes.params, self._shapes.extra  # their shapes
         self.num_params = num_params(self._shapes.params)
 
     def lower(self, batch: Batch) -> jax.stages.Lowered:
         """The train step for batches of this shape, not yet compiled."""
-        train_step = make_train_step(self.model, self._optimizer, self._training, self.mesh)
+        parts, training = (self.model, self._optimizer), self._config.training
+        if self._config.task.name == "images":
+            noise = self.model_config.noise_size, self._classes
+            train_step = make_adversarial_step(
+                *parts, training, self._config.task, noise, False, self.mesh
+            )
+        else:
+            train_step = make_train_step(*parts, training, self.mesh)
         return train_step.lower(self._shapes, batch)
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
@@ -59,7 +90,7 @@ class Program:
     def start(self) -> None:
         """Makes the state before the first step."""
         shardings = state_sharding(self.mesh, self._shapes, self.model.sharding)
-        seed = self._training.seed
+        seed = self._config.training.seed
         init = jax.jit(
             lambda: init_state(self.model, self._optimizer, seed), out_shardings=shardings
         )
@@ -71,7 +102,7 @@ class Program:
         return metrics
 
     def begin(self, batch: Any) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Compiles, and makes a first update; returns what makes another, and what waits for it."""
+        """Compiles; returns what makes an update, and what waits for it."""
         batch = jax.device_put(batch, split_rows(self.mesh, axis=1))
         self.compile(batch)
         self.start()
@@ -82,6 +113,4 @@ class Program:
         def finish() -> None:
             jax.block_until_ready(self.state)
 
-        step()
-        finish()
         return step, finish

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from benchmarks.pytorch_training import fill
 from transformer.models.convolutional.convolutional_blocks import HALF, ConvolutionalConfig
 from transformer.models.functional import Params
 
@@ -116,32 +117,31 @@ def _normalized(c: ConvolutionalConfig, module: nn.Module) -> nn.Module:
 def load(model: PyTorchConvolutional, params: Params) -> None:
     """Gives the model our parameters."""
 
-    def fill(module, ours, width=1):
+    def fill_layer(module, ours, width=1):
         v_XO = np.asarray(ours["direction_XO"])
         weight = v_XO.T
         if isinstance(module, nn.Conv1d):
             weight = v_XO.reshape(width, -1, v_XO.shape[1]).transpose(2, 1, 0)
         if "length_O" in ours:
             found = module.parametrizations.weight
-            length = found.original0
-            length.copy_(torch.tensor(np.asarray(ours["length_O"])).reshape(length.shape))
-            found.original1.copy_(torch.tensor(weight))
+            fill(found.original0, ours["length_O"].reshape(found.original0.shape))
+            fill(found.original1, weight)
         else:
-            module.weight.copy_(torch.tensor(weight))
-        module.bias.copy_(torch.tensor(np.asarray(ours["bias_O"])))
+            fill(module.weight, weight)
+        fill(module.bias, ours["bias_O"])
 
     for name in ("encoder", "decoder"):
         side, ours = getattr(model, name), params[name]
-        side.embedding.weight.copy_(torch.tensor(np.asarray(ours["embedding_VE"])))
-        side.positions.weight.copy_(torch.tensor(np.asarray(ours["positions_PE"])))
-        fill(side.input, ours["input"])
-        fill(side.output, ours["output"])
+        fill(side.embedding.weight, ours["embedding_VE"])
+        fill(side.positions.weight, ours["positions_PE"])
+        fill_layer(side.input, ours["input"])
+        fill_layer(side.output, ours["output"])
         for i, block in ours["blocks"].items():
             convolution = side.convolutions[i]
-            fill(convolution, block["convolution"], convolution.kernel_size[0])
+            fill_layer(convolution, block["convolution"], convolution.kernel_size[0])
             if "residual" in block:
-                fill(side.residuals[i], block["residual"])
+                fill_layer(side.residuals[i], block["residual"])
     for i, attention in params["attentions"].items():
-        fill(model.queries[i], attention["query"])
-        fill(model.outputs[i], attention["output"])
-    fill(model.logits, params["logits"])
+        fill_layer(model.queries[i], attention["query"])
+        fill_layer(model.outputs[i], attention["output"])
+    fill_layer(model.logits, params["logits"])

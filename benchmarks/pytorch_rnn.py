@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.pytorch_training import fill
 from transformer.models.functional import Params
 from transformer.models.rnn.rnn_config import READOUTS, RNNConfig
 from transformer.system.errors import UserError
@@ -174,22 +175,22 @@ def load(model: PyTorchRNN, params: Params) -> None:
 
     def fill_cell(get, ours, more=()):
         inputs = np.concatenate([np.asarray(ours["input_IG"]), *map(np.asarray, more)])
-        _fill(get("weight_ih"), gates(inputs))
-        _fill(get("weight_hh"), gates(ours["state_HG"]))
+        fill(get("weight_ih"), gates(inputs))
+        fill(get("weight_hh"), gates(ours["state_HG"]))
         if c.gate_biases:
-            _fill(get("bias_ih"), gates(ours["bias_G"]))
-            _fill(get("bias_hh"), gates(ours["state_bias_G"]))
+            fill(get("bias_ih"), gates(ours["bias_G"]))
+            fill(get("bias_hh"), gates(ours["state_bias_G"]))
 
     def of_layer(module, i, suffix=""):
         return lambda name: getattr(module, f"{name}_l{i}{suffix}")
 
-    _fill(model.target_embedding.weight, params["target_embedding_VE"])
+    fill(model.target_embedding.weight, params["target_embedding_VE"])
     if c.share_embeddings != "all":
-        _fill(model.source_embedding.weight, params["source_embedding_VE"])
+        fill(model.source_embedding.weight, params["source_embedding_VE"])
     if c.share_embeddings == "none":
-        _fill(model.output.weight, params["output_VR"])
+        fill(model.output.weight, params["output_VR"])
     if c.output_bias:
-        _fill(model.output.bias, params["output_bias_V"])
+        fill(model.output.bias, params["output_bias_V"])
     directions = [("encoder_forward", ""), ("encoder_backward", "_reverse")]
     if c.encoder == "reversed":
         directions = [("encoder_backward", "")]
@@ -204,21 +205,17 @@ def load(model: PyTorchRNN, params: Params) -> None:
         else:
             fill_cell(of_layer(model.decoder, i), cell, more)
     if c.initial_state != "copy":
-        _fill(model.initial.weight, np.asarray(ours["initial_XI"]).T)
-        _fill(model.initial.bias, ours["initial_bias_I"])
+        fill(model.initial.weight, np.asarray(ours["initial_XI"]).T)
+        fill(model.initial.bias, ours["initial_bias_I"])
     for name, table in ours.get("alignment", {}).items():
         if name == "key_bias_K":
-            _fill(model.key.bias, table)
+            fill(model.key.bias, table)
         else:
             module = getattr(model, name.split("_")[0])
-            _fill(module.weight, np.atleast_2d(np.asarray(table).T))
+            fill(module.weight, np.atleast_2d(np.asarray(table).T))
     if "readout" in ours:
         parts = READOUTS[c.readout].parts
         tables = [np.asarray(ours["readout"][part]) for part in parts]
-        _fill(model.readout.weight, np.concatenate(tables).T)
+        fill(model.readout.weight, np.concatenate(tables).T)
         if c.readout_bias:
-            _fill(model.readout.bias, ours["readout_bias_O"])
-
-
-def _fill(tensor: torch.Tensor, values: np.ndarray) -> None:
-    tensor.copy_(torch.tensor(np.asarray(values)))
+            fill(model.readout.bias, ours["readout_bias_O"])

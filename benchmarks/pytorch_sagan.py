@@ -5,6 +5,8 @@ mode; its vectors are kept still where the networks are in evaluation mode.
 """
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, relu
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import spectral_norm
 
+from benchmarks.pytorch_training import optimizer, scheduled
 from transformer.models.sagan.sagan import DISCRIMINATOR, SAGANConfig
 from transformer.models.sagan.self_attention import FORMS
 
@@ -133,18 +136,21 @@ class Discriminator(nn.Module):
         return self.output(x)[:, 0] + (self.classes(labels) * x).sum(dim=1)
 
 
-def step_of(config: SAGANConfig, classes: int, rates: tuple[float, float], batch: tuple):
+def training(config: Any, classes: int, rates: Sequence[float], batch: Sequence[torch.Tensor]):
     """The networks, and one update of both: the discriminator, the generator, its average.
 
-    rates: the generator's, the discriminator's. batch: real images and their classes.
+    config: of the run. rates: the generator's. batch: as an ImageBatch, without its first axis.
     """
-    generator, discriminator = Generator(config, classes), Discriminator(config, classes)
-    for network in (generator, discriminator):
-        network.to(memory_format=torch.channels_last)
+    networks = Generator(config.model, classes), Discriminator(config.model, classes)
+    for network in networks:
+        network.to(batch[0].device, memory_format=torch.channels_last)
+    generator, discriminator = networks
+    own = config.task.discriminator_learning_rate
     adams = [
-        torch.optim.Adam(network.parameters(), lr=rate, betas=(0.0, 0.9), fused=True)
-        for network, rate in zip((generator, discriminator), rates, strict=True)
+        optimizer(generator, config.optimizer),
+        optimizer(discriminator, config.optimizer, own),
     ]
+    schedule = scheduled(adams[0], rates)
     # Those of the generator, which are kept still while it makes images for the discriminator.
     normalised = [
         module.parametrizations
@@ -152,11 +158,12 @@ def step_of(config: SAGANConfig, classes: int, rates: tuple[float, float], batch
         if parametrize.is_parametrized(module, "weight")
     ]
     average = [p.detach().clone() for p in generator.parameters()]
-    real, labels = batch
+    real = batch[0].permute(0, 3, 1, 2).float() / 127.5 - 1
+    real, labels = real.contiguous(memory_format=torch.channels_last), batch[1].long()
 
     def drawn() -> tuple[torch.Tensor, torch.Tensor]:
-        count = len(labels)
-        return torch.randn(count, config.noise_size), torch.randint(classes, (count,))
+        noise = torch.randn(len(labels), config.model.noise_size, device=labels.device)
+        return noise, torch.randint_like(labels, classes)
 
     def step() -> None:
         # 1. The discriminator; its vectors take an iteration with the real images alone.
@@ -179,10 +186,11 @@ def step_of(config: SAGANConfig, classes: int, rates: tuple[float, float], batch
         discriminator.requires_grad_(True)
         discriminator.train()
         adams[0].step()
+        schedule.step()
         for adam in adams:
             adam.zero_grad()
         # 3. The average.
         with torch.no_grad():
             torch._foreach_lerp_(average, list(generator.parameters()), 0.001)
 
-    return generator, discriminator, step
+    return networks, step

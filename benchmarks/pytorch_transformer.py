@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.pytorch_training import fill
 from transformer.models.functional import Params
 from transformer.models.layers import LayerConfig
 from transformer.models.transformer import TransformerConfig
@@ -24,6 +25,7 @@ from transformer.models.transformer import TransformerConfig
 ACTIVATIONS = {
     "relu": nn.functional.relu,
     "gelu": functools.partial(nn.functional.gelu, approximate="tanh"),
+    "gelu_exact": nn.functional.gelu,
 }
 
 
@@ -126,7 +128,7 @@ def _sinusoidal_encoding(length: int, d_model: int) -> torch.Tensor:
 def load(model: PyTorchTransformer, params: Params) -> None:
     """Gives the model our parameters."""
     transformer = model.transformer
-    _fill(model.embedding.weight, params["target_embedding"]["table_VD"])
+    fill(model.embedding.weight, params["target_embedding"]["table_VD"])
     for layers, modules in (
         (params["encoder_layers"], transformer.encoder.layers),
         (params["decoder_layers"], transformer.decoder.layers),
@@ -138,17 +140,13 @@ def load(model: PyTorchTransformer, params: Params) -> None:
                 sublayers.append(("cross_attention", "multihead_attn"))
             for our_name, their_name in sublayers:
                 attention, theirs = ours[our_name], getattr(layer, their_name)
-                kernels = [np.asarray(attention[x]["kernel"]) for x in ("query", "key", "value")]
-                _fill(theirs.in_proj_weight, np.concatenate(kernels, axis=1).T)
-                _fill(theirs.out_proj.weight, np.asarray(attention["output"]["kernel"]).T)
+                kernels = [attention[x]["kernel"] for x in ("query", "key", "value")]
+                fill(theirs.in_proj_weight, np.concatenate(kernels, axis=1).T)
+                fill(theirs.out_proj.weight, attention["output"]["kernel"].T)
             for our_name, theirs in (("hidden", layer.linear1), ("output", layer.linear2)):
-                _fill(theirs.weight, np.asarray(ours["feed_forward"][our_name]["kernel"]).T)
-                _fill(theirs.bias, ours["feed_forward"][our_name]["bias"])
+                fill(theirs.weight, ours["feed_forward"][our_name]["kernel"].T)
+                fill(theirs.bias, ours["feed_forward"][our_name]["bias"])
             for i, (our_name, _) in enumerate([*sublayers, ("feed_forward", "")], start=1):
                 norm, theirs = ours[f"{our_name}_norm"]["norm"], getattr(layer, f"norm{i}")
-                _fill(theirs.weight, norm["scale"])
-                _fill(theirs.bias, norm["bias"])
-
-
-def _fill(tensor: torch.Tensor, values: np.ndarray) -> None:
-    tensor.copy_(torch.tensor(np.asarray(values)))
+                fill(theirs.weight, norm["scale"])
+                fill(theirs.bias, norm["bias"])

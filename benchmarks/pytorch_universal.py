@@ -14,10 +14,6 @@ from transformer.models.functional import Params
 from transformer.models.universal.universal_steps import UniversalConfig
 
 
-def build(config: UniversalConfig, vocab_size: int, max_length: int) -> nn.Module:
-    return PyTorchUniversal(config, vocab_size, max_length)
-
-
 class PyTorchUniversal(nn.Module):
     """Source and target ids in, logits out; one matrix for embeddings and output."""
 
@@ -53,6 +49,9 @@ class PyTorchUniversal(nn.Module):
     def _embed(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         embedding = self.layers.embedding
         return self.layers.dropout(embedding(tokens_BT) * math.sqrt(embedding.embedding_dim))
+
+
+build = PyTorchUniversal
 
 
 def load(model: PyTorchUniversal, params: Params) -> None:

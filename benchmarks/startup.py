@@ -34,41 +34,29 @@ def main() -> None:
     args, overrides = parser.parse_known_args()
     config = [f"--config={args.config}", *overrides]
 
+    flags = [*config, f"--steps={args.steps}"]
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         seconds_to_step_1(config, place, cold=True)  # prepares the data
-        starts = timing.alternate(
-            {
+        found = {
+            "seconds to the end of step 1": {
                 "cold": lambda: seconds_to_step_1(config, place, cold=True),
                 "warm": lambda: seconds_to_step_1(config, place, cold=False),
             },
-            args.rounds,
-        )
-        flags = [*config, f"--steps={args.steps}"]
-        steps = timing.alternate(
-            {
-                "huge pages": lambda: seconds_a_step(flags, place, "glibc.malloc.hugetlb=1"),
+            "seconds a step": {
                 # Set, even to nothing, it keeps the scripts from starting anew.
                 "usual pages": lambda: seconds_a_step(flags, place, ""),
+                "huge pages": lambda: seconds_a_step(flags, place, "glibc.malloc.hugetlb=1"),
             },
-            args.rounds,
-        )
-    print("Seconds from the start of train.py to the end of step 1:")
-    for name, values in starts.items():
-        print(f"{name:12} {timing.shown(values, unit=1)}")
-    print("Milliseconds a step (medians of processes):")
-    for name, values in steps.items():
-        print(f"{name:12} {timing.shown(values)}")
-    ratios = [h / u for h, u in zip(steps["huge pages"], steps["usual pages"], strict=True)]
-    print(f"{'ratio':12} {timing.shown(ratios, unit=1)}")
-    if args.output:
-        result = {
-            "conditions": conditions(),
-            "seconds_to_step_1": {k: timing.summary(v) for k, v in starts.items()},
-            "seconds_per_step": {k: timing.summary(v) for k, v in steps.items()},
-            "huge_over_usual_pages": timing.summary(ratios),
         }
-        timing.write(args.output, result)
+        found = {what: timing.contest(each, args.rounds) for what, each in found.items()}
+    for what, rows in found.items():
+        print(f"{what:30} {'':28} {'over the first':^24}")
+        for name, row in rows.items():
+            seconds, ratios = (timing.shown(x["values"], unit=1) for x in row.values())
+            print(f"  {name:28} {seconds:^28} {ratios:^24}")
+    if args.output:
+        timing.write(args.output, {"conditions": conditions(), **found})
 
 
 def seconds_to_step_1(config: Sequence[str], place: Path, cold: bool) -> float:
@@ -77,8 +65,8 @@ def seconds_to_step_1(config: Sequence[str], place: Path, cold: bool) -> float:
     shutil.rmtree(workdir, ignore_errors=True)
     if cold:
         shutil.rmtree(cache, ignore_errors=True)
-    flags = [f"--workdir={workdir}", f"--config.data.data_dir={place / 'data'}"]
-    flags += ["--config.training.log_every=1"]
+    fields = {"data.data_dir": place / "data", "training.log_every": 1}
+    flags = [f"--workdir={workdir}", *(f"--config.{x}={y}" for x, y in fields.items())]
     metrics = workdir / "metrics.jsonl"
     with tempfile.TemporaryFile() as log:
         start = time.monotonic()

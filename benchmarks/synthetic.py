@@ -3,8 +3,10 @@
 import numpy as np
 
 from transformer.data.batches import Batch
+from transformer.data.sequences import Masked
 from transformer.data.token_cache import TokenizedPairs
 from transformer.data.vocabulary import BOS, EOS, UNK
+from transformer.training.adversarial import ImageBatch
 
 FIRST = UNK + 1  # of the ids of words
 
@@ -56,3 +58,29 @@ def full_rows(rows: int, source_length: int, target_length: int, vocab_size: int
     tgt_in = np.roll(tgt_out, 1, axis=2)
     tgt_in[..., 0] = BOS
     return Batch(src, np.ones_like(src), tgt_in, tgt_out, np.ones_like(tgt_out))
+
+
+def full_sequences(rows: int, length: int, predictions: int, vocab_size: int) -> Masked:
+    """The same for BERT: a sequence of two sentences in each row, with so many masked tokens."""
+    rng = np.random.default_rng(0)
+    tokens_BS = rng.integers(5, vocab_size, (rows, length), np.int32)
+    types_BS = np.broadcast_to(np.arange(length) >= length // 2, (rows, length)).astype(np.int32)
+    masked_BP = np.sort([rng.permutation(length)[:predictions] for _ in range(rows)])
+    parts = Masked(
+        tokens_BS,
+        types_BS,
+        np.ones_like(tokens_BS),
+        masked_BP.astype(np.int32),
+        rng.integers(5, vocab_size, (rows, predictions), np.int32),
+        np.zeros((rows, 1), np.int32),
+        rng.integers(0, 2, (rows, 1), np.int32),
+        np.full(rows, predictions, np.float32),
+    )
+    return Masked(*(part[None] for part in parts))
+
+
+def random_images(rows: int, size: int, channels: int, classes: int) -> ImageBatch:
+    """Images of noise and their classes, with axes [1, B, ...]."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (1, rows, size, size, channels), np.uint8)
+    return ImageBatch(images, rng.integers(0, classes, (1, rows), np.int32))

@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import os
-import signal
+import resource
 import statistics
 import subprocess
 import sys
@@ -16,26 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from transformer.runs.provenance import ROOT, conditions
+from transformer.runs.provenance import ROOT
 from transformer.system.files import write_named
 
 SECONDS_BETWEEN = 0.5  # threads of the measurement before may spin for a while
-
-
-def alternate(
-    measurements: Mapping[str, Callable[[], float]], rounds: int
-) -> dict[str, list[float]]:
-    """Takes each measurement, of seconds, once a round, in turn; returns the values of each."""
-    values = {name: [] for name in measurements}
-    for number in range(1, rounds + 1):
-        for name, measure in measurements.items():
-            time.sleep(SECONDS_BETWEEN)
-            values[name].append(measure())
-        newest = ", ".join(f"{name} {seconds[-1]:.4g} s" for name, seconds in values.items())
-        print(f"round {number} of {rounds}: {newest}", file=sys.stderr)
-    return values
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
@@ -58,36 +44,19 @@ class Failed(Exception):
 
 
 def run_benchmark(
-    script: str,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    log: IO | None = None,
-    timeout: float | None = None,
+    script: str, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> dict[str, Any]:
     """Runs a script of this folder that has an --output flag; returns the result it writes.
 
-    log: gets what it prints; if None, only its standard error is seen. Raises Failed, also after
-    `timeout` seconds.
+    Only its standard error is seen. Raises Failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
-        process = subprocess.Popen(
-            [sys.executable, ROOT / "benchmarks" / script, *arguments, f"--output={output}"],
-            env=os.environ | environment,
-            stdout=log or subprocess.DEVNULL,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            failure = process.wait(timeout) and f"exit code {process.returncode}"
-        except subprocess.TimeoutExpired:
-            failure = f"stopped after {timeout:.0f} s"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with its workers
-            process.wait()
-        if failure:
-            raise Failed(failure)
+        command = [sys.executable, ROOT / "benchmarks" / script, *arguments, f"--output={output}"]
+        environment = os.environ | environment
+        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
+        if done.returncode:
+            raise Failed(f"exit code {done.returncode}")
         return json.loads(output.read_text())
 
 
@@ -135,6 +104,64 @@ def serve(prepare: Callable[[], tuple[dict[str, Any], Callable[[], Any]]]) -> No
         print(json.dumps(measure()), file=replies)
 
 
+def contest(measurements: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Any]:
+    """Takes each measurement, of seconds, once a round, in turn; the seconds, and over the first's.
+
+    The ratios are those of each round.
+    """
+    times = {name: [] for name in measurements}
+    for number in range(1, rounds + 1):
+        for name, measure in measurements.items():
+            time.sleep(SECONDS_BETWEEN)
+            times[name].append(measure())
+        newest = ", ".join(f"{name} {seconds[-1]:.4g} s" for name, seconds in times.items())
+        print(f"round {number} of {rounds}: {newest}", file=sys.stderr)
+    first = next(iter(times.values()))
+    return {
+        name: {
+            "seconds": summary(values),
+            "over_first": summary([a / b for a, b in zip(values, first, strict=True)]),
+        }
+        for name, values in times.items()
+    }
+
+
+def race(
+    names: Sequence[str], rounds: int, flags: Sequence[str] = (), **environment: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """A contest of processes of this script, each with --worker=NAME and these flags.
+
+    Returns what each is about, its rows of `contest` and its "replies"; and how others failed. The
+    first must not.
+    """
+    workers, failed, replies = {}, {}, {name: [] for name in names}
+    for name in names:
+        try:
+            workers[name] = Worker(
+                [sys.executable, *sys.argv, *flags, f"--worker={name}"], environment
+            )
+        except Failed as failure:
+            failed[name] = str(failure)
+            print(f"{name} cannot be measured: {failure}; its error is above", file=sys.stderr)
+            if not workers:
+                raise SystemExit(1) from None
+
+    def measure(name: str) -> float:
+        replies[name].append(workers[name].measure())
+        return replies[name][-1]["seconds"]
+
+    found = contest({name: lambda name=name: measure(name) for name in workers}, rounds)
+    for name, worker in workers.items():
+        worker.close()
+        found[name] |= worker.about | {"replies": replies[name]}
+    return found, failed
+
+
+def peak_memory() -> int:
+    """The most main memory that this process has held, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def seconds_of(function: Callable[[], Any], times: int, limit: float = math.inf) -> list[float]:
     """The seconds of so many calls; of fewer, but at least one, where `limit` seconds are over."""
     values, start = [], time.perf_counter()
@@ -143,6 +170,12 @@ def seconds_of(function: Callable[[], Any], times: int, limit: float = math.inf)
         function()
         values.append(time.perf_counter() - before)
     return values
+
+
+def median_of(function: Callable[[], Any], times: int = 4, limit: float = math.inf) -> float:
+    """The median of `seconds_of`, without the first if there are more."""
+    seconds = seconds_of(function, times, limit)
+    return statistics.median(seconds[1:] or seconds)
 
 
 def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
@@ -159,32 +192,13 @@ def repeat_for_a_second(step: Callable[[], None], finish: Callable[[], None]):
         finish()
         return (time.perf_counter() - start) / steps
 
-    def measure() -> float:
+    def measure() -> dict[str, float]:
         seconds(1)
-        return seconds(steps)
+        return {"seconds": seconds(steps)}
 
     seconds(1)
     steps = max(1, round(1 / seconds(1)))
     return measure
-
-
-def compare_two(ours: str, theirs: str, rounds: int, heading: str, output: str | None) -> None:
-    """Runs this script with --worker=<name> for both, in turns; prints and writes the result."""
-    workers = {
-        name: Worker([sys.executable, *sys.argv, f"--worker={name}"], {}) for name in (ours, theirs)
-    }
-    times = alternate({name: worker.measure for name, worker in workers.items()}, rounds)
-    for worker in workers.values():
-        worker.close()
-    ratios = [b / a for a, b in zip(times[ours], times[theirs], strict=True)]
-    print(f"\n{heading}\n{'':12} {'parameters':>12} {'ms an update':^28}")
-    for name, worker in workers.items():
-        print(f"{name:12} {worker.about['parameters']:12,} {shown(times[name]):^28}")
-    print(f"their time over ours: {shown(ratios, unit=1)}")
-    if output:
-        about = {name: worker.about for name, worker in workers.items()}
-        result = {"conditions": conditions(), "workers": about, "seconds": times, "ratios": ratios}
-        write(output, result)
 
 
 def write(path: str | Path, result: Mapping[str, Any]) -> None:

@@ -30,10 +30,9 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import timing
-from benchmarks.program import Program, sizes_of, training_flops
+from benchmarks.program import Program, packed_rows, sizes_of, training_flops
 from benchmarks.synthetic import median_length, synthetic_pairs
-from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
-from transformer.data.packing import row_widths
+from transformer.data.batches import Batch
 from transformer.data.prefetch import prefetch
 from transformer.runs import cli
 from transformer.runs.provenance import conditions
@@ -45,7 +44,6 @@ from transformer.system.profiling import STEP, Profile
 from transformer.system.sharding import distribute, row_shards, split_rows
 from transformer.tasks.task import tokens_at_once
 
-BASE = Path(__file__).parents[1] / "configs" / "base.py"
 WARM_UP = 3  # updates
 UPDATES_AHEAD = 2  # as train.py
 
@@ -73,13 +71,9 @@ def measure(config: Config, steps: int, profile: Path | None) -> dict[str, Any]:
     median = median_length(limits)
     num_pairs = 64 + int(5 * max(training.tokens_per_update, *limits) / median)
     pairs = synthetic_pairs(num_pairs, vocab_size, limits, median, seed=training.seed)
-    packing, lengths = config.data.packing, (pairs.source_lengths, pairs.target_lengths)
-    widths = row_widths(*lengths, *limits, packing=packing)
-    device = program.mesh.devices.flat[0]
+    lengths, device = (pairs.source_lengths, pairs.target_lengths), program.mesh.devices.flat[0]
     at_once = tokens_at_once(training.max_tokens_per_device, program.mesh)
-    rows = layout(training.tokens_per_update, at_once, *widths, row_shards(program.mesh))
-    packed = PackedPairs(pairs, *widths, training.seed, packing=packing)
-    batches = TrainingBatches(packed, rows, training.seed)
+    packed, batches, rows, widths = packed_rows(pairs, config, at_once, row_shards(program.mesh))
 
     def load_batch(number: int) -> tuple[Batch, np.ndarray]:
         rows = batches.rows(number)
@@ -160,7 +154,8 @@ def show(result: dict[str, Any]) -> None:
         "update": f"{accumulation} x {rows} rows of {source_width} + {target_width}, "
         f"{result['padding']:.1%} of them padding",
         "tokens": f"{result['tokens_per_second']:,.0f} a second, source and target, "
-        f"{result['tokens_per_update']:,.0f} an update, padding excluded",
+        f"{result['tokens_per_update']:,.0f} an update, padding excluded; "
+        f"{result['flops_per_token'] / 1e6:.1f} MFLOPs each",
         "step": f"{timing.shown(result['step_seconds']['values'])} ms",
         "input wait": f"{timing.shown(result['input_wait_seconds']['values'])} ms a step",
         "model FLOPs": f"{result['model_flops_per_second_per_device'] / 1e12:.4g} T a second "
@@ -174,4 +169,4 @@ def show(result: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, default_config=BASE)
+    cli.run(main, default_config=Path(__file__).parents[1] / "configs" / "base.py")

@@ -124,7 +124,7 @@ def get_config() -> ConfigDict:
     # Parameters, softmax, normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
     # Fast forms for GPUs and TPUs: plain, none; cudnn_attention,triton_norm,blocked_loss or some of
-    # them; or auto, all that are for the device. A run tries each first (docs/performance.md).
+    # them; or auto, all that suit the device. A run tries each first (docs/performance-notes.md).
     config.model.kernels = "auto"
     # Whether the backward pass computes each layer again instead of keeping its activations: for
     # models or rows that do not fit otherwise (docs/scaling.md).

@@ -49,18 +49,15 @@ VARIANTS = {
     "accumulated": {"training.max_tokens_per_device": 160},
     "bfloat16": {"model.dtype": "bfloat16", "model.attention_dropout": 0.1},
 }
-TIMES = (
-    "train/tokens_per_second",
-    "total/seconds",
-    "input/wait_ms",
-)  # what no two runs have in common
+# What no two runs have in common.
+TIMES = "train/tokens_per_second", "total/seconds", "input/wait_ms"
 
 
 def write_text(directory: Path, seed: int) -> dict[str, str]:
     """Parallel text of made-up words, the target a reversal of the source; and its fields."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(2, 7))) for _ in range(500)]
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     fields = {"data.source_language": "en", "data.target_language": "de"}
     for split, count in {"train": 3000, "validation": 60}.items():
         sentences = [rng.choices(words, k=rng.randint(2, 9)) for _ in range(count)]
@@ -106,7 +103,10 @@ class Run:
             )
         return self.process
 
-    def end(self) -> None:
+    def end(self, after: float = 0) -> None:
+        """kill -9, after so many seconds or when it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=after)
         self.process.kill()
         self.process.wait()
 
@@ -153,10 +153,8 @@ class Failure(Exception):
 
 def kill(run: Run, rng: random.Random, longest: float) -> None:
     """kill -9 at a random moment."""
-    process = run.start()
-    wait(process, rng.uniform(0, longest))
-    process.kill()
-    process.wait()
+    run.start()
+    run.end(rng.uniform(0, longest))
 
 
 def kill_in_a_save(run: Run, rng: random.Random, longest: float) -> None:
@@ -169,8 +167,7 @@ def kill_in_a_save(run: Run, rng: random.Random, longest: float) -> None:
             time.sleep(rng.uniform(0, 0.05))
             break
         time.sleep(0.001)
-    process.kill()
-    process.wait()
+    run.end()
 
 
 def send(run: Run, rng: random.Random, longest: float) -> None:
@@ -188,24 +185,17 @@ def send(run: Run, rng: random.Random, longest: float) -> None:
         raise Failure(f"no newer checkpoint than {newest} after {number.name}")
 
 
-def send_early(run: Run, rng: random.Random, longest: float) -> None:
-    """A signal in any phase of the start, before there are handlers even."""
-    process = run.start()
-    wait(process, rng.uniform(0, 5))
-    process.send_signal(rng.choice([signal.SIGTERM, signal.SIGINT]))
-    code = process.wait(timeout=60)
-    if code not in (75, 0, -signal.SIGTERM, -signal.SIGINT, 1, 130):
-        raise Failure(f"exit code {code} after an early signal; see run.log")
-
-
-def send_twice(run: Run, rng: random.Random, longest: float) -> None:
-    """A second signal ends the run at once."""
+def send_at_any_time(run: Run, rng: random.Random, longest: float) -> None:
+    """A signal in any phase, before there are handlers even; often a second one."""
     process = run.start()
     wait(process, rng.uniform(0, longest))
-    process.send_signal(signal.SIGTERM)
-    wait(process, rng.uniform(0, 0.1))
-    process.send_signal(signal.SIGTERM)
-    process.wait(timeout=30)
+    process.send_signal(rng.choice([signal.SIGTERM, signal.SIGINT]))
+    if rng.random() < 0.5:  # it ends the run at once
+        wait(process, rng.uniform(0, 0.1))
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+    elif (code := process.wait(timeout=60)) not in (75, 0, -15, -2, 1, 130):
+        raise Failure(f"exit code {code} after a signal; see run.log")
 
 
 def fill_the_disk(run: Run, rng: random.Random, longest: float) -> None:
@@ -246,9 +236,7 @@ def damage_a_checkpoint(run: Run, rng: random.Random, longest: float) -> None:
     said = run.log.read_bytes()[log_size:].decode(errors="replace")
     if f"the checkpoint of step {steps[-1]} is damaged" not in " ".join(said.split()):
         raise Failure(f"{path}: {how}: not noticed; see run.log")
-    wait(process, rng.uniform(0, longest))
-    process.kill()
-    process.wait()
+    run.end(rng.uniform(0, longest))
 
 
 def damage_a_cache(run: Run, rng: random.Random, longest: float) -> None:
@@ -283,17 +271,14 @@ def start_two(run: Run, rng: random.Random, longest: float) -> None:
         second = subprocess.run(run.command, env=run.environment, capture_output=True, text=True)
         if process.poll() is None and second.returncode != 2:
             raise Failure(f"a second process was not refused: {second.stderr[-500:]}")
-    wait(process, rng.uniform(0, longest))
-    process.kill()
-    process.wait()
+    run.end(rng.uniform(0, longest))
 
 
 FAULTS = {
     kill: 6,
     kill_in_a_save: 3,
     send: 4,
-    send_early: 2,
-    send_twice: 1,
+    send_at_any_time: 3,
     fill_the_disk: 3,
     damage_a_checkpoint: 3,
     damage_a_cache: 1,
@@ -316,11 +301,8 @@ def damage(path: Path, rng: random.Random) -> str:
         path.unlink()
     elif how == "flip" and content:
         place = rng.randrange(len(content))
-        path.write_bytes(
-            content[:place]
-            + bytes([content[place] ^ (1 << rng.randrange(8))])
-            + content[place + 1 :]
-        )
+        flipped = bytes([content[place] ^ (1 << rng.randrange(8))])
+        path.write_bytes(content[:place] + flipped + content[place + 1 :])
         return f"a bit of byte {place} of {len(content)} flipped"
     elif how == "truncate":
         path.write_bytes(content[: rng.randrange(len(content) or 1)])
@@ -389,12 +371,7 @@ def soak(
     directory: Path, variant: str, rng: random.Random, end: float, faults: dict, most: int
 ) -> collections.Counter:
     """One run through faults to its end, compared with an undisturbed one. Counts the faults."""
-    text = directory / "text"
-    fields = write_text(text, seed=1) if not text.exists() else None
-    fields_file = directory / "fields.json"
-    if fields is not None:
-        fields_file.write_text(json.dumps(fields))
-    fields = {**json.loads(fields_file.read_text()), **CONFIG, **VARIANTS[variant]}
+    fields = {**write_text(directory / "text", seed=1), **CONFIG, **VARIANTS[variant]}
 
     measure = Run(directory / f"measure-{variant}", fields, directory / "caches-measure")
     if not measure.is_finished:
@@ -445,10 +422,8 @@ def main() -> None:
             count = soak(directory, variant, rng, end, faults, most - total.total())
             runs, total = runs + 1, total + count
             minutes = (time.monotonic() - start) / 60
-            print(
-                f"{minutes:.0f} min: run {runs} ({variant}) is equal after {dict(count)}",
-                flush=True,
-            )
+            said = f"{minutes:.0f} min: run {runs} ({variant}) is equal after {dict(count)}"
+            print(said, flush=True)
     except Failure as failure:
         sys.exit(f"after {runs} equal runs and {dict(total)}: {failure}")
     shutil.rmtree(directory)

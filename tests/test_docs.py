@@ -1,7 +1,9 @@
-"""README.md and docs/: commands can be parsed, links lead somewhere, code and fields exist."""
+"""README.md, docs/ and results/: links lead somewhere, and what is named is in the code."""
 
+import ast
 import contextlib
 import dataclasses
+import functools
 import importlib.util
 import io
 import json
@@ -19,7 +21,6 @@ import pytest
 import yaml
 from small_configs import config_of
 
-from transformer.__main__ import COMMANDS as COMMANDS_BY_NAME
 from transformer.data.batches import Batch
 from transformer.decoding.config import DecodingConfig
 from transformer.models.family import Sizes
@@ -29,10 +30,13 @@ from transformer.runs.run_config import type_of_field
 from transformer.system.sharding import MeshConfig, make_mesh, state_sharding
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RECORDS = [ROOT / "RESULTS.md", *sorted((ROOT / "results").glob("*.md"))]  # generated, but for one
+FOLDERS = "transformer", "configs", "benchmarks", "tests"
+CODE = [*ROOT.glob("*.py"), *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))]
 # A script and the words after it, also on lines that go on after a backslash or, in YAML, with
 # another flag.
 COMMAND = re.compile(
-    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer [\w-]+)"
+    r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]*)"
     r"((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
 )
 COMMANDS = [
@@ -41,15 +45,100 @@ COMMANDS = [
     if not page.name.startswith("add-a")  # test_doors.py runs theirs
     for number, (script, words) in enumerate(COMMAND.findall(page.read_text()))
 ]
-# Fields of earlier commits, which docs/experiments.md names.
-REMOVED = {
+# Fields of earlier commits, which docs/experiments.md names, and the one of add-an-option.md.
+NOT_FIELDS = {
+    "model.residual_scale",
     *("data.both_directions", "training.r_drop", "training.bleu_every"),
     *("optimizer.learning_rate_scale", "optimizer.cooldown_start", "optimizer.cooldown_steps"),
 }
+# Names in the pages that are not of this code.
+FOREIGN = {
+    *("ConditionalDecoder", "BertForPreTraining", "MarianMTModel", "ctx2hid", "WANDB_MODE"),
+    *("fconv_iwslt_de_en", "fconv_wmt_en_de", "transformer_parsing_base", "XDG_STATE_HOME"),
+    *("mpirun", "mpi4py", "srun", "scontrol", "taskset", "flores200", "fashion_mnist"),
+    *("wmt14_full", "tasksv11", "mclosky", "zh_Hans", "zho_Hans", "cmn", "yue", "deu", "ger"),
+    *("articles", "books", "wheels", "residual_scale"),
+}
+# Parts that the code puts together: rouge1_unstemmed, lead3_rouge1, bleu_..._lowercase.
+AFFIXES = r"lead3_|lines_|_unstemmed|_best|_lowercase"
 
 
-def each_page(test):
-    return pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)(test)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+each_page_or_record = pytest.mark.parametrize("page", PAGES + RECORDS, ids=lambda page: page.name)
+
+
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def defined(path: Path) -> set[str]:
+    """What a module defines at its top, and Class.member for the members of its classes."""
+    found = set()
+    for node in tree(path).body:
+        found |= _targets(node)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{name}" for part in node.body for name in _targets(part)}
+    return found
+
+
+def _targets(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return {n.id for target in targets if target for n in ast.walk(target) if hasattr(n, "id")}
+
+
+@functools.cache
+def vocabulary() -> set[str]:
+    """All names in the code, its strings as a whole, and the names of files and folders."""
+    found = {path.stem for path in CODE} | {path.parent.name for path in CODE}
+    for path in CODE:
+        for node in ast.walk(tree(path)) if "tests" not in path.parts else []:
+            found |= {value for value in vars(node).values() if isinstance(value, str)}
+    recipes = tomllib.loads((ROOT / "transformer/reports/recipes.toml").read_text())
+    return found | recipes["recipe"].keys() | FOREIGN
+
+
+@functools.cache
+def imported(path: Path) -> list[Path]:
+    """Our modules that a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return [found for name in names if (found := file_of(f"-m {name}")).is_file()]
+
+
+@functools.cache
+def flags_in(path: Path) -> set[str]:
+    """The flags that a file defines; --noname for those that are true or false, too."""
+    flags = set()
+    for call in ast.walk(tree(path)):
+        if isinstance(call, ast.Call):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            texts = [a.value for a in call.args if isinstance(getattr(a, "value", None), str)]
+            if re.match("_?DEFINE|add_argument", name) and texts:
+                flag = texts[0].removeprefix("--")
+                flags |= {flag, f"no{flag}"} if name.startswith("DEFINE_bool") else {flag}
+    return flags
+
+
+@functools.cache
+def flags_of(script: Path) -> set[str]:
+    """The flags that a script and the modules that it imports define."""
+    found, waiting = {script}, [script]
+    while waiting:
+        new = set(imported(waiting.pop())) - found
+        found |= new
+        waiting += new
+    if ROOT / "transformer" / "__main__.py" in found:  # which imports commands by their names
+        found |= {path for path in CODE if "transformer" in path.parts}
+    of_search = {field.name for field in dataclasses.fields(DecodingConfig)}
+    return {"config", "help"}.union(of_search, *map(flags_in, found))
 
 
 def blocks(page, languages: str) -> list[str]:
@@ -69,10 +158,14 @@ def anchors(page) -> set[str]:
 
 
 def file_of(script: str) -> Path:
-    """Of script.py, or of a command."""
-    name = script.removeprefix("-m transformer ").removesuffix(".py")
-    is_command = name in COMMANDS_BY_NAME
-    return COMMANDS_BY_NAME[name] if is_command else ROOT / script
+    """Of script.py, or of -m and a module."""
+    if not script.startswith("-m "):
+        return ROOT / script
+    path = ROOT / script.removeprefix("-m ").replace(".", "/")
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+SCRIPTS = {file_of(parameters.values[0]) for parameters in COMMANDS}
 
 
 def test_there_are_commands():
@@ -90,13 +183,8 @@ def test_first_blocks_of_the_readme():
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
 @pytest.mark.parametrize(("script", "words"), COMMANDS)
 def test_flags_are_known(script, words, monkeypatch):
-    sources = [file_of(script), *(ROOT / "transformer").rglob("*.py")]
-    defined = "|".join(path.read_text() for path in sources)
-    define = r"(?:DEFINE_\w+|add_argument|string|integer)"
-    known = set(re.findall(rf"{define}\(\s*\"(?:--)?(\w+)\"", defined))
-    known |= {"config", "help"} | {field.name for field in dataclasses.fields(DecodingConfig)}
     given = [word for word in words if word.startswith("--") and word != "--"]
-    assert not [w for w in given if re.match(r"--(\w+)", w)[1] not in known]
+    assert {_flag(word) for word in given} <= flags_of(file_of(script))
 
     fields = [word for word in given if word.startswith("--config.")]
     files = [word for word in words if re.fullmatch(r"(--config=)?configs/\w+\.py", word)]
@@ -106,18 +194,14 @@ def test_flags_are_known(script, words, monkeypatch):
     assert not others
 
 
+def _flag(word: str) -> str:
+    """--beam_size=4 without its dashes and its value."""
+    return re.match(r"--([\w-]*)", word)[1]
+
+
 def _a_value(match: re.Match) -> str:
     """What stands for something of the reader's, such as "$SCRATCH/data, without the quote."""
     return match[0].replace('"', "").replace("$", "")
-
-
-@each_page
-def test_commands_are_there(page):
-    """Also `transformer COMMAND` in running text."""
-    text = page.read_text()
-    named = re.findall(r"python -m (transformer\S* *[a-z][\w-]*)|`(transformer [a-z][\w-]*)", text)
-    named = {first or second for first, second in named}
-    assert named <= {f"transformer {name}" for name in COMMANDS_BY_NAME}
 
 
 @each_page
@@ -132,7 +216,7 @@ def test_yaml_can_be_parsed(page):
         assert isinstance(yaml.safe_load(text), dict)
 
 
-@each_page
+@each_page_or_record
 def test_links_lead_somewhere(page):
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
@@ -146,26 +230,89 @@ def test_links_lead_somewhere(page):
 
 
 @each_page
-def test_code_is_there(page):
-    """Files by their path, here or below transformer/, alone or as file.py:name."""
-    missing = []
-    for text in names(page):
-        if not (match := re.fullmatch(r"([\w/]+/[\w-]+\.(?:py|md))(?::(\w+))?", text)):
-            continue
-        found = [root / match[1] for root in (ROOT, ROOT / "transformer")]
-        found = [path for path in found if path.exists()]
-        name = match[2]
-        if not found or (name and not re.search(rf"\b{name}\b", found[0].read_text())):
-            missing.append(text)
-    assert not missing
+def test_what_is_named_is_in_the_code(page):
+    assert not [name for name in names(page) if not is_known(name)]
+
+
+def test_what_the_code_does_not_have_is_found():
+    gone = ["models/losses.py", "models/loss.py:loss_output", "losses.py", "Loss.sum"]
+    gone += ["transformer.system.mistakes", "transformer.system.errors.UserMistake", "d_modl"]
+    gone += ["translate.py --beams", "--nbests=4", "MultiHeadedAttention", "transformer-trian"]
+    assert not [name for name in gone if is_known(name)]
+
+
+def is_known(text: str) -> bool:
+    """Of what stands in backticks: whether the files, names and flags in it exist."""
+    if match := re.fullmatch(r"([\w./-]+\.(?:py|md|toml))(?::([\w.]+))?", text):
+        paths = [path for path in CODE if path.name == text]  # without its folder
+        paths += [root / match[1].lstrip("/") for root in (ROOT, ROOT / "transformer")]
+        paths = [path for path in paths if path.exists()]
+        return bool(paths) and (not match[2] or match[2] in defined(paths[0]))
+    if re.fullmatch(r"(transformer|jax)(\.\w+)+", text):
+        return _resolves(text)
+    if re.fullmatch(r"[A-Z]\w*[a-z]\w*\.[a-z]\w*", text):  # Class.member
+        return any(text in defined(path) for path in CODE)
+    if match := re.match(r"(?:python )?(\w+\.py) (.*)", text):
+        given = {_flag(word) for word in match[2].split() if word.startswith("--")}
+        return all(any(given <= flags_of(p) for p in CODE if p.name == match[1]) for _ in given)
+    if re.fullmatch(r"--[\w-]+([.=].*)?", text):
+        return any(_flag(text) in flags_of(path) for path in SCRIPTS)
+    if text.startswith("transformer-"):
+        return text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    if match := re.fullmatch(r"([A-Za-z_]\w+)(?:=\S*)?", text):
+        plain = re.sub(AFFIXES, "", match[1])
+        return bool({match[1], plain, text} & vocabulary())
+    return True
+
+
+def _resolves(name: str) -> bool:
+    """Whether a dotted name is a module or something in one."""
+    module, _, rest = name.partition(".")
+    found = importlib.import_module(module)
+    for part in rest.split("."):
+        module = f"{module}.{part}"
+        if not hasattr(found, part) and (
+            not hasattr(found, "__path__") or not importlib.util.find_spec(module)
+        ):
+            return False
+        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(module)
+    return True
+
+
+COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7}\b")
+
+
+def test_the_index_has_every_page():
+    linked = re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs" / "README.md").read_text())
+    assert {*linked, "README.md"} == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+@each_page_or_record
+def test_commits_are_in_tables(page):
+    """Running text is for readers; the last table of a page says where figures are from."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    prose = [line for line in text.split("\n") if not re.match(r"\||- SHA-256 of", line)]
+    assert not [line for line in prose if COMMIT.search(line)]
+
+
+def test_the_readme_is_short_and_its_results_are_on_their_pages():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 900
+    results = re.findall(r"\| \[([\d.]+)[^|]*\]\((\S+)\) \|$", text, re.M)
+    assert len(results) == 5
+    for figure, page in results:
+        digits = len(figure.partition(".")[2])
+        found = re.findall(r"\d+\.\d+", (ROOT / page).read_text())
+        assert figure in {f"{float(one):.{digits}f}" for one in found}, page
 
 
 @each_page
 def test_fields_are_there(page):
     sections = "task|data|tokenizer|model|optimizer|training|decoding|mesh"
     for text in names(page):
-        if (match := re.match(rf"({sections})\.\w+(?==|$)", text)) and match[0] not in REMOVED:
-            type_of_field(match[0])
+        for field in re.findall(rf"(?:^|--config\.)((?:{sections})\.\w+)(?==|$| )", text):
+            if field not in NOT_FIELDS:
+                type_of_field(field)
 
 
 def test_the_notebook():
@@ -188,13 +335,6 @@ def test_what_is_said_of_versions_agrees():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     latest = re.search(r"^## (?!Unreleased)(\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
     assert project["version"] == citation["version"] == latest
-
-
-@each_page
-def test_extras_are_there(page):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = re.findall(r"\.\[([\w,-]+)\]", page.read_text())
-    assert {x for names in named for x in names.split(",")} <= {*project["optional-dependencies"]}
 
 
 def test_the_family_of_the_page_can_be_used(tmp_path, monkeypatch):

@@ -40,8 +40,8 @@ NO_PLACES = {
         "prompt",
     ),
     *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "sentence", "coordinator"),
-    *("real_array", "generated_array", "widths", "bounds", "lengths", "rows", "depths", "prices"),
-    *("configs", "override", "engines", "worker", "device", "versus", "case"),
+    *("real_array", "generated_array", "widths", "bounds", "prices", "engines"),
+    *("worker", "device", "case"),
     *("source of visualize", "target of visualize", "source of walkthrough"),
     "target of walkthrough",
 }

@@ -1,4 +1,4 @@
-"""The ledger: RESULTS.md is what its files say, and a result proves itself or is refused."""
+"""The ledger: RESULTS.md and its pages say what its files say; a wrong result is refused."""
 
 import collections
 import copy
@@ -83,14 +83,22 @@ def saved(folder, **results):
 
 
 def rows(text):
-    return [[c.strip() for c in line.split("|")[1:-1]] for line in text.split("\n") if "|" in line]
+    return [
+        [c.strip() for c in line.split("|")[1:-1]] for line in text.split("\n") if line[:1] == "|"
+    ]
 
 
-def test_the_page_is_made_from_the_files():
+def test_the_pages_are_made_from_the_files():
     """If it fails: python -m transformer results."""
-    assert (ROOT / "RESULTS.md").read_text() == results_page.results_page(ROOT / "results")
+    pages = results_page.pages(ROOT / "results")
+    assert {name: (ROOT / name).read_text() for name in pages} == pages
+    found = {f"results/{path.name}" for path in (ROOT / "results").glob("*.md")}
+    assert found == pages.keys() - {"RESULTS.md"} | {"results/earlier.md"}  # delete the others
     for title in results_page.by_data(ROOT / "results"):
         assert (ROOT / "results" / results_page.picture_name(title)).exists()
+    assert pages["RESULTS.md"].count("\n") < 150
+    names = {row[0] for row in rows(pages["RESULTS.md"])[2:]}
+    assert not names & {name.removeprefix("results/")[:-3] for name in pages}  # without words
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
@@ -129,52 +137,88 @@ def test_a_sweep_is_one_table_of_means(tmp_path):
     }
     saved(tmp_path / "results", alone=result())
     saved(tmp_path / "results/mine", **runs)
-    text = results_page.results_page(tmp_path / "results").partition("## Sweep mine")[2]
+    pages = results_page.pages(tmp_path / "results")
+    data = "grammar_en_de, en to de"
+    assert rows(pages["RESULTS.md"])[2:] == [
+        ["alone", data, "BLEU, test_2016", "-", "40.00", "[alone](results/alone.md)"],
+        [
+            *("mine", data, "BLEU, test_2016", "-", "10.00 to 41.00 (2 rows)"),
+            "[mine](results/mine.md)",
+        ],
+    ]
+    text = pages["results/mine.md"]
     table = rows(text)
-    assert table[0] == ["Row", "Parameters", "Seeds", "Updates", "BLEU, dev", "BLEU, test_2016"]
-    assert table[2] == ["plain", "1.0 M", "1", "3,000", "31.00", "10.00"]
-    assert table[3] == ["wide", "2.6 M", "2", "3,000", "31.00 ± 0.00", "41.00 ± 1.41"]
+    training = ["Updates", "Target tokens", "Trained", "Hardware", "Commit"]
+    assert table[0] == ["Run", "Parameters", "Seeds", "BLEU, dev", "BLEU, test_2016", *training]
+    trained = ["3,000", "1.2 M", "1 h 7 min", "2 cores, X", "abc1234"]
+    assert table[2] == ["plain", "1.0 M", "1", "31.00", "10.00", *trained]
+    assert table[3][:5] == ["wide", "2.6 M", "2", "31.00 ± 0.00", "41.00 ± 1.41"]
     assert (
         "python sweep.py --config=configs/sweeps/mine.py --config.model.dtype=bfloat16 "
         "--results=results/mine\n"
     ) in text
-    assert "- Commit abc1234; 2 cores, X.\n" in text
-    assert f"- Of grammar_en_de, en to de.\n- `{SIGNATURE}`\n" in text
+    assert f"\nData: {data}.\n" in text
+    assert f"\n- bleu: `{SIGNATURE}`\n" in text
     saved(tmp_path / "results/mine", ensemble=result())
     with pytest.raises(UserError, match=r"ensemble is no run of a sweep; .* end in -0, its seed"):
-        results_page.results_page(tmp_path / "results")
+        results_page.pages(tmp_path / "results")
 
 
-def test_a_row_for_each_run_and_a_mean_of_its_seeds(tmp_path):
+def test_a_page_for_runs_that_differ_in_the_seed(tmp_path):
     other = result(seed=1, bleu=42.0, training_seconds=59)
     changed = result(overrides={"model.dtype": "bfloat16"}, bleu=10.0, parameters=1_000_000)
     changed["config"]["model.dtype"] = "bfloat16"
     folder = saved(tmp_path / "results", first=result(), second=other, third=changed)
-    text = results_page.results_page(folder)
-    table = rows(text)
-    assert table[0] == ["Config", "Parameters", "Seeds", "BLEU, dev", "BLEU, test_2016"]
-    assert table[2] == ["`configs/demo.py`", "2.6 M", "2", "31.00 ± 0.00", "41.00 ± 1.41"]
-    title = "`configs/demo.py`, `model.dtype=bfloat16`"
-    assert table[3] == [title, "1.0 M", "1", "31.00", "10.00"]
-    assert table[6] == [
-        *("[first](results/first.json)", "abc1234", "2 cores, X", "1 h 7 min", "3,000", "1.2 M"),
-        *("average of 3 (validation: best 30.00, average 31.00)", "31.00", "40.00"),
-    ]
-    assert [row[0] for row in table[7:9]] == [
-        f"[{n}](results/{n}.json)" for n in ("second", "third")
-    ]
-    assert table[7][3] == "1 min"
+    pages = results_page.pages(folder)
+    assert list(pages) == ["RESULTS.md", "results/first.md", "results/third.md"]
+    ours = {row[0]: row[4] for row in rows(pages["RESULTS.md"])[2:]}
+    assert ours == {"first": "41.00 ± 1.41 (2 seeds)", "third": "10.00"}
+    table = rows(pages["results/first.md"])
+    trained = ["3,000", "1.2 M", "1 h 7 min", "2 cores, X", "abc1234"]
+    assert table[2] == ["[first](first.json)", "2.6 M", "1", "31.00", "40.00", *trained]
+    assert [table[3][i] for i in (0, 2, 4, 7)] == ["[second](second.json)", "1", "42.00", "1 min"]
+    assert [table[4][i] for i in (0, 2, 4, 7)] == ["all", "2", "41.00 ± 1.41", "1 h 8 min"]
+    text = pages["results/third.md"]
     commands = [line for line in text.split("\n") if line.startswith("python")]
-    assert commands[-2:] == [
+    assert commands == [
         "python train.py --config=configs/demo.py --config.model.dtype=bfloat16 "
         "--config.training.seed=0 --workdir=runs/third",
         "python evaluate.py --workdir=runs/third --split=test --checkpoint=average "
         "--average_last=3 --beam_size=4 --length_penalty=0.6",
     ]
-    assert f"- test_2016, 1 examples: bleu 10.00 `{SIGNATURE}`; odd 1.00." in text
-    (folder / "intro.md").write_text("# Results\n")
-    (folder / "earlier.md").write_text("## Earlier\n")
-    assert results_page.results_page(folder) == f"# Results\n\n{text}\n## Earlier\n"
+    assert "- test_2016, 1 examples: bleu 10.00, odd 1.00.\n" in text
+    assert f"- bleu: `{SIGNATURE}`\n" in text
+    assert (
+        "- Checkpoint average, of step 1, 2, 3. On validation: best 30.00, average 31.00.\n"
+    ) in text
+
+
+def test_the_words_of_rows(tmp_path):
+    """They stand in the order of rows.toml, which may have rows that are no results."""
+    folder = saved(tmp_path / "results", first=result(), second=result(beam_size=1))
+    old = "".join(f'{c} = "x"\n' for c in ("model", "data", "score", "published", "ours"))
+    words = f'[second]\nmodel = "Greedy"\npublished = "39"\n[old]\n{old}'
+    (folder / "rows.toml").write_text(words)
+    pages = results_page.pages(folder)
+    found = [[row[0], row[3], row[5]] for row in rows(pages["RESULTS.md"])[2:]]
+    assert found == [
+        ["Greedy", "39", "[second](results/second.md)"],
+        ["x", "x", "[old](results/old.md)"],
+        ["first", "-", "[first](results/first.md)"],
+    ]
+    assert pages["results/second.md"].startswith("# Greedy\n")
+    assert "results/old.md" not in pages
+    wrong = {"[gone]": r"has gone; there is no such result or column"}
+    wrong |= {"[first]\npublshed = 'x'": r"has publshed; there is no such result or column"}
+    wrong |= {
+        "[first": r"cannot be used: Expected ']'",
+        "first = 3": r"first is 3; expected an object",
+    }
+    wrong |= {"[first]\nmodel = 3": r"first.model is 3; expected a text"}
+    for text, message in wrong.items():
+        (folder / "rows.toml").write_text(text)
+        with pytest.raises(UserError, match=rf"rows.toml .*{message}"):
+            results_page.pages(folder)
 
 
 def test_a_failed_run_is_marked_where_its_scores_are(tmp_path):
@@ -183,15 +227,22 @@ def test_a_failed_run_is_marked_where_its_scores_are(tmp_path):
     first["config"]["model.dtype"] = "bfloat16"
     folder = saved(tmp_path / "results", first=first, second=failed)
     folder = saved(folder / "mine", **{"a-0": result(), "b-1": failed}).parent
-    text = results_page.results_page(folder)
-    marked = [row[0] for row in rows(text) if "**(failed)**" in row[0]]
-    names = ("`configs/demo.py`", "[second](results/second.json)", "b")
-    assert marked == [f"{name} **(failed)**" for name in names]
-    section, sweep_section = text.split("## Sweep")
-    before, after = section.split("\n\n**second failed.** It wrote one sentence.\n\n![Learning")
-    assert "](results/second.json)" in after
-    assert before.count("| Config |") == 1
-    assert "- **b-1 failed.** It wrote one sentence.\n" in sweep_section
+    pages = results_page.pages(folder)
+    marked = {
+        name: [row[0] for row in rows(text) if any("**(failed)**" in cell for cell in row)]
+        for name, text in pages.items()
+    }
+    assert marked == {
+        "RESULTS.md": ["second", "mine"],
+        "results/first.md": [],
+        "results/second.md": ["[second](second.json) **(failed)**"],
+        "results/mine.md": ["b **(failed)**"],
+    }
+    said = {"second": "**second failed.** It wrote one sentence.\n"}
+    said["mine"] = said["second"].replace("second", "b-1")
+    for name, sentence in said.items():
+        assert sentence in pages["RESULTS.md"].partition("| [mine]")[2]  # below the table
+        assert pages[f"results/{name}.md"].partition("Data: ")[0].endswith(f"\n\n{sentence}\n")
 
 
 def test_the_run_that_is_said_to_ignore_its_source_does():
@@ -211,15 +262,16 @@ def test_an_ensemble_has_a_row_of_its_own(tmp_path):
     swapped = result(seed=2, ensemble_with=[result()], bleu=10.0)
     runs = dict(a=result(), b=result(seed=1), c=together, d=third, e=swapped)
     folder = saved(tmp_path / "results", **runs)
-    text = results_page.results_page(folder)
-    table = rows(text)
-    title = "ensemble of 2 runs: `configs/demo.py`"
-    assert [row[:3] + row[4:] for row in table[2:4]] == [
-        ["`configs/demo.py`", "2.6 M", "2", "40.00 ± 0.00"],
-        [title, "2.6 M", "2", "43.00 ± 0.00"],  # d and e are the same two seeds
-    ]
-    times = ["1 h 40 min", "3,000 + 500", "2.5 M"]
-    assert table[8][:6] == ["[c](results/c.json)", "abc1234, def5678", "2 cores, X", *times]
+    pages = results_page.pages(folder)
+    ours = {row[0]: row[4] for row in rows(pages["RESULTS.md"])[2:]}
+    # d and e are the same two seeds.
+    assert ours == {"a": "40.00 ± 0.00 (2 seeds)", "c": "43.00 ± 0.00 (2 seeds)"}
+    text = pages["results/c.md"]
+    lines = {row[0]: row[2:3] + row[5:] for row in rows(text)[2:]}
+    times = ["3,000 + 500", "2.5 M", "1 h 40 min", "2 cores, X", "abc1234, def5678"]
+    assert lines["[c](c.json)"] == ["1", *times]
+    assert [*lines] == ["[c](c.json)", "[d](d.json)", "[e](e.json)", "all"]
+    assert "- Checkpoint average, of step 1, 2, 3; 4, 5, 6. On validation" in text
     commands = [line for line in text.split("\n") if line.startswith("python") and "/c." in line]
     assert commands == [
         "python train.py --config=configs/demo.py --config.training.seed=0 --workdir=runs/c.0",
@@ -230,7 +282,7 @@ def test_an_ensemble_has_a_row_of_its_own(tmp_path):
     results_page.draw("x", {"c": together}, tmp_path / "x.png")
     del other["seed"]
     with pytest.raises(UserError, match=r"c\.json is no result of this ledger"):
-        results_page.results_page(saved(folder, c=together))
+        results_page.pages(saved(folder, c=together))
 
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
@@ -279,17 +331,13 @@ def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
     runs["seed"], runs["last"] = begun(7), begun(7, seed=1)
     runs["seed"]["init_from"]["seed"] = 5
     runs["last"]["init_from"]["checkpoint"] = "last"
-    table = rows(results_page.results_page(saved(tmp_path / "results", **runs)))
-    counts = {row[0]: row[2] for row in table[2:6]}
-    title = "`configs/demo.py`, `model.dropout=0.3`, begun with the {} of (`configs/demo.py`, `{}`)"
-    assert counts == {
-        title.format(checkpoint, "training.steps=7"): "3",
-        title.format("last", "training.steps=7"): "1",
-        title.format(checkpoint, "training.steps=8"): "1",
-        "`configs/demo.py`": "1",
-    }
-    (row,) = (row for row in table if row[0] == "[a](results/a.json)")
-    assert row[3:6] == ["2 h 13 min", "3,000 + 3,000", "2.5 M"]
+    pages = results_page.pages(saved(tmp_path / "results", **runs))
+    found = {row[0]: row[4] for row in rows(pages["RESULTS.md"])[2:]}
+    assert found == {"a": "40.00 ± 0.00 (3 seeds)"} | dict.fromkeys(
+        ("last", "none", "other"), "40.00"
+    )
+    (row,) = (row for row in rows(pages["results/a.md"]) if row[0] == "[a](a.json)")
+    assert row[5:8] == ["3,000 + 3,000", "2.5 M", "2 h 13 min"]
 
 
 def test_what_several_runs_began_with_is_trained_once(tmp_path):
@@ -320,9 +368,9 @@ def test_runs_of_other_languages_are_apart(tmp_path):
     folder = saved(tmp_path / "results", a=result(), b=other, c=text)
     titles = ["grammar_en_de, en to de", "grammar_en_de, de to en", "text files dddddddd, en to de"]
     assert list(results_page.by_data(folder)) == titles
-    found = results_page.results_page(folder)
-    assert [line[3:] for line in found.split("\n") if line.startswith("## ")] == titles
-    assert "--config.data.train_source=FILE --config.training.seed=0" in found
+    pages = results_page.pages(folder)
+    assert [row[1] for row in rows(pages["RESULTS.md"])[2:]] == titles
+    assert "--config.data.train_source=FILE --config.training.seed=0" in pages["results/c.md"]
 
 
 def test_only_other_seeds_are_put_together(tmp_path):
@@ -332,12 +380,19 @@ def test_only_other_seeds_are_put_together(tmp_path):
     runs["last"] = result(seed=1, candidates={"last": 31.0})
     splits = runs["beam"]["splits"]  # one that only this run has
     splits["test_2017"] = copy.deepcopy(splits["test"]) | {"name": "test_2017"}
-    table = rows(results_page.results_page(saved(tmp_path / "results", **runs)))
-    assert [row[2] for row in table[2:6]] == ["2", "1", "1", "1"]
-    assert table[3][0] == "`configs/demo.py`, `--beam_size=1`"
-    assert [row[4] for row in table[2:6]] == ["41.00 ± 1.41", "10.00", "40.00", "40.00"]
-    assert table[0][-1] == table[6][-1] == "BLEU, test_2017"
-    assert [row[-1] for row in table[2:6]] == ["-", "10.00", "-", "-"]
+    pages = results_page.pages(saved(tmp_path / "results", **runs))
+    found = [[row[0], row[4]] for row in rows(pages["RESULTS.md"])[2:]]
+    assert found == [
+        ["a", "41.00 ± 1.41 (2 seeds)"],
+        ["beam", "10.00"],
+        ["data", "40.00"],
+        ["last", "40.00"],
+    ]
+    assert [row[5] for row in rows(pages["results/beam.md"])] == ["BLEU, test_2017", "---", "10.00"]
+    del runs["seed"]["splits"]["test"]  # of a run that was recorded with less
+    runs["a"]["splits"]["test_2017"] = splits["test_2017"]
+    pages = results_page.pages(saved(tmp_path / "results", **runs))
+    assert [row[5] for row in rows(pages["results/a.md"])[2:]] == ["10.00", "-", "-", "10.00"]
 
 
 def test_every_setting_of_a_search_is_given_again(random_params, tmp_path):
@@ -354,10 +409,9 @@ def test_every_setting_of_a_search_is_given_again(random_params, tmp_path):
         )
         assert again.decoding == model.config.decoding
         runs = {"a": result(seed=2), "b": recorded}
-        table = rows(results_page.results_page(saved(tmp_path / str(len(search)), **runs)))
-        assert [row[2] for row in table[2:4]] == ["1", "1"]
+        pages = results_page.pages(saved(tmp_path / str(len(search)), **runs))
+        assert [row[0] for row in rows(pages["RESULTS.md"])[2:]] == ["a", "b"]
         for name, value in search.items():
-            assert f"`--{name}={value}`" in table[3][0]
             assert f" --{name}={value}" in results_page.commands("b", recorded)[-1]
 
 
@@ -675,7 +729,7 @@ def test_damaged_results_are_refused_in_one_line(tmp_path, name):
     folder.mkdir()
 
     def use():
-        results_page.results_page(folder)
+        results_page.pages(folder)
         found = ledger.read(path)
         task = find_task(found["config"]["task.name"])
         ledger._recorded_data(path, found, task, None, "raw")

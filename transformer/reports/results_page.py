@@ -1,11 +1,14 @@
-"""RESULTS.md and its pictures, from the files of the ledger: `python -m transformer results`."""
+"""RESULTS.md, a page for each row of its table, and pictures, from the files of the ledger.
+
+The command `results` writes them.
+"""
 
 import collections
 import dataclasses
-import itertools
 import json
 import shlex
 import statistics
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,24 +19,87 @@ from transformer.reports.ledger import Result
 from transformer.reports.plots import label, write_curves
 from transformer.reports.results import checkpoint_flags, search_flags
 from transformer.runs import history
-from transformer.runs.history import Run
 from transformer.runs.provenance import PACKAGES, ROOT
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
+from transformer.system.reading import checked
 from transformer.tasks.task import find_task
 
 RESULTS = ROOT / "results"
+COLUMNS = "model", "data", "score", "published", "ours"
+END = """
+Each page has all scores of its row, the commands that reproduce it, hardware and commit.
+[docs/results.md](docs/results.md) says how to check a row and how to add one.
+"""
 
 
-def results_page(folder: Path) -> str:
-    """The text of RESULTS.md; raises UserError for a file that is not a result."""
-    intro, earlier = (
-        [path.read_text(encoding="utf-8")] if path.exists() else []
-        for path in (folder / "intro.md", folder / "earlier.md")
-    )
-    sections = [_section(title, results) for title, results in by_data(folder).items()]
-    sections += [_sweep(name, results) for name, results in sweeps(folder).items()]
-    return "\n".join([*intro, *sections, *earlier])
+def pages(folder: Path) -> dict[str, str]:
+    """The texts by file: RESULTS.md, and results/NAME.md for each row, NAME of its first result.
+
+    The folder's rows.toml has words and order of the rows, and whole rows of older results. Raises
+    UserError for a file that is not a result, and for words without one.
+    """
+    path = folder / "rows.toml"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        given = checked(tomllib.loads(text), dict[str, dict[str, str]])
+    except ValueError as error:
+        raise UserError(f"{path} cannot be used: {error}") from error
+    words, nothing = collections.defaultdict(dict, given), dict.fromkeys(COLUMNS, "-")
+    rows = {name: nothing | row for name, row in words.items() if "ours" in row}
+    texts, failed = {}, []
+    for name, results in _by_page(folder).items():
+        rows[name] = _row(name, results) | words[name]
+        texts[f"results/{name}.md"] = _page(rows[name], name, results)
+        failed += _failed(results)
+    if wrong := sorted(set().union(words, *words.values()) - {*rows, *COLUMNS}):
+        raise UserError(f"{path} has {', '.join(wrong)}; there is no such result or column")
+    head = [*map(str.capitalize, COLUMNS), "Page"]
+    table = [[*map(rows[n].get, COLUMNS), f"[{n}](results/{n}.md)"] for n in words | rows]
+    lines = ["# Results", "", *_table([head, *table]), *failed, END]
+    return {"RESULTS.md": "\n".join(lines)} | texts
+
+
+def _by_page(folder: Path) -> dict[str, dict[str, Result]]:
+    """The results of each page: those that differ only in the seed, or those of a sweep."""
+    groups = collections.defaultdict(dict)
+    for name, result in of_folder(folder).items():
+        groups[_all_but_the_seed(result)][name] = result
+    return {next(iter(group)): group for group in groups.values()} | sweeps(folder)
+
+
+def _by_line(name: str, results: Mapping[str, Result]) -> dict[str, list[Result]]:
+    """The results of each line of a page's table."""
+    if name not in results:  # a sweep
+        return by_row(results)
+    lines, seeds = {f"[{name}]({name}.json)": [result] for name, result in results.items()}, {}
+    for result in results.values():
+        lineages = [tuple(run["seed"] for run in history.lineage(r)) for r in ledger.runs(result)]
+        seeds.setdefault(tuple(sorted(lineages)), result)
+    return lines | ({"all": [*seeds.values()]} if len(seeds) > 1 else {})
+
+
+def _row(name: str, results: Mapping[str, Result]) -> dict[str, str]:
+    """A row of RESULTS.md, as far as the results say: with the first test split, or validation."""
+    first = next(iter(results.values()))
+    metric, data = _main_metric(first), _each_once(map(_data, results.values()))
+    split = [*[split for split in first["splits"] if split != "validation"], "validation"][0]
+    lower = find_task(first["config"]["task.name"]).metrics[metric].better == "lower"
+    score = f"{label(metric)}, {first['splits'][split]['name']}{' (lower is better)' * lower}"
+    *_, scores = found = [
+        [
+            r["splits"][split]["scores"][_main_metric(r)]["score"]
+            for r in line
+            if split in r["splits"]
+        ]
+        for line in _by_line(name, results).values()
+    ]
+    ours = mean_and_deviation(scores) + f" ({len(scores)} seeds)" * (len(scores) > 1)
+    if name not in results:
+        means = sorted(map(statistics.mean, filter(None, found)))
+        ours = f"{means[0]:.2f} to {means[-1]:.2f} ({len(means)} rows)"
+    ours += _mark(results.values())
+    return dict(model=name, data="; ".join(data), score=score, published="-", ours=ours)
 
 
 def by_data(folder: Path) -> dict[str, dict[str, Result]]:
@@ -73,96 +139,59 @@ def by_row(results: Mapping[str, Result]) -> dict[str, list[Result]]:
     for name, result in results.items():
         row, _, seed = name.rpartition("-")
         if not row or seed != str(result["seed"]):
-            raise UserError(
-                f"the result {name} is no run of a sweep; its name must end in -{result['seed']}, "
-                "its seed"
-            )
+            ending = f"its name must end in -{result['seed']}, its seed"
+            raise UserError(f"the result {name} is no run of a sweep; {ending}")
         found[row].append(result)
     return found
 
 
-def _sweep(name: str, results: Mapping[str, Result]) -> str:
-    """The section of a sweep, a line for each row: dozens of runs would hide the others."""
-    entries = [(r, _main_metric(r), e) for r in results.values() for e in r["splits"].values()]
-    columns = list(dict.fromkeys((metric, entry["name"]) for _, metric, entry in entries))
-    heads = [f"{label(metric)}, {split}" for metric, split in columns]
-    rows, groups = [["Row", "Parameters", "Seeds", "Updates", *heads]], by_row(results)
-    for row, group in groups.items():
-        size = ", ".join(_each_once(f"{result['parameters'] / 1e6:.1f} M" for result in group))
-        updates = ", ".join(_each_once(f"{result['steps']:,}" for result in group))
-        means = [
-            _mean([result for result in group if _main_metric(result) == metric], split)
-            for metric, split in columns
-        ]
-        rows.append([row + _mark(group), size, f"{len(group)}", updates, *means])
-    flags = {"config": f"configs/sweeps/{name}.py"}
-    if len(groups) > 1:  # facts of all rows were stated for all of them
-        of_each = [set(result["overrides"].items()) for result in results.values()]
-        shared = set.intersection(*of_each)
-        flags |= {f"config.{field}": value for field, value in sorted(shared)}
-    command = _command("sweep", flags | {"results": f"results/{name}"})
-    runs = [run for result in results.values() for run in ledger.all_runs(result)]
-    starts = [start for run in runs for start in run["starts"]]
-    signatures = _each_once(
-        score["signature"]
-        for _, metric, entry in entries
-        if "signature" in (score := entry["scores"][metric])
-    )
-    notes = [
-        f"Of {'; '.join(_each_once(map(_data, results.values())))}.",
-        *[f"`{signature}`" for signature in signatures],
-        f"Commit {', '.join(_each_once(x['commit'] for x in starts))}; "
-        f"{', '.join(_hardware(starts))}.",
-        *_each_once(map(_versions, starts)),
-        *_each_once(note for result in results.values() for note in result.get("notes", [])),
-        *_failed(results),
-    ]
-    lines = [f"## Sweep {name}", "", *_table(rows), "", "```", command, "```", ""]
-    return "\n".join([*lines, *[f"- {note}" for note in notes]]) + "\n"
-
-
-def _section(title: str, results: Mapping[str, Result]) -> str:
-    splits = _each_once(e["name"] for result in results.values() for e in result["splits"].values())
-    metric = label(_main_metric(next(iter(results.values()))))
-    scores = [f"{metric}, {split}" for split in splits]
-
-    # 1. Mean and standard deviation of results that differ only in the seed.
-    groups = collections.defaultdict(dict)
-    for result in results.values():
-        seeds = [tuple(one["seed"] for one in history.lineage(r)) for r in ledger.runs(result)]
-        groups[_all_but_the_seed(result)].setdefault(tuple(sorted(seeds)), result)
-    rows = [["Config", "Parameters", "Seeds", *scores]]
-    for group in map(list, map(dict.values, groups.values())):
-        parameters = f"{group[0]['parameters'] / 1e6:.1f} M"
-        means = [_mean(group, split) for split in splits]
-        rows.append([_title(group[0]) + _mark(group), parameters, f"{len(group)}", *means])
-    lines = [f"## {title}", "", *_table(rows)]
-    for sentence in _failed(results):
-        lines += ["", sentence]
-
-    # 2. The results.
-    lines += ["", f"![Learning curves](results/{picture_name(title)})", ""]
-    columns = ["Run", "Commit", "Hardware", "Trained", "Updates", "Target tokens", "Checkpoint"]
-    rows = [[*columns, *scores]]
-    for name, result in results.items():
-        found = [_mean([result], split) for split in splits]
-        linked = f"[{name}](results/{name}.json){_mark([result])}"
-        rows.append([linked, *_training(result), *found])
-    lines += _table(rows)
-
-    # 3. The commands that reproduce each of them.
-    for name, result in results.items():
+def _page(row: Mapping[str, str], name: str, results: Mapping[str, Result]) -> str:
+    lines = [f"# {row['model']}", *_failed(results), "", f"Data: {row['data']}.", ""]
+    lines += _scores_table(_by_line(name, results))
+    if name not in results:
+        command = _command("sweep", _sweep_flags(name, results))
+        return "\n".join([*lines, *_section([command], results, [])]) + "\n"
+    lines += ["", f"![Learning curves on this data]({picture_name(_data(results[name]))})"]
+    for one, result in results.items():
         text, tokenizers = result["data_sha256"]["train"], result["tokenizer_sha256"]
+        steps = [", ".join(map(str, run["checkpoint_steps"])) for run in ledger.runs(result)]
+        chosen = ", ".join(f"{name} {score:.2f}" for name, score in result["candidates"].items())
         notes = [
             *map(_scores, result["splits"].values()),
-            *_each_once(_versions(run["starts"][-1]) for run in ledger.all_runs(result)),
+            f"Checkpoint {result['checkpoint']}, of step {'; '.join(_each_once(steps))}. On "
+            f"validation: {chosen}.",
             f"SHA-256 of the training text {text[:16]}, of the tokenizer "
             f"{', '.join(h[:16] for h in tokenizers)}.",
-            *result.get("notes", []),
         ]
-        lines += ["", f"### {name}", "", "```", *commands(name, result), "```", ""]
-        lines += [f"- {note}" for note in notes]
+        lines += ["", f"## {one}", *_section(commands(one, result), {one: result}, notes)]
     return "\n".join(lines) + "\n"
+
+
+def _section(shell: Sequence[str], results: Mapping[str, Result], notes: list[str]) -> list[str]:
+    """Commands, and notes on results: these, signatures, versions, and what people wrote."""
+    signed = collections.defaultdict(list)
+    for entry in (entry for result in results.values() for entry in result["splits"].values()):
+        for metric, score in entry["scores"].items():
+            signed[score.get("signature")].append(metric)
+    notes = notes + [f"{', '.join(_each_once(names))}: `{s}`" for s, names in signed.items() if s]
+    for result in results.values():
+        notes += [_versions(run["starts"][-1]) for run in ledger.all_runs(result)]
+        notes += result.get("notes", [])
+    return ["", "```", *shell, "```", "", *(f"- {note}" for note in _each_once(notes))]
+
+
+def _scores_table(groups: Mapping[str, Sequence[Result]]) -> list[str]:
+    """A line for each group of results, with the mean of its scores on each split."""
+    results = [(_main_metric(result), result) for group in groups.values() for result in group]
+    columns = _each_once((m, entry["name"]) for m, r in results for entry in r["splits"].values())
+    scores = [f"{label(metric)}, {split}" for metric, split in columns]
+    training = ["Updates", "Target tokens", "Trained", "Hardware", "Commit"]
+    rows = [["Run", "Parameters", "Seeds", *scores, *training]]
+    for name, group in groups.items():
+        size = ", ".join(_each_once(f"{result['parameters'] / 1e6:.1f} M" for result in group))
+        means = [_mean(group, metric, split) for metric, split in columns]
+        rows.append([name + _mark(group), size, f"{len(group)}", *means, *_training(group)])
+    return _table(rows)
 
 
 def _mark(results: Iterable[Result]) -> str:
@@ -171,7 +200,7 @@ def _mark(results: Iterable[Result]) -> str:
 
 def _failed(results: Mapping[str, Result]) -> list[str]:
     """The reasons why runs say nothing about their models, in sentences that people wrote there."""
-    return [f"**{name} failed.** {r['failed']}" for name, r in results.items() if "failed" in r]
+    return [f"\n**{name} failed.** {r['failed']}" for name, r in results.items() if "failed" in r]
 
 
 def _all_but_the_seed(result: Result) -> str:
@@ -186,13 +215,6 @@ def _all_but_the_seed(result: Result) -> str:
     return json.dumps([hashes, configs, origins, search, candidates], sort_keys=True)
 
 
-def _title(result: Result) -> str:
-    titles = [_title_of_run(run) for run in ledger.runs(result)]
-    ensemble = f"ensemble of {len(titles)} runs: " if len(titles) > 1 else ""
-    flags = [f"`--{k}={v}`" for k, v in _changed_search(result).items()]
-    return ", ".join([ensemble + " and ".join(_each_once(titles)), *flags])
-
-
 def _changed_search(result: Result) -> dict[str, Any]:
     """The search flags that differ from the run's config."""
     defaults = {field.name: field.default for field in dataclasses.fields(DecodingConfig)}
@@ -204,46 +226,29 @@ def _changed_search(result: Result) -> dict[str, Any]:
     }
 
 
-def _title_of_run(run: Run) -> str:
-    changes = {k: v for k, v in run["overrides"].items() if k != "training.init_from"}
-    title = ", ".join([f"`{run['config_file']}`", *(f"`{k}={v}`" for k, v in changes.items())])
-    if origin := run.get("init_from"):
-        title += f", begun with the {origin['checkpoint']} of ({_title_of_run(origin)})"
-    return title
-
-
-def _training(result: Result) -> list[str]:
-    """The training and the checkpoint of a result; the training of several runs in total."""
-    runs = ledger.all_runs(result)
+def _training(results: Sequence[Result]) -> list[str]:
+    """The training of results, in total."""
+    of_each = [ledger.all_runs(result) for result in results]
+    runs = [run for trained in of_each for run in trained]
     starts = [start for run in runs for start in run["starts"]]
     hours, minutes = divmod(round(sum(run["training_seconds"] for run in runs) / 60), 60)
-    steps = [run["checkpoint_steps"] for run in ledger.runs(result)]
-    checkpoint = f"average of {len(steps[0])}"
-    if len(steps[0]) == 1:
-        of_each = ", ".join(_each_once(str(step) for (step,) in steps))
-        checkpoint = f"{result['checkpoint']}, step {of_each}"
-    candidates = ", ".join(f"{name} {score:.2f}" for name, score in result["candidates"].items())
+    hardware = [s["cpu"] if s["device"].endswith("cpu") else s["device"] for s in starts]
     return [
-        ", ".join(_each_once(start["commit"] for start in starts)),
-        ", ".join(_hardware(starts)),
-        f"{hours} h {minutes} min" if hours else f"{minutes} min",
-        " + ".join(f"{run['steps']:,}" for run in runs),
+        ", ".join(_each_once(" + ".join(f"{run['steps']:,}" for run in one) for one in of_each)),
         f"{sum(run['target_tokens'] for run in runs) / 1e6:.1f} M",
-        f"{checkpoint} (validation: {candidates})",
+        f"{hours} h {minutes} min" if hours else f"{minutes} min",
+        "; ".join(_each_once(hardware)),
+        ", ".join(_each_once(start["commit"] for start in starts)),
     ]
-
-
-def _hardware(starts: Iterable[Mapping[str, Any]]) -> list[str]:
-    return _each_once(s["cpu"] if s["device"].endswith("cpu") else s["device"] for s in starts)
 
 
 def _main_metric(result: Result) -> str:
     return find_task(result["config"]["task.name"]).main_metric
 
 
-def _mean(results: Sequence[Result], split: str) -> str:
-    entries = [(_main_metric(r), e) for r in results for e in r["splits"].values()]
-    return mean_and_deviation([e["scores"][m]["score"] for m, e in entries if e["name"] == split])
+def _mean(results: Iterable[Result], metric: str, split: str) -> str:
+    entries = [e for r in results if _main_metric(r) == metric for e in r["splits"].values()]
+    return mean_and_deviation([e["scores"][metric]["score"] for e in entries if e["name"] == split])
 
 
 def mean_and_deviation(scores: Sequence[float]) -> str:
@@ -252,21 +257,13 @@ def mean_and_deviation(scores: Sequence[float]) -> str:
     return f"{statistics.mean(scores):.2f}{deviation}" if scores else "-"
 
 
-def _each_once(values: Iterable[str]) -> list[str]:
+def _each_once(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
 def _scores(entry: Mapping[str, Any]) -> str:
-    """The scores of a split with their signatures, once for scores that share one."""
-    by_signature = itertools.groupby(
-        entry["scores"].items(), lambda named: named[1].get("signature")
-    )
-    scores = [
-        ", ".join(f"{name} {score['score']:.2f}" for name, score in group)
-        + (f" `{signature}`" if signature else "")
-        for signature, group in by_signature
-    ]
-    return f"{entry['name']}, {entry['examples']} examples: {'; '.join(scores)}."
+    scores = [f"{name} {score['score']:.2f}" for name, score in entry["scores"].items()]
+    return f"{entry['name']}, {entry['examples']} examples: {', '.join(scores)}."
 
 
 def _versions(start: Mapping[str, Any]) -> str:
@@ -277,9 +274,6 @@ def _versions(start: Mapping[str, Any]) -> str:
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     header, *others = rows
     return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *others)]
-
-
-# --- Commands -----------------------------------------------------------------------------
 
 
 def commands(name: str, result: Result) -> list[str]:
@@ -310,12 +304,17 @@ def commands(name: str, result: Result) -> list[str]:
     return lines
 
 
+def _sweep_flags(name: str, results: Mapping[str, Result]) -> dict[str, Any]:
+    flags, shared = {"config": f"configs/sweeps/{name}.py"}, set()
+    if len(by_row(results)) > 1:  # facts of all rows were stated for all of them
+        shared = set.intersection(*(set(r["overrides"].items()) for r in results.values()))
+    fields = {f"config.{field}": value for field, value in sorted(shared)}
+    return flags | fields | {"results": f"results/{name}"}
+
+
 def _command(script: str, flags: Mapping[str, Any]) -> str:
     words = [shlex.quote(f"--{name}={value}") for name, value in flags.items()]
     return " ".join([f"python {script}.py", *words])
-
-
-# --- Pictures -----------------------------------------------------------------------------
 
 
 def picture_name(title: str) -> str:
@@ -334,7 +333,8 @@ def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
 
 
 def write() -> None:
-    """Writes RESULTS.md and its pictures."""
-    write_atomically(ROOT / "RESULTS.md", results_page(RESULTS))
+    """Writes RESULTS.md, its pages and pictures."""
+    for name, text in pages(RESULTS).items():
+        write_atomically(ROOT / name, text)
     for title, results in by_data(RESULTS).items():
         draw(title, results, RESULTS / picture_name(title))
