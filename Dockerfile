@@ -3,8 +3,8 @@ FROM python:3.12-slim
 ARG JAX="jax[cuda13]"
 WORKDIR /app
 # First what seldom changes, so that a new commit is a small layer.
-COPY requirements*.txt constraints.txt ./
-RUN pip install --no-cache-dir -r requirements.txt "$JAX"
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+RUN pip install --no-cache-dir -c constraints.txt . "$JAX" && pip uninstall -y transformer
 COPY . .
 # There is no .git in the image: results name the commit that is given here.
 ARG GIT_COMMIT=unknown

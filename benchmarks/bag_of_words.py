@@ -1,6 +1,6 @@
 """What the words of a text alone say of its class: a baseline for fine-tuned models.
 
-    pip install -r requirements-bert.txt
+    pip install -c constraints.txt -e ".[bert]"
     python benchmarks/bag_of_words.py
     python benchmarks/bag_of_words.py --config=configs/sweeps/glue.py --format=md
 

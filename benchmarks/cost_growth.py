@@ -48,7 +48,7 @@ from ml_collections import config_flags
 from benchmarks import timing
 from benchmarks.program import Program, sizes_of
 from benchmarks.synthetic import full_rows
-from configs import dialogsum, dialogsum_decoder, dialogsum_dmca
+from transformer.configs import dialogsum, dialogsum_decoder, dialogsum_dmca
 from transformer.decoding.inputs import SearchInputs
 from transformer.decoding.translation import Translator
 from transformer.models import attention, loss

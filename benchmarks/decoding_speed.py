@@ -1,6 +1,6 @@
 """How fast a model translates: this project, CTranslate2 and Hugging Face, in turns.
 
-    pip install -r requirements-exports.txt -r requirements-bert-test.txt
+    pip install -c constraints.txt -e ".[exports,bert-test]"
     python benchmarks/decoding_speed.py
     python benchmarks/decoding_speed.py --engines=ours_float32,products_float32
     python benchmarks/decoding_speed.py --workdir=runs/demo --input=news.en

@@ -18,7 +18,7 @@ from absl import flags
 
 from benchmarks.program import training_flops
 from benchmarks.synthetic import median_length, synthetic_pairs
-from configs import base, base_en_fr, big, big_en_fr
+from transformer.configs import base, base_en_fr, big, big_en_fr
 from transformer.reports.tables import FORMATS, formatted
 from transformer.runs import cli
 from transformer.runs.run_config import Config

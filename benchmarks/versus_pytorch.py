@@ -1,6 +1,6 @@
 """One update of a config: this project against PyTorch, in turns.
 
-    pip install -r requirements-benchmarks.txt
+    pip install -c constraints.txt -e ".[benchmarks]"
     python benchmarks/versus_pytorch.py --dtype=float32 --rounds=5
     python benchmarks/versus_pytorch.py --config=configs/big.py --dtype=bfloat16 --rows=97 \
         --length=256 --vocab_size=37000
@@ -10,7 +10,7 @@
 Both train the same function of as many parameters, at the same learning rates and with the same
 clipping and label smoothing, on full rows of random tokens or on random images; on the GPU if there
 is one, else the CPU. PyTorch's model is that of benchmarks/pytorch_<model.family>.py; for BERT
-(pip install -r requirements-bert-test.txt) it is Hugging Face's BertForPreTraining as it comes,
+(the extra bert-test) it is Hugging Face's BertForPreTraining as it comes,
 which computes logits of all positions, ours of the masked ones. bfloat16 means model.dtype=bfloat16
 here and autocast there. Each is a process of its own, and only one works at a time. Times are of
 whole updates.

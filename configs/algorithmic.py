@@ -10,7 +10,7 @@ whose tasks these are, gives no sizes and no training details for them; these ar
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -8,7 +8,7 @@ The attention is that of Luong et al. (2015) with input feeding.
 
 from ml_collections import ConfigDict
 
-from configs import algorithmic, rnn_luong
+from transformer.configs import algorithmic, rnn_luong
 
 
 def get_config() -> ConfigDict:

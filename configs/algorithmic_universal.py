@@ -14,7 +14,7 @@ those of test sequences, ten times as long, have been seen.
 
 from ml_collections import ConfigDict
 
-from configs import algorithmic, universal_base
+from transformer.configs import algorithmic, universal_base
 
 
 def get_config() -> ConfigDict:

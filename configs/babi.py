@@ -8,7 +8,7 @@ raw_dir is a folder with the authors' archive: docs/algorithmic.md. The sizes ar
 
 from ml_collections import ConfigDict
 
-from configs import algorithmic
+from transformer.configs import algorithmic
 
 
 def get_config() -> ConfigDict:

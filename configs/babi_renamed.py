@@ -11,7 +11,7 @@ From a run with adaptive computation time it needs the same flags as that run.
 
 from ml_collections import ConfigDict
 
-from configs import babi_universal
+from transformer.configs import babi_universal
 
 
 def get_config() -> ConfigDict:

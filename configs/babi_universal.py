@@ -12,7 +12,7 @@ docs/algorithmic.md says what the models learned.
 
 from ml_collections import ConfigDict
 
-from configs import babi, universal_base
+from transformer.configs import babi, universal_base
 
 
 def get_config() -> ConfigDict:

@@ -7,7 +7,7 @@ The paper: 8 P100 GPUs, 12 hours; 38.1 BLEU on newstest2014. Not yet trained her
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ tenth of the updates has sequences of 512 tokens: docs/bert.md.
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -6,7 +6,7 @@
 
 from ml_collections import ConfigDict
 
-from configs import bert_base
+from transformer.configs import bert_base
 
 
 def get_config() -> ConfigDict:

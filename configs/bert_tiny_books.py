@@ -11,7 +11,7 @@ higher rate, dynamic masks, and Adam with bias correction.
 
 from ml_collections import ConfigDict
 
-from configs import bert_tiny
+from transformer.configs import bert_tiny
 
 
 def get_config() -> ConfigDict:

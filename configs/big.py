@@ -9,7 +9,7 @@ the last 20 checkpoints averaged. Not yet trained here.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

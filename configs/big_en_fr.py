@@ -9,7 +9,7 @@ averaged (41.0 in the first version of the paper). Not yet trained here.
 
 from ml_collections import ConfigDict
 
-from configs import big
+from transformer.configs import big
 
 
 def get_config() -> ConfigDict:

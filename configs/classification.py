@@ -3,7 +3,7 @@
     python train.py --config=configs/classification.py --workdir=runs/sst2 \
         --config.training.init_from=runs/bert_tiny \
         --config.data.train_file=train.tsv --config.data.validation_file=dev.tsv
-    python classify.py --workdir=runs/sst2 < texts.txt
+    python -m transformer classify --workdir=runs/sst2 < texts.txt
 
 Turc et al. 2019: tiny 83.2 on SST-2's test set, after pre-training on 3.3 billion words. They
 try batches of 8 to 128 examples, rates from 3e-4 to 3e-5, and 4 epochs: docs/bert.md.
@@ -12,7 +12,7 @@ try batches of 8 to 128 examples, rates from 3e-4 to 3e-5, and 4 epochs: docs/be
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import bert_tiny
+from transformer.configs import bert_tiny
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ where validation no longer improves; here it is Adam.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

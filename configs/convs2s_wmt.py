@@ -9,7 +9,7 @@ dropout. Dropout 0.2 and label smoothing 0.1 are those of fairseq's recipe for f
 
 from ml_collections import ConfigDict
 
-from configs import base, convs2s_iwslt
+from transformer.configs import base, convs2s_iwslt
 
 
 def get_config() -> ConfigDict:

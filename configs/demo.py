@@ -10,7 +10,7 @@ The config of `python train.py` without flags:
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

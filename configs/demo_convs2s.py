@@ -6,7 +6,7 @@ python evaluate.py --workdir=runs/demo_convs2s
 
 from ml_collections import ConfigDict
 
-from configs import convs2s_iwslt, demo
+from transformer.configs import convs2s_iwslt, demo
 
 
 def get_config() -> ConfigDict:

@@ -6,7 +6,7 @@ python evaluate.py --workdir=runs/demo_decoder_only
 
 from ml_collections import ConfigDict
 
-from configs import demo, t_dmca
+from transformer.configs import demo, t_dmca
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ Small sizes, and Glorot's initial values: from the paper's a short training with
 
 from ml_collections import ConfigDict
 
-from configs import demo, rnn_bahdanau
+from transformer.configs import demo, rnn_bahdanau
 
 
 def get_config() -> ConfigDict:

@@ -6,7 +6,7 @@ python evaluate.py --workdir=runs/demo_universal
 
 from ml_collections import ConfigDict
 
-from configs import demo, universal_base
+from transformer.configs import demo, universal_base
 
 
 def get_config() -> ConfigDict:

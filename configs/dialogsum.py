@@ -1,6 +1,6 @@
 """DialogSum: summaries of 12,460 dialogues, with an encoder-decoder (T-ED) on a CPU.
 
-    pip install -r requirements-summarization.txt
+    pip install -c constraints.txt -e ".[summarization]"
     python train.py --config=configs/dialogsum.py --workdir=runs/dialogsum
     python evaluate.py --workdir=runs/dialogsum --split=validation
 
@@ -15,7 +15,7 @@ of each dialogue:
 
 from ml_collections import ConfigDict
 
-from configs import summarization
+from transformer.configs import summarization
 
 
 def get_config() -> ConfigDict:

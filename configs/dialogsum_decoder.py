@@ -10,7 +10,7 @@ About 90 minutes of two cores in bfloat16 (with AMX). Here: ROUGE-1 35.1 on dev
 
 from ml_collections import ConfigDict
 
-from configs import dialogsum, t_dmca
+from transformer.configs import dialogsum, t_dmca
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ About two hours of one core in bfloat16 (with AMX). Here: ROUGE-1 32.6 on dev
 
 from ml_collections import ConfigDict
 
-from configs import dialogsum_decoder
+from transformer.configs import dialogsum_decoder
 
 
 def get_config() -> ConfigDict:

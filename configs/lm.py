@@ -2,7 +2,7 @@
 
     python train.py --config=configs/lm.py --workdir=runs/lm \
         --config.data.train_text='books/*.txt.gz' --config.data.validation_text=held_out.txt
-    python complete.py --workdir=runs/lm --prompt="It was a" --temperature=0.8
+    python -m transformer complete --workdir=runs/lm --prompt="It was a" --temperature=0.8
 
 Sized for 90 minutes of two cores. Not yet trained here. docs/language-models.md explains it.
 """
@@ -10,7 +10,7 @@ Sized for 90 minutes of two cores. Not yet trained here. docs/language-models.md
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import base, t_dmca
+from transformer.configs import base, t_dmca
 
 
 def get_config() -> ConfigDict:

@@ -8,7 +8,7 @@ The same data, sizes and optimizer as rnn_conditional.py.
 
 from ml_collections import ConfigDict
 
-from configs import rnn_conditional
+from transformer.configs import rnn_conditional
 
 
 def get_config() -> ConfigDict:

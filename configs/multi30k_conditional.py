@@ -15,7 +15,7 @@ Here, in bfloat16: 39.9 on validation, 38.2 on test_2016_flickr (RESULTS.md).
 
 from ml_collections import ConfigDict
 
-from configs import rnn_conditional
+from transformer.configs import rnn_conditional
 
 
 def get_config() -> ConfigDict:

@@ -6,7 +6,7 @@ python evaluate.py --workdir=runs/convs2s --split=test
 
 from ml_collections import ConfigDict
 
-from configs import convs2s_iwslt, multi30k_tiny
+from transformer.configs import convs2s_iwslt, multi30k_tiny
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ Here, in bfloat16: 20.3 on validation, 21.0 on test_2016_flickr (RESULTS.md).
 
 from ml_collections import ConfigDict
 
-from configs import rnn_conditional
+from transformer.configs import rnn_conditional
 
 
 def get_config() -> ConfigDict:

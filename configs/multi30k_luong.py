@@ -9,7 +9,7 @@ Here, in bfloat16: 33.6 on validation, 33.2 on test_2016_flickr (RESULTS.md).
 
 from ml_collections import ConfigDict
 
-from configs import multi30k_lstm
+from transformer.configs import multi30k_lstm
 
 
 def get_config() -> ConfigDict:

@@ -12,7 +12,7 @@ differ from their run: docs/experiments.md. What came of it here, in bfloat16: R
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

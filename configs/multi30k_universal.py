@@ -9,7 +9,7 @@ computation time: --config.model.halting=paper.
 
 from ml_collections import ConfigDict
 
-from configs import multi30k_tiny, universal_base
+from transformer.configs import multi30k_tiny, universal_base
 
 
 def get_config() -> ConfigDict:

@@ -1,6 +1,6 @@
 """A public OPUS-MT model, trained further (docs/exporting.md).
 
-    python -m transformer.exports.import_marian --folder=opus-mt-en-de --output=models/opus-en-de
+    python -m transformer import-marian --folder=opus-mt-en-de --output=models/opus-en-de
     python train.py --config=configs/opus_mt.py --config.training.init_from=models/opus-en-de \
         --config.data.dataset=multi30k/en-de --workdir=runs/opus-multi30k
 
@@ -10,7 +10,7 @@ import prints it.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

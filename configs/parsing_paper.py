@@ -12,7 +12,7 @@ trained here: docs/parsing.md.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ have it: docs/parsing.md. Sizes are ours. F1 on dev: 80.8.
 
 from ml_collections import ConfigDict
 
-from configs import parsing_paper
+from transformer.configs import parsing_paper
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ sentences and gradients clipped to a norm of 1.
 
 from ml_collections import ConfigDict
 
-from configs import base_en_fr
+from transformer.configs import base_en_fr
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ Here, in bfloat16, after 11,499 updates: 38.5 on validation, 37.4 on test_2016_f
 
 from ml_collections import ConfigDict
 
-from configs import multi30k_tiny, rnn_bahdanau
+from transformer.configs import multi30k_tiny, rnn_bahdanau
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ gradient by its sentences, we by its target tokens (docs/fidelity.md).
 
 from ml_collections import ConfigDict
 
-from configs import rnn_sutskever
+from transformer.configs import rnn_sutskever
 
 
 def get_config() -> ConfigDict:

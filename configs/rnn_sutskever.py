@@ -10,7 +10,7 @@ by its target tokens. So the same rate makes smaller updates here (docs/fidelity
 
 from ml_collections import ConfigDict
 
-from configs import rnn_bahdanau
+from transformer.configs import rnn_bahdanau
 
 
 def get_config() -> ConfigDict:

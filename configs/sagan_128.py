@@ -10,7 +10,7 @@ in memory, 49 KB each.
 
 from ml_collections import ConfigDict
 
-from configs import sagan_cifar10
+from transformer.configs import sagan_cifar10
 
 
 def get_config() -> ConfigDict:

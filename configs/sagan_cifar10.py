@@ -1,9 +1,9 @@
 """A small SAGAN on CIFAR-10, or on images of your own; every field of the task.
 
-    python -m transformer.runs.train_feature_classifier --config=configs/sagan_cifar10.py \
+    python -m transformer feature-classifier --config=configs/sagan_cifar10.py \
         --output=features.npz
     python train.py --config=configs/sagan_cifar10.py --config.task.features=features.npz
-    python generate.py --workdir=runs/sagan_cifar10 --grid=samples.png
+    python -m transformer generate --workdir=runs/sagan_cifar10 --grid=samples.png
 
 Takes two to three hours of two CPU cores. Trained here with half as many channels: docs/images.md.
 """
@@ -11,7 +11,7 @@ Takes two to three hours of two CPU cores. Trained here with half as many channe
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:
@@ -59,7 +59,7 @@ def get_task() -> ConfigDict:
     # training.checkpoint_every.
     task.samples_every = 500
     # The classifier whose features scores are over: a file that
-    # python -m transformer.runs.train_feature_classifier writes.
+    # python -m transformer feature-classifier writes.
     task.features = placeholder(str)
     # Generated images of a score, compared with as many real ones; no more than half of these
     # are compared, and the other half gives the floor.

@@ -8,7 +8,7 @@ docs/images.md. Not yet trained here.
 
 from ml_collections import ConfigDict
 
-from configs import sagan_cifar10
+from transformer.configs import sagan_cifar10
 
 
 def get_config() -> ConfigDict:

@@ -1,6 +1,6 @@
 """Documents to summaries; every field of the task `summarization`, explained.
 
-    pip install -r requirements-summarization.txt
+    pip install -c constraints.txt -e ".[summarization]"
     python train.py --config=configs/summarization.py --workdir=runs/summarization
 
 An encoder-decoder (T-ED of Liu et al. 2018) of the size of configs/base.py on CNN/Daily Mail. Not
@@ -10,7 +10,7 @@ yet trained here. docs/summarization.md has the data and the scores.
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

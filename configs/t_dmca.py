@@ -10,7 +10,7 @@ gives none. Not yet trained here.
 
 from ml_collections import ConfigDict
 
-from configs import base, summarization
+from transformer.configs import base, summarization
 
 
 def get_config() -> ConfigDict:

@@ -16,7 +16,7 @@ docs/chinese.md says what belongs into FOLDER. On test sentences: BLEU 22.8 (sac
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

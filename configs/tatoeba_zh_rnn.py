@@ -9,7 +9,7 @@ The other direction and FOLDER are as in tatoeba_zh.py. Small sizes, Glorot's in
 
 from ml_collections import ConfigDict
 
-from configs import rnn_bahdanau, tatoeba_zh
+from transformer.configs import rnn_bahdanau, tatoeba_zh
 
 
 def get_config() -> ConfigDict:

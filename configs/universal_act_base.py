@@ -7,7 +7,7 @@ Twice as many steps as without halting, as in Tensor2Tensor. Not yet trained her
 
 from ml_collections import ConfigDict
 
-from configs import universal_base
+from transformer.configs import universal_base
 
 
 def get_config() -> ConfigDict:

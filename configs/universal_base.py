@@ -8,7 +8,7 @@ The sizes and dropout are those of Tensor2Tensor's universal_transformer_base.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 
 def get_config() -> ConfigDict:

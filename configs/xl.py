@@ -9,7 +9,7 @@ docs/scaling.md has what it needs of 8 and 16 GPUs.
 
 from ml_collections import ConfigDict
 
-from configs import big
+from transformer.configs import big
 
 
 def get_config() -> ConfigDict:

@@ -26,11 +26,8 @@ TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu
 # Importing JAX takes seconds. So one process does it, and runs each command in a fork.
 SERVER = """
 import atexit, gc, json, os, runpy, sys, threading, traceback
-import train  # which imports all that the scripts need, and starts no backend of JAX
-from absl import flags
-for flag in list(flags.FLAGS.flags_by_module_dict()["train"]):
-    delattr(flags.FLAGS, flag.name)
-del sys.modules["train"]
+from transformer.reports import run_report  # which imports most, and starts no backend of JAX
+from transformer.runs import train
 gc.freeze()
 
 for line in sys.stdin:
@@ -94,14 +91,20 @@ def server() -> subprocess.Popen:
     return process
 
 
+def words_of(script: str | Path) -> list[str | Path]:
+    """The words after `python` that run a script, or a command such as by-length, anywhere."""
+    is_file = Path(script).suffix == ".py"
+    return [ROOT / script] if is_file else [ROOT / "transformer", script]
+
+
 def run(script: str, *arguments: str, cwd: Path, stdin: bytes = b"") -> Result:
-    """As `python <script> <arguments>` in the directory `cwd`."""
+    """As `python <script> <arguments>` in the directory `cwd`, or the command of that name."""
     with tempfile.TemporaryDirectory() as directory:
         names = [os.path.join(directory, name) for name in ("stdin", "stdout", "stderr")]
         Path(names[0]).write_bytes(stdin)
         modes = [os.O_RDONLY] + 2 * [os.O_CREAT | os.O_WRONLY | os.O_APPEND]
         job = {
-            "argv": [str(ROOT / script), *map(str, arguments)],
+            "argv": [*map(str, words_of(script)), *map(str, arguments)],
             "cwd": str(cwd),
             "files": list(zip(names, modes)),
         }

@@ -497,7 +497,7 @@ def test_without_the_server(toy):
     commands = [
         [str(ROOT / "train.py"), *toy_flags(model_norm="middle"), "--workdir=new"],
         [str(ROOT / "evaluate.py"), "--workdir=nowhere"],
-        ["-m", "transformer.reports.by_length", "--workdirs=no_run", "--out=x.png"],
+        ["-m", "transformer", "by-length", "--workdirs=no_run", "--out=x.png"],
     ]
     processes = [
         subprocess.Popen(

@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
 
 def test_a_line_of_json_for_each_line(folder):
     text = (folder / "input.txt").read_bytes()
-    found = succeeded(run("classify.py", "--workdir=run", cwd=folder, stdin=text)).out
+    found = succeeded(run("classify", "--workdir=run", cwd=folder, stdin=text)).out
     lines = [json.loads(line) for line in found.decode().splitlines()]
     assert len(lines) == 3
     for line in lines:
@@ -69,19 +69,19 @@ def test_a_line_of_json_for_each_line(folder):
         assert line["label"] == max(line["probabilities"], key=line["probabilities"].get)
         assert sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-6)
     to_file = ["--workdir=run", "--input=input.txt", "--output=out.jsonl"]
-    succeeded(run("classify.py", *to_file, cwd=folder))
+    succeeded(run("classify", *to_file, cwd=folder))
     assert (folder / "out.jsonl").read_bytes() == found
 
 
 def test_what_comes_before_a_bad_line_is_kept(folder):
     arguments = ["--workdir=run", "--input=bad.txt", "--output=begun.jsonl"]
     (folder / "bad.txt").write_text("one two three\n\na\tb\n")
-    assert_refused(run("classify.py", *arguments, cwd=folder), "bad.txt, line 3 has 2 columns")
+    assert_refused(run("classify", *arguments, cwd=folder), "bad.txt, line 3 has 2 columns")
     begun = (folder / "begun.jsonl").read_text()
     assert begun.count("\n") == 2
     # Mended, the same command goes on from there.
     (folder / "bad.txt").write_text("one two three\n\nfour\n")
-    succeeded(run("classify.py", *arguments, cwd=folder))
+    succeeded(run("classify", *arguments, cwd=folder))
     whole = (folder / "begun.jsonl").read_text()
     assert whole.startswith(begun)
     assert whole.count("\n") == 3
@@ -91,7 +91,7 @@ def test_what_is_exported_says_the_same(folder):
     succeeded(run("evaluate.py", "--workdir=run", "--export=small", cwd=folder))
     text = (folder / "input.txt").read_bytes()
     both = [
-        succeeded(run("classify.py", f"--workdir={name}", cwd=folder, stdin=text)).out
+        succeeded(run("classify", f"--workdir={name}", cwd=folder, stdin=text)).out
         for name in ("run", "small")
     ]
     assert both[0] == both[1]
@@ -142,19 +142,19 @@ def test_mistakes_before_training(arguments, part, folder):
 @pytest.mark.parametrize(
     ("script", "arguments", "part"),
     [
-        ("classify.py", [], "--workdir is missing"),
-        ("classify.py", ["--workdir=run", "--input=train.tsv"], "line 1 has 2 columns; expected 1"),
+        ("classify", [], "--workdir is missing"),
+        ("classify", ["--workdir=run", "--input=train.tsv"], "line 1 has 2 columns; expected 1"),
         (
-            "classify.py",
+            "classify",
             ["--workdir=run", "--output=hub"],
             "cannot write hub: Is a directory",
         ),
         (
-            "classify.py",
+            "classify",
             ["--workdir=run", "--beam_size=2"],
             "--beam_size is given, and the task classification has no decoding.beam_size; leave",
         ),
-        ("classify.py", ["--workdir=run", "--ensemble=run"], "--ensemble is for translation"),
+        ("classify", ["--workdir=run", "--ensemble=run"], "--ensemble is for translation"),
         ("translate.py", ["--workdir=run", "--input=input.txt"], "which does not translate; give"),
         ("evaluate.py", ["--workdir=run", "--split=test"], "no file for the test split; give data"),
         ("evaluate.py", ["--workdir=run", "--split=dev"], "there is no split 'dev'; there are: tr"),
@@ -167,5 +167,5 @@ def test_mistakes_with_a_trained_model(script, arguments, part, folder):
 @pytest.mark.slow
 def test_a_run_of_pre_training_classifies_nothing(folder):
     succeeded(run("train.py", *flags("bert_tiny", PRE_TRAINING), "--workdir=pre", cwd=folder))
-    refused = run("classify.py", "--workdir=pre", "--input=input.txt", cwd=folder)
+    refused = run("classify", "--workdir=pre", "--input=input.txt", cwd=folder)
     assert_refused(refused, "pre is a run of the task masked_lm; give the --workdir of one of cla")

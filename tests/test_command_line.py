@@ -511,7 +511,7 @@ def test_an_export(learned):
         ("evaluate.py", [*average, "--export=x", "--beam_size=1"], "--beam_size is given, and"),
         ("evaluate.py", [*average, "--export=x", "--ensemble=run"], "--export is for one run; l"),
         (
-            "transformer/exports/__main__.py",
+            "export",
             ["--workdir=run", "--format=huggingface", "--output=out/x", "--int8"],
             "decoding.int8 is True, which Hugging Face",
         ),

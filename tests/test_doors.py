@@ -25,7 +25,8 @@ BLOCK = re.compile(r"^## .*?(?:: (\S+\.py))?$|^```(\w+)\n(.*?)^```", re.M | re.S
 def copy(tmp_path):
     """A copy of the project's code, to which pages are applied."""
     for name in ("transformer", "configs"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=ignore)
     for name in ("train.py", "evaluate.py", "translate.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path

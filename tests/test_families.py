@@ -152,7 +152,7 @@ def test_its_pages_are_made(whole):
     assert "The data of whole" in report
     assert "Curves" in report
     command = ["--workdir=whole", "--source=one two three", "--figure=x.svg", "--target=Eno"]
-    succeeded(run("transformer/reports/visualize.py", *command, cwd=workdir.parent))
+    succeeded(run("visualize", *command, cwd=workdir.parent))
     page = (workdir.parent / "attention.html").read_text()
     assert ("<h2>Positions</h2>" in page) == (family != "rnn")
     assert ("<h2>Steps</h2>" in page) == (family == "universal")

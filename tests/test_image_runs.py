@@ -51,9 +51,7 @@ def folder(tmp_path_factory):
         for i in range(30):
             pixels = np.clip(np.array(colour) + rng.normal(0, 30, (32, 32, 3)), 0, 255)
             Image.fromarray(pixels.astype(np.uint8)).save(directory / "images" / name / f"{i}.png")
-    trained = run(
-        "transformer/runs/train_feature_classifier.py", *flags(), "--epochs=3", cwd=directory
-    )
+    trained = run("feature-classifier", *flags(), "--epochs=3", cwd=directory)
     assert "accuracy 100.0" in succeeded(trained).out.decode()
     return directory
 
@@ -141,11 +139,11 @@ def test_it_evaluates_and_generates(whole):
     assert "9 generated and 9 real images" in scores["fid_ours"]["definition"]
     own = ["--real=whole/eval/validation/features.npz", "--real_array=reference"]
     own += [own[0].replace("--real", "--generated"), "--generated_array=generated"]
-    result = succeeded(run("transformer/reports/feature_scores.py", *own, cwd=folder))
+    result = succeeded(run("feature-scores", *own, cwd=folder))
     assert b"4 and 4 real images, features that were given" in result.out
 
     words = ["--workdir=whole", "--classes=blue", "--seeds=0,1,5", "--grid=grid.png"]
-    succeeded(run("generate.py", *words, "--output=out", cwd=folder))
+    succeeded(run("generate", *words, "--output=out", cwd=folder))
     one, page = (pixels(folder / name) for name in ("out/blue/5.png", "grid.png"))
     assert page.shape == (36, 104, 3)
     np.testing.assert_array_equal(page[2:34, 70:102], one)
@@ -154,10 +152,10 @@ def test_it_evaluates_and_generates(whole):
     again = model.task.images(ready, model.task.noise(np.array([5])), np.array([0]))
     np.testing.assert_array_equal(again[0], one)
     assert np.abs(model.task.noise(np.arange(50), 0.5)).max() <= 0.5
-    succeeded(run("generate.py", *words[:3], "--grid=between.png", "--interpolate=4", cwd=folder))
+    succeeded(run("generate", *words[:3], "--grid=between.png", "--interpolate=4", cwd=folder))
     assert pixels(folder / "between.png").shape == (36, 8 * 34 + 2, 3)
     words = ["--workdir=whole", "--classes=red", "--seeds=0", "--pixels=3x4", "--figure=a.png"]
-    succeeded(run("transformer/reports/image_attention.py", *words, cwd=folder))
+    succeeded(run("image-attention", *words, cwd=folder))
     assert (folder / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -211,7 +209,7 @@ def test_what_cannot_be_trained_is_refused(folder):
         refused = run("train.py", *flags(**changes), "--workdir=refused", cwd=folder)
         assert_refused(refused, message)
         assert not (folder / "refused").exists()
-    assert_refused(run("generate.py", "--workdir=x", cwd=folder), "give --grid, --output or both")
-    script = "transformer/reports/image_attention.py"
-    for words in (["generate.py", "--grid=x.jpg"], [script, "--figure=x.jpg"]):
+    assert_refused(run("generate", "--workdir=x", cwd=folder), "give --grid, --output or both")
+    script = "image-attention"
+    for words in (["generate", "--grid=x.jpg"], [script, "--figure=x.jpg"]):
         assert_refused(run(*words, "--workdir=x", cwd=folder), "x.jpg must end in .png")

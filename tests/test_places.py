@@ -12,8 +12,9 @@ import pytest
 from scripts import ROOT, assert_refused, run, succeeded
 
 import transformer
+from transformer import configs
 from transformer.models.family import FAMILIES, find_family
-from transformer.runs import cli, run_config, trusted_paths
+from transformer.runs import cli, provenance, run_config, trusted_paths
 from transformer.runs.run_config import Config
 from transformer.runs.sweep import sections_of
 from transformer.system.compilation import use_cache
@@ -85,7 +86,9 @@ def test_every_flag_is_declared():
                 if is_text:
                     assert given["type"] in ("int", "float", "argument"), (path, call.args[0].value)
     assert others >= NO_PLACES
-    assert {"train.workdir", "restore.ensemble", "scoring.reference", "evalb.gold"} <= {*places}
+    assert {"train.workdir", "model_flags.ensemble", "evaluate.reference", "evalb.gold"} <= {
+        *places
+    }
     assert len(places) > 60
 
 
@@ -160,8 +163,8 @@ def test_a_run_of_another_machine_can_be_loaded(tmp_path):
         ("translate.py", ["--workdir=run", "--input=no.en"], "no.en: No such file or directory (l"),
         ("translate.py", ["--workdir=run", "--output=file:///x"], "--output is file:///x"),
         ("sweep.py", [f"--config={ROOT}/configs/demo.py", "--out=gs://x"], "--out is gs://x"),
-        ("transformer/exports/__main__.py", ["--workdir=r", "--output=gs://x"], "--output is gs:"),
-        ("transformer/reports/evalb.py", ["--gold=gs://x"], "--gold is gs://x"),
+        ("export", ["--workdir=r", "--output=gs://x"], "--output is gs:"),
+        ("evalb", ["--gold=gs://x"], "--gold is gs://x"),
         ("benchmarks/profile_summary.py", ["gs://x"], "an argument is gs://x"),
     ],
 )
@@ -174,15 +177,30 @@ def test_none_unsets_a_field(tmp_path):
     given = ["dataset=None", "raw_dir=x", "raw_dir=None", "train_source=a", "train_target=b"]
     given += ["test_source=None"]
     arguments = [*(f"--config.data.{x}" for x in given), "--config.optimizer.decay_steps=None"]
-    base = f"--config={ROOT}/configs/base.py"
-    said = succeeded(run("train.py", base, *arguments, "--fields", cwd=tmp_path)).out.decode()
+    base = "--config", "base"
+    said = succeeded(run("train.py", *base, *arguments, "--fields", cwd=tmp_path)).out.decode()
     lines = said.splitlines()
     expected = [f"  --config.{x}=" for x in ("data.raw_dir", "data.test_source")]
     expected.append("  --config.optimizer.decay_steps=")
     expected.append("  --config.data.dataset=   (configs/base.py: wmt14_translate/de-en)")
     assert {*expected} <= {*lines}
-    result = run("train.py", base, "--config.model.d_ff=None", cwd=tmp_path)
+    result = run("train.py", *base, "--config.model.d_ff=None", cwd=tmp_path)
     assert_refused(result, "config.model.d_ff is None; it must be of type int")
+
+
+@pytest.mark.parametrize("name", ["base", "base.py", "configs/base.py", f"{ROOT}/configs/base.py"])
+def test_a_preset_is_found_by_its_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert configs.find(name) == str(ROOT / "configs/base.py")
+    assert provenance.relative(configs.find(name)) == "configs/base.py"
+
+
+def test_a_file_goes_before_a_preset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/base.py").touch()
+    assert configs.find("configs/base.py") == "configs/base.py"
+    assert configs.find("~/no.py") == f"{Path.home()}/no.py"
 
 
 # --- Without a script ---------------------------------------------------------------------

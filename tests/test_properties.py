@@ -416,7 +416,7 @@ ECHO = """
 import pathlib
 
 import echo_model
-import translate
+from transformer.commands import translate
 from transformer.data.tokenizers import Tokenizers
 from transformer.runs import cli
 from transformer.inference import engine

@@ -20,7 +20,7 @@ SHIM = """
 import os
 
 import echo_model
-import translate
+from transformer.commands import translate
 from transformer.runs import cli
 from transformer.inference import engine
 

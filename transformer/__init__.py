@@ -15,6 +15,7 @@ Each folder of the package is a room. A room imports only from the rooms above i
 tests/test_rooms.py checks that. Its docstring says what it holds.
 
     system      what any JAX program needs: files, processes, devices
+    configs     presets: a config file for each kind of run
     data        text -> token ids -> packed batches                   Section 5.1
     models      layers, attention, losses; a file or folder per family  Section 3
     training    the update: step, optimizers, schedules               Sections 5.3, 5.4
@@ -25,10 +26,11 @@ tests/test_rooms.py checks that. Its docstring says what it holds.
     inference   a trained model as a tool: lines in, lines out
     reports     what people read: ledger, results, curves, recipes
     exports     models for other programs, and from them
+    commands    the commands of `transformer --help`: flags, and one call
 
 Two interfaces hold it together. A Family (models/family.py) is a model; a Task (tasks/task.py) is
 what is learned from what. `config.model.family` and `config.task.name` choose them. To follow a run
-from its config file to a BLEU score, read train.py, runs/train.py, tasks/seq2seq.py,
+from its config file to a BLEU score, read commands/train.py, runs/train.py, tasks/seq2seq.py,
 models/transformer.py, training/step.py, runs/loop.py, decoding/search.py and
 metrics/scores.py, in this order.
 """
@@ -45,7 +47,7 @@ def load(workdir: "str | Path", **options: Any) -> "Model":
     """Loads the trained model of a work directory, for translating and scoring.
 
     options: `checkpoint` ("best", "last", "average" or a step), `average_last` and `ensemble` (more
-      work directories), as the flags of translate.py; `long_lines` and `max_tokens`, see
+      work directories), as the flags of translate; `long_lines` and `max_tokens`, see
       inference/model.py; and fields of the decoding section, such as `beam_size`.
     Raises UserError (transformer.system.errors) for options or files that cannot be used.
 

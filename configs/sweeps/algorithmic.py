@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import algorithmic
+from transformer.configs import algorithmic
 
 MODELS = {
     "lstm": {"config": "configs/algorithmic_lstm.py"},

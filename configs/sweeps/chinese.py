@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import tatoeba_zh
+from transformer.configs import tatoeba_zh
 
 BACK = {"data.source_language": "zh", "data.target_language": "en"}
 

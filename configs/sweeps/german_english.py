@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import multi30k_lstm
+from transformer.configs import multi30k_lstm
 
 GRU = {  # Cho et al. (2014): one layer; each step sees the encoder's last state
     "model.cell": "gru",

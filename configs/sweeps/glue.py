@@ -15,7 +15,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import classification
+from transformer.configs import classification
 
 PRETRAINED = "runs/bert_tiny_books_128"
 # The columns of each task, the updates of an epoch, and the score that GLUE takes.

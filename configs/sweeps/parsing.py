@@ -12,7 +12,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import parsing_small
+from transformer.configs import parsing_small
 
 
 def get_config() -> ConfigDict:

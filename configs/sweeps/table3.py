@@ -13,8 +13,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import multi30k
-from configs.sweeps import table3_paper
+from transformer.configs import multi30k
+from transformer.configs.sweeps import table3_paper
 
 SMALLER = {
     "model.d_model": 4,

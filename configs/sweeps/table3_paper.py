@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs import base
+from transformer.configs import base
 
 STEPS = 300_000  # of the big model; the others have the base's 100,000
 

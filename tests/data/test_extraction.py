@@ -62,7 +62,7 @@ def test_the_command(tmp_path):
     write(tmp_path / "in/a", title="Rain", one="rain\n\nsun")
     (tmp_path / "in/a/link.txt").symlink_to("one.txt")  # one file, which is read once
     options = "--input=in", "--output=out.jsonl", "--max_words=4"
-    succeeded(run("extract.py", *options, cwd=tmp_path))
+    succeeded(run("extract", *options, cwd=tmp_path))
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert lines == [
         {"name": "a", "title": "Rain", "document": "Rain rain sun", "summary": ""},
@@ -73,17 +73,17 @@ def test_the_command(tmp_path):
         path = tmp_path / f"in/b/{name}.txt"
         path.with_suffix(".txt.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
-    again = run("extract.py", "--input=in", "--output=again.jsonl", "--max_words=4", cwd=tmp_path)
+    again = run("extract", "--input=in", "--output=again.jsonl", "--max_words=4", cwd=tmp_path)
     succeeded(again)
     assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()
     (tmp_path / "link.jsonl").symlink_to("out.jsonl")
-    succeeded(run("extract.py", "--input=in", "--output=link.jsonl", cwd=tmp_path))
+    succeeded(run("extract", "--input=in", "--output=link.jsonl", cwd=tmp_path))
     assert (tmp_path / "link.jsonl").is_symlink()
     assert "barn" in (tmp_path / "out.jsonl").read_text()
-    refused = run("extract.py", "--input=in", "--output=in", cwd=tmp_path)
+    refused = run("extract", "--input=in", "--output=in", cwd=tmp_path)
     assert_refused(refused, "cannot write in: Is a directory")
     write(tmp_path / "in/c", one="x")
-    assert_refused(run("extract.py", *options, cwd=tmp_path), "in/c has no title.txt; add it")
+    assert_refused(run("extract", *options, cwd=tmp_path), "in/c has no title.txt; add it")
 
 
 @pytest.mark.parametrize(

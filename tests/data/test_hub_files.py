@@ -21,7 +21,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.tasks import pretrained_bert
 
-numpy_files = pytest.importorskip("safetensors.numpy", reason="requirements-exports.txt")
+numpy_files = pytest.importorskip("safetensors.numpy", reason=".[exports]")
 DEEP = "[" * 100_000 + "]" * 100_000
 POSITIONS = "model.encoder.embed_positions.weight"
 

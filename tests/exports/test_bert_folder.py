@@ -17,8 +17,8 @@ from transformer.models.functional import num_params
 from transformer.system.errors import UserError
 from transformer.tasks import pretrained_bert
 
-torch = pytest.importorskip("torch", reason="requirements-bert-test.txt")
-transformers = pytest.importorskip("transformers", reason="requirements-bert-test.txt")
+torch = pytest.importorskip("torch", reason=".[bert-test]")
+transformers = pytest.importorskip("transformers", reason=".[bert-test]")
 
 KINDS = {
     "none": "BertModel",

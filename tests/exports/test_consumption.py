@@ -61,7 +61,7 @@ EXPORTS = {
 def export(request, random_params, tmp_path):
     """A model, and the function that exports it after changes."""
     export = EXPORTS[request.param]
-    pytest.importorskip(export.package, reason="requirements-exports.txt")
+    pytest.importorskip(export.package, reason=".[exports]")
     model = export.make(random_params, tmp_path)
 
     def write(**changes):

@@ -12,7 +12,7 @@ from transformer.exports import ctranslate2 as exporting
 from transformer.exports.folder import new_folder
 from transformer.system.errors import UserError
 
-ctranslate2 = pytest.importorskip("ctranslate2", reason="requirements-exports.txt")
+ctranslate2 = pytest.importorskip("ctranslate2", reason=".[exports]")
 
 
 def translator_of(model, folder, quantization="float32", **options):

@@ -21,8 +21,8 @@ from transformer.runs.restore import restore
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 
-torch = pytest.importorskip("torch", reason="requirements-bert-test.txt")
-transformers = pytest.importorskip("transformers", reason="requirements-bert-test.txt")
+torch = pytest.importorskip("torch", reason=".[bert-test]")
+transformers = pytest.importorskip("transformers", reason=".[bert-test]")
 
 BASE = dataclasses.replace(
     PAPER, decoding=dataclasses.replace(PAPER.decoding, length_penalty=0.0, max_extra_length=9)

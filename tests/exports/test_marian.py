@@ -11,8 +11,8 @@ from transformer.exports import marian
 from transformer.exports.folder import new_folder
 from transformer.system.errors import UserError
 
-torch = pytest.importorskip("torch", reason="requirements-bert-test.txt")
-transformers = pytest.importorskip("transformers", reason="requirements-bert-test.txt")
+torch = pytest.importorskip("torch", reason=".[bert-test]")
+transformers = pytest.importorskip("transformers", reason=".[bert-test]")
 
 POST = {"norm_epsilon": 1e-5, "activation": "swish", "attention_bias": True}
 

@@ -25,7 +25,7 @@ from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
 from transformer.models.rnn.rnn import RNNConfig
 from transformer.models.universal.universal_steps import UniversalConfig
 
-pytest.importorskip("flatbuffers", reason="requirements-exports.txt")
+pytest.importorskip("flatbuffers", reason=".[exports]")
 PAGE = Path(__file__).parents[2] / "docs" / "exporting.md"
 MODELS = {
     "transformer": MODEL,

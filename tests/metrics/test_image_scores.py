@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from transformer.commands.feature_scores import LARGEST, read_features
 from transformer.metrics.image_scores import (
     fid,
     frechet_distance,
@@ -11,7 +12,6 @@ from transformer.metrics.image_scores import (
     kid,
     precision_recall,
 )
-from transformer.reports.feature_scores import LARGEST, read_features
 from transformer.system.errors import UserError
 
 RNG = np.random.default_rng(0)

@@ -3,7 +3,7 @@ import pytest
 from transformer.metrics.summary_scores import lead, rouge, statistics, warn_of_other_scripts
 from transformer.system.errors import UserError
 
-pytest.importorskip("rouge_score", reason="requirements-summarization.txt")
+pytest.importorskip("rouge_score", reason=".[summarization]")
 
 
 def test_rouge_by_hand():

@@ -89,7 +89,7 @@ def rows(text):
 
 
 def test_the_pages_are_made_from_the_files():
-    """If it fails: python -m transformer.reports.results_page."""
+    """If it fails: python -m transformer results."""
     pages = results_page.pages(ROOT / "results")
     assert {name: (ROOT / name).read_text() for name in pages} == pages
     found = {f"results/{path.name}" for path in (ROOT / "results").glob("*.md")}

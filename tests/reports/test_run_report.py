@@ -20,7 +20,7 @@ from transformer.runs.provenance import add_start
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
 
-SCRIPT = "transformer/reports/report.py"
+SCRIPT = "report"
 REFERENCES = [f"das ist der Satz Nummer {i} hier ." for i in range(30)]
 SOURCES = [f"this is <b>{i}</b> & more" for i in range(30)]
 

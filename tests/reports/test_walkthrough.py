@@ -8,7 +8,7 @@ from small_models import trained_model
 
 from transformer.exports.workdir import export
 
-COMMAND = "transformer/reports/walkthrough.py"
+COMMAND = "walkthrough"
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from scripts import run, succeeded
 
 from configs import demo
+from transformer import configs
 from transformer.models.family import FAMILIES
 from transformer.runs import fields
 from transformer.runs.provenance import ROOT
@@ -50,7 +51,7 @@ def test_comments_above_and_beside(tmp_path, monkeypatch):
     (tmp_path / "configs/other.py").write_text(
         "        model.g = 7  # of g\n        model.a = 2\n    model.c = 4  # another\n"
     )
-    monkeypatch.setattr(fields, "ROOT", tmp_path)
+    monkeypatch.setattr(configs, "FOLDER", tmp_path / "configs")
     base = {"model.a": "Of two lines", "model.b": "Of two lines", "model.c": "Its own"}
     base |= {"model.d": "Of two lines", "model.f": "Of f alone... and more"}
     assert fields.comments("configs/base.py") == base

@@ -1,26 +1,54 @@
-"""--help of the scripts."""
+"""--help of the commands."""
 
 import ast
 import re
+import subprocess
+import sys
 
 import pytest
 from scripts import ROOT, run, succeeded
 
-SCRIPTS = [
-    *("train.py", "evaluate.py", "translate.py", "classify.py", "sweep.py"),
-    *("transformer/reports/report.py", "transformer/reports/visualize.py"),
-    *("transformer/reports/by_length.py", "transformer/reports/ponder.py"),
-    *("generate.py", "complete.py", "extract.py", "transformer/inference/parse.py"),
-    *("transformer/reports/walkthrough.py", "transformer/reports/image_attention.py"),
-    *("transformer/reports/feature_scores.py", "transformer/reports/evalb.py"),
-    "transformer/runs/train_feature_classifier.py",
-    "transformer/runs/translated_book.py",
-    *("transformer/exports/__main__.py", "transformer/exports/import_marian.py"),
-]
+from transformer.__main__ import COMMANDS, FIRST
+from transformer.exports.ctranslate2 import QUANTIZATIONS
+from transformer.inference.attention_maps import SIDES
+from transformer.reports.attention_page import ABOUT
+
+# Imports each command in a process forked from one that has imported what they share.
+LAZY = """
+import importlib, os, sys
+from transformer.__main__ import COMMANDS
+from transformer.runs import cli
+for name in COMMANDS:
+    if os.fork() == 0:
+        importlib.import_module("transformer.commands." + name.replace("-", "_"))
+        heavy = {"jax", "matplotlib", "tensorflow_datasets"} & sys.modules.keys()
+        print(name, *heavy, flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
-def help_of(script: str, tmp_path, flag: str = "--help") -> list[str]:
-    result = succeeded(run(script, flag, cwd=tmp_path))
+def test_help_takes_no_time():
+    """Whoever asks for help does not wait for JAX: seconds."""
+    done = subprocess.run([sys.executable, "-c", LAZY], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == list(COMMANDS), done.stderr
+
+
+def test_the_commands_have_a_line_each(tmp_path):
+    lines = help_of("--help", tmp_path)
+    names = [line.split()[0] for line in lines if re.match("  [a-z]", line)]
+    assert names == list(dict.fromkeys([*FIRST, *COMMANDS]))
+    assert max(map(len, lines)) <= 100
+    assert "    python -m transformer COMMAND --flag=value ..." in lines
+    refused = run("trian", cwd=tmp_path)
+    assert (refused.code, refused.err) == (
+        2,
+        "error: there is no command 'trian'; see transformer --help\n",
+    )
+
+
+def help_of(script: str, tmp_path, *flags: str) -> list[str]:
+    result = succeeded(run(script, *flags, cwd=tmp_path))
     assert result.err == ""
     return result.out.decode().splitlines()
 
@@ -33,20 +61,20 @@ def flags_in(lines: list[str]) -> list[str]:
 COUNTED = {"average_last", "layer", "head", "max_words", "max_tokens"}
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "transformer/system/distributed.py"])
-def test_flags_that_size_something_have_a_bound(script):
-    calls = [x for x in ast.walk(ast.parse((ROOT / script).read_text())) if isinstance(x, ast.Call)]
+@pytest.mark.parametrize("file", [*COMMANDS.values(), ROOT / "transformer/system/job_flags.py"])
+def test_flags_that_size_something_have_a_bound(file):
+    calls = [x for x in ast.walk(ast.parse(file.read_text())) if isinstance(x, ast.Call)]
     for call in calls:
         if ast.unparse(call.func) == "flags.DEFINE_integer" and call.args[0].value not in COUNTED:
             has_bound = "upper_bound" in [keyword.arg for keyword in call.keywords]
             assert has_bound or len(call.args) == 5, call.args[0].value
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_every_flag_has_a_line_and_there_is_an_example(script, tmp_path):
-    lines = help_of(script, tmp_path)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_flag_has_a_line_and_there_is_an_example(name, tmp_path):
+    lines = help_of(name, tmp_path, "--help")
     assert re.match("    python ", next(line for line in lines if "python" in line))
-    defined = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', (ROOT / script).read_text())
+    defined = re.findall(r'DEFINE_\w+\(\s*"(\w+)"', COMMANDS[name].read_text())
     assert set(defined) <= set(flags_in(lines))
     assert max(map(len, lines)) <= 100
     explained = [line.split(None, 1)[1:] for line in lines if re.match("  --", line)]
@@ -61,10 +89,23 @@ def test_flags_that_choose_a_model_come_first(tmp_path):
     assert found.index("split") < found.index("beam_size")
     assert found[-1] == "process_id"
     assert "  --beam_size=N           Hypotheses of each sentence; 1: greedy." in lines
-    assert flags_in(help_of("classify.py", tmp_path))[0] == "workdir"
+    assert flags_in(help_of("classify", tmp_path, "--help"))[0] == "workdir"
 
 
 def test_help_of_train_py(tmp_path):
-    lines = help_of("train.py", tmp_path)
+    lines = help_of("train.py", tmp_path, "--help")
     assert "    python train.py --config=configs/base.py --help-config" in lines
     assert "data_dir" not in flags_in(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "choices"),
+    [
+        ("visualize", "picture", ["attention", *ABOUT]),
+        ("visualize", "attention", SIDES),
+        ("export", "quantization", QUANTIZATIONS),
+    ],
+)
+def test_choices_are_those_of_the_library(name, flag, choices, tmp_path):
+    lines = help_of(name, tmp_path, "--help")
+    assert f"  --{flag}={'|'.join(choices)}" in [line.split("   ")[0] for line in lines]

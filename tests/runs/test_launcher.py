@@ -17,10 +17,10 @@ ROOT = launcher.ROOT
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+flags = dict(word[2:].split("=", 1) for word in sys.argv[2:])
 workdir = Path(flags["workdir"])
 workdir.mkdir(parents=True, exist_ok=True)
-name = Path(sys.argv[0]).stem
+name = sys.argv[1]
 stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 with (workdir.parent / "calls").open("a") as file:
@@ -41,8 +41,8 @@ if "record" in flags:
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
-    for name in ("train", "evaluate"):
-        (tmp_path / f"{name}.py").write_text(SCRIPT)
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer/__main__.py").write_text(SCRIPT)
     monkeypatch.setattr(launcher, "ROOT", tmp_path)
     for name in ("CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_PREALLOCATE"):
         monkeypatch.delenv(name, raising=False)

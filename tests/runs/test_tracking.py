@@ -116,7 +116,7 @@ def test_what_cannot_be_sent_does_not_end_training(tmp_path, monkeypatch, capsys
 
 # --- The package itself -------------------------------------------------------------------
 
-is_installed = pytest.mark.skipif(find_spec("wandb") is None, reason="requirements-tracking.txt")
+is_installed = pytest.mark.skipif(find_spec("wandb") is None, reason=".[tracking]")
 
 
 @is_installed

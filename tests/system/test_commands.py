@@ -15,46 +15,33 @@ from transformer.system import commands
 from transformer.system.commands import ROOT, command, script
 from transformer.tasks.feature_classifier import how_to_train_one
 
-PYTHON = "/venv/bin/python"
+PYTHON, OURS = "/venv/bin/python", "/venv/bin/transformer"
+WITH = {"python": PYTHON}
 
 
 @pytest.mark.parametrize(
-    ("typed", "argv", "found", "expected"),
+    ("argv", "found", "expected", "moved"),
     [
-        ("python train.py", "train.py", {"python": PYTHON}, "python evaluate.py"),
-        ("python3 train.py", "train.py", {"python": "/usr/bin/python"}, f"{PYTHON} evaluate.py"),
-        ("python train.py", "./train.py", {"python3": PYTHON}, "python3 evaluate.py"),
-        ("python x", f"{ROOT}/train.py", {"python": PYTHON}, f"python {ROOT}/evaluate.py"),
-        (
-            f"{PYTHON} /venv/bin/transformer-train",
-            f"{ROOT}/train.py",
-            {"transformer-evaluate": "/venv/bin/transformer-evaluate"},
-            "transformer-evaluate",
-        ),
-        (
-            f"{PYTHON} /venv/bin/transformer-train",
-            f"{ROOT}/train.py",
-            {"transformer-evaluate": "/other/bin/transformer-evaluate"},
-            "/venv/bin/transformer-evaluate",
-        ),
-        # The value of a flag does not tell how the process began.
-        ("python train.py x/transformer-train", "train.py", {}, f"{PYTHON} evaluate.py"),
-        ("python -m pytest", "/x/pytest/__main__.py", {}, f"{PYTHON} evaluate.py"),
+        ("train.py", WITH, "python evaluate.py", "python -m transformer"),
+        ("train.py", {"python": "/x/python"}, f"{PYTHON} evaluate.py", f"{PYTHON} -m transformer"),
+        ("./train.py", {"python3": PYTHON}, "python3 evaluate.py", "python3 -m transformer"),
+        (f"{ROOT}/train.py", WITH, f"python {ROOT}/evaluate.py", "python -m transformer"),
+        (f"{ROOT}/transformer/__main__.py", WITH, "python evaluate.py", "python -m transformer"),
+        (OURS, {"transformer": OURS}, "transformer evaluate", "transformer"),
+        (OURS, {"transformer": "/x/transformer"}, f"{OURS} evaluate", OURS),
+        ("/x/pytest/__main__.py", {}, f"{PYTHON} evaluate.py", f"{PYTHON} -m transformer"),
     ],
 )
-def test_a_script_calls_others_as_it_was_called(typed, argv, found, expected, monkeypatch):
+def test_a_command_calls_others_as_it_was_called(argv, found, expected, moved, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "orig_argv", typed.split())
     monkeypatch.setattr(sys, "argv", [argv])
     monkeypatch.setattr(sys, "executable", PYTHON)
     monkeypatch.setattr(shutil, "which", found.get)
     assert command("evaluate") == expected
-    assert script("evaluate") == Path(expected.split()[-1]).name
-    own_python = expected.split()[0] if " " in expected else PYTHON
-    assert (
-        command("transformer.exports", "--a=b c")
-        == f"{own_python} -m transformer.exports '--a=b c'"
-    )
+    is_script = expected.endswith(".py")
+    assert script("evaluate") == ("evaluate.py" if is_script else "transformer evaluate")
+    assert command("by-length", "--a=b c") == f"{moved} by-length '--a=b c'"
+    assert script("by-length") == "transformer by-length"
 
 
 def test_elsewhere_the_path_is_whole(tmp_path, monkeypatch):
@@ -62,8 +49,12 @@ def test_elsewhere_the_path_is_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "_is_found", lambda name, path: False)
     monkeypatch.setattr(sys, "argv", ["-c"])
     assert shlex.split(command("evaluate")) == [sys.executable, str(ROOT / "evaluate.py")]
-    monkeypatch.setattr(commands, "_is_found", lambda name, path: name.startswith("transformer"))
-    assert command("evaluate") == "transformer-evaluate"
+    whole = [sys.executable, str(ROOT / "transformer"), "export"]
+    assert shlex.split(command("export")) == whole
+    done = subprocess.run([*whole, "--help"], capture_output=True, text=True, check=True)
+    assert "--quantization=" in done.stdout
+    monkeypatch.setattr(commands, "_is_found", lambda name, path: name == "transformer")
+    assert command("evaluate") == "transformer evaluate"
 
 
 def test_how_to_train_a_classifier():
@@ -73,7 +64,7 @@ def test_how_to_train_a_classifier():
 
 
 # RESULTS.md has commands for readers of the repository.
-APART = "commands.py", "console.py", "results_page.py"
+APART = "commands.py", "__main__.py", "results_page.py"
 
 
 def test_no_message_names_a_script_by_itself():

@@ -234,8 +234,8 @@ def test_a_work_directory_without_its_labels(text, tmp_path):
 
 def test_pairs_and_their_export(text, tmp_path):
     """Hugging Face's library gives an exported classifier's probabilities of pairs."""
-    torch = pytest.importorskip("torch", reason="requirements-bert-test.txt")
-    transformers = pytest.importorskip("transformers", reason="requirements-bert-test.txt")
+    torch = pytest.importorskip("torch", reason=".[bert-test]")
+    transformers = pytest.importorskip("transformers", reason=".[bert-test]")
     from transformer.exports import bert_folder
 
     config = config_of(text, "pairs", steps=20, checkpoint_every=20)

@@ -75,7 +75,7 @@ def test_it_trains_and_samples(tmp_path):
         assert scores[name]["score"] == pytest.approx(final[f"eval/validation/{name}"], rel=1e-4)
 
     def generate(*flags):
-        return run("complete.py", "--workdir=run", *flags, cwd=tmp_path)
+        return run("complete", "--workdir=run", *flags, cwd=tmp_path)
 
     lines = (
         succeeded(generate("--prompt=one two", "--samples=3"))

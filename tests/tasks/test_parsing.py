@@ -102,7 +102,7 @@ def test_perfect_and_malformed():
 
 
 def test_the_command_prints_trees(directory):
-    script = "transformer/inference/parse.py"
+    script = "parse"
     text = b"Dogs (of genes) see cells.\n\ncats hear\n"
     first, blank, last = (
         succeeded(run(script, "--workdir=whole", cwd=directory, stdin=text))
@@ -120,7 +120,7 @@ def test_the_command_prints_trees(directory):
     drawn = (directory / "drawn.txt").read_text()
     assert [line.split()[-1] for line in drawn.splitlines() if "XX" in line] == ["dogs", "see"]
     scored = ["--gold=bank/test.trees", "--test=bank/test.trees"]
-    said = succeeded(run("transformer/reports/evalb.py", *scored, cwd=directory)).out.decode()
+    said = succeeded(run("evalb", *scored, cwd=directory)).out.decode()
     assert ["F1", "100.00"] in [line.split() for line in said.splitlines()]
 
 
@@ -131,9 +131,9 @@ def test_refused(directory):
     assert_refused(run("train.py", *flags, cwd=directory), "train.trees, line 2: the word 'Ro'")
     assert not (directory / "new").exists()
     flags = ["--gold=bank/test.trees", "--test=bank/dev.trees", "--parameters=bank/dev.trees"]
-    assert_refused(run("transformer/reports/evalb.py", *flags, cwd=directory), "line 1 is no line")
+    assert_refused(run("evalb", *flags, cwd=directory), "line 1 is no line")
     flags[1:] = ["--test=bad/train.trees"]
-    assert_refused(run("transformer/reports/evalb.py", *flags, cwd=directory), "7 lines and")
+    assert_refused(run("evalb", *flags, cwd=directory), "7 lines and")
 
 
 def test_trees_are_for_this_task_alone(directory):

@@ -101,12 +101,12 @@ class HubConfig:
 class HubWeights(Mapping):
     """The tensors of model.safetensors; remembers which ones were read.
 
-    model_class: the library's class that can convert a pickle. requirements: the requirements file
+    model_class: the library's class that can convert a pickle. extra: the extra of pyproject.toml
     that lists safetensors.
     """
 
-    def __init__(self, folder: Path, model_class: str, requirements: str):
-        safetensors = optional_module("safetensors.numpy", requirements)
+    def __init__(self, folder: Path, model_class: str, extra: str):
+        safetensors = optional_module("safetensors.numpy", extra)
         self.path = folder / WEIGHTS
         if not self.path.exists():
             hint = ""

@@ -94,9 +94,9 @@ class WordPiece:
         write_atomically(folder / "vocab.txt", "".join(f"{piece}\n" for piece in self.pieces))
         tokenizer = _library(self.pieces, self.lowercase)
         tokenizer.add_special_tokens(list(SPECIAL))
-        processors = optional_module("tokenizers.processors", "requirements-bert.txt")
+        processors = optional_module("tokenizers.processors", "bert")
         tokenizer.post_processor = processors.BertProcessing((SEP, self.sep), (CLS, self.cls))
-        decoders = optional_module("tokenizers.decoders", "requirements-bert.txt")
+        decoders = optional_module("tokenizers.decoders", "bert")
         tokenizer.decoder = decoders.WordPiece(prefix=CONTINUES)
         write_atomically(folder / "tokenizer.json", tokenizer.to_str(pretty=True) + "\n")
         config = {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase}
@@ -143,7 +143,7 @@ def train_wordpiece(lines: Callable[[], Iterable[str]], config: WordPieceConfig)
     lines: returns the lines; it is called twice. Raises UserError if they have too few words for
     the size.
     """
-    trainers = optional_module("tokenizers.trainers", "requirements-bert.txt")
+    trainers = optional_module("tokenizers.trainers", "bert")
     tokenizer = _library(SPECIAL, config.lowercase)
     counts: collections.Counter = collections.Counter()
     for line in lines():
@@ -173,7 +173,7 @@ def train_wordpiece(lines: Callable[[], Iterable[str]], config: WordPieceConfig)
 
 def _library(pieces: Sequence[str], lowercase: bool) -> Any:
     """The library's tokenizer, which knows no special tokens."""
-    tokenizers = optional_module("tokenizers", "requirements-bert.txt")
+    tokenizers = optional_module("tokenizers", "bert")
     ids = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.WordPiece(ids, unk_token=UNK, continuing_subword_prefix=CONTINUES)

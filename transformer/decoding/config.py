@@ -3,10 +3,11 @@
 import dataclasses
 import math
 
-from transformer.decoding.search import LENGTH_PENALTIES
 from transformer.system.decimals import written
 from transformer.system.errors import UserError, check_choice, check_range
 
+# For a line of more tokens than are translated at once; see long_lines.py.
+POLICIES = ("split", "cut", "refuse", "whole")
 MOST_OUTPUTS = 10_000  # of one source, in one search; other seeds give other samples
 
 
@@ -35,6 +36,10 @@ class DecodingConfig:
     int8: bool = False
 
     def __post_init__(self):
+        from transformer.decoding.search import (
+            LENGTH_PENALTIES,  # JAX: --help needs the fields only
+        )
+
         check_range(self, "decoding", "beam_size beam_groups", 1, 1025)
         check_range(self, "decoding", "length_penalty coverage_penalty diversity temperature", 0)
         check_range(self, "decoding", "max_length_ratio min_length_ratio", 0, 1025)

@@ -12,8 +12,6 @@ from transformer.decoding.inputs import Request
 from transformer.decoding.translation import Translation
 from transformer.system.errors import UserError
 
-POLICIES = ("split", "cut", "refuse", "whole")
-
 # Where a text may be cut, the best places first. Patterns look back a fixed number of characters,
 # so that the time is proportional to the length of any text.
 _TITLES = ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "[A-Z]"]

@@ -45,7 +45,7 @@ def write(model: TrainedModel, folder: Path) -> None:
     reading = Reading(model)
     config: BertConfig = reading.model
     check(config)
-    safetensors = optional_module("safetensors.numpy", "requirements-bert.txt")
+    safetensors = optional_module("safetensors.numpy", "bert")
     weights = bert_weights.to_theirs(reading.params, config)
     model.task.tokenizer.save(folder)
     safetensors.save_file(weights, folder / "model.safetensors", {"format": "pt"})

@@ -14,8 +14,8 @@ from transformer.system.files import folder_allows, leftovers_of, remove_leftove
 
 
 def optional_module(name: str) -> ModuleType:
-    """A package of requirements-exports.txt; raises UserError if it is not installed."""
-    return packages.optional_module(name, "requirements-exports.txt")
+    """A package of the extra `exports`; raises UserError if it is not installed."""
+    return packages.optional_module(name, "exports")
 
 
 def check_is_new(folder: Path, flag: str = "output") -> None:

@@ -1,21 +1,12 @@
-"""Imports a Marian model of Hugging Face's Transformers library as a work directory of ours.
-
-    python -m transformer.exports.import_marian --folder=opus-mt-en-de --output=models/opus-en-de
-
-The folder is as downloaded from the hub: config.json, model.safetensors, source.spm, target.spm and
-vocab.json. The config file (configs/opus_mt.py) supplies the rest: data, training and search.
-docs/exporting.md has more.
-"""
+"""Imports a Marian model of Hugging Face's Transformers library as a work directory of ours."""
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import config_flags
 
 from transformer.data import marian_vocabulary as vocabularies
 from transformer.data.hub_files import ADVICE, HubConfig, HubWeights, check_ids
@@ -23,19 +14,13 @@ from transformer.data.marian_vocabulary import MarianTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, PAD
 from transformer.exports import marian
-from transformer.exports.folder import check_is_new
-from transformer.exports.workdir import export
 from transformer.models.family import build_model
 from transformer.models.functional import Params, at, put
 from transformer.models.transformer import TransformerConfig
-from transformer.runs import cli
-from transformer.runs.provenance import ROOT
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
-from transformer.system import distributed
-from transformer.system.commands import command
 from transformer.system.errors import UserError
-from transformer.system.paths import DEFINE_path, cannot_read
+from transformer.system.paths import cannot_read
 from transformer.system.reading import read_plain
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq, sizes_of
@@ -58,20 +43,6 @@ COPIES = (
 NEVER = -100.0
 
 
-def main() -> None:
-    distributed.refuse_jobs(command("transformer.exports.import_marian"))
-    for flag in (FOLDER, OUTPUT):
-        if not flag.value:
-            raise UserError(f"--{flag.name} is missing; see the head of {Path(__file__).name}")
-    output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
-    check_is_new(output)
-    base = Config.from_dict(cli.config_of(CONFIG))
-    model = read(Path(FOLDER.value).expanduser(), base)
-    export(model, output)
-    config = model.config
-    print(f"written  {output}, with tokenizer.vocab_size={config.tokenizer.vocab_size}")
-
-
 def read(folder: Path, base: Config) -> TrainedModel:
     """The model of a folder; all but its model and tokenizer sections come from `base`.
 
@@ -83,7 +54,7 @@ def read(folder: Path, base: Config) -> TrainedModel:
             "a config such as configs/opus_mt.py"
         )
     theirs = HubConfig.read(folder / "config.json", ADVICE)
-    weights = HubWeights(folder, "MarianMTModel", "requirements-exports.txt")
+    weights = HubWeights(folder, "MarianMTModel", "exports")
     model_config = _model_config(theirs, base.model)
     tokenizers, orders = _vocabularies(theirs, folder)
     tokenizer = dataclasses.replace(
@@ -216,12 +187,3 @@ def _params(
             ours = {"kernel": (kernel[theirs] if module.writes else kernel).T, "bias": bias}
         put(params, module.path, ours)
     return jax.tree.map(jnp.asarray, params)
-
-
-if __name__ == "__main__":
-    CONFIG = config_flags.DEFINE_config_file(
-        "config", None, "The config file (default: configs/opus_mt.py)."
-    )
-    FOLDER = DEFINE_path("folder", None, "The folder of the Marian model.")
-    OUTPUT = DEFINE_path("output", None, "The work directory to make.")
-    cli.run(main, default_config=ROOT / "configs" / "opus_mt.py")

@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer.decoding.translation import Translation
+if TYPE_CHECKING:
+    from transformer.decoding.translation import Translation
 
 FORMATS = ("text", "json", "tsv")
 
@@ -15,7 +16,7 @@ class Answer(NamedTuple):
 
     number: int
     source: str
-    found: Sequence[Translation]  # none for a blank line, and for one that was passed over
+    found: "Sequence[Translation]"  # none for a blank line, and for one that was passed over
     error: str = ""  # why it was passed over
 
 
@@ -67,13 +68,13 @@ def perplexity(log_prob: float, tokens: int) -> float:
         return math.inf
 
 
-def _aligned(translation: Translation, alignments: bool) -> list[str]:
+def _aligned(translation: "Translation", alignments: bool) -> list[str]:
     """Pairs of source word and target word, counted from 0, as `0-0 1-2`; if requested."""
     pairs = translation.alignment or ()
     return [" ".join(f"{i}-{j}" for i, j in pairs)] if alignments else []
 
 
-def _described(translation: Translation, alignments: bool) -> dict[str, Any]:
+def _described(translation: "Translation", alignments: bool) -> dict[str, Any]:
     return {
         "text": translation.text,
         "score": _finite(translation.score),

@@ -7,8 +7,9 @@ from typing import Any
 
 from absl import logging
 
+from transformer.decoding.config import POLICIES
 from transformer.decoding.inputs import Request
-from transformer.decoding.long_lines import POLICIES, Cutter, LongLines
+from transformer.decoding.long_lines import Cutter, LongLines
 from transformer.decoding.translation import Translation, best_texts
 from transformer.inference import api_arguments as arguments
 from transformer.inference.api_arguments import named_as_in_python

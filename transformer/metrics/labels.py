@@ -7,7 +7,7 @@ from typing import Any
 
 from transformer.system.packages import optional_module
 
-REQUIREMENTS = "requirements-bert.txt"
+EXTRA = "bert"
 
 
 def class_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -16,7 +16,7 @@ def class_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[s
     With two classes, F1 is that of the last in their order (1 of 0 and 1); with more, the mean of
     all.
     """
-    metrics = optional_module("sklearn.metrics", REQUIREMENTS)
+    metrics = optional_module("sklearn.metrics", EXTRA)
     labels = sorted({*hypotheses, *references})
     if len(labels) <= 2:
         kind = {"average": "binary", "pos_label": labels[-1]}
@@ -36,7 +36,7 @@ def number_scores(
     hypotheses: Sequence[str], references: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """`spearman` and `pearson`, times 100; 0 where all numbers are equal."""
-    stats = optional_module("scipy.stats", REQUIREMENTS)
+    stats = optional_module("scipy.stats", EXTRA)
     numbers = [float(x) for x in hypotheses], [float(x) for x in references]
     found = {}
     for name, function in (("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):

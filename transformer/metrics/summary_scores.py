@@ -14,7 +14,7 @@ from transformer.data.words import BLANKS
 from transformer.system.errors import UserError
 from transformer.system.packages import optional_module
 
-REQUIREMENTS = "requirements-summarization.txt"
+EXTRA = "summarization"
 KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[{BLANKS}]+")
 _WORD = re.compile(r"\w+")
@@ -33,7 +33,7 @@ DEFINITIONS = {
 
 def check_package() -> None:
     """Raises UserError if rouge-score is not installed."""
-    optional_module("rouge_score.rouge_scorer", REQUIREMENTS)
+    optional_module("rouge_score.rouge_scorer", EXTRA)
 
 
 def rouge(
@@ -45,7 +45,7 @@ def rouge(
     line_break: separates the sentences that rougeLsum compares; if it is blank, they end at . ! ?
       before a space.
     """
-    scorer_module = optional_module("rouge_score.rouge_scorer", REQUIREMENTS)
+    scorer_module = optional_module("rouge_score.rouge_scorer", EXTRA)
     if not hypotheses:
         raise UserError("no summaries to score: check that the split is not empty")
     scorer = scorer_module.RougeScorer(KINDS, use_stemmer=stemmer)

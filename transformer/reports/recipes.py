@@ -47,7 +47,7 @@ class Recipe(NamedTuple):
 
     def resolved(self) -> Config:
         """The recipe's config with its changes."""
-        module = importlib.import_module(f"configs.{self.config}")
+        module = importlib.import_module(f"transformer.configs.{self.config}")
         config = module.get_config().to_dict()
         for name, value in self.changes.items():
             section, _, field = name.partition(".")

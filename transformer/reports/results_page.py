@@ -1,6 +1,6 @@
 """RESULTS.md, a page for each row of its table, and pictures, from the files of the ledger.
 
-python -m transformer.reports.results_page
+The command `results` writes them.
 """
 
 import collections
@@ -8,7 +8,6 @@ import dataclasses
 import json
 import shlex
 import statistics
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -333,16 +332,9 @@ def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
     write_curves(path, title, panels or {"no curves": {}})
 
 
-def main() -> None:
-    try:
-        for name, text in pages(RESULTS).items():
-            write_atomically(ROOT / name, text)
-        for title, results in by_data(RESULTS).items():
-            draw(title, results, RESULTS / picture_name(title))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-
-
-if __name__ == "__main__":
-    main()
+def write() -> None:
+    """Writes RESULTS.md, its pages and pictures."""
+    for name, text in pages(RESULTS).items():
+        write_atomically(ROOT / name, text)
+    for title, results in by_data(RESULTS).items():
+        draw(title, results, RESULTS / picture_name(title))

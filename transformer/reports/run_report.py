@@ -176,7 +176,7 @@ def _directions(runs: Sequence[Run]) -> dict[str, str]:
 
 def _config(run: Run, *, named: bool) -> str:
     """The source of a config, its differences from configs/base.py, and all its fields."""
-    base = importlib.import_module("configs.base").get_config().to_dict()
+    base = importlib.import_module("transformer.configs.base").get_config().to_dict()
     usual = {
         f"{section}.{field}": value
         for section, fields in base.items()

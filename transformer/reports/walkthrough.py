@@ -1,18 +1,6 @@
-"""A walk through a Transformer with the numbers of a sentence, as lectures draw it by hand.
-
-    python -m transformer.reports.walkthrough --workdir=runs/demo --source="the old man sleeps ."
-
-The page (walkthrough.html) is one file without scripts. It shows tokens, embeddings, positions, a
-head of decoder self-attention, add & norm, attention to the source, feed-forward network, logits,
-loss, and a gradient step; each with the paper's equation and the lines of code that compute it.
-Below are measurements of the lecture's arguments. Without --target it follows the model's own
-translation.
-"""
-
-from pathlib import Path
+"""A walk through a Transformer with the numbers of a sentence, as lectures draw it by hand."""
 
 import numpy as np
-from absl import flags
 
 from transformer.models.attention import dot_product_attention
 from transformer.models.layers import Embedding
@@ -23,18 +11,7 @@ from transformer.reports.pages import panels, svg
 from transformer.reports.walkthrough_numbers import Pass, follow, update
 from transformer.reports.walkthrough_page import Line, Step, walkthrough_page
 from transformer.reports.walkthrough_steps import steps, update_step
-from transformer.runs import cli
-from transformer.runs.restore import TrainedModel, define_flags
-from transformer.system.errors import UserError
-from transformer.system.files import check_can_write, write_named
-from transformer.system.paths import DEFINE_path
-
-restore_model = define_flags()
-SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
-TARGET = flags.DEFINE_string("target", None, "A translation (default: the model's own).")
-LAYER = flags.DEFINE_integer("layer", 1, "The decoder layer that is followed, from 1.")
-HEAD = flags.DEFINE_integer("head", 1, "Its head, from 1.")
-OUT = DEFINE_path("out", "walkthrough.html", "The page to write.")
+from transformer.runs.restore import TrainedModel
 
 
 def scaling_step() -> Step:
@@ -102,7 +79,7 @@ def norm_step(model: TrainedModel, one: Pass) -> Step:
     )
 
 
-def _page(model: TrainedModel, source: str, target: str | None, layer: int, head: int) -> str:
+def page(model: TrainedModel, source: str, target: str | None, layer: int, head: int) -> str:
     if target is None:
         (target,) = model.task.translate(model.params, model.extra, [source])
     one = follow(model, source, target, layer, head)
@@ -120,20 +97,3 @@ def _page(model: TrainedModel, source: str, target: str | None, layer: int, head
     return walkthrough_page(
         "A walk through a Transformer", intro, {"Forward": walk, "Arguments, measured": measured}
     )
-
-
-def main() -> None:
-    path = Path(OUT.value).expanduser()
-    check_can_write(path, ".html")
-    if not (SOURCE.value or "").strip():
-        raise UserError("no sentence is given; add --source='...'")
-    model = restore_model()
-    if model.others or not hasattr(model.task, "search"):
-        raise UserError("give the work directory of one translation model")
-    page = _page(model, SOURCE.value, TARGET.value, LAYER.value, HEAD.value)
-    write_named(path, page)
-    print(f"wrote {path}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,8 +1,8 @@
-"""Shared by the entry scripts: flags, one-line errors, exit codes.
+"""Shared by the commands: flags, one-line errors, exit codes.
 
-Exit codes: 0 done; 1 evaluate.py --verify found that scores disagree; 2 the user's input is wrong;
-75 told to stop, and saved: the same command continues from there (train.py). Any other code is a
-bug of ours.
+Exit codes: 0 done; 1 evaluate --verify found that scores disagree; 2 the user's input is wrong;
+75 told to stop, and saved: the same command continues from there (train). Any other code is a
+bug of ours. JAX is imported only after --help is answered.
 """
 
 import contextlib
@@ -18,16 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
+from transformer import configs
 from transformer.runs import help
-from transformer.runs.provenance import ROOT
-from transformer.runs.run_config import is_run, type_of_field
-from transformer.system import distributed
-from transformer.system.commands import command
-from transformer.system.compilation import CompilationWarning, use_cache
+from transformer.system.commands import asks_for_help, command
 from transformer.system.errors import UserError, code_of_the_user
 from transformer.system.paths import local, looked_up
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
@@ -36,13 +32,17 @@ from transformer.system.terminal import escape_standard_output, printable, say
 OWN_CONFIG = Path(__file__).with_name("resume_config.py")
 
 
-def run(main: Callable[[], None], default_config: Path | None = None) -> None:
+def run(
+    main: Callable[[], None], default_config: Path | str | None = None, argv: Sequence[str] = ()
+) -> None:
     """Parses the flags and runs `main`; a user's mistake ends it with a one-line error.
 
-    A script that defines --config without a default gives the default here: `config_flags` would
-    read the file while defining the flag, where we cannot catch errors. A --workdir that holds a
-    run brings its own config; otherwise the run of training.init_from does.
+    argv: the process's name and its flags; by default those of the process. A command that
+      defines --config without a default gives the default here: `config_flags` would read the file
+      while defining the flag, where we cannot catch errors. A --workdir that holds a run brings its
+      own config; otherwise the run of training.init_from does.
     """
+    argv = list(argv or sys.argv)
     fill_closed_streams()
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_handler().setFormatter(_Formatter("warning: %(message)s"))
@@ -51,7 +51,6 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     # Python's -W or PYTHONWARNINGS shows these warnings.
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-    warnings.simplefilter("always", CompilationWarning)
     # Errors in Orbax's threads are logged with tracebacks and raised again where we save; its
     # warnings are about how we use it.
     logging.get_absl_logger().addFilter(lambda record: "orbax" not in record.pathname)
@@ -70,29 +69,35 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
     }.items():
         config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
     choosing = r"--?(config|config\.task\.name|config\.model\.family|workdir)="
-    choice = [arg for arg in sys.argv[1:] if re.match(choosing, arg)]  # as typed
-    if default_config and not any(re.match("--?config(=|$)", arg) for arg in sys.argv):
-        with one_line_errors():
-            run_with_it = _run_whose_config_counts(sys.argv)
-        config = f"{OWN_CONFIG}:{run_with_it}" if run_with_it else default_config
-        sys.argv.insert(1, f"--config={config}")
+    choice = [arg for arg in argv[1:] if re.match(choosing, arg)]  # as typed
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
         with one_line_errors():
-            if help.is_asked_for(argv):
-                print(help.text())
+            if asks_for_help(argv):
+                print(help.text(main.__module__))
                 sys.stdout.flush()  # a closed reader shows here
                 sys.exit(0)
+            from transformer.runs.run_config import type_of_field
+
+            if default_config and not _values(argv, "config"):
+                run_with_it = _run_whose_config_counts(argv)
+                config = f"{OWN_CONFIG}:{run_with_it}" if run_with_it else default_config
+                argv = [argv[0], f"--config={config}", *argv[1:]]
             given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
             overrides = [override[1] for override in given if override]
             for value in _values(argv, "config"):  # it is read while the flags are parsed
-                path = Path(local(value, "--config").partition(":")[0])
-                if not path.exists() and not (ROOT / path).is_file():
-                    raise UserError(_no_config_file(path))
+                path = Path(configs.find(local(value, "--config")).partition(":")[0])
+                if not path.is_file():
+                    raise UserError(
+                        f"there is no config file {path}{looked_up(path)}; name one, or a preset "
+                        "such as base"
+                    )
             types = {override: type_of_field(override, choice) for override in overrides}
             with code_of_the_user("the config file"):
                 try:
-                    rest = flags.FLAGS([_of_the_package(_whole(arg, types)) for arg in argv])
+                    rest = flags.FLAGS(
+                        [_found(_whole(arg, types), last) for last, arg in zip(["", *argv], argv)]
+                    )
                 except flags.Error as error:
                     if "Error whilst parsing config file" in str(error):
                         raise
@@ -113,6 +118,10 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
 
     def guarded(argv: Sequence[str]) -> None:
         del argv
+        from transformer.system import distributed
+        from transformer.system.compilation import CompilationWarning, use_cache
+
+        warnings.simplefilter("always", CompilationWarning)
         try:
             with one_line_errors():
                 listen_to_interrupts()
@@ -124,24 +133,18 @@ def run(main: Callable[[], None], default_config: Path | None = None) -> None:
                 raise
             distributed.end(1, traceback.format_exc())
 
-    app.run(guarded, flags_parser=parse)
+    app.run(guarded, argv, flags_parser=parse)
 
 
 def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
     """The sections of the file that --config names; raises UserError if there are none."""
     path = Path(config_flags.get_config_filename(flags.FLAGS[flag.name]).partition(":")[0])
-    if not path.is_file():  # config_flags would report it at the first use, at length
-        raise UserError(_no_config_file(path))
     with code_of_the_user("the config file"):
         if (kept := getattr(flag.value, "_error", None)) is not None:  # an OSError, kept there
             raise kept
         if not isinstance(flag.value, ConfigDict):
             raise UserError(f"get_config of {path} returns no ConfigDict; see configs/base.py")
         return flag.value.to_dict()
-
-
-def _no_config_file(path: Path) -> str:
-    return f"there is no config file {path}{looked_up(path)}; see configs/"
 
 
 class _OrNone(flags.ArgumentParser):
@@ -180,17 +183,17 @@ def _whole(arg: str, types: Mapping[str, Any]) -> str:
     return f"{match[1]}{float(match[3]):.0f}"
 
 
-def _of_the_package(arg: str) -> str:
-    """Finds --config=configs/base.py in the installed package if there is no such folder."""
-    flag, _, path = arg.partition("=")
-    if flag.lstrip("-") != "config" or not path:
-        return arg
-    path = os.path.expanduser(path)
-    is_ours = (ROOT / path).is_file() and not Path(path).exists()
-    return f"{flag}={ROOT / path if is_ours else path}"
+def _found(arg: str, last: str) -> str:
+    """The argument, with the path of the config file for a preset's name."""
+    flag, _, name = arg.partition("=")
+    if last.lstrip("-") == "config" and last.startswith("-"):
+        return configs.find(arg)
+    return f"{flag}={configs.find(name)}" if flag.lstrip("-") == "config" and name else arg
 
 
 def _run_whose_config_counts(argv: Sequence[str]) -> str | None:
+    from transformer.runs.run_config import is_run
+
     for flag, what in (("workdir", "--workdir"), ("config.training.init_from",) * 2):
         found = _values(argv, flag)
         if found and is_run(folder := Path(local(found[-1], what))):
@@ -217,9 +220,9 @@ def one_line_errors() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output has closed it
         if sys.stdout is not None:  # so that Python's last flush succeeds
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        distributed.end(0, "")
+        _end(0)
     except KeyboardInterrupt:
-        distributed.end(130, "")
+        _end(130)
     except OSError as error:  # the disk is full, a folder is a file, permission is denied, ...
         if error.filename is None and error.errno != errno.ENOSPC:
             raise
@@ -232,7 +235,7 @@ def one_line_errors() -> Iterator[None]:
             "out of memory; lower training.tokens_per_update, data.max_source_length or "
             f"data.max_target_length ({error})"
         )[:400]
-    except jax.errors.JaxRuntimeError as error:
+    except RuntimeError as error:  # JAX's
         if not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
             raise
         message = (
@@ -241,4 +244,10 @@ def one_line_errors() -> Iterator[None]:
         )[:400]
     else:
         return
-    distributed.end(2, f"error: {' '.join(message.split())}")
+    _end(2, f"error: {' '.join(message.split())}")
+
+
+def _end(code: int, message: str = "") -> None:
+    from transformer.system import distributed
+
+    distributed.end(code, message)

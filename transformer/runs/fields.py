@@ -1,4 +1,4 @@
-"""The comments of the config files on each field: `train.py --help-config`.
+"""The comments of the config files on each field: `train --help-config`.
 
 Each comment stands once, in the file that the docstring of the section's class names:
 configs/base.py for most. It is the field's help here and the help of the flags of its name.
@@ -11,8 +11,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from transformer.runs.provenance import ROOT
-from transformer.runs.run_config import Config, section_types
+from transformer import configs
 
 BASE = "configs/base.py"
 WIDTH = 96
@@ -32,6 +31,8 @@ def sections_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     If overrides choose another task or family than the file's, sections that do not fit take the
     values of the file that explains them.
     """
+    from transformer.runs.run_config import Config, section_types
+
     if not overrides.keys() & {"task.name", "model.family"}:
         return Config.from_dict(given).sections
     found = {}
@@ -75,7 +76,7 @@ def comments(file: str) -> dict[str, str]:
     """
     found = {} if file == BASE else comments(BASE)
     above, is_used = [], False
-    content = (ROOT / file).read_text(encoding="utf-8")
+    content = (configs.FOLDER.parent / file).read_text(encoding="utf-8")
     values = set(re.findall(r' = "([\w-]+)"', content))
     for line in content.splitlines():
         # matches config.model.dropout = 0.1, and model.dropout = 0.1 in a function for the section
@@ -116,7 +117,7 @@ def listing(sections: Mapping[str, Any]) -> str:
 
 
 def _defaults(file: str) -> dict[str, Any]:
-    return runpy.run_path(str(ROOT / file))["get_config"]().to_dict()
+    return runpy.run_path(str(configs.FOLDER.parent / file))["get_config"]().to_dict()
 
 
 def _shown(value: Any) -> str:

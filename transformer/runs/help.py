@@ -1,55 +1,52 @@
-"""The text of --help: how to use a script, and each of its flags, the most common first."""
+"""The text of --help: how to use a command, and each of its flags, the most common first."""
 
 import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from absl import flags
 
-from transformer.runs import restore
-from transformer.system.commands import called_as_installed
+from transformer.runs import model_flags
+from transformer.system.commands import NAME, called_as_installed
 
 WIDTH = 96
 COLUMN = 26  # where explanations begin
-HELP = ("help", "h", "helpshort", "helpfull")
 
 
-# Flags of several scripts, which come last, below headings.
+# Flags of several commands, which come last, below headings.
 LATER = {
     "Instead of what the run's config says": (
         *("data_dir", "raw_dir", "test_file", "bleu_tokenizer"),
-        *restore.DECODING_FLAGS,
+        *model_flags.DECODING_FLAGS,
     ),
     "A job of several processes (docs/jobs.md)": ("coordinator", "num_processes", "process_id"),
 }
 
 
-def is_asked_for(argv: Sequence[str]) -> bool:
-    return any(arg.lstrip("-") in HELP for arg in argv[1:] if arg.startswith("-"))
+def text(module: str) -> str:
+    """The docstring of a command's module, then its flags.
 
-
-def text() -> str:
-    """The running script's docstring, then its flags.
-
-    Flags that choose a model come first, then the script's own in the order of its file, then the
+    Flags that choose a model come first, then the command's own in the order of its file, then the
     others.
     """
     by_module = flags.FLAGS.flags_by_module_dict()
-    own = by_module.get(sys.argv[0], [])
-    shared = by_module.get(restore.__name__, [])  # if the script has defined them
-    adopted = flags.FLAGS.key_flags_by_module_dict().get(sys.argv[0], [])
+    name = sys.argv[0] if module == "__main__" else module
+    own = by_module.get(name, [])
+    shared = by_module.get(model_flags.__name__, [])  # if the command has defined them
+    adopted = flags.FLAGS.key_flags_by_module_dict().get(name, [])
     members = {flag.name: flag for flag in [*shared, *adopted, *own]}
     later = {name for names in LATER.values() for name in names}
     groups = {"Flags": [flag for name, flag in members.items() if name not in later]}
     for title, names in LATER.items():
         groups[title] = [members[name] for name in names if name in members]
     tables = [f"{title}:\n\n{_table(group)}" for title, group in groups.items() if group]
-    about = inspect.cleandoc(sys.modules["__main__"].__doc__ or "")
+    about = "\n\n".join([inspect.cleandoc(sys.modules[module].__doc__ or ""), *tables])
     if called_as_installed():
-        about = re.sub(r"\bpython (\w+)\.py\b", r"transformer-\1", about)
-    return "\n\n".join([about, *tables])
+        about = re.sub(rf"\bpython (-m {NAME} )?(?=\w)", f"{NAME} ", about)
+        about = re.sub(r"\b(train|evaluate|translate|sweep)\.py\b", r"\1", about)
+    return about
 
 
 def _table(members: Iterable[flags.Flag]) -> str:

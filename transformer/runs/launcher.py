@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.runs import history
-from transformer.runs.provenance import ROOT
 from transformer.runs.sweep import Run
-from transformer.system.commands import script
+from transformer.system.commands import NAME, ROOT, script
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
 from transformer.system.reading import MISSING, read_json
@@ -75,7 +74,7 @@ class Launcher:
         else:
             flags = ["--only_check_args", *self._evaluate]
             checked = subprocess.run(
-                [sys.executable, str(ROOT / "evaluate.py"), *flags],
+                [sys.executable, str(ROOT / NAME), "evaluate", *flags],
                 env=os.environ | {"JAX_PLATFORMS": "cpu"},
                 capture_output=True,
                 text=True,
@@ -169,7 +168,7 @@ class Launcher:
                 raise UserError("stopped")
             # In a session of its own, so that we pass Ctrl-C on, once.
             process = subprocess.Popen(
-                [sys.executable, str(ROOT / f"{name}.py"), *flags],
+                [sys.executable, str(ROOT / NAME), name, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from transformer import configs
 from transformer.system.commands import ROOT
 from transformer.system.cpu import available_cores, cpu_lines
 from transformer.system.errors import UserError
@@ -97,9 +98,12 @@ def origin(workdir: Path) -> Origin | None:
 
 
 def relative(path: str) -> str:
-    """A path relative to the top of this project, if it lies inside."""
+    """A path relative to the top of this project, if it lies inside; of a preset, configs/x.py."""
     found = Path(path).resolve()
-    return str(found.relative_to(ROOT)) if found.is_relative_to(ROOT) else path
+    for top in (configs.FOLDER.parent, ROOT):  # they differ where the package is installed
+        if found.is_relative_to(top):
+            return str(found.relative_to(top))
+    return path
 
 
 def _version(package: str) -> str | None:

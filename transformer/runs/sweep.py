@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer import configs
 from transformer.runs.run_config import Config, type_of_field
 from transformer.system.errors import UserError, code_of_the_user
 from transformer.system.paths import looked_up
@@ -158,8 +159,9 @@ def _module(path: str) -> Any:
     """Loads the config file's module again: config_flags does not share the one it has loaded."""
     if not isinstance(path, str):
         raise UserError(f"the sweep sets {CONFIG} to {path!r:.60}; give the name of a file")
+    path = configs.find(path)
     if not Path(path).is_file():
-        raise UserError(f"there is no config file {path}{looked_up(path)}; see configs/")
+        raise UserError(f"there is no config file {path}{looked_up(path)}; name one")
     spec = importlib.util.spec_from_file_location("config_of_a_sweep", path)
     module = importlib.util.module_from_spec(spec)
     with code_of_the_user(path):

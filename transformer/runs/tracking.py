@@ -18,7 +18,7 @@ _HINT = "log in with `wandb login`, or set WANDB_MODE=offline"
 
 def check_login() -> ModuleType:
     """The module wandb; raises UserError if it cannot log in. Never asks for a key."""
-    wandb = optional_module("wandb", "requirements-tracking.txt")
+    wandb = optional_module("wandb", "tracking")
     try:
         if wandb.setup().settings.mode in _OFFLINE:
             return wandb

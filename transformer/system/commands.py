@@ -4,42 +4,53 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+NAME = "transformer"  # the command of an installed package, and the package's own name
+HELP = ("help", "h", "helpshort", "helpfull")
 
 
 def command(name: str, *arguments: str) -> str:
-    """A shell command that runs an entry script, such as evaluate, or a module of the package.
+    """A shell command that runs a command of ours, such as evaluate.
 
-    After `python train.py` it is `python evaluate.py`; after `transformer-train` it is
-    `transformer-evaluate`. Its paths, and its name for Python, work here.
+    After `python train.py` it is `python evaluate.py`; after `transformer train` it is
+    `transformer evaluate`. Its paths, and its name for Python, work here.
     """
     return shlex.join([*_words(name), *arguments])
 
 
 def script(name: str) -> str:
-    """The name of an entry script for running text: evaluate.py or transformer-evaluate."""
-    return Path(_words(name)[-1]).name
+    """A command in running text: evaluate.py or transformer evaluate."""
+    path = Path(_words(name)[-1])
+    return path.name if path.suffix else f"{NAME} {name}"
 
 
 def called_as_installed() -> bool:
-    """True if this process is a command of an installed package: see runs/console.py."""
-    return Path(*sys.orig_argv[1:2]).name == f"transformer-{Path(sys.argv[0]).stem}"
+    """True if this process is the command of an installed package."""
+    path = Path(sys.argv[0])
+    return path.stem == NAME and not path.is_dir()
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    return any(word.lstrip("-") in HELP for word in arguments if word.startswith("-"))
 
 
 def _words(name: str) -> list[str]:
-    if "." in name:
-        return [_python(), "-m", name]
-    installed = f"transformer-{name}"
     if called_as_installed():
-        path = Path(sys.orig_argv[1]).with_name(installed)
-        return [installed if _is_found(installed, path) else str(path)]
+        path = Path(sys.argv[0])
+        return [NAME if _is_found(NAME, path) else str(path), name]
     for path in (Path(sys.argv[0]).with_name(f"{name}.py"), Path(f"{name}.py")):
-        if path.resolve() == ROOT / f"{name}.py":
+        if path.resolve() == ROOT / f"{name}.py" and path.exists():
             return [_python(), str(path)]
-    path = Path(sys.executable).with_name(installed)
-    return [installed] if _is_found(installed, path) else [_python(), str(ROOT / f"{name}.py")]
+    if Path.cwd() == ROOT:
+        return [_python(), "-m", NAME, name]
+    path = Path(sys.executable).with_name(NAME)
+    if _is_found(NAME, path):
+        return [NAME, name]
+    script = ROOT / f"{name}.py"
+    return [_python(), str(script)] if script.exists() else [_python(), str(ROOT / NAME), name]
 
 
 def _python() -> str:

@@ -14,21 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
-from absl import flags
 from jax._src.distributed import global_state  # the coordinator's store has no public name
 
 from transformer.system.errors import UserError
+from transformer.system.job_flags import COORDINATOR, NUM_PROCESSES, PROCESS_ID
 from transformer.system.terminal import say
-
-COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "host:port of process 0, for a job of several processes."
-)
-NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "How many processes the job has.", upper_bound=100_000
-)
-PROCESS_ID = flags.DEFINE_integer(
-    "process_id", None, "Which of them this one is, from 0.", upper_bound=100_000
-)
 
 SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that this process waits for the others
 SECONDS_FOR_PROCESS_0, SECONDS_FOR_ITS_NAME = 300.0, 30.0  # until it listens, until it resolves

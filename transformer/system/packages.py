@@ -6,11 +6,12 @@ from types import ModuleType
 from transformer.system.errors import UserError
 
 
-def optional_module(name: str, requirements: str) -> ModuleType:
-    """Imports a module of a package that `requirements` lists; UserError if it is missing."""
+def optional_module(name: str, extra: str) -> ModuleType:
+    """Imports a module of a package of one of our extras; UserError if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise UserError(
-            f"this needs the package {name.partition('.')[0]}; run: pip install -r {requirements}"
+            f"this needs the package {name.partition('.')[0]}; run: pip install -e '.[{extra}]' in "
+            "the repository"
         ) from error

@@ -137,7 +137,7 @@ class FeatureClassifier:
 
 
 def how_to_train_one() -> str:
-    return f"{command('transformer.runs.train_feature_classifier', '--help')} says how to train one"
+    return f"{command('feature-classifier', '--help')} says how to train one"
 
 
 def model_of(channels: int, num_classes: int) -> FunctionalModel:

@@ -59,7 +59,7 @@ def read(folder: Path, base: Any) -> Pretrained:
             "a run of the family 'bert' can begin with it"
         )
     theirs = HubConfig.read(folder / "config.json", ADVICE)
-    weights = HubWeights(folder, "AutoModel", "requirements-bert.txt")
+    weights = HubWeights(folder, "AutoModel", "bert")
     model_config = _model_config(theirs, weights, base.model)
     tokenizer = WordPiece.load(folder)
     name = "embeddings.word_embeddings.weight"

@@ -1,8 +1,8 @@
 """Parses sentences with a trained model: a line in, a tree out.
 
-    python -m transformer.inference.parse --workdir=runs/genia < sentences.txt
-    python -m transformer.inference.parse --workdir=runs/genia --format=drawing --input=raw.txt
-    python -m transformer.inference.parse --workdir=runs/genia --is_tokenized --output=trees.txt
+    python -m transformer parse --workdir=runs/genia < sentences.txt
+    python -m transformer parse --workdir=runs/genia --format=drawing --input=raw.txt
+    python -m transformer parse --workdir=runs/genia --is_tokenized --output=trees.txt
 
 Text is split into words as in the Penn Treebank, and brackets in words are written -LRB- and so on.
 The search finds only trees, unless --nobrackets is given; then its outputs are mended.
@@ -12,24 +12,21 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from transformer.data.penn_words import penn_words
-from transformer.data.text_files import blocks_of_lines, open_text
-from transformer.data.treebank import source_of
-from transformer.data.trees import Tree, escaped
-from transformer.data.words import words_of
-from transformer.inference.tree_drawing import drawing
-from transformer.runs import cli, restore
+from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
-from transformer.tasks.mending import own_tag, repaired
-from transformer.tasks.parsing import Parsing
 
-restore_model = restore.define_flags()
+if TYPE_CHECKING:
+    from transformer.data.trees import Tree
+    from transformer.runs.restore import TrainedModel
+
+restore_model = define_flags()
 flags.FLAGS.set_default("brackets", True)
 INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz; standard input if none.")
 OUTPUT = DEFINE_path("output", None, "Where to write; standard output if none.")
@@ -39,6 +36,10 @@ LINES_AT_ONCE = 256
 
 
 def main() -> None:
+    from transformer.data.text_files import blocks_of_lines, open_text
+    from transformer.inference.tree_drawing import drawing
+    from transformer.tasks.parsing import Parsing
+
     if INPUT.value is None and sys.stdin is None:  # closed by the shell
         raise UserError("standard input is closed; give the text there, or --input")
     path = Path(OUTPUT.value).expanduser() if OUTPUT.value else None
@@ -66,8 +67,14 @@ def main() -> None:
         write_named(path, "".join(parts))
 
 
-def trees_of(model: restore.TrainedModel, lines: list[str]) -> Iterator[Tree | None]:
+def trees_of(model: "TrainedModel", lines: list[str]) -> "Iterator[Tree | None]":
     """The tree of each line; None for a blank one."""
+    from transformer.data.penn_words import penn_words
+    from transformer.data.treebank import source_of
+    from transformer.data.trees import escaped
+    from transformer.data.words import words_of
+    from transformer.tasks.mending import own_tag, repaired
+
     split = words_of if IS_TOKENIZED.value else penn_words
     words = [[escaped(word) for word in split(line)] if line.strip() else [] for line in lines]
     sources = [source_of(line, model.task.data) for line in words]
@@ -76,7 +83,3 @@ def trees_of(model: restore.TrainedModel, lines: list[str]) -> Iterator[Tree | N
         has_tags = model.task.data.tags == "gold"
         tags = None if has_tags else [own_tag(word) for word in line]
         yield repaired(words_of(sequence), line, tags) if line else None
-
-
-if __name__ == "__main__":
-    cli.run(main)

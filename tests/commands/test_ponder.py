@@ -27,7 +27,7 @@ def directory(random_params, tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_command(directory):
-    command = ["transformer/reports/ponder.py", "--workdir=act", SENTENCE, "--out=x.png"]
+    command = ["ponder", "--workdir=act", SENTENCE, "--out=x.png"]
     result = succeeded(run(*command, cwd=directory))
     source = result.out.decode().splitlines()[-3]
     assert source.startswith("source ")
@@ -41,7 +41,7 @@ def test_the_command(directory):
 
 @pytest.mark.slow
 def test_what_cannot_be_drawn(directory):
-    script = "transformer/reports/ponder.py"
+    script = "ponder"
     refused = run(script, "--workdir=fixed", SENTENCE, cwd=directory)
     assert_refused(refused, "fixed has no adaptive computation time", "model.halting=paper")
     refused = run(script, "--workdir=act", cwd=directory)

@@ -14,7 +14,7 @@ from transformer.exports.workdir import export
 from transformer.inference.attention_maps import attention_of
 
 EVIL = "one </script><script>document.title='X'</script><!-- & \"two\" three عربي 机器 😀"
-PAGE = "transformer/reports/visualize.py"
+PAGE = "visualize"
 
 
 @pytest.fixture(scope="module")

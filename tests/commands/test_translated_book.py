@@ -3,9 +3,9 @@
 import pytest
 from scripts import assert_refused, run, succeeded
 
-from transformer.runs.translated_book import sentence_pairs
+from transformer.commands.translated_book import sentence_pairs
 
-SCRIPT = "transformer/runs/translated_book.py"
+SCRIPT = "translated-book"
 ENGLISH = """# Introduction
 :label:`chap_intro`
 

@@ -1,6 +1,6 @@
 """Scores images by features of your own, such as those of an Inception network.
 
-    python -m transformer.reports.feature_scores --real=real.npz --generated=generated.npz
+    python -m transformer feature-scores --real=real.npz --generated=generated.npz
 
 Each file has one array of features [N, D], or several; --real_array and --generated_array then name
 one. For a run of the task images, evaluate.py writes both kinds of images, generated.npz and
@@ -13,9 +13,6 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from transformer.data.labelled_images import load_arrays
-from transformer.metrics.image_scores import NEIGHBOURS, image_scores
-from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -29,6 +26,9 @@ GENERATED_ARRAY = flags.DEFINE_string("generated_array", None, "Which array of -
 
 
 def read_features(flag: str, path: str | None, name: str | None) -> np.ndarray:
+    from transformer.data.labelled_images import load_arrays
+    from transformer.metrics.image_scores import NEIGHBOURS
+
     if path is None:
         raise UserError(f"--{flag} is missing; give an .npz of features")
     arrays = load_arrays(Path(path).expanduser())
@@ -52,6 +52,8 @@ def read_features(flag: str, path: str | None, name: str | None) -> np.ndarray:
 
 
 def main() -> None:
+    from transformer.metrics.image_scores import image_scores
+
     real = read_features("real", REAL.value, REAL_ARRAY.value)
     made = read_features("generated", GENERATED.value, GENERATED_ARRAY.value)
     if real.shape[1] != made.shape[1]:
@@ -66,7 +68,3 @@ def main() -> None:
     )
     for name, score in found.items():
         print(f"{name.replace('_ours', ''):12} {score['score']:10.4f}  {score['definition']}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

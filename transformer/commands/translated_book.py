@@ -1,7 +1,7 @@
-"""Sentence pairs from a book in Markdown and its translation, as text files to train on.
+"""Sentence pairs to train on, from a book in Markdown and its translation.
 
     git clone https://github.com/d2l-ai/d2l-zh
-    python -m transformer.runs.translated_book --book=d2l-zh --output=d2l
+    python -m transformer translated-book --book=d2l-zh --output=d2l
 
 This writes d2l.en and d2l.zh (docs/chinese.md). The files of a chapter stand beside each other:
 chapter_origin.md is English, and chapter.md is the Chinese translation of that text.
@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from transformer.data.text_files import read_lines
-from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
 
+BOOK = DEFINE_path("book", None, "The folder of the book.")
+OUTPUT = DEFINE_path("output", None, "What to write: OUTPUT.en and OUTPUT.zh.")
 # Code, and lines that are only a label, such as :label:`a_section`.
 LEFT_OUT = re.compile(r"^```.*?^```|^:\w+:`[^`]*`$", re.M | re.S)
 ITEM = r"[*-] +|\d+\. +"
@@ -69,6 +69,8 @@ def _split(block: str, end: str, between_lines: str) -> list[str]:
 
 
 def main() -> None:
+    from transformer.data.text_files import read_lines
+
     for flag in (BOOK, OUTPUT):
         if flag.value is None:
             raise UserError(f"--{flag.name} is missing; see --help")
@@ -90,9 +92,3 @@ def main() -> None:
     for path, texts in zip(paths, zip(*pairs, strict=True), strict=True):
         write_named(path, "".join(f"{text}\n" for text in texts))
     print(f"{len(pairs)} pairs; written to {paths[0]} and {paths[1]}")
-
-
-if __name__ == "__main__":
-    BOOK = DEFINE_path("book", None, "The folder of the book.")
-    OUTPUT = DEFINE_path("output", None, "What to write: OUTPUT.en and OUTPUT.zh.")
-    cli.run(main)

@@ -1,6 +1,6 @@
-"""Ranks paragraphs about titles by tf-idf, and writes documents to summarise as JSON lines.
+"""Ranks paragraphs about titles by tf-idf: documents to summarise, as JSON.
 
-    python extract.py --input=articles --output=train.jsonl --max_words=8000
+    python -m transformer extract --input=articles --output=train.jsonl --max_words=8000
 
 `articles` has a folder for each article, with title.txt, an optional summary.txt and any number of
 other .txt files, whose paragraphs are separated by empty lines. A line of the output is
@@ -12,10 +12,7 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer.data.extraction import extract, read_articles
-from transformer.runs import cli
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
 
 INPUT = DEFINE_path("input", None, "A folder with a folder for each article.")
@@ -26,6 +23,9 @@ MAX_WORDS = flags.DEFINE_integer(
 
 
 def main() -> None:
+    from transformer.data.extraction import extract, read_articles
+    from transformer.system.files import check_can_write, write_named
+
     if INPUT.value is None or OUTPUT.value is None:
         raise UserError("--input or --output is missing; give both")
     path = Path(OUTPUT.value).expanduser()
@@ -37,7 +37,3 @@ def main() -> None:
         lines.append(json.dumps(record | {"summary": article.summary}, ensure_ascii=False) + "\n")
     write_named(path, "".join(lines))
     print(f"{len(lines)} documents in {path}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

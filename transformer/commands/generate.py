@@ -1,9 +1,10 @@
 """Makes images with a trained generator.
 
-    python generate.py --workdir=runs/sagan_cifar10 --grid=samples.png
-    python generate.py --workdir=runs/sagan_cifar10 --classes=cat,ship --seeds=0:100 --output=images
-    python generate.py --workdir=runs/sagan_cifar10 --classes=cat --seeds=3,7 --interpolate=8 \\
-        --grid=between.png
+    python -m transformer generate --workdir=runs/sagan_cifar10 --grid=samples.png
+    python -m transformer generate --workdir=runs/sagan_cifar10 --classes=cat,ship \\
+        --seeds=0:100 --output=images
+    python -m transformer generate --workdir=runs/sagan_cifar10 --classes=cat --seeds=3,7 \\
+        --interpolate=8 --grid=between.png
 
 A class and a seed determine an image: the same in any batch, on any device. --output is a folder;
 an image goes to OUTPUT/<class>/<seed>.png. --grid is one picture: a row for each class, a column
@@ -11,33 +12,14 @@ for each seed. --truncation keeps noise within plus and minus that number: bette
 alike.
 """
 
-if __name__ == "__main__":
-    from transformer.system.startup import be_quiet_when_interrupted, use_huge_pages
-
-    be_quiet_when_interrupted()
-    use_huge_pages()  # before JAX is imported
-
 from pathlib import Path
 
-import numpy as np
 from absl import flags
 
-from transformer.data.pictures import grid, picture
-from transformer.runs import cli
-from transformer.runs.restore import define_flags
-from transformer.system import distributed
+from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
-from transformer.system.errors import UserError
-from transformer.system.files import check_can_write, folder_allows, write_atomically, write_named
+from transformer.system.errors import SIZE, UserError
 from transformer.system.paths import DEFINE_path
-from transformer.tasks.image_generation import (
-    MOST_AT_ONCE,
-    between,
-    check_number,
-    class_numbers,
-    folders_of,
-    seed_numbers,
-)
 
 restore_model = define_flags()
 CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
@@ -48,11 +30,29 @@ TRUNCATION = flags.DEFINE_float(
     "truncation", None, "The largest noise, such as 1.", lower_bound=0.01
 )
 INTERPOLATE = flags.DEFINE_integer(
-    "interpolate", None, "From each seed to the next, so many steps.", 2, MOST_AT_ONCE
+    "interpolate", None, "From each seed to the next, so many steps.", 2, SIZE
 )
 
 
 def main() -> None:
+    import numpy as np
+
+    from transformer.data.pictures import grid, picture
+    from transformer.system import distributed
+    from transformer.system.files import (
+        check_can_write,
+        folder_allows,
+        write_atomically,
+        write_named,
+    )
+    from transformer.tasks.image_generation import (
+        between,
+        check_number,
+        class_numbers,
+        folders_of,
+        seed_numbers,
+    )
+
     distributed.refuse_jobs(script("generate"))
     output, page = (value and Path(value).expanduser() for value in (OUTPUT.value, GRID.value))
     if not (output or page):
@@ -88,7 +88,3 @@ def main() -> None:
     if page:
         write_named(page, picture(grid(made, columns)).png)
         print(f"wrote {page}; rows: {', '.join(task.classes[number] for number in numbers)}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

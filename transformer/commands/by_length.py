@@ -1,29 +1,28 @@
 """BLEU by source length: a table, and a picture of several runs.
 
     python evaluate.py --workdir=runs/lstm --split=test         # and of each other run
-    python -m transformer.reports.by_length --workdirs=runs/lstm,runs/luong --out=by_length.png
+    python -m transformer by-length --workdirs=runs/lstm,runs/luong --out=by_length.png
 
 It reads the outputs of evaluate.py. The runs must have translated the same sentences.
 
-    python -m transformer.reports.by_length --results=results/rnn_conditional-0.json
+    python -m transformer by-length --results=results/rnn_conditional-0.json
 
 This reads the ledger. The sentences are downloaded, or read from --raw_dir.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from transformer.data.sources import DataConfig
-from transformer.reports import ledger
-from transformer.reports.pages import panels, png
-from transformer.reports.plots import style
-from transformer.reports.translations import Texts, bleu_by_length, groups, names_of, read
-from transformer.runs import cli, run_config
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path, DEFINE_paths
+
+if TYPE_CHECKING:
+    from transformer.data.sources import DataConfig
+    from transformer.reports.translations import Texts
 
 WORKDIRS = DEFINE_paths("workdirs", [], "Work directories of evaluated runs, comma-separated.")
 RESULTS = DEFINE_paths("results", [], "JSON files of the ledger, comma-separated.")
@@ -40,6 +39,9 @@ OUT = DEFINE_path("out", "by_length.png", "The PNG file to write.")
 
 def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]) -> None:
     """A curve for each run. sizes: the number of sentences in each group."""
+    from transformer.reports.pages import panels, png
+    from transformer.reports.plots import style
+
     figure, (axes,) = panels(1, columns=1, height=4.5, width=9)
     places = range(len(sizes))
     for number, (name, by_group) in enumerate(found.items()):
@@ -54,6 +56,9 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
 
 
 def main() -> None:
+    from transformer.reports import ledger
+    from transformer.reports.translations import bleu_by_length, groups, names_of
+
     if not all(bound.isdecimal() for bound in BOUNDS.value):
         raise UserError(f"--bounds={','.join(BOUNDS.value)}: it must be whole numbers")
     bounds = sorted(map(int, BOUNDS.value))
@@ -65,7 +70,11 @@ def main() -> None:
     if not workdirs + results:
         raise UserError("no run is given; add --workdirs=runs/a,runs/b or --results=FILE")
     names = names_of([*workdirs, *(path.with_suffix("") for path in results)])
-    texts_of = [*map(of_workdir, workdirs), *map(of_result, results)]
+    places = SPLIT.value, DATA_DIR.value, RAW_DIR.value
+    texts_of = [
+        *map(of_workdir, workdirs),
+        *(ledger.translations(path, *places) for path in results),
+    ]
     runs = dict(zip(names, texts_of, strict=True))
     (first, (_, texts)), *others = runs.items()
     for name, (_, own) in others:
@@ -85,18 +94,12 @@ def main() -> None:
     print(f"wrote {path}")
 
 
-def of_workdir(workdir: Path) -> tuple[DataConfig, Texts]:
+def of_workdir(workdir: Path) -> "tuple[DataConfig, Texts]":
     """The data section of an evaluated run, and its texts."""
+    from transformer.reports.translations import read
+    from transformer.runs import run_config
+
     data = run_config.load(workdir).data
     if not hasattr(data, "target_language"):
         raise UserError(f"{workdir} is no run of translation; leave it out")
     return data, read(workdir, SPLIT.value)
-
-
-def of_result(path: Path) -> tuple[DataConfig, Texts]:
-    """The data section and the texts of a result."""
-    return ledger.translations(path, SPLIT.value, DATA_DIR.value, RAW_DIR.value)
-
-
-if __name__ == "__main__":
-    cli.run(main)

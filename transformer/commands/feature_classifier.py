@@ -1,6 +1,6 @@
 """Trains the classifier whose features FID-ours and KID-ours use.
 
-    python -m transformer.runs.train_feature_classifier --config=configs/sagan_cifar10.py \\
+    python -m transformer feature-classifier --config=configs/sagan_cifar10.py \\
         --config.data.train_images=cifar10 --output=features.npz
 
 It trains on the images that a run with this config would train on, and its accuracy is measured on
@@ -13,16 +13,11 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from transformer.data.labelled_images import Shape, labels_as, read_images
-from transformer.runs import cli
-from transformer.runs.provenance import ROOT
-from transformer.runs.run_config import Config
+from transformer import configs
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path
-from transformer.tasks.feature_classifier import FeatureClassifier, train_classifier
 
-DEFAULT = ROOT / "configs" / "sagan_cifar10.py"
+DEFAULT = configs.FOLDER / "sagan_cifar10.py"
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "A config of the task images (default: configs/sagan_cifar10.py)."
@@ -33,6 +28,12 @@ SEED = flags.DEFINE_integer("seed", 0, "Of initial values and order.", 0, 2**32 
 
 
 def main() -> None:
+    from transformer.data.labelled_images import Shape, labels_as, read_images
+    from transformer.runs import cli
+    from transformer.runs.run_config import Config
+    from transformer.system.files import check_can_write
+    from transformer.tasks.feature_classifier import FeatureClassifier, train_classifier
+
     config = Config.from_dict(cli.config_of(CONFIG))
     if config.task.name != "images":
         raise UserError(f"--config is of the task {config.task.name}; give one of images")
@@ -55,7 +56,3 @@ def main() -> None:
     params, about = train_classifier(training, held_out, EPOCHS.value, SEED.value, report)
     FeatureClassifier.save(path, params, about)
     print(f"wrote {path}: {FeatureClassifier.load(path).words}")
-
-
-if __name__ == "__main__":
-    cli.run(main, default_config=DEFAULT)

@@ -1,7 +1,7 @@
 """A page about a run, or about several beside each other, for a browser.
 
-    python -m transformer.reports.report --workdir=runs/demo
-    python -m transformer.reports.report --workdir=runs/a,runs/b --out=compared.html --format=md
+    python -m transformer report --workdir=runs/demo
+    python -m transformer report --workdir=runs/a,runs/b --out=compared.html --format=md
 
 The page is one file without scripts. It shows how the config differs from configs/base.py, curves,
 speed, the scores of each evaluated split, BLEU by length, the best and worst translations by
@@ -14,21 +14,19 @@ training. The terminal shows the table, as text, Markdown or CSV.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
 
-from transformer.inference.attention_maps import attentions, has_attention
-from transformer.reports.run_report import Run, page, run_of, table
 from transformer.reports.tables import FORMATS, aligned, formatted
-from transformer.reports.translation_report import Attend
-from transformer.reports.translations import names_of
-from transformer.runs import cli
-from transformer.runs.restore import restore
-from transformer.runs.run_config import is_run
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically, write_named
 from transformer.system.paths import DEFINE_path, DEFINE_paths, matching
+
+if TYPE_CHECKING:
+    from transformer.reports.run_report import Run
+    from transformer.reports.translation_report import Attend
 
 WORKDIRS = DEFINE_paths(
     "workdir", [], "Work directories, comma-separated; 'runs/*' for all below a folder."
@@ -42,14 +40,19 @@ FORMAT = flags.DEFINE_enum("format", "text", FORMATS, "Of the table in the termi
 
 def _found(name: str) -> list[Path]:
     """The runs that a pattern such as runs/* matches; a name without * stands for itself."""
+    from transformer.runs.run_config import is_run
+
     path = Path(name).expanduser()
     if "*" not in name or path.exists():
         return [path]
     return [path for path in map(Path, sorted(matching(str(path)))) if is_run(path)]
 
 
-def _attend(run: Run) -> Attend | None:
+def _attend(run: "Run") -> "Attend | None":
     """The attention of a run's best checkpoint; None if the run has none to show."""
+    from transformer.inference.attention_maps import attentions, has_attention
+    from transformer.runs.restore import restore
+
     if not any((run.workdir / "eval").glob("*/hypotheses.txt")):
         return None
     try:
@@ -68,6 +71,9 @@ def _attend(run: Run) -> Attend | None:
 
 
 def main() -> None:
+    from transformer.reports.run_report import page, run_of, table
+    from transformer.reports.translations import names_of
+
     workdirs = [path for name in WORKDIRS.value for path in _found(name)]
     if not workdirs:
         raise UserError("no run is given; add --workdir=runs/demo")
@@ -91,7 +97,3 @@ def main() -> None:
         write(path, page(runs, attend))
         if FORMAT.value == "text":
             print(f"wrote {path}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

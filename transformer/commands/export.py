@@ -1,11 +1,11 @@
 """Writes a trained model in the form of another system.
 
-    python -m transformer.exports --workdir=runs/demo --format=ctranslate2 --output=models/demo-ct2
-    python -m transformer.exports --workdir=runs/demo --format=ctranslate2 --quantization=int8 \\
+    python -m transformer export --workdir=runs/demo --format=ctranslate2 --output=models/demo-ct2
+    python -m transformer export --workdir=runs/demo --format=ctranslate2 --quantization=int8 \\
         --output=models/demo-int8
-    python -m transformer.exports --workdir=runs/opus --format=huggingface --output=models/opus-hf
-    python -m transformer.exports --workdir=runs/demo --format=stablehlo --output=models/demo-jax
-    python -m transformer.exports --workdir=runs/bert_tiny --format=bert --output=models/bert-tiny
+    python -m transformer export --workdir=runs/opus --format=huggingface --output=models/opus-hf
+    python -m transformer export --workdir=runs/demo --format=stablehlo --output=models/demo-jax
+    python -m transformer export --workdir=runs/bert_tiny --format=bert --output=models/bert-tiny
 
 docs/exporting.md and docs/bert.md explain the formats. `evaluate.py --export` writes a work
 directory for this project.
@@ -16,12 +16,8 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
-from transformer.exports.folder import check_is_new, new_folder
-from transformer.runs import cli
-from transformer.runs.restore import TrainedModel, define_flags
-from transformer.system import distributed
-from transformer.system.commands import command
+from transformer.runs.model_flags import define_flags
+from transformer.system.commands import command, script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -34,7 +30,7 @@ FORMAT = flags.DEFINE_enum(
 )
 OUTPUT = DEFINE_path("output", None, "The folder to make.")
 QUANTIZATION = flags.DEFINE_enum(
-    "quantization", None, ctranslate2.QUANTIZATIONS, "Of CTranslate2's weights (float32)."
+    "quantization", None, ("float32", "float16", "int8"), "Of CTranslate2's weights (float32)."
 )
 WIDTHS = flags.DEFINE_list(
     "widths",
@@ -45,12 +41,14 @@ WIDTHS = flags.DEFINE_list(
 
 
 def main() -> None:
-    distributed.refuse_jobs(command("transformer.exports"))
+    from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
+    from transformer.exports.folder import check_is_new, new_folder
+    from transformer.system import distributed
+
+    distributed.refuse_jobs(script("export"))
     for flag in (FORMAT, OUTPUT):
         if not flag.value:
-            raise UserError(
-                f"--{flag.name} is missing; see {command('transformer.exports', '--help')}"
-            )
+            raise UserError(f"--{flag.name} is missing; see {command('export', '--help')}")
     for flag, owner in ((QUANTIZATION, "ctranslate2"), (WIDTHS, "stablehlo")):
         if flag.value and FORMAT.value != owner:
             raise UserError(f"--{flag.name} is for --format={owner} alone; leave it out")
@@ -62,7 +60,7 @@ def main() -> None:
     model = restore_model()
     if model.others:
         raise UserError("--ensemble cannot be exported; export one model")
-    _check(model)
+    _check(model.config.model.family, model.config.task.name)
     with new_folder(output) as folder:
         if FORMAT.value == "bert":
             bert_folder.write(model, folder)
@@ -76,9 +74,8 @@ def main() -> None:
     print(f"written  {output}, the {model.checkpoint} of {model.workdir}")
 
 
-def _check(model: TrainedModel) -> None:
+def _check(family: str, task: str) -> None:
     """Raises UserError if the format cannot hold such models."""
-    family, task = model.config.model.family, model.config.task.name
     if FORMAT.value == "bert":
         return  # it checks for itself
     if task not in ("seq2seq", "summarization"):
@@ -91,7 +88,3 @@ def _check(model: TrainedModel) -> None:
             f"model.family is {family!r}, and {FORMAT.value} has Transformers alone; use "
             "--format=stablehlo"
         )
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,6 +1,6 @@
-"""Draws the number of steps a Universal Transformer takes for each token of a sentence.
+"""Draws how many steps a Universal Transformer takes for each token.
 
-    python -m transformer.reports.ponder --workdir=runs/demo_universal \\
+    python -m transformer ponder --workdir=runs/demo_universal \\
         --sentence="the old house sees the young man ." --out=steps.png
 
 The upper panel has the source, the lower one its translation by the model. EOS ends both.
@@ -10,12 +10,8 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer.inference.attention_maps import attention_of
-from transformer.reports.figures import steps_figure
-from transformer.runs import cli
-from transformer.runs.restore import define_flags
+from transformer.runs.model_flags import define_flags
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path
 
 restore_model = define_flags()
@@ -24,6 +20,10 @@ OUT = DEFINE_path("out", "steps.png", "The PNG file to write.")
 
 
 def main() -> None:
+    from transformer.inference.attention_maps import attention_of
+    from transformer.reports.figures import steps_figure
+    from transformer.system.files import check_can_write
+
     if not SENTENCE.value:
         raise UserError("no sentence is given; add --sentence='...'")
     path = Path(OUT.value).expanduser()
@@ -42,7 +42,3 @@ def main() -> None:
         steps = zip(getattr(found, side), found.steps[side], strict=True)
         print(f"{name:12}" + "  ".join(f"{token.text} {number:.0f}" for token, number in steps))
     print(f"wrote {path}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,6 +1,6 @@
-"""Attention maps of chosen pixels in generated images (Figure 1 of the SAGAN paper).
+"""Attention maps of pixels in generated images (Figure 1 of the SAGAN paper).
 
-    python -m transformer.reports.image_attention --workdir=runs/sagan_cifar10 --classes=cat,ship \\
+    python -m transformer image-attention --workdir=runs/sagan_cifar10 --classes=cat,ship \\
         --seeds=0:3 --pixels=8x8,16x24 --figure=attention.png
 
 A row is an image that the generator makes. Its first column is the image, with a mark at each
@@ -10,25 +10,18 @@ attention of that pixel: bright where it attends.
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from transformer.reports.figures import Picture
-from transformer.runs import cli
-from transformer.runs.restore import define_flags
+from transformer.runs.model_flags import define_flags
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path
-from transformer.tasks.image_generation import (
-    ROWS,
-    ImageGenerator,
-    Ready,
-    class_numbers,
-    seed_numbers,
-)
+
+if TYPE_CHECKING:
+    from transformer.reports.figures import Picture
+    from transformer.tasks.image_generation import ImageGenerator, Ready
 
 restore_model = define_flags()
 CLASSES = flags.DEFINE_list("classes", [], "Names of classes; all if none.")
@@ -39,12 +32,14 @@ COLOURS = "red", "lime", "deepskyblue", "yellow", "magenta"
 
 
 def maps_of(
-    task: ImageGenerator, ready: Ready, noise_NZ: np.ndarray, labels_N: np.ndarray
+    task: "ImageGenerator", ready: "Ready", noise_NZ: np.ndarray, labels_N: np.ndarray
 ) -> np.ndarray:
     """Attention weights [N, H, W, H', W'] from each position of each image.
 
     H' and W' are those of the keys: half of H and W where keys are pooled.
     """
+    import jax
+    import jax.numpy as jnp
 
     @jax.jit
     def weights(params, extra, noise, labels):
@@ -72,7 +67,9 @@ def pixels_of(text: str | None, size: int) -> list[tuple[int, int]]:
     return found
 
 
-def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, int]]) -> Picture:
+def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, int]]) -> "Picture":
+    from transformer.reports.figures import Picture
+
     N, size, columns = len(images_NHWC), images_NHWC.shape[1], 1 + len(pixels)
     made = Picture(1.6 * columns, 1.6 * N)
     axes = made.subplots(N, columns, squeeze=False)
@@ -93,6 +90,9 @@ def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, in
 
 
 def main() -> None:
+    from transformer.system.files import check_can_write
+    from transformer.tasks.image_generation import ROWS, class_numbers, seed_numbers
+
     path = Path(FIGURE.value).expanduser()
     check_can_write(path, ".png", ".svg")
     model = restore_model()
@@ -111,7 +111,3 @@ def main() -> None:
     made = figure(task.images(ready, noise, labels), maps_of(task, ready, noise, labels), pixels)
     made.write(path, dpi=120)
     print(f"wrote {path}; rows: {', '.join(f'{task.classes[c]}' for c in labels)}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,33 +1,24 @@
 """Continues prompts with a language model.
 
-    python complete.py --workdir=runs/lm --prompt="It was a" --samples=3
-    python complete.py --workdir=runs/lm --input=prompts.txt --temperature=0.7 --top_p=0.9
+    python -m transformer complete --workdir=runs/lm --prompt="It was a" --samples=3
+    python -m transformer complete --workdir=runs/lm --input=in.txt --temperature=0.7 --top_p=0.9
 
 A prompt is a line; an empty one lets the model begin freely. Each output is a line, the prompt
 included. The config's decoding section sets the search, and its flags override it: --temperature=0
 searches for the most probable text instead of sampling, and another --seed gives other samples.
 """
 
-if __name__ == "__main__":
-    from transformer.system.startup import be_quiet_when_interrupted, use_huge_pages
-
-    be_quiet_when_interrupted()
-    use_huge_pages()  # before JAX is imported
-
 import os
 
 from absl import flags
 
-from transformer.data.text_files import read_lines
 from transformer.decoding.config import MOST_OUTPUTS
-from transformer.decoding.inputs import Request
-from transformer.runs import cli, restore
-from transformer.system import distributed
+from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
-restore_model = restore.define_flags()
+restore_model = define_flags()
 PROMPT = flags.DEFINE_string("prompt", None, "How the text begins; empty: as the model likes.")
 INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz, a prompt a line.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", 1, MOST_OUTPUTS)
@@ -41,6 +32,10 @@ SEED_BY = flags.DEFINE_enum(
 
 
 def main() -> None:
+    from transformer.data.text_files import read_lines
+    from transformer.decoding.inputs import Request
+    from transformer.system import distributed
+
     distributed.refuse_jobs(script("complete"))
     if (PROMPT.value is None) == (INPUT.value is None):
         raise UserError("give --prompt or --input, and not both")
@@ -61,7 +56,3 @@ def main() -> None:
     for found in model.task.search(model.params, model.extra, requests, nbest=SAMPLES.value):
         for text in found:
             print(text.text)
-
-
-if __name__ == "__main__":
-    cli.run(main)

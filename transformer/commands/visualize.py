@@ -1,7 +1,7 @@
 """Pictures of attention: the words at which a trained model looks.
 
-    python -m transformer.reports.visualize --workdir=runs/demo --source="the old man sleeps ."
-    python -m transformer.reports.visualize --workdir=runs/demo --source="..." --target="..." \\
+    python -m transformer visualize --workdir=runs/demo --source="the old man sleeps ."
+    python -m transformer visualize --workdir=runs/demo --source="..." --target="..." \\
         --figure=encoder.svg --attention=encoder --layer=2
 
 The page (attention.html) is one file that any browser opens, without a network. It shows all layers
@@ -13,36 +13,43 @@ also --target as sentence B.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from transformer.inference.attention_maps import SIDES, Attention, attention_of, by_words
-from transformer.reports.attention_page import ABOUT, attention_page, pictures
-from transformer.reports.figures import Picture, attention_figure, draw_attention
-from transformer.runs import cli
-from transformer.runs.restore import TrainedModel, define_flags
+from transformer.runs.model_flags import define_flags
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import DEFINE_path
 
-__all__ = ["attention_figure", "attention_page", "pictures"]
+if TYPE_CHECKING:
+    from transformer.inference.attention_maps import Attention
+    from transformer.reports.figures import Picture
+    from transformer.runs.restore import TrainedModel
 
 restore_model = define_flags()
 SOURCE = flags.DEFINE_string("source", None, "The source sentence.")
 TARGET = flags.DEFINE_string("target", None, "A translation (default: the model's own).")
 OUT = DEFINE_path("out", "attention.html", "The page to write; empty: none.")
 FIGURE = DEFINE_path("figure", None, "A PNG or SVG file to write as well.")
-PICTURE = flags.DEFINE_enum("picture", "attention", ["attention", *ABOUT], "What the figure shows.")
+PICTURES = "attention", "steps", "positions", "masks", "learning_rate"
+PICTURE = flags.DEFINE_enum("picture", "attention", PICTURES, "What the figure shows.")
 ATTENTION = flags.DEFINE_enum(
-    "attention", None, list(SIDES), "Which one it shows (default: cross, if there is one)."
+    "attention",
+    None,
+    ("encoder", "decoder", "cross"),
+    "Which one it shows (default: cross, if there is one).",
 )
 LAYER = flags.DEFINE_integer("layer", None, "Its layer, from 1 (default: the last).")
 HEADS = flags.DEFINE_list("heads", None, "Its heads, from 1, e.g. 1,4 (default: all).")
 WORDS = flags.DEFINE_boolean("words", False, "Whether the figure has words in place of tokens.")
 
 
-def _figure(model: TrainedModel, found: Attention, heads: list[int] | None) -> Picture:
+def _figure(model: "TrainedModel", found: "Attention", heads: list[int] | None) -> "Picture":
     """The figure that the flags ask for."""
+    from transformer.reports.attention_page import pictures
+    from transformer.reports.figures import draw_attention
+
     if PICTURE.value == "attention":
         return draw_attention(found, ATTENTION.value, LAYER.value, heads, WORDS.value)
     drawn = pictures(model, found)
@@ -59,6 +66,9 @@ def _writable(name: str, endings: tuple[str, ...]) -> Path:
 
 
 def main() -> None:
+    from transformer.inference.attention_maps import attention_of, by_words
+    from transformer.reports.attention_page import attention_page
+
     if not SOURCE.value:
         raise UserError("no sentence is given; add --source='...'")
     page = _writable(OUT.value, (".html",)) if OUT.value else None
@@ -79,7 +89,3 @@ def main() -> None:
     if page:
         write_named(page, attention_page(model, found, SOURCE.value, target))
         print(f"wrote {page}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

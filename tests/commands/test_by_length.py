@@ -57,7 +57,7 @@ def test_bleu_of_each_group(tmp_path):
 def test_the_command(tmp_path):
     for name in ("a", "b"):
         written(tmp_path / name)
-    command = ["transformer/reports/by_length.py", "--workdirs=a,b", "--out=x.png"]
+    command = ["by-length", "--workdirs=a,b", "--out=x.png"]
     result = succeeded(run(*command, cwd=tmp_path))
     assert b"sentences" in result.out
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

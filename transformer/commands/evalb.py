@@ -1,7 +1,7 @@
 """Scores trees against gold trees, as EVALB does.
 
-    python -m transformer.reports.evalb --gold=gold.trees --test=parsed.trees
-    python -m transformer.reports.evalb --gold=sample.gld --test=sample.tst --parameters=sample.prm
+    python -m transformer evalb --gold=gold.trees --test=parsed.trees
+    python -m transformer evalb --gold=sample.gld --test=sample.tst --parameters=sample.prm
 
 Line n of one file is compared with line n of the other. Sentences whose words differ are errors,
 which EVALB leaves out of its figures; the output here includes their number.
@@ -9,17 +9,6 @@ which EVALB leaves out of its figures; the output here includes their number.
 
 import os
 
-from transformer.data.text_files import read_lines
-from transformer.metrics.parseval import (
-    COLLINS,
-    ERROR,
-    Counts,
-    count,
-    read_parameters,
-    total,
-    trees_of_line,
-)
-from transformer.runs import cli
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
@@ -42,6 +31,17 @@ NAMES = {
 
 
 def main() -> None:
+    from transformer.data.text_files import read_lines
+    from transformer.metrics.parseval import (
+        COLLINS,
+        ERROR,
+        Counts,
+        count,
+        read_parameters,
+        total,
+        trees_of_line,
+    )
+
     for flag in (GOLD, TEST):
         if flag.value is None:
             raise UserError(f"--{flag.name} is missing; give a file of trees")
@@ -66,7 +66,3 @@ def main() -> None:
     for name, text in NAMES.items():
         value = found[name]
         print(f"{text:32} {value:9.2f}" if isinstance(value, float) else f"{text:32} {value:6}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,27 +1,16 @@
 """Classifies text, line for line, with a trained model.
 
-    python classify.py --workdir=runs/sst2 < input.txt > output.jsonl
-    python classify.py --workdir=runs/sst2 --input=input.txt --output=output.jsonl
+    python -m transformer classify --workdir=runs/sst2 < input.txt > output.jsonl
+    python -m transformer classify --workdir=runs/sst2 --input=input.txt --output=output.jsonl
 
 A line is a text or, for a model of pairs, two texts with a tab between them. Each line gives a JSON
 object: {"label": "1", "probabilities": {"0": 0.1, "1": 0.9}}, or {"number": 3.7}.
 """
 
-if __name__ == "__main__":
-    from transformer.system.startup import be_quiet_when_interrupted, use_huge_pages
-
-    be_quiet_when_interrupted()
-    use_huge_pages()  # before JAX is imported
-
 import os
 import sys
 
-from transformer.data.text_files import lines_as_they_come, open_text
-from transformer.inference.classifier import Classifier
-from transformer.inference.output import open_output
-from transformer.runs import cli
-from transformer.runs.restore import define_flags
-from transformer.system import distributed
+from transformer.runs.model_flags import define_flags
 from transformer.system.commands import script
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
@@ -37,6 +26,11 @@ OUTPUT = DEFINE_path(
 
 
 def main() -> None:
+    from transformer.data.text_files import lines_as_they_come, open_text
+    from transformer.inference.classifier import Classifier
+    from transformer.inference.output import open_output
+    from transformer.system import distributed
+
     distributed.refuse_jobs(script("classify"))
     if INPUT.value is None and sys.stdin is None:  # closed by the shell
         raise UserError("standard input is closed; give the text there, or --input")
@@ -47,7 +41,3 @@ def main() -> None:
         classifier = Classifier(restore_model(), output, name)
         output.begin(classifier.identity)
         classifier.run(lines_as_they_come(file, name))
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,0 +1,45 @@
+"""Imports a Marian model of Hugging Face's as a work directory of ours.
+
+    python -m transformer import-marian --folder=opus-mt-en-de --output=models/opus-en-de
+
+The folder is as downloaded from the hub: config.json, model.safetensors, source.spm, target.spm and
+vocab.json. The config file (configs/opus_mt.py) supplies the rest: data, training and search.
+docs/exporting.md has more.
+"""
+
+import os
+from pathlib import Path
+
+from ml_collections import config_flags
+
+from transformer import configs
+from transformer.system.commands import script
+from transformer.system.errors import UserError
+from transformer.system.paths import DEFINE_path
+
+DEFAULT = configs.FOLDER / "opus_mt.py"
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The config file (default: configs/opus_mt.py)."
+)
+FOLDER = DEFINE_path("folder", None, "The folder of the Marian model.")
+OUTPUT = DEFINE_path("output", None, "The work directory to make.")
+
+
+def main() -> None:
+    from transformer.exports.folder import check_is_new
+    from transformer.exports.import_marian import read
+    from transformer.exports.workdir import export
+    from transformer.runs import cli
+    from transformer.runs.run_config import Config
+    from transformer.system import distributed
+
+    distributed.refuse_jobs(script("import-marian"))
+    for flag in (FOLDER, OUTPUT):
+        if not flag.value:
+            raise UserError(f"--{flag.name} is missing; see --help")
+    output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
+    check_is_new(output)
+    model = read(Path(FOLDER.value).expanduser(), Config.from_dict(cli.config_of(CONFIG)))
+    export(model, output)
+    print(f"written  {output}, with tokenizer.vocab_size={model.config.tokenizer.vocab_size}")
