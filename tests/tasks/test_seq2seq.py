@@ -70,10 +70,10 @@ def test_a_hash_of_a_split(data, tmp_path):
     assert seq2seq.content_sha256(data, "test") != before
 
 
-def test_a_family_that_cannot_pack_is_told_so(data, monkeypatch):
-    config = base.get_config()
-    family = seq2seq.find_family("transformer")._replace(packs=False)
-    monkeypatch.setattr(seq2seq, "find_family", lambda name: family)
+def test_a_family_that_cannot_pack_is_told_so():
+    sections, family = base.get_config(), SimpleNamespace(packs=False)
+    parts = {name: sections[name] for name in ("data", "training", "model")}
+    config = SimpleNamespace(**parts, family=family)
     with pytest.raises(UserError, match=r"cannot keep the pairs of a packed row apart; set data\."):
         seq2seq.prepare(config, None, None, None)
 
