@@ -98,7 +98,8 @@ def vocabulary() -> set[str]:
         for node in ast.walk(tree(path)) if "tests" not in path.parts else []:
             found |= {value for value in vars(node).values() if isinstance(value, str)}
     recipes = tomllib.loads((ROOT / "transformer/reports/recipes.toml").read_text())
-    return found | recipes["recipe"].keys() | FOREIGN
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found | recipes["recipe"].keys() | project["optional-dependencies"].keys() | FOREIGN
 
 
 @functools.cache
