@@ -1,6 +1,7 @@
 """Models as pure functions, so that their users need not know NNX."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,11 +41,11 @@ class FunctionalModel:
 
     def init(self, key: jax.Array) -> Params:
         """Fresh parameters. `key` is a typed key or an int seed."""
-        return nnx.to_pure_dict(_split(self._build(nnx.Rngs(key)))[1])
+        return nnx.to_pure_dict(_split(self._build(_keys(key)))[1])
 
     def init_extra(self, key: jax.Array) -> dict[str, Any]:
         """The extra state that belongs to `init(key)`."""
-        return nnx.to_pure_dict(_split(self._build(nnx.Rngs(key)))[2])
+        return nnx.to_pure_dict(_split(self._build(_keys(key)))[2])
 
     def abstract_params(self) -> Params:
         """Shapes and types of the parameters; allocates nothing."""
@@ -93,12 +94,19 @@ class FunctionalModel:
 
     def _abstract_parts(self, weight_layout: WeightLayout | None) -> tuple[nnx.GraphDef, Any, Any]:
         def build() -> nnx.Module:
-            module = self._build(nnx.Rngs(0))
+            module = self._build(_keys(0))
             if weight_layout is not None:
                 _arrange(module, weight_layout)
             return module
 
         return _split(nnx.eval_shape(build))
+
+
+def _keys(key: jax.Array) -> nnx.Rngs:
+    """Those of `nnx.Rngs(key)`, counted in Python: to trace NNX's own count takes half a build."""
+    rngs, numbers = nnx.Rngs(key), itertools.count()
+    rngs.params = lambda: jax.random.fold_in(rngs.default.key[...], next(numbers))
+    return rngs
 
 
 def _arrange(module: nnx.Module, weight_layout: WeightLayout) -> None:
