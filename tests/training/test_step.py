@@ -363,6 +363,7 @@ def test_a_tiny_model_learns():
     assert np.mean(nll[-10:]) < 0.5 * unigram_entropy
 
 
+@pytest.mark.slow  # compiled with all optimisations
 def test_moments_are_not_copied():
     """XLA on the CPU copied all of them at each update for want of an order to write in."""
     toy, adam = model(), adam_of(ADAM)

@@ -111,12 +111,15 @@ H2 = [[1.0, 0.0], [0.0, 2.0]]
 
 def attend(alignment, state, annotations, mask):
     """The context and the weights of one state."""
-    annotations = jnp.array([annotations])
-    keys = alignment.keys(annotations)
-    product = products(alignment.weights(annotations, keys), FLOAT32)
-    context, weights = alignment(
-        product, alignment.fixed(keys), jnp.array([[state]]), jnp.array([[mask]]) > 0
-    )
+
+    @jax.jit
+    def run(annotations, state, mask):
+        keys = alignment.keys(annotations)
+        product = products(alignment.weights(annotations, keys), FLOAT32)
+        return alignment(product, alignment.fixed(keys), state, mask)
+
+    found = run(np.float32([annotations]), np.float32([[state]]), np.array([[mask]]) > 0)
+    context, weights = map(np.asarray, found)
     return context[0, 0], weights[0, 0]
 
 
