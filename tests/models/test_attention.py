@@ -349,41 +349,6 @@ def test_projections_have_biases_only_if_asked():
     }
 
 
-@pytest.mark.parametrize("use_bias", [False, True])
-def test_multi_head_attention_is_one_attention_a_head(use_bias):
-    layer, rng = layer_of(attention_bias=use_bias), np.random.default_rng(0)
-    x_BTD = rng.normal(size=(2, 11, 7)).astype(np.float32)
-    y_BSD = rng.normal(size=(2, 13, 7)).astype(np.float32)
-    mask = MASKS["segments"]._replace(query_segments_BT=np.ones((2, 11), np.int32))
-    bias = dict.fromkeys(("query", "key", "value", "output"), 0.0)
-    if use_bias:
-        for name in bias:
-            linear = getattr(layer, name)
-            linear.bias[...] = bias[name] = rng.normal(size=linear.bias.shape).astype(np.float32)
-
-    @jax.jit
-    def run(x_BTD, y_BSD):
-        memory = layer.key_values(y_BSD)
-        return memory, layer(x_BTD, memory, mask, return_weights=True), mask.dense()
-
-    memory, (found, weights_BHTS), mask_BTS = run(x_BTD, y_BSD)
-    assert memory.key_BHSK.shape == (2, 3, 13, 5)
-    assert memory.value_BHSU.shape == (2, 3, 13, 2)
-
-    w = {name: np.asarray(getattr(layer, name).kernel[...]) for name in bias}
-    query, key, value = x_BTD @ w["query"], y_BSD @ w["key"], y_BSD @ w["value"]
-    query, key, value = query + bias["query"], key + bias["key"], value + bias["value"]
-    heads, weights = [], []
-    for h in range(3):
-        k, v = slice(5 * h, 5 * h + 5), slice(2 * h, 2 * h + 2)
-        e = np.exp(query[..., k] @ key[..., k].swapaxes(1, 2) / 5**0.5) * mask_BTS
-        weights.append(e / e.sum(-1, keepdims=True))
-        heads.append(weights[-1] @ value[..., v])
-    expected = np.concatenate(heads, axis=-1) @ w["output"] + bias["output"]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    np.testing.assert_allclose(weights_BHTS, np.stack(weights, axis=1), atol=1e-6)
-
-
 @pytest.mark.parametrize(("platform", "barriers"), [("cuda", 2), ("cpu", 0)])
 def test_products_of_keys_and_values_are_not_merged_on_a_gpu(platform, barriers):
     def key_values(x_BSD):

@@ -111,7 +111,7 @@ INPUTS = BATCH.src_BS, BATCH.tgt_in_BT, BATCH.src_segments_BS, BATCH.tgt_segment
 @pytest.fixture
 def params_of(random_params):
     """Parameters with which states reach where tanh is curved and attention chooses."""
-    return lambda config: jax.tree.map(lambda x: 3 * x, random_params(model_of(config)))
+    return lambda config: jax.tree.map(lambda x: 3 * np.asarray(x), random_params(model_of(config)))
 
 
 # --- The papers ---------------------------------------------------------------------------
@@ -145,7 +145,7 @@ TGT_BT = np.array([[1, 4, 18, 2], [1, 13, 0, 0]])
 def test_rows_of_one_sentence_are_the_paper(name, params_of):
     """One without padding, and one with padding on both sides."""
     model, params = model_of(PRESETS[name]), params_of(PRESETS[name])
-    found = jax.jit(lambda params: model.bind(params)(SRC_BS, TGT_BT))(params)
+    found = np.asarray(jax.jit(lambda params: model.bind(params)(SRC_BS, TGT_BT))(params))
     expected, _ = transcription(name, params, SRC_BS[0], TGT_BT[0])
     np.testing.assert_allclose(found[0], expected, atol=2e-5)
     expected, _ = transcription(name, params, SRC_BS[1, :3], TGT_BT[1, :2])
@@ -287,7 +287,7 @@ def test_step_by_step_is_the_paper(name, params_of):
         step = lambda cache, tokens_N: bound.decode_step(tokens_N, cache)[::-1]  # noqa: E731
         return jax.lax.scan(step, cache, tokens_NT.T)[1]
 
-    logits_TNV = decode(params)
+    logits_TNV = np.asarray(decode(params))
     sources = SRC_BS[0], SRC_BS[0], SRC_BS[1, :3], SRC_BS[1, :3]
     for n, source in enumerate(sources):
         expected, _ = transcription(name, params, source, tokens_NT[n])

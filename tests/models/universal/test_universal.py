@@ -272,7 +272,7 @@ def test_it_is_the_paper_in_packed_rows_and_alone(variant):
         inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
         return bound(*inputs), bound(src, tgt), bound.num_steps(src, tgt)
 
-    found, alone, (of_source, of_target) = run(params)
+    found, alone, (of_source, of_target) = jax.tree.map(np.asarray, run(params))
     for row, segment in SENTENCES:
         source = batch.src_BS[row][batch.src_segments_BS[row] == segment]
         is_target = batch.tgt_segments_BT[row] == segment
@@ -462,7 +462,7 @@ def test_step_by_step_is_the_paper(variant):
         step = lambda cache, tokens_N: bound.decode_step(tokens_N, cache)[::-1]  # noqa: E731
         return jax.lax.scan(step, cache, tokens_NT.T)[1]
 
-    found_TNV = stepwise(params)
+    found_TNV = np.asarray(stepwise(params))
     for n, tokens in enumerate(tokens_NT):
         source = [word for word in src[n // M].tolist() if word]
         logits, _, _ = transcription(params, config, source, tokens.tolist())
@@ -487,7 +487,7 @@ def test_a_searched_score_is_the_score_of_its_words(variant):
         )
 
     found = search(params)
-    tokens = found.tokens_BML[0, 0]
+    tokens = np.asarray(found.tokens_BML)[0, 0]
     length = int((tokens != 0).sum())
     tgt_in = [1, *tokens[: length - 1].tolist()]
     logits, _, _ = transcription(params, config, SRC, tgt_in)
