@@ -29,7 +29,10 @@ class FunctionalModel:
         otherwise a resumed run, or one on other devices, would draw other numbers.
         """
 
-        def build_here(rngs: nnx.Rngs) -> nnx.Module:
+        def build_here(key: jax.Array) -> nnx.Module:
+            rngs, numbers = nnx.Rngs(key), itertools.count()
+            # NNX counts with an array: to trace that takes half of the time of a build.
+            rngs.params = lambda: jax.random.fold_in(rngs.default.key[...], next(numbers))
             # Otherwise NNX 0.12 requires a mesh as soon as a parameter with a sharding is made.
             with nnx.use_eager_sharding(False):
                 return build(rngs)
@@ -41,11 +44,11 @@ class FunctionalModel:
 
     def init(self, key: jax.Array) -> Params:
         """Fresh parameters. `key` is a typed key or an int seed."""
-        return nnx.to_pure_dict(_split(self._build(_keys(key)))[1])
+        return nnx.to_pure_dict(_split(self._build(key))[1])
 
     def init_extra(self, key: jax.Array) -> dict[str, Any]:
         """The extra state that belongs to `init(key)`."""
-        return nnx.to_pure_dict(_split(self._build(_keys(key)))[2])
+        return nnx.to_pure_dict(_split(self._build(key))[2])
 
     def abstract_params(self) -> Params:
         """Shapes and types of the parameters; allocates nothing."""
@@ -94,19 +97,12 @@ class FunctionalModel:
 
     def _abstract_parts(self, weight_layout: WeightLayout | None) -> tuple[nnx.GraphDef, Any, Any]:
         def build() -> nnx.Module:
-            module = self._build(_keys(0))
+            module = self._build(0)
             if weight_layout is not None:
                 _arrange(module, weight_layout)
             return module
 
         return _split(nnx.eval_shape(build))
-
-
-def _keys(key: jax.Array) -> nnx.Rngs:
-    """Those of `nnx.Rngs(key)`, counted in Python: to trace NNX's own count takes half a build."""
-    rngs, numbers = nnx.Rngs(key), itertools.count()
-    rngs.params = lambda: jax.random.fold_in(rngs.default.key[...], next(numbers))
-    return rngs
 
 
 def _arrange(module: nnx.Module, weight_layout: WeightLayout) -> None:
