@@ -64,10 +64,10 @@ def test_a_position_is_the_sum_of_its_words(both):
 
 def test_step_by_step_is_all_at_once(both):
     (model, params), _ = both
-    src, tgt_in = SRC[1:], TGT_IN[:1, :3]
+    tgt_in = TGT_IN[:1, :3]
 
     def decode(params):
-        bound = model.bind(params)
+        bound, src = model.bind(params), jnp.array(SRC[1:])
         cache = bound.init_cache(bound.encode(src), src, 1, 3)
         step = lambda cache, tokens_N: bound.decode_step(tokens_N, cache)[::-1]  # noqa: E731
         return jax.lax.scan(step, cache, tgt_in.T)[1], bound(src, tgt_in)
@@ -90,8 +90,8 @@ def test_alignments_of_words_are_refused(both):
     (model, params), _ = both
 
     def step(params):
-        bound = model.bind(params)
-        cache = bound.init_cache(bound.encode(SRC), SRC, 1, 3)
+        bound, src = model.bind(params), jnp.array(SRC)
+        cache = bound.init_cache(bound.encode(src), src, 1, 3)
         bound.decode_step(jnp.array([1, 1]), cache | {"attention": jnp.zeros(SRC.shape)})
 
     with pytest.raises(UserError, match=r"words_per_position is 3; leave out alignments"):
