@@ -343,7 +343,7 @@ def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows(B, parts):
 def test_parts_of_a_batch_and_a_cache_that_grows_change_nothing(random_params, monkeypatch):
     model = build_model(dataclasses.replace(MODEL, num_decoder_layers=1), sizes_of(11))
     params, M, B, longest = random_params(model), 2, 16, 40
-    src = np.random.default_rng(6).integers(3, 11, (B, 5)).astype(np.int32)
+    src = jnp.asarray(np.random.default_rng(6).integers(3, 11, (B, 5)), jnp.int32)
     max_length_B = np.full(B, 5)
     max_length_B[[3, 4, 11, 14, 15]] = 20  # of the half
     max_length_B[[3, 11]] = 38  # of the quarter
