@@ -32,6 +32,20 @@ if jax.__version_info__ < (0, 11):  # fuses loops in an older way, in half the t
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS])
 
+# A worker that begins one of these last ends long after the others.
+LONGEST = {
+    *("test_resume", "test_command_line", "test_checkpoints", "test_bad_input", "test_benchmarks"),
+    *("test_model", "test_rnn", "test_translation", "test_universal", "test_search"),
+}
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # files with the most tests first, in xdist
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
 
 @pytest.fixture(scope="session")
 def random_params():

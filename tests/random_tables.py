@@ -23,7 +23,7 @@ def next_state(state, token, step):
 
 
 @functools.partial(jax.jit, static_argnames=("beam_size", "longest", "nbest", "form", "parts"))
-def search(
+def _search(
     tables_BXV,
     max_length_B,
     alpha,
@@ -36,8 +36,6 @@ def search(
     arrays=None,
     attention_BXS=None,
 ):
-    """parts(arrays): the choice and the rules of the search."""
-
     def step_fn(tokens_N, cache):
         state_N = next_state(cache["hypothesis"]["state"], tokens_N, cache["step"])
         sentence_N = jnp.arange(len(tokens_N)) // beam_size
@@ -68,6 +66,11 @@ def search(
         ),
         **parts(arrays),
     )
+
+
+def search(*arguments, **keywords):
+    """The hypotheses as NumPy arrays. parts(arrays): the choice and the rules of the search."""
+    return jax.tree.map(np.asarray, _search(*arguments, **keywords))
 
 
 def log_probs_after(table_XV, prefix):
@@ -103,4 +106,4 @@ def all_outputs(table_XV, max_length):
 
 def outputs_of(found, b):
     """The hypotheses of sentence b as tuples without the padding."""
-    return [tuple(int(t) for t in row if t != PAD) for row in np.asarray(found.tokens_BML[b])]
+    return [tuple(int(t) for t in row if t != PAD) for row in np.asarray(found.tokens_BML)[b]]

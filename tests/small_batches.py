@@ -27,3 +27,17 @@ def masked() -> Masked:
         is_random_BC=jnp.asarray([[0, 1], [1, -1]]),
         weight_B=jnp.ones(2),
     )
+
+
+def packed(source_vocab: int, target_vocab: int) -> Batch:
+    """Two rows of several sentences with padding at the end, and one row of padding."""
+    rng = np.random.default_rng(5)
+    src_segments = np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 2, 2, 2, 3, 0, 0], [0] * 8])
+    tgt_segments = np.array([[1, 1, 2, 2, 2, 0, 0], [1, 2, 2, 2, 3, 3, 0], [0] * 7])
+    src = rng.integers(1, source_vocab, src_segments.shape) * (src_segments > 0)
+    tgt = rng.integers(1, target_vocab, (2, *tgt_segments.shape)) * (tgt_segments > 0)
+    return Batch(src, src_segments, *tgt, tgt_segments)
+
+
+# Row and segment of each of its sentences that is on both sides.
+SENTENCES = (0, 1), (0, 2), (1, 1), (1, 2), (1, 3)

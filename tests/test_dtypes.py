@@ -109,7 +109,13 @@ def check_update(model, sequences, make=None, optimizer=None):
     assert types(new) == types(state)
 
 
-@pytest.mark.parametrize("name", CASES)
+# One of each family; the others take as long again.
+QUICK = "pre", "accumulated", "luong", "convolutional", "decoder only"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK)) for x in CASES]
+)
 def test_an_update_and_a_search(name, dtype):
     kind, preset, changes = CASES[name]
     if (kind, dtype) == (ConvolutionalConfig, "float64"):
@@ -138,8 +144,8 @@ def check_search(model, config, grammar=None, **asked):
 PIECES = ["", "", "", "", *["(S", ")S", "(NP", ")NP", "XX"], *map(str, range(VOCAB - 9))]
 SEARCHES = {
     "greedy": {"beam_size": 1},
-    "coverage": {"coverage_penalty": 0.2, "no_repeat_ngram": 2, "length_penalty_form": "power"},
-    "diverse": {"beam_size": 4, "beam_groups": 2, "diversity": 0.5},
+    "diverse, with rules": {"beam_size": 4, "beam_groups": 2, "diversity": 0.5}
+    | {"coverage_penalty": 0.2, "no_repeat_ngram": 2, "length_penalty_form": "power"},
     "samples": {"temperature": 1.0, "top_k": 5, "top_p": 0.9},
     "brackets": {"brackets": True},
     "constraints": {},

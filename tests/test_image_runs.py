@@ -14,6 +14,7 @@ from scripts import ROOT, assert_refused, final_state, metrics, run, succeeded
 from transformer.data.labelled_images import Shape
 from transformer.runs.restore import restore
 from transformer.system.errors import UserError
+from transformer.tasks.feature_classifier import About, FeatureClassifier, model_of
 from transformer.tasks.image_generation import check_number, folders_of, seed_numbers
 
 CLASSES = {"red": (255, 40, 40), "blue": (40, 40, 255)}
@@ -42,8 +43,8 @@ def flags(**changes) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Sixty images of two colours, and a classifier of them."""
+def folder(tmp_path_factory, random_params):
+    """Sixty images of two colours, and a classifier that has learned nothing."""
     directory = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(0)
     for name, colour in CLASSES.items():
@@ -51,13 +52,17 @@ def folder(tmp_path_factory):
         for i in range(30):
             pixels = np.clip(np.array(colour) + rng.normal(0, 30, (32, 32, 3)), 0, 255)
             Image.fromarray(pixels.astype(np.uint8)).save(directory / "images" / name / f"{i}.png")
-    trained = run("feature-classifier", *flags(), "--epochs=3", cwd=directory)
-    assert "accuracy 100.0" in succeeded(trained).out.decode()
+    about = About(32, 3, sorted(CLASSES), 100.0, 18, "", 1, 0)
+    params = random_params(model_of(3, len(CLASSES)))
+    FeatureClassifier.save(directory / "features.npz", params, about)
     return directory
 
 
 @pytest.fixture(scope="module")
 def whole(folder):
+    script = "transformer/runs/train_feature_classifier.py"
+    trained = succeeded(run(script, *flags(), "--epochs=3", cwd=folder))
+    assert "accuracy 100.0" in trained.out.decode()
     succeeded(run("train.py", *flags(), "--workdir=whole", cwd=folder))
     return folder / "whole"
 

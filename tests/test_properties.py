@@ -43,8 +43,8 @@ from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 
 # The same examples each time. To search further, turn derandomize off and max_examples up.
-PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
-FEWER = settings(PROPERTY, max_examples=50)
+PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=40)
+FEWER = settings(PROPERTY, max_examples=20)
 
 
 # --- Text ---------------------------------------------------------------------------------
@@ -613,7 +613,7 @@ from transformer.data.tokenizers import from_bytes
 
 whole = [open(path, "rb").read() for path in sys.argv[1:]]
 refused = 0
-for seed in range(4000):
+for seed in range(1000):
     rng = random.Random(seed)
     model = bytearray(rng.choice(whole))
     kind = rng.randrange(4)
@@ -651,4 +651,4 @@ def test_no_damaged_tokenizer_ends_the_process(tmp_path):
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert 1000 < int(result.stdout) < 4000
+    assert 250 < int(result.stdout) < 1000

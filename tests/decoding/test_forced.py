@@ -41,12 +41,14 @@ def full_forward(model, params):
     src, tgt_in = (np.zeros((6, max(map(len, rows))), int) for rows in (SOURCES, TARGETS))
     for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         src[b, : len(source)], tgt_in[b, : len(target)] = source, [BOS, *target[:-1]]
-    logits, weights = model.bind(params)(src, tgt_in, return_weights=True)
+    run = jax.jit(lambda params: model.bind(params)(src, tgt_in, return_weights=True))
+    logits, weights = jax.tree.map(np.asarray, run(params))
     found = []
     for b, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         T, S = len(target), len(source)
         own = jax.tree.map(lambda x: x[b : b + 1, ..., :T, :S], weights)  # noqa: B023
-        found.append((np.array(jax.nn.log_softmax(logits[b, :T])), own))
+        logits_TV = logits[b, :T].astype(np.float64)
+        found.append((logits_TV - np.log(np.exp(logits_TV).sum(-1, keepdims=True)), own))
     return found
 
 

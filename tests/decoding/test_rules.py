@@ -55,10 +55,6 @@ RULES = {
         lambda _: {"rules": [NoRepeat(1)]},
         lambda b, output: not repeats(output, 1),
     ),
-    "no_repeat_2": (
-        lambda _: {"rules": [NoRepeat(2)]},
-        lambda b, output: not repeats(output, 2),
-    ),
     "longer than any output": (lambda _: {"rules": [NoRepeat(9)]}, lambda b, output: True),
     "all": (
         lambda _: {
@@ -95,8 +91,8 @@ def test_the_best_that_obey(name):
         )
 
 
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), n=st.sampled_from([1, 2, 3]))
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), n=st.sampled_from([1, 2]))
 def test_a_narrow_beam_repeats_nothing_either(seed, n):
     longest = 13
     tables = random_tables(3, seed)[:, :7]  # few rows, so that outputs go in circles
@@ -115,7 +111,7 @@ def test_a_narrow_beam_repeats_nothing_either(seed, n):
             assert log_prob == pytest.approx(forced_log_prob(tables[b], output), rel=1e-4)
 
 
-NO_REPEAT = {n: lambda _, n=n: {"rules": [NoRepeat(n)]} for n in (1, 2, 3)}
+NO_REPEAT = {n: lambda _, n=n: {"rules": [NoRepeat(n)]} for n in (1, 2)}
 
 
 def test_coverage():

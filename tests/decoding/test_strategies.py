@@ -58,13 +58,14 @@ def grouped_search(table_XV, max_length, groups, size, strength):
 
 @pytest.mark.parametrize(("groups", "strength"), DIVERSE)
 def test_groups_are_those_of_a_plain_loop(groups, strength):
-    tables, M, longest = random_tables(11, seed=7), 6, 5
+    B, M, longest = 7, 6, 5
+    tables = random_tables(B, seed=7)
     parts = DIVERSE[groups, strength]
     # As many as there may be are asked for, so that no search ends early.
     found = search(
-        tables, jnp.full(11, longest), ALPHA, beam_size=M, longest=longest, nbest=M, parts=parts
+        tables, np.full(B, longest), ALPHA, beam_size=M, longest=longest, nbest=M, parts=parts
     )
-    for b in range(11):
+    for b in range(B):
         scores = grouped_search(tables[b], longest, groups, M // groups, strength)
         best = sorted(scores, key=scores.get, reverse=True)[:M]
         outputs = list(filter(None, outputs_of(found, b)))

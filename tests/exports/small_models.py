@@ -5,7 +5,6 @@ import functools
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from small_configs import MODEL, PAPER
@@ -74,15 +73,19 @@ def trained(model: TrainedModel, updates: int = 60) -> TrainedModel:
     return dataclasses.replace(model, params=params)
 
 
-def _rows(tokenizer, lines: list[str], first: list[int]) -> jax.Array:
-    rows = [[*first, *tokenizer.encode(line), EOS] for line in lines]
+def _rows(tokenizer, lines: list[str], first: list[int]) -> np.ndarray:
+    return _padded([[*first, *tokenizer.encode(line), EOS] for line in lines])
+
+
+def _padded(rows: list[list[int]]) -> np.ndarray:
     width = max(map(len, rows))
-    return jnp.array([row + [PAD] * (width - len(row)) for row in rows])
+    return np.array([row + [PAD] * (width - len(row)) for row in rows])
 
 
-def log_probs(model: TrainedModel, source: list[int], target: list[int]) -> np.ndarray:
-    """The log-probability of each token of a target, which ends in EOS."""
+def log_probs(model: TrainedModel, pairs: list[tuple[list[int], list[int]]]) -> list[np.ndarray]:
+    """The log-probability of each token of each target, which ends in EOS."""
     bound = model.task.model.bind(model.params)
-    src_BS, tgt_in_BT = jnp.array([[*source, EOS]]), jnp.array([[BOS, *target[:-1]]])
-    log_probs_TV = jax.nn.log_softmax(bound(src_BS, tgt_in_BT)[0])
-    return np.asarray(log_probs_TV)[np.arange(len(target)), target]
+    src_BS = _padded([[*source, EOS] for source, _ in pairs])
+    tgt_in_BT = _padded([[BOS, *target[:-1]] for _, target in pairs])
+    log_probs_BTV = np.asarray(jax.jit(lambda: jax.nn.log_softmax(bound(src_BS, tgt_in_BT)))())
+    return [x[np.arange(len(y)), y] for x, (_, y) in zip(log_probs_BTV, pairs)]

@@ -53,7 +53,8 @@ def test_it_is_that_of_a_forward_pass(random_params):
     source, target = model.task.tokenizers
     src, tgt = source.encode(SOURCE), target.encode(TARGET)
     bound = model.task.model.bind(model.params)
-    _, weights = bound(np.array([[*src, EOS]]), np.array([[BOS, *tgt]]), return_weights=True)
+    arrays = np.array([[*src, EOS]]), np.array([[BOS, *tgt]])
+    _, weights = jax.jit(lambda: bound(*arrays, return_weights=True))()
     for name in ("encoder", "decoder", "cross"):
         queries, keys = found.tokens(name)
         expected = np.stack([x[0] for x in getattr(weights, name)])
@@ -99,12 +100,18 @@ def test_weights_reproduce_the_output_of_the_layer(random_params):
     params = model.params["encoder_layers"][0]["self_attention"]
     bound = model.task.model.bind(model.params)
     src_BS = np.array([[*model.task.tokenizers.source.encode(SOURCE), EOS]])
-    x_BSD = bound._embed_source(src_BS, np.arange(src_BS.shape[1])[None], None)
-    value_SHU = (x_BSD[0] @ params["value"]["kernel"]).reshape(src_BS.shape[1], 2, 7)
+
+    @jax.jit
+    def run():
+        layer = bound.encoder_layers[0].self_attention
+        x_BSD = bound._embed_source(src_BS, np.arange(src_BS.shape[1])[None], None)
+        return x_BSD, layer(x_BSD, layer.key_values(x_BSD), Mask(src_BS > 0, src_BS > 0))[0]
+
+    x_BSD, expected = map(np.asarray, run())
+    kernels = {name: np.asarray(x["kernel"]) for name, x in params.items()}
+    value_SHU = (x_BSD[0] @ kernels["value"]).reshape(src_BS.shape[1], 2, 7)
     joined_SX = np.einsum("hst,thu->shu", weights_HSS, value_SHU).reshape(-1, 14)
-    layer = bound.encoder_layers[0].self_attention
-    expected, _ = layer(x_BSD, layer.key_values(x_BSD), Mask(src_BS > 0, src_BS > 0))
-    np.testing.assert_allclose(joined_SX @ params["output"]["kernel"], expected[0], atol=1e-5)
+    np.testing.assert_allclose(joined_SX @ kernels["output"], expected[0], atol=1e-5)
 
 
 def test_a_universal_transformer_has_steps(random_params):
@@ -117,7 +124,8 @@ def test_a_universal_transformer_has_steps(random_params):
     tokenizers = model.task.tokenizers
     src, tgt = (x.encode(text) for x, text in zip(tokenizers, (SOURCE, TARGET), strict=True))
     bound = model.task.model.bind(model.params)
-    expected = bound.num_steps(np.array([[*src, EOS]]), np.array([[BOS, *tgt]]))
+    arrays = np.array([[*src, EOS]]), np.array([[BOS, *tgt]])
+    expected = jax.jit(lambda: bound.num_steps(*arrays))()
     for side, steps in zip(("source", "target"), expected, strict=True):
         assert len(found.steps[side]) == len(getattr(found, side))
         np.testing.assert_array_equal(found.steps[side], steps[0])
@@ -145,7 +153,8 @@ def test_bert_has_that_of_its_two_sentences(random_params):
     ids = [tokenizer.ids[x.text] for x in found.source]
     types = [0, 0, 0, 0, 0, 1, 1]
     bound = model.bind(params)
-    _, weights = bound.encode(np.array([ids]), np.array([types]), return_weights=True)
+    arrays = np.array([ids]), np.array([types])
+    _, weights = jax.jit(lambda: bound.encode(*arrays, return_weights=True))()
     assert list(found.maps) == ["encoder"]
     np.testing.assert_allclose(found.maps["encoder"][0], weights[0][0], atol=1e-6)
     with pytest.raises(UserError, match="15 tokens, and the model takes 13"):

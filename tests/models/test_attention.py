@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 import subprocess
 import sys
@@ -27,14 +28,18 @@ from transformer.system.sharding import data_mesh, split_rows
 F32 = jnp.dtype("float32")
 
 
-def attend(query, key, mask, value=None, **dropout):
+plain = jax.jit(lambda query, memory, mask: dot_product_attention(query, memory, mask)[0])
+dense = jax.jit(lambda mask: mask.dense())
+
+
+def attend(query, key, mask, value=None):
     """One head, one sentence: the values default to the identity, so that weights come out."""
     key = jnp.asarray(key, F32)
-    value = jnp.eye(len(key)) if value is None else jnp.asarray(value, F32)
+    value = np.eye(len(key), dtype=F32) if value is None else np.asarray(value, F32)
     memory = KeyValues(key[None, None], value[None, None])
     query = jnp.asarray(query, F32)[None, None]
-    y_BHTU, _ = dot_product_attention(query, memory, jnp.asarray(mask)[None], **dropout)
-    return y_BHTU[0, 0]
+    y_BHTU = plain(query, memory, np.asarray(mask)[None])
+    return y_BHTU[0, 0] if isinstance(y_BHTU, jax.core.Tracer) else np.asarray(y_BHTU)[0, 0]
 
 
 def test_scores_are_divided_by_the_root_of_d_k():
@@ -68,21 +73,21 @@ def test_masked_keys_have_no_weight(keys, mask, weights):
 
 
 def test_a_query_with_nothing_to_attend_to_stays_finite():
-    value = jnp.array([[1.0], [2.0], [6.0]])
+    value = np.array([[1.0], [2.0], [6.0]])
 
     def mean(query, key):
         return attend(query, key, [[False] * 3], value).sum()
 
-    query, key = jnp.array([[3.0]]), jnp.array([[1.0], [2.0], [7.0]])
-    found, gradients = jax.value_and_grad(mean, argnums=(0, 1))(query, key)
+    query, key = np.float32([[3.0]]), np.float32([[1.0], [2.0], [7.0]])
+    found, gradients = jax.jit(jax.value_and_grad(mean, argnums=(0, 1)))(query, key)
     assert found == pytest.approx(3)
-    assert all((g == 0).all() for g in gradients)
+    assert not any(np.any(g) for g in gradients)
 
 
 def test_queries_of_padding_see_all_where_cudnn_would_make_nan():
-    segments = jnp.array([[1, 1, 2, 0, 0], [1, 0, 0, 0, 0]])
-    mask_BTS = Mask(segments, segments, jnp.arange(5)).dense()
-    found = seeing_something(mask_BTS)
+    segments = np.array([[1, 1, 2, 0, 0], [1, 0, 0, 0, 0]])
+    mask_BTS = np.asarray(dense(Mask(segments, segments, np.arange(5))))
+    found = np.asarray(jax.jit(seeing_something)(mask_BTS))
     real = segments > 0
     np.testing.assert_array_equal(found[real], mask_BTS[real])
     assert found[~real].all()
@@ -95,12 +100,12 @@ def test_large_scores_do_not_overflow():
 
 def test_bfloat16_scores_are_float32():
     # d_k = 4, scores (32 * 16 + 2) / 2 = 257 and 256; bfloat16 rounds 257 to 256.
-    key = jnp.array([[16, 1, 0, 0], [16, 0, 0, 0]], jnp.bfloat16)
-    query = jnp.array([[32, 2, 0, 0]], jnp.bfloat16)
-    memory = KeyValues(key[None, None], jnp.eye(2, dtype=jnp.bfloat16)[None, None])
-    found, _ = dot_product_attention(query[None, None], memory, jnp.ones((1, 1, 2), bool))
+    key = np.array([[[[16, 1, 0, 0], [16, 0, 0, 0]]]], jnp.bfloat16)
+    query = np.array([[[[32, 2, 0, 0]]]], jnp.bfloat16)
+    memory = KeyValues(key, np.eye(2, dtype=jnp.bfloat16)[None, None])
+    found = plain(query, memory, np.ones((1, 1, 2), bool))
     assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(found[0, 0].astype(F32), [[0.7310586, 0.2689414]], atol=2e-3)
+    np.testing.assert_allclose(np.float32(found), [[[[0.7310586, 0.2689414]]]], atol=2e-3)
 
 
 # ---- Blocks of queries ----
@@ -118,7 +123,7 @@ def blocks_of_three(monkeypatch):
 def drawn_tensors(dtype=F32):
     rng = np.random.default_rng(2)
     shapes = (B, H, T, K), (B, H, S, K), (B, H, S, U), (B, H, T, U)
-    query, key, value, weight = (jnp.asarray(rng.normal(size=s), dtype) for s in shapes)
+    query, key, value, weight = (np.asarray(rng.normal(size=s), dtype) for s in shapes)
     return query, KeyValues(key, value), weight
 
 
@@ -126,7 +131,7 @@ def drawn_segments():
     rng = np.random.default_rng(3)
     queries, keys = rng.integers(0, 3, (B, T)), rng.integers(0, 3, (B, S))
     queries[0, 4], queries[1, 5] = 0, 7  # these attend to nothing
-    return jnp.asarray(queries), jnp.asarray(keys)
+    return queries.astype(np.int32), keys.astype(np.int32)
 
 
 def value_and_gradients(attend, query, memory, weight):
@@ -136,54 +141,64 @@ def value_and_gradients(attend, query, memory, weight):
         y_BHTU = attend(query, memory)
         return (y_BHTU * weight).sum(), y_BHTU
 
-    gradients, y_BHTU = jax.jit(jax.grad(weighted, (0, 1), has_aux=True))(query, memory)
+    gradients, y_BHTU = jax.grad(weighted, (0, 1), has_aux=True)(query, memory)
     return [y_BHTU, *jax.tree.leaves(gradients)]
 
 
 MASKS = {
     "segments": Mask(*drawn_segments()),
-    "packed and causal": Mask(*drawn_segments(), jnp.arange(T)),
-    "at later positions": Mask(*drawn_segments(), jnp.arange(T) + 2),
+    "packed and causal": Mask(*drawn_segments(), np.arange(T)),
+    "at later positions": Mask(*drawn_segments(), np.arange(T) + 2),
     "one row of segments": Mask(*(x[:1] for x in drawn_segments())),
-    "one query segment": Mask(jnp.ones((1, 1), int), drawn_segments()[1]),
+    "one query segment": Mask(np.ones((1, 1), np.int32), drawn_segments()[1]),
 }
 
 
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
-def test_blocks_equal_the_plain_form(mask, blocks_of_three):
-    query, memory, weight = drawn_tensors()
+@jax.jit  # once for all masks of a shape
+def of_all_forms(query, memory, weight, mask):
+    def in_blocks(query, memory):
+        return attention(query, memory, mask)[0]
 
     def plain(query, memory):
         return dot_product_attention(query, memory, mask.dense())[0]
 
-    def in_blocks(query, memory):
-        return attention(query, memory, mask)[0]
-
     # A training step may recompute a layer, too.
-    for form in (in_blocks, jax.checkpoint(in_blocks)):
-        for found, expected in zip(
-            value_and_gradients(form, query, memory, weight),
-            value_and_gradients(plain, query, memory, weight),
-        ):
-            np.testing.assert_allclose(found, expected, atol=2e-6)
+    forms = plain, in_blocks, jax.checkpoint(in_blocks)
+    return [value_and_gradients(form, query, memory, weight) for form in forms]
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_blocks_equal_the_plain_form(mask, blocks_of_three):
+    expected, *others = of_all_forms(*drawn_tensors(), mask)
+    for found in others:
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_allclose(x, y, atol=2e-6)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def with_weights(most, query, memory, mask):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transformer.models.attention.MAX_QUERIES", most)
+        y_BHTU, weights_BHTS = attention(query, memory, mask, return_weights=True)
+        return y_BHTU, attention(query, memory, mask)[0], weights_BHTS, mask.dense()
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 @pytest.mark.parametrize("most", [3, 256], ids=["blocks", "plain"])
-def test_returned_weights(mask, most, monkeypatch):
+def test_returned_weights(mask, most):
     """Those that the output is the sum of, and exactly 0 where the mask is False."""
-    monkeypatch.setattr("transformer.models.attention.MAX_QUERIES", most)
     query, memory, _ = drawn_tensors()
-    y_BHTU, weights_BHTS = attention(query, memory, mask, return_weights=True)
-    np.testing.assert_allclose(y_BHTU, attention(query, memory, mask)[0], atol=1e-6)
-    may_attend = np.broadcast_to(mask.dense()[:, None], weights_BHTS.shape)
+    y_BHTU, without, weights_BHTS, mask_BTS = map(
+        np.asarray, with_weights(most, query, memory, mask)
+    )
+    np.testing.assert_allclose(y_BHTU, without, atol=1e-6)
+    may_attend = np.broadcast_to(mask_BTS[:, None], weights_BHTS.shape)
     assert weights_BHTS.shape == (B, H, T, S)
     assert (weights_BHTS[may_attend] > 0).all()
     assert (weights_BHTS[~may_attend] == 0).all()
     sees = may_attend.any(axis=-1)
     np.testing.assert_allclose(weights_BHTS.sum(-1), sees, atol=1e-6)
-    expected = jnp.einsum("BHTS,BHSU->BHTU", weights_BHTS, memory.value_BHSU)
-    np.testing.assert_allclose(y_BHTU[sees], expected[sees], atol=1e-6)
+    np.testing.assert_allclose(y_BHTU[sees], (weights_BHTS @ memory.value_BHSU)[sees], atol=1e-6)
 
 
 def test_weights_cost_nothing_unless_asked_for(monkeypatch):
@@ -217,17 +232,19 @@ def test_few_queries_are_one_block(monkeypatch):
 
 def test_dropout_in_blocks(blocks_of_three):
     query, memory, weight = drawn_tensors()
-    mask, rate = Mask(jnp.ones((B, T), int), jnp.ones((B, S), int)), 0.25
+    mask, rate = Mask(np.ones((B, T), np.int32), np.ones((B, S), np.int32)), 0.25
 
-    def dropped(query, memory, rows=(0, 1)):
-        rngs = DropoutRngs(jax.random.key(5), jnp.array(rows))
+    def dropped(query, memory, rows=np.arange(2)):  # noqa: B008
+        rngs = DropoutRngs(jax.random.key(5), rows)
         return attention(query, memory, mask, rate, rngs)[0]
 
+    run = jax.jit(dropped)
     # With the identity for values the weights come out, and what was dropped is seen.
-    weights_BHTS = jax.nn.softmax(jnp.einsum("BHTK,BHSK->BHTS", query, memory.key_BHSK) / K**0.5)
-    identity = jnp.broadcast_to(jnp.eye(S), (B, H, S, S))
-    scale_BHTS = dropped(query, memory._replace(value_BHSU=identity)) / weights_BHTS
-    is_kept = np.asarray(scale_BHTS) != 0
+    scores_BHTS = query @ memory.key_BHSK.swapaxes(2, 3) / K**0.5
+    weights_BHTS = np.exp(scores_BHTS) / np.exp(scores_BHTS).sum(axis=-1, keepdims=True)
+    identity = np.broadcast_to(np.eye(S, dtype=F32), (B, H, S, S))
+    scale_BHTS = np.asarray(run(query, memory._replace(value_BHSU=identity))) / weights_BHTS
+    is_kept = scale_BHTS != 0
     np.testing.assert_allclose(scale_BHTS[is_kept], 1 / (1 - rate), rtol=1e-4)
     n = is_kept.size
     assert abs(is_kept.sum() - (1 - rate) * n) < 4 * (n * rate * (1 - rate)) ** 0.5
@@ -239,18 +256,16 @@ def test_dropout_in_blocks(blocks_of_three):
         weights_BHTS = jax.nn.softmax(scores_BHTS) * jnp.where(is_kept, 1 / (1 - rate), 0)
         return jnp.einsum("BHTS,BHSU->BHTU", weights_BHTS, memory.value_BHSU)
 
-    for found, expected in zip(
-        value_and_gradients(dropped, query, memory, weight),
-        value_and_gradients(reference, query, memory, weight),
-    ):
+    forms = jax.jit(lambda *x: [value_and_gradients(f, *x) for f in (dropped, reference)])
+    for found, expected in zip(*forms(query, memory, weight), strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
     # A row's draw is its own, whatever the rows beside it.
-    swapped = dropped(*jax.tree.map(lambda x: x[::-1], (query, memory)), rows=(1, 0))
-    np.testing.assert_allclose(swapped[::-1], dropped(query, memory), atol=1e-6)
+    swapped = run(*jax.tree.map(lambda x: x[::-1], (query, memory)), rows=np.array([1, 0]))
+    np.testing.assert_allclose(swapped[::-1], run(query, memory, np.arange(2)), atol=1e-6)
     # And with one key for all rows at a time, which `nnx.Rngs` gives.
     memory = memory._replace(value_BHSU=identity)
-    weights_BHTS, _ = attention(query, memory, mask, rate, nnx.Rngs(dropout=0))
+    weights_BHTS, _ = jax.jit(lambda: attention(query, memory, mask, rate, nnx.Rngs(dropout=0)))()
     assert rows_and_blocks_differ(np.asarray(weights_BHTS) != 0)
 
 
@@ -264,9 +279,9 @@ def test_gradients_of_bfloat16_memory_are_summed_in_float32(monkeypatch):
     query = jnp.zeros((1, 1, n, 1), jnp.bfloat16)
     memory = KeyValues(*jnp.ones((2, 1, 1, 1, 1), jnp.bfloat16))
     mask = Mask(jnp.ones((1, n), int), jnp.ones((1, 1), int))
-    _, _, _, by_value = value_and_gradients(
-        lambda query, memory: attention(query, memory, mask)[0], query, memory, F32.type(1)
-    )
+    _, _, _, by_value = jax.jit(
+        lambda *x: value_and_gradients(lambda *y: attention(*y, mask)[0], *x, F32.type(1))
+    )(query, memory)
     assert by_value.dtype == jnp.bfloat16
     assert by_value.item() == n
 
@@ -334,36 +349,6 @@ def test_projections_have_biases_only_if_asked():
     }
 
 
-@pytest.mark.parametrize("use_bias", [False, True])
-def test_multi_head_attention_is_one_attention_a_head(use_bias):
-    layer, rng = layer_of(attention_bias=use_bias), np.random.default_rng(0)
-    x_BTD = rng.normal(size=(2, 11, 7)).astype(np.float32)
-    y_BSD = rng.normal(size=(2, 13, 7)).astype(np.float32)
-    mask = MASKS["segments"]._replace(query_segments_BT=jnp.full((2, 11), 1))
-    bias = dict.fromkeys(("query", "key", "value", "output"), 0.0)
-    if use_bias:
-        for name in bias:
-            linear = getattr(layer, name)
-            linear.bias[...] = bias[name] = rng.normal(size=linear.bias.shape).astype(np.float32)
-    memory = layer.key_values(y_BSD)
-    assert memory.key_BHSK.shape == (2, 3, 13, 5)
-    assert memory.value_BHSU.shape == (2, 3, 13, 2)
-
-    w = {name: np.asarray(getattr(layer, name).kernel[...]) for name in bias}
-    query, key, value = x_BTD @ w["query"], y_BSD @ w["key"], y_BSD @ w["value"]
-    query, key, value = query + bias["query"], key + bias["key"], value + bias["value"]
-    heads, weights = [], []
-    for h in range(3):
-        k, v = slice(5 * h, 5 * h + 5), slice(2 * h, 2 * h + 2)
-        e = np.exp(query[..., k] @ key[..., k].swapaxes(1, 2) / 5**0.5) * mask.dense()
-        weights.append(e / e.sum(-1, keepdims=True))
-        heads.append(weights[-1] @ value[..., v])
-    expected = np.concatenate(heads, axis=-1) @ w["output"] + bias["output"]
-    found, weights_BHTS = layer(x_BTD, memory, mask, return_weights=True)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    np.testing.assert_allclose(weights_BHTS, np.stack(weights, axis=1), atol=1e-6)
-
-
 @pytest.mark.parametrize(("platform", "barriers"), [("cuda", 2), ("cpu", 0)])
 def test_products_of_keys_and_values_are_not_merged_on_a_gpu(platform, barriers):
     def key_values(x_BSD):
@@ -375,38 +360,48 @@ def test_products_of_keys_and_values_are_not_merged_on_a_gpu(platform, barriers)
 
 
 def test_attention_dropout_needs_a_rate_and_rngs():
-    x, mask = jnp.ones((1, 5, 7)), Mask(*jnp.ones((2, 1, 5), int))
+    x, mask = np.ones((1, 5, 7), F32), Mask(*np.ones((2, 1, 5), np.int32))
     off, on = layer_of(), layer_of(attention_dropout=0.5)
-    memory = off.key_values(x)
-    plain, weights = off(x, memory, mask, None, True)
-    np.testing.assert_array_equal(off(x, memory, mask, nnx.Rngs(dropout=0))[0], plain)
-    np.testing.assert_array_equal(on(x, memory, mask)[0], plain)
-    dropped, weights_before = on(x, memory, mask, nnx.Rngs(dropout=0), True)
-    assert (dropped != plain).any()
+
+    @jax.jit
+    def run(x):
+        memory, rngs = off.key_values(x), lambda: nnx.Rngs(dropout=0)
+        return [
+            off(x, memory, mask, None, True),
+            (off(x, memory, mask, rngs())[0], on(x, memory, mask)[0]),
+            on(x, memory, mask, rngs(), True),
+        ]
+
+    (plain, weights), same, (dropped, weights_before) = run(x)
+    for found in same:
+        np.testing.assert_array_equal(found, plain)
+    assert np.any(dropped != plain)
     np.testing.assert_array_equal(weights_before, weights)
 
 
 def test_widened_places_hold_the_same_numbers():
     def random(*shape):
-        numbers = np.random.default_rng(math.prod(shape)).normal(size=shape)
-        return jnp.asarray(numbers, jnp.bfloat16)
+        return np.random.default_rng(math.prod(shape)).normal(size=shape).astype(jnp.bfloat16)
 
     B, H, M, K, U, L = 2, 3, 4, 8, 5, 6
+    query, mask = random(B, H, M, K), np.ones((B, M, L * M), bool)
+
+    @jax.jit
+    def both(key_values, new):
+        wide = widened({"key_values": [key_values]})["key_values"][0]
+        written = [write_key_values(x, new, jnp.array(2)) for x in (key_values, wide)]
+        return written, [attend_to_cache(query, [(x, mask)]) for x in written]
+
     key_values = CachedKeyValues(random(B, H, K, L * M), random(B, H, L * M, U))
     new = CachedKeyValues(random(B, H, K, M), random(B, H, M, U))
-    narrow = write_key_values(key_values, new, jnp.array(2))
-    wide = write_key_values(
-        widened({"key_values": [key_values]})["key_values"][0], new, jnp.array(2)
-    )
+    (narrow, wide), results = both(key_values, new)
     for a, b in zip(narrow, wide, strict=True):
         assert (a.dtype, b.dtype) == (jnp.bfloat16, jnp.float32)
-        np.testing.assert_array_equal(a.astype(jnp.float32), b)
-    query, mask = random(B, H, M, K), jnp.ones((B, M, L * M), bool)
-    results = [attend_to_cache(query, [(x, mask)]) for x in (narrow, wide)]
+        np.testing.assert_array_equal(np.float32(a), b)
     (y, (weights,)), (of_wide, (weights_of_wide,)) = results
     assert of_wide.dtype == jnp.bfloat16
-    np.testing.assert_allclose(weights, weights_of_wide, rtol=1e-4)
-    np.testing.assert_allclose(*(x.astype(jnp.float32) for x in (y, of_wide)), rtol=0.01)
+    np.testing.assert_allclose(np.float32(weights), np.float32(weights_of_wide), rtol=1e-4)
+    np.testing.assert_allclose(np.float32(y), np.float32(of_wide), rtol=0.01)
 
 
 if __name__ == "__main__":
@@ -419,26 +414,25 @@ def drawn(*rows):
 
 
 def test_causal_mask():
-    one = jnp.ones((1, 3), int)
-    mask = Mask(one, one, jnp.arange(3)).dense()
+    one = np.ones((1, 3), np.int32)
+    mask = dense(Mask(one, one, np.arange(3)))
     assert mask.dtype == bool
     np.testing.assert_array_equal(mask, [drawn("x..", "xx.", "xxx")])
     # A decoding step: one query, whose position is its step.
-    np.testing.assert_array_equal(Mask(one[:, :1], one, jnp.array([1])).dense(), [drawn("xx.")])
+    np.testing.assert_array_equal(dense(Mask(one[:, :1], one, np.array([1]))), [drawn("xx.")])
 
 
 def test_padding_mask_wherever_the_padding_stands():
-    mask = Mask(
-        jnp.array([[1, 1], [1, 0], [0, 0]]), jnp.array([[1, 1, 0], [0, 1, 1], [1, 0, 1]])
-    ).dense()
+    queries, keys = [[1, 1], [1, 0], [0, 0]], [[1, 1, 0], [0, 1, 1], [1, 0, 1]]
+    mask = dense(Mask(np.array(queries), np.array(keys)))
     assert mask.dtype == bool
     expected = [drawn("xx.", "xx."), drawn(".xx", "..."), drawn("...", "...")]
     np.testing.assert_array_equal(mask, expected)
 
 
 def test_packed_sentences_do_not_see_one_another():
-    queries = jnp.array([[1, 2, 2, 0, 3, 4]])
-    keys = jnp.array([[1, 1, 2, 0, 0, 3, 3]])
+    queries = np.array([[1, 2, 2, 0, 3, 4]])
+    keys = np.array([[1, 1, 2, 0, 0, 3, 3]])
     expected = drawn(
         "xx.....",
         "..x....",
@@ -447,11 +441,11 @@ def test_packed_sentences_do_not_see_one_another():
         ".....xx",
         ".......",  # nothing of this sentence is among the keys
     )
-    np.testing.assert_array_equal(Mask(queries, keys).dense(), [expected])
+    np.testing.assert_array_equal(dense(Mask(queries, keys)), [expected])
 
 
 def test_packed_causal_mask():
-    segments = jnp.array([[1, 1, 1, 2, 2, 0, 0]])
+    segments = np.array([[1, 1, 1, 2, 2, 0, 0]])
     expected = drawn(
         "x......",
         "xx.....",
@@ -461,5 +455,5 @@ def test_packed_causal_mask():
         ".......",
         ".......",
     )
-    mask = Mask(segments, segments, jnp.arange(7)).dense()
+    mask = dense(Mask(segments, segments, np.arange(7)))
     np.testing.assert_array_equal(mask, [expected])

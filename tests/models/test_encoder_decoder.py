@@ -53,37 +53,34 @@ def both(request, random_params):
 def test_a_position_is_the_sum_of_its_words(both):
     """Rows of several sources, too; the last words of each row begin a position of their own."""
     (model, params), (plain, own) = both
-    positions = jnp.arange(8).reshape(2, 4)
-    segments = jnp.array([[1, 1, 2, 0], [1, 1, 0, 0]])
+    positions = np.arange(8).reshape(2, 4)
+    segments = np.array([[1, 1, 2, 0], [1, 1, 0, 0]])
     expected = jax.jit(lambda p: plain.bind(p)(positions, TGT_IN, segments, TGT_SEGMENTS))(own)
     found = jax.jit(lambda p: model.bind(p)(SRC, TGT_IN, SEGMENTS, TGT_SEGMENTS))(params)
-    real = TGT_SEGMENTS > 0
+    found, expected, real = np.asarray(found), np.asarray(expected), TGT_SEGMENTS > 0
     np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
     assert np.ptp(found[real]) > 0.1
 
 
 def test_step_by_step_is_all_at_once(both):
     (model, params), _ = both
-    src, tgt_in = jnp.array(SRC[1:]), jnp.array(TGT_IN[:1, :3])
+    tgt_in = TGT_IN[:1, :3]
 
     def decode(params):
-        bound = model.bind(params)
+        bound, src = model.bind(params), jnp.array(SRC[1:])
         cache = bound.init_cache(bound.encode(src), src, 1, 3)
-        logits = []
-        for t in range(3):
-            logits_NV, cache = bound.decode_step(tgt_in[:, t], cache)
-            logits.append(logits_NV)
-        return jnp.stack(logits, 1), bound(src, tgt_in)
+        step = lambda cache, tokens_N: bound.decode_step(tokens_N, cache)[::-1]  # noqa: E731
+        return jax.lax.scan(step, cache, tgt_in.T)[1], bound(src, tgt_in)
 
-    found, expected = jax.jit(decode)(params)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    found_TNV, expected = jax.jit(decode)(params)
+    np.testing.assert_allclose(found_TNV.swapaxes(0, 1), expected, atol=1e-5)
 
 
 def test_masks_tell_places_apart_from_the_start():
     config = dataclasses.replace(CONFIGS["universal"], words_per_position=12, d_model=64)
-    masks_WD = build_model(config, sizes_of(SOURCE, TARGET)).init(jax.random.key(0))[
-        "word_masks_WD"
-    ]
+    model = build_model(config, sizes_of(SOURCE, TARGET))
+    start = jax.jit(lambda key: model.init(key)["word_masks_WD"])
+    masks_WD = np.asarray(start(jax.random.key(0)))
     assert masks_WD.mean() == pytest.approx(1, abs=0.06)
     assert np.std(masks_WD) == pytest.approx(0.5, abs=0.05)
     assert np.std(masks_WD, axis=0).mean() > 0.4  # of the places of a channel
@@ -91,7 +88,11 @@ def test_masks_tell_places_apart_from_the_start():
 
 def test_alignments_of_words_are_refused(both):
     (model, params), _ = both
-    bound, src = model.bind(params), jnp.array(SRC)
-    cache = bound.init_cache(bound.encode(src), src, 1, 3) | {"attention": jnp.zeros(SRC.shape)}
+
+    def step(params):
+        bound, src = model.bind(params), jnp.array(SRC)
+        cache = bound.init_cache(bound.encode(src), src, 1, 3)
+        bound.decode_step(jnp.array([1, 1]), cache | {"attention": jnp.zeros(SRC.shape)})
+
     with pytest.raises(UserError, match=r"words_per_position is 3; leave out alignments"):
-        bound.decode_step(jnp.array([1, 1]), cache)
+        jax.eval_shape(step, params)

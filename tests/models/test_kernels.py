@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,13 @@ def model_config(**changes):
 
 
 def normal(number, *shape):
-    return jax.random.normal(jax.random.fold_in(jax.random.key(3), number), shape)
+    return np.random.default_rng(number).normal(size=shape).astype(np.float32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def result_and_gradients(function, direction, *arguments):
+    result, pull_back = jax.vjp(function, *arguments)
+    return [result, *pull_back(direction)]
 
 
 @pytest.mark.parametrize(("rate", "T"), [(0.3, 24), (0.0, 7)])
@@ -51,19 +58,18 @@ def test_norm_kernel_in_float64(rate, T):
             z /= jnp.sqrt((z**2).mean(-1, keepdims=True) + 1e-6)
             return z * scale_D[None, None] + bias_D[None, None]
 
-        expected, pull_back = jax.vjp(formula, x, y, scale_D, bias_D)
-        gradients = pull_back(jnp.float64(direction))
-    result, pull_back = jax.vjp(kernel, x, y, scale_D, bias_D)
-    for ours, wanted in zip([result, *pull_back(direction)], [expected, *gradients], strict=True):
+        expected = result_and_gradients(formula, np.float64(direction), x, y, scale_D, bias_D)
+    found = result_and_gradients(kernel, direction, x, y, scale_D, bias_D)
+    for ours, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, wanted, atol=2e-5)
 
 
 def test_blocked_loss_in_float64():
     B, T, D, V = 3, 7, 16, 37  # blocks of 2, 2, 2 and 1 positions
     with jax.enable_x64(True):
-        arrays = [jnp.float64(x) for x in (normal(0, B, T, D), normal(1, V, D), normal(2, V))]
-        labels_BT = jax.random.randint(jax.random.key(0), (B, T), 0, V)
-        real_BT = jnp.arange(T)[None] < jnp.array([T, 3, 0])[:, None]
+        arrays = [np.float64(x) for x in (normal(0, B, T, D), normal(1, V, D), normal(2, V))]
+        labels_BT = np.random.default_rng(0).integers(0, V, (B, T))
+        real_BT = np.arange(T)[None] < np.array([T, 3, 0])[:, None]
 
         def found(blocked):
             def loss(hidden_BTD, output_VD, bias_V):
@@ -71,7 +77,7 @@ def test_blocked_loss_in_float64():
                 sums = output_loss(hidden_BTD, layer, labels_BT, real_BT, 0.1)
                 return 3 * sums.loss, sums
 
-            return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*arrays)
+            return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*arrays)
 
         (plain, plain_gradients), (ours, gradients) = found(False), found(True)
     for a, b in zip(jax.tree.leaves((ours, gradients)), jax.tree.leaves((plain, plain_gradients))):
@@ -80,11 +86,15 @@ def test_blocked_loss_in_float64():
 
 def test_logits_of_any_size():
     """The sum of exponentials neither overflows nor vanishes."""
-    hidden_BTD = jnp.ones((1, 1, 1))
-    for factor in (1e4, -1e4):
-        output_VD = factor * jnp.array([[1.0], [0.5], [0.0]])
+
+    @jax.jit
+    def loss(output_VD):
         layer = OutputLayer(output_VD, None, jnp.float32, blocked=True)
-        sums = output_loss(hidden_BTD, layer, jnp.array([[1]]), jnp.ones((1, 1), bool), 0.0)
+        real_BT = np.ones((1, 1), bool)
+        return output_loss(jnp.ones((1, 1, 1)), layer, np.array([[1]]), real_BT, 0.0)
+
+    for factor in (1e4, -1e4):
+        sums = loss(np.float32([[factor], [factor / 2], [0.0]]))
         assert float(sums.nll) == pytest.approx(5000)
 
 
@@ -199,7 +209,7 @@ def test_choices():
         model_config(kernels="flash")
 
 
-def test_models_agree(monkeypatch):
+def test_models_agree(random_params, monkeypatch):
     """The whole model with both kernels, packed rows and dropout, against the plain one."""
     call = fused_norm.add_and_norm
     monkeypatch.setattr(
@@ -209,13 +219,13 @@ def test_models_agree(monkeypatch):
     )
     from transformer.data.batches import Batch
 
-    segments = jnp.array([[1, 1, 2, 2, 2, 3, 0, 0], [1, 1, 1, 1, 2, 2, 2, 2]])
-    words = jax.random.randint(jax.random.key(1), (2, 8), 3, 37)
+    segments = np.array([[1, 1, 2, 2, 2, 3, 0, 0], [1, 1, 1, 1, 2, 2, 2, 2]])
+    words = np.random.default_rng(1).integers(3, 37, (2, 8))
     batch = Batch(words, segments, words, words, segments)
 
     def loss_and_gradient(names):
         model = build_model(model_config(kernels=names), sizes_of(37))
-        params = model.init(jax.random.key(0))
+        params = random_params(model)
 
         def loss(params):
             rngs = DropoutRngs(jax.random.key(2), jnp.arange(2))

@@ -31,6 +31,14 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def only_what_is_new():
+    """Millions of objects that were there before are not searched after each test."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def leave_nothing_behind():
     yield

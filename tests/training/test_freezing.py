@@ -132,13 +132,13 @@ def test_a_step_and_its_checkpoint(tmp_path):
 
     # A run goes on from a checkpoint as it would have.
     adam = with_frozen(optimizer(width=14, **CONFIGS["adam"]), config.freeze)
-    step, state = make_train_step(toy, adam, config, mesh), start(adam)
-    state, _ = step(state, batch)
-    shapes = abstract_state(toy, adam)
+    step, shapes = make_train_step(toy, adam, config, mesh), abstract_state(toy, adam)
+    shardings = state_sharding(mesh, shapes, toy.sharding)
+    state, _ = step(jax.device_put(start(adam), shardings), batch)
     like = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         shapes,
-        state_sharding(mesh, shapes, toy.sharding),
+        shardings,
     )
     store = Checkpoints(tmp_path, keep_last=3, best_metric="nll", direction="lower")
     with contextlib.closing(store) as checkpoints:

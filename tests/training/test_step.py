@@ -152,12 +152,6 @@ def test_metrics_of_a_step():
     assert int(state.step) == 1
 
 
-def test_without_label_smoothing_the_loss_is_the_nll():
-    _, metrics = one_step(update_batch(Layout(7, 1, 7)), label_smoothing=0.0)
-    assert metrics.loss > 0
-    np.testing.assert_allclose(metrics.loss, metrics.terms["nll"], rtol=1e-6)
-
-
 def test_packed_is_unpacked():
     packed = PackedPairs(reversible_pairs(13), 17, 17, seed=3)
     rows = [packed.batch(np.array([row])) for row in range(len(packed))]
@@ -212,17 +206,15 @@ def test_a_batch_of_padding_changes_nothing():
 
 
 def test_gradients_are_clipped_by_their_global_norm():
-    norms = []
-    for max_grad_norm in (0.25, 1000.0):
-        adam = dataclasses.replace(ADAM, max_grad_norm=max_grad_norm)
-        state, metrics = one_step(update_batch(Layout(7, 1, 7)), adam)
-        leaves = jax.tree.leaves(state.opt_state, is_leaf=is_adam)
-        (mu,) = (leaf.mu for leaf in leaves if is_adam(leaf))
-        # After the first update mu is (1 - beta1) times the gradient that Adam saw.
-        norms.append((float(optax.tree.norm(mu)) / 0.1, float(metrics.grad_norm)))
-    (clipped, before), (whole, before_too) = norms
-    assert before > 0.5
-    np.testing.assert_allclose([clipped, whole, before_too], [0.25, before, before], rtol=1e-4)
+    batch = update_batch(Layout(7, 1, 7))
+    state, metrics = one_step(batch, dataclasses.replace(ADAM, max_grad_norm=0.25))
+    leaves = jax.tree.leaves(state.opt_state, is_leaf=is_adam)
+    (mu,) = (leaf.mu for leaf in leaves if is_adam(leaf))
+    # After the first update mu is (1 - beta1) times the gradient that Adam saw.
+    np.testing.assert_allclose(optax.tree.norm(mu) / 0.1, 0.25, rtol=1e-4)
+    _, free = one_step(batch)
+    assert metrics.grad_norm > 0.5
+    np.testing.assert_allclose(metrics.grad_norm, free.grad_norm, rtol=1e-4)
 
 
 def is_adam(x) -> bool:
@@ -363,6 +355,7 @@ def test_a_tiny_model_learns():
     assert np.mean(nll[-10:]) < 0.5 * unigram_entropy
 
 
+@pytest.mark.slow  # compiled with all optimisations
 def test_moments_are_not_copied():
     """XLA on the CPU copied all of them at each update for want of an order to write in."""
     toy, adam = model(), adam_of(ADAM)

@@ -1,6 +1,7 @@
 """Models as pure functions, so that their users need not know NNX."""
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,10 @@ class FunctionalModel:
         otherwise a resumed run, or one on other devices, would draw other numbers.
         """
 
-        def build_here(rngs: nnx.Rngs) -> nnx.Module:
+        def build_here(key: jax.Array) -> nnx.Module:
+            rngs, numbers = nnx.Rngs(key), itertools.count()
+            # NNX counts with an array: to trace that takes half of the time of a build.
+            rngs.params = lambda: jax.random.fold_in(rngs.default.key[...], next(numbers))
             # Otherwise NNX 0.12 requires a mesh as soon as a parameter with a sharding is made.
             with nnx.use_eager_sharding(False):
                 return build(rngs)
@@ -42,11 +46,11 @@ class FunctionalModel:
 
     def init(self, key: jax.Array) -> Params:
         """Fresh parameters. `key` is a typed key or an int seed."""
-        return nnx.to_pure_dict(_split(self._build(nnx.Rngs(key)))[1])
+        return nnx.to_pure_dict(_split(self._build(key))[1])
 
     def init_extra(self, key: jax.Array) -> dict[str, Any]:
         """The extra state that belongs to `init(key)`."""
-        return nnx.to_pure_dict(_split(self._build(nnx.Rngs(key)))[2])
+        return nnx.to_pure_dict(_split(self._build(key))[2])
 
     def abstract_params(self) -> Params:
         """Shapes and types of the parameters; allocates nothing."""
@@ -95,7 +99,7 @@ class FunctionalModel:
 
     def _abstract_parts(self, weight_layout: WeightLayout | None) -> tuple[nnx.GraphDef, Any, Any]:
         def build() -> nnx.Module:
-            module = self._build(nnx.Rngs(0))
+            module = self._build(0)
             if weight_layout is not None:
                 _lay_out(module, weight_layout)
             return module

@@ -1,7 +1,5 @@
 """The parts of RNNs: cells, the loop over a sequence, attention, initial values."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +8,10 @@ import rnn_papers
 from flax import nnx
 
 from transformer.models.functional import FunctionalModel
-from transformer.models.rnn.alignment import Alignment
 from transformer.models.rnn.recurrence import (
     CELLS,
     INITIALIZATIONS,
     Initialization,
-    products,
     recur,
     run_cell,
 )
@@ -102,70 +98,6 @@ def test_the_loops_gradient_is_that_of_a_scan(reverse):
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected
     )
     assert all(np.abs(x).max() > 0.1 for x in jax.tree.leaves(found[1]))
-
-
-# --- Attention ----------------------------------------------------------------------------
-
-H2 = [[1.0, 0.0], [0.0, 2.0]]
-
-
-def attend(alignment, state, annotations, mask):
-    """The context and the weights of one state."""
-    annotations = jnp.array([annotations])
-    keys = alignment.keys(annotations)
-    product = products(alignment.weights(annotations, keys), FLOAT32)
-    context, weights = alignment(
-        product, alignment.fixed(keys), jnp.array([[state]]), jnp.array([[mask]]) > 0
-    )
-    return context[0, 0], weights[0, 0]
-
-
-def alignment_of(score, size, window=0):
-    sizes = {"hidden_size": size, "annotation_size": size, "attention_size": size}
-    choices = {"attention": score, "attention_bias": False, "attention_window": window}
-    config = SimpleNamespace(**sizes, **choices, initialization="glorot", dtype="float32")
-    return Alignment(config, nnx.Rngs(0))
-
-
-def test_additive_attention_by_hand():
-    """With W = U = I, v = (1, 1) and s = 0: scores .761594 and .964028."""
-    alignment = alignment_of("additive", 2)
-    alignment.query_HK[...] = alignment.key_UK[...] = jnp.eye(2)
-    alignment.energy_K[...] = jnp.ones(2)
-    context, weights = attend(alignment, [0.0, 0.0], H2, [1, 1])
-    np.testing.assert_allclose(weights, [0.449564, 0.550436], atol=1e-6)
-    np.testing.assert_allclose(context, [0.449564, 1.100873], atol=1e-6)
-
-
-def test_dot_and_general_attention_by_hand():
-    expected = [0.268941, 0.731059]  # of scores 1 and 2
-    np.testing.assert_allclose(
-        attend(alignment_of("dot", 2), [1.0, 1.0], H2, [1, 1])[1], expected, atol=1e-6
-    )
-    general = alignment_of("general", 2)
-    # s W h: only s_1 meets h, and only as 0.5 of h_2 and as nothing of h_1.
-    general.key_UH[...] = jnp.array([[0.0, 0.0], [0.5, 0.0]])
-    weights = attend(general, [1.0, 7.0], H2, [1, 1])[1]
-    np.testing.assert_allclose(weights, expected, atol=1e-6)
-
-
-def test_a_hidden_annotation_has_no_weight():
-    _, weights = attend(alignment_of("dot", 2), [1.0, 1.0], [*H2, [9.0, 9.0]], [1, 1, 0])
-    np.testing.assert_allclose(weights, [0.268941, 0.731059, 0], atol=1e-6)
-    assert weights[2] == 0
-
-
-def test_local_attention_by_hand():
-    """p = 4 * 0.7 and D = 2: of equal scores 1, 2 and 3, weights exp(-(j - 2.8)^2 / 2) / 3.
-
-    The sentence of four annotations stands behind another of three in the row.
-    """
-    alignment = alignment_of("dot", 1, window=2)
-    alignment.position_HP[...] = jnp.ones((1, 1))
-    alignment.position_P[...] = jnp.full((1,), np.log(7 / 3) / np.tanh(1))
-    context, weights = attend(alignment, [1.0], [[0.0]] * 7, [0, 0, 0, 1, 1, 1, 1])
-    np.testing.assert_allclose(weights, [0, 0, 0, 0, 0.065966, 0.242050, 0.326733], atol=1e-6)
-    assert context == 0
 
 
 # --- Initial values -----------------------------------------------------------------------
