@@ -90,9 +90,9 @@ def test_translations_of_pieces_are_joined():
 @pytest.mark.parametrize(
     ("policy", "times", "source", "pieces"),
     [
-        ("split", 1, "a b. c d", [("a b.", "A"), ("c d", "")]),
+        ("split", 1, "a b. C d", [("a b.", "A"), ("C d", "")]),
         ("split", 2, "a b. c d", [("a b. c d", "A")]),  # evaluation leaves it whole
-        ("split", 2, "a b. c d e f g", [("a b.", "A"), ("c d e", ""), ("f g", "")]),
+        ("split", 2, "a b. C d e f g", [("a b.", "A"), ("C d e", ""), ("f g", "")]),
         ("cut", 1, "a b. c d", [("a b. c", "A")]),
         ("whole", 1, "a b. c d", [("a b. c d", "A")]),
         ("split", 1, " \t " * 9, [(" \t " * 9, "A")]),
@@ -122,4 +122,4 @@ def test_long_lines_that_are_refused():
     for policy, said in (("refuse", "longer than 3 tokens"), ("split", "cannot share constraints")):
         lines = LongLines(policy, echo_model.Words(), 3, 1, "en")
         with pytest.raises(UserError, match=said):
-            lines.search(find, [Request("a b. c d", constraints=["c"])], print)
+            lines.search(find, [Request("a b. C d", constraints=["c"])], print)

@@ -78,7 +78,7 @@ class HubConfig:
         value = self._content.get(name, default)
         if value is _MISSING:
             raise UserError(f"{self.path} lacks {name!r}; {self._advice}")
-        kind = {int: Size, float: Number}.get(kind, kind)
+        kind = Size if kind is int else Number if kind is float else kind
         try:
             return value if value is default else checked({name: value}, dict[str, kind])[name]
         except ValueError as error:

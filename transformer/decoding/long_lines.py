@@ -143,12 +143,10 @@ class LongLines:
         found = iter(find(parts, lambda done: progress(owner[done - 1] + 1 if done else 0)))
         results = []
         for request, sources in zip(requests, pieces, strict=True):
-            answers = [next(found) for _ in sources]  # of a line of only spaces there may be none
-            is_whole = len(answers) == 1
-            joined = (
-                answers[0] if is_whole else join(answers, sources, request.source, self._language)
-            )
-            results.append(joined)
+            answers = [next(found) for _ in sources]
+            if len(answers) != 1:  # of a line of only spaces there may be none
+                answers = [join(answers, sources, request.source, self._language)]
+            results += answers
         return results
 
 
