@@ -9,7 +9,7 @@ from transformer.runs import provenance, run_config
 from transformer.runs.metric_writers import read_metrics
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import EXPORTED, Config
-from transformer.system.commands import command
+from transformer.system.commands import command, script
 from transformer.system.errors import UserError
 
 Run = Mapping[str, Any]
@@ -118,7 +118,7 @@ def check_can_be_repeated(model: TrainedModel) -> None:
     if not {"config_file", "overrides"} <= starts[-1].keys():
         raise UserError(
             f"{workdir}/starts.jsonl names no config file, as a run from Python code has none; "
-            "record a run of train.py"
+            f"record a run of {script('train')}"
         )
     if training.init_from and not is_known(provenance.origin(workdir)):
         raise UserError(
