@@ -62,7 +62,7 @@ def has_attention(model: TrainedModel) -> bool:
     """True if a model attends from a target to a source."""
     config = model.config.model
     is_alone = config.family == "decoder_only"
-    return hasattr(model.task, "search") and not is_alone and getattr(config, "attends", True)
+    return hasattr(model.task, "translator") and not is_alone and getattr(config, "attends", True)
 
 
 def attention_of(model: TrainedModel, source: str, target: str | None = None) -> Attention:
@@ -78,7 +78,7 @@ def attention_of(model: TrainedModel, source: str, target: str | None = None) ->
         raise UserError("the source sentence is empty; give one of at least one word")
     if model.config.model.family == "bert":
         return _of_encoder(model, source, target)
-    if not hasattr(model.task, "search"):
+    if not hasattr(model.task, "translator"):
         raise UserError(
             f"{model.workdir} is a run of the task {model.config.task.name}, which has no "
             "sentences; give the work directory of a translation model or of BERT"

@@ -195,7 +195,7 @@ def main() -> None:
         if not (SOURCE.value or "").strip():
             raise UserError("no sentence is given; add --source='...', or --toy")
         model = restore_model()
-        if model.others or not hasattr(model.task, "search"):
+        if model.others or not hasattr(model.task, "translator"):
             raise UserError("give the work directory of one translation model")
         page = _page(model, SOURCE.value, TARGET.value, LAYER.value, HEAD.value)
     write_named(path, page)
