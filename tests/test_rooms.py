@@ -96,11 +96,7 @@ def circles(graph: dict[str, set[str]]) -> set[str]:
     return set(graph)
 
 
-# models.attention and models.kernels import each other, inside functions.
-WITH_CIRCLES = ("models",)
-
-
-@pytest.mark.parametrize("room", [room for room in ROOMS if room not in WITH_CIRCLES])
+@pytest.mark.parametrize("room", ROOMS)
 def test_no_modules_of_a_room_import_each_other(room):
     graph = {}
     for path in FILES:

@@ -204,7 +204,7 @@ def test_choices():
     assert kernels.chosen(config, "gpu").kernels == "triton_norm,blocked_loss"
     bfloat16 = dataclasses.replace(config, dtype="bfloat16")
     assert kernels.chosen(bfloat16, "gpu").kernels == "cudnn_attention,triton_norm,blocked_loss"
-    assert not kernels.uses(config, "blocked_loss")
+    assert not config.uses("blocked_loss")
     with pytest.raises(UserError, match="must be auto, plain, or some of cudnn_attention"):
         model_config(kernels="flash")
 

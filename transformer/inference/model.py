@@ -39,7 +39,7 @@ class Model:
         max_tokens: int | None = None,
     ):
         task = restored.task
-        if not hasattr(task, "searched"):
+        if not hasattr(task, "search"):
             raise UserError(
                 f"{restored.workdir} is a run of the task {restored.config.task.name}, which does "
                 f"not translate; give another work directory, or see {script('classify')}"

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer.models.cache import CachedKeyValues, attend_to_cache
-from transformer.models.kernels import uses
 from transformer.models.layers import LayerConfig, Linear
 from transformer.models.numerics import (
     DropoutRngs,
@@ -252,7 +251,7 @@ class MultiHeadAttention(nnx.Module):
         self.output = linear(num_heads * config.value_size, d_model)
         self.num_heads = num_heads
         self.dropout_rate = config.attention_dropout
-        self.cudnn = uses(config, "cudnn_attention")
+        self.cudnn = config.uses("cudnn_attention")
 
     def key_values(self, x_BSD: jax.Array) -> KeyValues:
         """The keys and values of the vectors attended to."""

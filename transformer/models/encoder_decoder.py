@@ -9,7 +9,6 @@ from flax import nnx
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
 from transformer.models.family import Sizes
-from transformer.models.kernels import uses
 from transformer.models.layers import Embedding
 from transformer.models.loss import Loss, OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, multiply
@@ -122,7 +121,7 @@ class OwnOutput(EncoderDecoder):
 
     def output_layer(self) -> OutputLayer:
         bias_V = None if self.output_bias_V is None else self.output_bias_V[...]
-        blocked = uses(self.config, "blocked_loss")
+        blocked = self.config.uses("blocked_loss")
         return OutputLayer(self._output.table_VD[...], bias_V, self.dtype, blocked)
 
     def logits_of(self, y_BTD: jax.Array) -> jax.Array:

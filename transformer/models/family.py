@@ -28,6 +28,7 @@ from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.system.sharding import ShardingRules
 
+KERNELS = ("cudnn_attention", "triton_norm", "blocked_loss")  # see kernels.py
 # Modules of transformer.models, imported on demand.
 FAMILIES = ("transformer", "rnn", "convolutional", "universal", "bert", "decoder_only", "sagan")
 
@@ -45,6 +46,21 @@ class ModelSection:
     width = None  # Equation 3 calls it d_model
     kernels = "plain"  # see kernels.py
     words_per_position = 1  # of a source
+
+    def uses(self, kernel: str) -> bool:
+        """True if a model with this section uses the fast form."""
+        return kernel in self.kernels.split(",")
+
+    def check_kernels(self) -> None:
+        """Raises UserError for a value that model.kernels cannot have."""
+        if self.kernels in ("auto", "plain"):
+            return
+        for name in self.kernels.split(","):
+            if name not in KERNELS:
+                raise UserError(
+                    f"model.kernels is {self.kernels!r}; it must be auto, plain, or some of "
+                    f"{','.join(KERNELS)}, with commas and without spaces"
+                )
 
 
 class Sizes(NamedTuple):

@@ -17,32 +17,17 @@ import jax
 import jax.numpy as jnp
 
 from transformer.models import fused_norm
+from transformer.models.attention import KeyValues, Mask, attention, fast_attention
+from transformer.models.family import KERNELS
+from transformer.models.loss import OutputLayer, output_loss
+from transformer.models.numerics import DropoutRngs, dropout, row_keys, standardize
 from transformer.system.distributed import from_first
-from transformer.system.errors import UserError
 
-KERNELS = ("cudnn_attention", "triton_norm", "blocked_loss")
 # By platform of the devices; others, such as CPUs, have none.
 BY_PLATFORM = {"gpu": KERNELS, "cuda": KERNELS, "tpu": ("blocked_loss",)}
 # The largest distance of results from those in float32, relative to their norm: several times
 # the effect of bfloat16's rounding.
 TOLERANCE = 0.02
-
-
-def check_names(kernels: str) -> None:
-    """Raises UserError for a value that model.kernels cannot have."""
-    if kernels in ("auto", "plain"):
-        return
-    for name in kernels.split(","):
-        if name not in KERNELS:
-            raise UserError(
-                f"model.kernels is {kernels!r}; it must be auto, plain, or some of "
-                f"{','.join(KERNELS)}, with commas and without spaces"
-            )
-
-
-def uses(config: Any, name: str) -> bool:
-    """True if a model with this model section uses the fast form."""
-    return name in config.kernels.split(",")
 
 
 def cannot(name: str, config: Any) -> str:
@@ -129,8 +114,6 @@ def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
 
 
 def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.attention import KeyValues, Mask, attention, fast_attention
-
     H, K, segments_BT = config.num_heads, config.key_size, _segments()
     mask = Mask(segments_BT, segments_BT, jnp.arange(T))
     query, key, value, direction = (_normal(i, B, H, T, K, dtype=dtype) for i in range(4))
@@ -148,8 +131,6 @@ def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) 
 
 
 def _norm_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.numerics import DropoutRngs, dropout, row_keys, standardize
-
     D, rate, epsilon = config.d_model, 0.1, config.norm_epsilon
     x, y, direction = (_normal(i, B, T, D, dtype=dtype) for i in range(3))
     scale_D, bias_D = (_normal(i, D, dtype=jnp.float32) for i in (3, 4))
@@ -168,8 +149,6 @@ def _norm_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> li
 
 
 def _loss_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
-    from transformer.models.loss import OutputLayer, output_loss
-
     V, D, segments_BT = 997, config.d_model, _segments()
     hidden_BTD = _normal(0, B, T, D, dtype=dtype)
     output_VD = _normal(1, V, D, dtype=jnp.float32) * D**-0.5

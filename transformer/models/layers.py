@@ -10,7 +10,6 @@ from flax import nnx
 
 from transformer.models import fused_norm
 from transformer.models.family import ModelSection
-from transformer.models.kernels import check_names, uses
 from transformer.models.numerics import (
     DropoutRngs,
     as_operand,
@@ -68,7 +67,7 @@ class LayerConfig(ModelSection):
         check_range(self, "model", "d_k d_v", 0)
         check_range(self, "model", "dropout attention_dropout activation_dropout", 0, 1)
         check_choice(self, "model", "activation", ACTIVATIONS)
-        check_names(self.kernels)
+        self.check_kernels()
         check_choice(self, "model", "norm", ("post", "pre"))
         check_choice(self, "model", "normalization", NORMALIZATIONS)
         check_range(self, "model", "norm_epsilon", 1e-12, 1)
@@ -272,7 +271,7 @@ class AddAndNorm(nnx.Module):
         self.dropout_rate = config.dropout
         # True if the kernel of fused_norm.py applies.
         takes = not self.norm_first and config.normalization == "layer_norm"
-        self.fused = uses(config, "triton_norm") and takes and fused_norm.fits(config.d_model)
+        self.fused = config.uses("triton_norm") and takes and fused_norm.fits(config.d_model)
 
     @jax.named_scope("add_and_norm")
     def before(self, x_BTD: jax.Array) -> jax.Array:

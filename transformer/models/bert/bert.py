@@ -25,7 +25,6 @@ from transformer.models.blocks import (
 )
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
-from transformer.models.kernels import uses
 from transformer.models.layers import ACTIVATIONS, Embedding, LayerConfig, Linear, Normalization
 from transformer.models.loss import Loss, OutputLayer, cross_entropy, output_loss
 from transformer.models.numerics import DropoutRngs, at_least_float32, dropout
@@ -169,7 +168,7 @@ class Bert(nnx.Module):
             self.embedding.table_VD[...],
             self.masked_lm.bias_V[...],
             self.dtype,
-            uses(self.config, "blocked_loss"),
+            self.config.uses("blocked_loss"),
         )
         y_BPD, is_real_BP = self.masked_lm(_gather(x_BSD, batch.masked_BP)), batch.labels_BP > 0
         loss = output_loss(y_BPD, layer, batch.labels_BP, is_real_BP, label_smoothing)
