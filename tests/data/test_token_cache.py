@@ -22,6 +22,7 @@ from transformer.data.token_files import TokenWriter
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import EOS
 from transformer.system.errors import UserError
+from transformer.system.files import ABANDONED
 
 ROOT = pathlib.Path(__file__).parents[2]
 ARRAYS = "source_tokens", "source_offsets", "target_tokens", "target_offsets"
@@ -341,9 +342,9 @@ def test_leftovers(tmp_path):
 
     other = "0123456789abcdef" * 2
     of_this_cache = leave(f"{directory.name}.12345678.tmp", age=0)
-    dead = leave(f"{other}.12345678.tmp", age=4000)
-    alive = leave(f"{other}.87654321.tmp", age=3000)
-    not_ours = leave("mine.tmp", age=4000)
+    dead = leave(f"{other}.12345678.tmp", age=2 * ABANDONED)
+    alive = leave(f"{other}.87654321.tmp", age=ABANDONED / 2)
+    not_ours = leave("mine.tmp", age=2 * ABANDONED)
     token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path)
     paths = [of_this_cache, dead, alive, not_ours]
     assert [path.exists() for path in paths] == [False, False, True, True]
