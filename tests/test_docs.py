@@ -57,7 +57,9 @@ FOREIGN = {
     *("fconv_iwslt_de_en", "fconv_wmt_en_de", "transformer_parsing_base", "XDG_STATE_HOME"),
     *("mpirun", "mpi4py", "srun", "scontrol", "taskset", "flores200", "fashion_mnist"),
     *("wmt14_full", "tasksv11", "mclosky", "zh_Hans", "zho_Hans", "cmn", "yue", "deu", "ger"),
-    *("articles", "books", "wheels", "residual_scale"),
+    *("articles", "books", "wheels", "residual_scale", "true", "XLA_FLAGS"),
+    *("podFailurePolicy", "terminationGracePeriodSeconds", "completions", "parallelism"),
+    *("JOB_COMPLETION_INDEX", "ranking"),  # the last is defined by its page, add-a-task.md
 }
 # Parts that the code puts together: rouge1_unstemmed, lead3_rouge1, bleu_..._lowercase.
 AFFIXES = r"lead3_|lines_|_unstemmed|_best|_lowercase"
@@ -258,8 +260,10 @@ def is_known(text: str) -> bool:
         return all(any(given <= flags_of(p) for p in CODE if p.name == match[1]) for _ in given)
     if re.fullmatch(r"--[\w-]+([.=].*)?", text):
         return any(_flag(text) in flags_of(path) for path in SCRIPTS)
-    if text.startswith("transformer-"):
-        return text in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    if match := re.match(r"(?:python -m )?transformer[ -](\w[\w-]*)(.*)", text):
+        command = ROOT / "transformer" / "commands" / f"{match[1].replace('-', '_')}.py"
+        given = {_flag(word) for word in match[2].split() if word.startswith("--")}
+        return command.exists() and given <= flags_of(command)
     if match := re.fullmatch(r"([A-Za-z_]\w+)(?:=\S*)?", text):
         plain = re.sub(AFFIXES, "", match[1])
         return bool({match[1], plain, text} & vocabulary())
