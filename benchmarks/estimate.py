@@ -34,7 +34,8 @@ from benchmarks.kinds import OTHER, UPDATE
 from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
 from transformer.data.batches import Batch, layout
-from transformer.decoding.translation import SearchInputs, Translator
+from transformer.decoding.inputs import SearchInputs
+from transformer.decoding.translation import Translator
 from transformer.runs import cli
 from transformer.runs.provenance import conditions
 from transformer.runs.run_config import Config

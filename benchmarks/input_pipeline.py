@@ -26,7 +26,8 @@ from benchmarks.synthetic import full_rows, synthetic_pairs
 from transformer.data.batches import PackedPairs
 from transformer.data.prefetch import prefetch
 from transformer.data.sources import training_source
-from transformer.data.token_cache import TokenizedPairs, token_cache
+from transformer.data.token_cache import token_cache
+from transformer.data.token_files import TokenizedPairs
 from transformer.data.token_workers import PairEncoder
 from transformer.data.tokenizers import get_tokenizers
 from transformer.runs import cli

@@ -41,7 +41,7 @@ def check(config: Config) -> None:
             f"{', '.join(PEERS)}"
         )
     peer = PEERS[config.model.family]
-    reference = importlib.import_module(f"configs.{peer.config}").get_config()
+    reference = importlib.import_module(f"transformer.configs.{peer.config}").get_config()
     free = {"optimizer": FREE_OPTIMIZER}
     if peer.free is not None:
         free["model"] = peer.free

@@ -4,7 +4,7 @@ import numpy as np
 
 from transformer.data.batches import Batch
 from transformer.data.sequences import Masked
-from transformer.data.token_cache import TokenizedPairs
+from transformer.data.token_files import TokenizedPairs
 from transformer.data.vocabulary import BOS, EOS, UNK
 from transformer.training.adversarial import ImageBatch
 

@@ -150,7 +150,11 @@ def race(
         replies[name].append(workers[name].measure())
         return replies[name][-1]["seconds"]
 
-    found = contest({name: lambda name=name: measure(name) for name in workers}, rounds)
+    try:
+        found = contest({name: lambda name=name: measure(name) for name in workers}, rounds)
+    except Failed as failure:
+        print(f"a worker has ended: {failure}; its error is above", file=sys.stderr)
+        raise SystemExit(1) from None
     for name, worker in workers.items():
         worker.close()
         found[name] |= worker.about | {"replies": replies[name]}

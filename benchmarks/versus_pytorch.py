@@ -5,7 +5,8 @@
     python benchmarks/versus_pytorch.py --config=configs/big.py --dtype=bfloat16 --rows=97 \
         --length=256 --vocab_size=37000
     python benchmarks/versus_pytorch.py --config=configs/bert_base.py --rows=8 --vocab_size=30522
-    python benchmarks/versus_pytorch.py --config=configs/sagan_cifar10.py --rows=64
+    python benchmarks/versus_pytorch.py --config=configs/sagan_cifar10.py --rows=64 \
+        --versus=pytorch
 
 Both train the same function of as many parameters, at the same learning rates and with the same
 clipping and label smoothing, on full rows of random tokens or on random images; on the GPU if there
@@ -35,11 +36,12 @@ from benchmarks import timing
 from benchmarks.peers import check
 from benchmarks.program import Program
 from benchmarks.synthetic import full_rows, full_sequences, random_images
-from transformer.models.family import Sizes, find_family
+from transformer.models.family import Sizes
 from transformer.runs import cli
 from transformer.runs.provenance import conditions
 from transformer.runs.run_config import Config
 from transformer.system.cpu import available_cores
+from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 from transformer.system.startup import use_huge_pages
 from transformer.training.schedules import make_schedule
@@ -82,7 +84,7 @@ def compare(config: Config) -> None:
     results, failed = timing.race([OURS, *VERSUS.value], ROUNDS.value, **share)
     given = given_to(config)
     lengths = (np.full(ROWS.value, length) for length in given.lengths)
-    flops = find_family(config.model.family).flops(config.model, given.sizes, *lengths).sum()
+    flops = config.family.flops(config.model, given.sizes, *lengths).sum()
     print(
         f"\n{ROWS.value} rows of {given.what}, {DTYPE.value}; {flops / 1e9:.0f} model GFLOPs a "
         f"step\n\n{'':17} {'parameters':>12} {'memory':>9} {'ms a step':^26} "
@@ -149,7 +151,7 @@ def prepare_ours(config: Config) -> tuple[dict[str, Any], Callable[[], dict[str,
 def rates_of(config: Config) -> np.ndarray:
     """The learning rates of the first updates."""
     jax.config.update("jax_platforms", "cpu")  # the GPU is PyTorch's
-    schedule = make_schedule(config.optimizer, getattr(config.model, "d_model", None))
+    schedule = make_schedule(config.optimizer, config.model.width)
     return np.asarray(jax.vmap(schedule)(np.arange(1, RATES + 1)))
 
 
@@ -169,6 +171,8 @@ def prepare_pytorch(config: Config) -> tuple[dict[str, Any], Callable[[], dict[s
     torch.manual_seed(config.training.seed)
     batch = [torch.tensor(np.asarray(x)[0], device=device) for x in given.batch]
     if config.model.family == "sagan":
+        if WORKER.value == COMPILED:
+            raise UserError("PyTorch's SAGAN is measured uncompiled; give --versus=pytorch")
         networks, step = peer.training(config, CLASSES, rates, batch)
         loss = None
     else:

@@ -60,8 +60,7 @@ def folder(tmp_path_factory, random_params):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    script = "transformer/runs/train_feature_classifier.py"
-    trained = succeeded(run(script, *flags(), "--epochs=3", cwd=folder))
+    trained = succeeded(run("feature-classifier", *flags(), "--epochs=3", cwd=folder))
     assert "accuracy 100.0" in trained.out.decode()
     succeeded(run("train.py", *flags(), "--workdir=whole", cwd=folder))
     return folder / "whole"

@@ -31,7 +31,7 @@ from scripts import (
 from configs import base
 from transformer.data.batches import TrainingBatches
 from transformer.data.tokenizers import Tokenizers
-from transformer.runs import provenance, train
+from transformer.runs import loop, provenance, train
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.restore import restore
 from transformer.runs.run_config import Config
@@ -429,14 +429,15 @@ def test_without_a_checkpoint_it_goes_back_to_what_it_began_with(
     begun = experiment_of(text, training_rollback_after=2, training_init_from=str(tmp_path / "a"))
     states = []
 
-    def recorded(state, config):
+    def recorded(self, **how):
         if states:
             (tmp_path / "a").rename(tmp_path / "gone")
-        states.append(jax.device_get(state))
-        return new(state, config)
+        at = restored(self, **how)
+        states.append(jax.device_get(at.train))
+        return at
 
-    new = train.RunState.new
-    monkeypatch.setattr(train.RunState, "new", recorded)
+    restored = loop.Loop.restore
+    monkeypatch.setattr(loop.Loop, "restore", recorded)
     poison(monkeypatch, 1, 2)
     train.train(begun, tmp_path / "b", StopAt(None))
     expected = restore(tmp_path / "gone").params

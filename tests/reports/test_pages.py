@@ -15,8 +15,9 @@ from transformer.reports.pages import page as html_page
 from transformer.reports.pages import panels, svg, table, text, thumbnail
 from transformer.reports.run_report import page as report_page
 from transformer.reports.run_report import run_of
-from transformer.reports.toy_numbers import toy_steps
+from transformer.reports.walkthrough_numbers import follow
 from transformer.reports.walkthrough_page import walkthrough_page
+from transformer.reports.walkthrough_steps import steps
 
 PHONE, DESKTOP = 390, 1200
 EVIL = "one </script><script>document.title='X'</script><img src=x onerror=\"document.title='X'\">"
@@ -172,12 +173,14 @@ def test_one_token_and_512(tab, model, tmp_path, tokens):
 
 @in_a_browser
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_reports_and_walks(tab, tmp_path, width):
+def test_reports_and_walks(tab, tmp_path, width, random_params):
     tab.errors.clear()
     evil = [*REFERENCES[:29], "<script>document.title='X'</script>"]
     write_run(tmp_path / "a", 7, evil)
     found = report_page([run_of(tmp_path / "a")], lambda pairs: [np.eye(3)] * len(pairs))
-    walk = walkthrough_page("A walk", "x", {"Step by step": toy_steps()})
+    model = trained_model(random_params, num_decoder_layers=2)
+    one = follow(model, "one two three", "three one", layer=1, head=1)
+    walk = walkthrough_page("A walk", "x", {"Step by step": steps(model, one, 1, 1)})
     for title, page in (("a", found), ("A walk", walk)):
         (tmp_path / "page.html").write_text(page)
         tab.open(tmp_path / "page.html", width)

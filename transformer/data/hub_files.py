@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.system.errors import UserError
 from transformer.system.packages import optional_module
-from transformer.system.reading import MISSING, Number, Size, checked, plain, read_json
+from transformer.system.reading import MISSING, Size, checked, plain, read_json
 
 WEIGHTS = "model.safetensors"
 ADVICE = "take the file from its source again"
@@ -78,7 +78,7 @@ class HubConfig:
         value = self._content.get(name, default)
         if value is _MISSING:
             raise UserError(f"{self.path} lacks {name!r}; {self._advice}")
-        kind = Size if kind is int else Number if kind is float else kind
+        kind = Size if kind is int else kind
         try:
             return value if value is default else checked({name: value}, dict[str, kind])[name]
         except ValueError as error:

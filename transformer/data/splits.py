@@ -50,8 +50,9 @@ class DataSection:
         for split in splits:
             chosen = []
             for kinds in self.kinds:
-                given = [f"data.{split}_{x}" for x in kinds if getattr(self, f"{split}_{x}")]
-                if missing := [x for x in (f"data.{split}_{x}" for x in kinds) if x not in given]:
+                names = {f"data.{split}_{x}": getattr(self, f"{split}_{x}") for x in kinds}
+                given = [name for name, value in names.items() if value]
+                if missing := [name for name, value in names.items() if not value]:
                     if given:
                         raise UserError(
                             f"{given[0]} is given without {missing[0]}; give both or neither"

@@ -1,4 +1,4 @@
-"""The page about the attention of a sentence pair; visualize.py is the command."""
+"""The page about the attention of a sentence pair; commands/visualize.py is the command."""
 
 import base64
 import json

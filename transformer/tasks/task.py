@@ -106,7 +106,7 @@ class TrainedTask(Protocol):
 
 
 class TrainingTask(abc.ABC):
-    """A model and its data, laid out over a mesh. The last three methods are optional."""
+    """A model and its data, laid out over a mesh. The last two methods are optional."""
 
     task: TrainedTask
     data_id: str  # a hash of all training examples in their order
@@ -188,7 +188,7 @@ class Task(NamedTuple):
     make_optimizer: (config, schedule) returns the optimizer for make_step;
       optimizers.make_optimizer, except for a task with several optimizers.
     check_scores: raises UserError if the TrainedTask lacks files that scores need beside its data.
-    other_use: a script, and flags beside --workdir, for a run that cannot be scored.
+    other_use: a command, and flags beside --workdir, for a run that cannot be scored.
     shown: the training metrics in the progress bar, without their "train/".
     """
 
