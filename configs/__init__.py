@@ -15,4 +15,5 @@ def find(name: str) -> str:
     """The path of a config file: one that is there, or a preset, as base or configs/base.py."""
     path = os.path.expanduser(name)
     preset = FOLDER / f"{path.removeprefix('configs/').removesuffix('.py')}.py"
-    return str(preset) if preset.is_file() and not Path(path).is_file() else path
+    is_ours = FOLDER in preset.resolve().parents and preset.stem != "__init__"
+    return str(preset) if is_ours and preset.is_file() and not Path(path).is_file() else path

@@ -14,7 +14,7 @@ from pathlib import Path
 if not __package__:  # run as a folder: python path/to/transformer COMMAND
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from transformer.system.commands import HELP, NAME, asks_for_help, called_as_installed
+from transformer.system.commands import HELP, asks_for_help, called_as_installed, command
 from transformer.system.errors import UserError
 from transformer.system.startup import be_quiet_when_interrupted, stop_when_told, use_huge_pages
 
@@ -47,9 +47,9 @@ def main(name: str | None = None) -> None:
             print(overview(), end="", flush=True)
             return
         if name.replace("_", "-") not in COMMANDS:
-            raise UserError(f"there is no command {name!r:.60}; see {NAME} --help")
-    command = importlib.import_module(f"transformer.commands.{name.replace('-', '_')}")
-    cli.run(command.main, getattr(command, "DEFAULT", None), [sys.argv[0], *rest])
+            raise UserError(f"there is no command {name!r:.60}; see {command('--help')}")
+    chosen = importlib.import_module(f"transformer.commands.{name.replace('-', '_')}")
+    cli.run(chosen.main, getattr(chosen, "DEFAULT", None), [sys.argv[0], *rest])
 
 
 if __name__ == "__main__":

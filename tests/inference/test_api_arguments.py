@@ -6,6 +6,7 @@ import echo_model
 import pytest
 
 import transformer
+from transformer.decoding.config import DecodingConfig
 from transformer.inference import model as model_module
 from transformer.inference.model import Model
 from transformer.runs import restore
@@ -95,7 +96,7 @@ def test_what_load_refuses(options, said, tmp_path, monkeypatch):
                 f"--average_last={average_last} is for --checkpoint=average, and this is "
                 "--checkpoint=best; give both or neither"
             )
-        restore.DecodingConfig(**DECODING | {k.partition(".")[2]: v for k, v in overrides.items()})
+        DecodingConfig(**DECODING | {k.partition(".")[2]: v for k, v in overrides.items()})
 
     monkeypatch.setattr(model_module, "restore", restored)
     with pytest.raises(UserError) as error:

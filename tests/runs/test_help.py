@@ -9,7 +9,6 @@ import pytest
 from scripts import ROOT, run, succeeded
 
 from transformer.__main__ import COMMANDS, FIRST
-from transformer.exports.ctranslate2 import QUANTIZATIONS
 from transformer.inference.attention_maps import SIDES
 from transformer.reports.attention_page import ABOUT
 
@@ -41,10 +40,8 @@ def test_the_commands_have_a_line_each(tmp_path):
     assert max(map(len, lines)) <= 100
     assert "    python -m transformer COMMAND --flag=value ..." in lines
     refused = run("trian", cwd=tmp_path)
-    assert (refused.code, refused.err) == (
-        2,
-        "error: there is no command 'trian'; see transformer --help\n",
-    )
+    assert refused.code == 2
+    assert re.fullmatch(r"error: there is no command 'trian'; see .*python.* --help\n", refused.err)
 
 
 def help_of(script: str, tmp_path, *flags: str) -> list[str]:
@@ -103,7 +100,6 @@ def test_help_of_train_py(tmp_path):
     [
         ("visualize", "picture", ["attention", *ABOUT]),
         ("visualize", "attention", SIDES),
-        ("export", "quantization", QUANTIZATIONS),
     ],
 )
 def test_choices_are_those_of_the_library(name, flag, choices, tmp_path):

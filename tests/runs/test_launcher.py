@@ -128,7 +128,7 @@ def test_an_unexpected_error_is_that_of_one_run(sweep, capfd):
     (sweep.out / "a-0.train.log").mkdir()
     assert own.launch(runs) == ["a-0"]
     said = capfd.readouterr()
-    assert "failed   a-0: [Errno 21] Is a directory: " in said.err
+    assert "failed   a-0: IsADirectoryError(21, " in said.err
     assert "done     b-0; 2 of 2" in said.out
 
 

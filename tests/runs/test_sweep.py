@@ -83,7 +83,7 @@ def test_a_name_may_have_200_bytes():
         ({"seeds": []}, "the sweep has no run"),
         ({"seeds": "12"}, "seeds is '12'"),
         ({"seeds": range(10**9)}, "s.py: the sweep has 1,000,000,000 runs; it may have 10,000"),
-        ({"seeds": range(10**30)}, "s.py cannot be used: OverflowError"),
+        ({"seeds": range(10**30)}, "s.py: the sweep has an endless list"),
         ({"grid": {"model.d_ff": range(10**6), "model.d_k": range(10**6)}}, "1,000,000,000,000"),
         ({"rows": [{}, {}], "grid": {"model.d_ff": range(5001)}}, "10,002 runs"),
         ({"rows": {"model.d_ff": 3}}, "rows is .* must be a list of dicts"),

@@ -38,8 +38,10 @@ LINES_AT_ONCE = 256
 def main() -> None:
     from transformer.data.text_files import blocks_of_lines, open_text
     from transformer.inference.tree_drawing import drawing
+    from transformer.system import distributed
     from transformer.tasks.parsing import Parsing
 
+    distributed.refuse_jobs(script("parse"))
     if INPUT.value is None and sys.stdin is None:  # closed by the shell
         raise UserError("standard input is closed; give the text there, or --input")
     path = Path(OUTPUT.value).expanduser() if OUTPUT.value else None

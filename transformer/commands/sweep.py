@@ -19,8 +19,9 @@ from absl import flags
 from ml_collections import config_flags
 
 from transformer.reports.tables import FORMATS
-from transformer.system.commands import command
+from transformer.system.commands import command, script
 from transformer.system.errors import UserError
+from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path, local
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ DRY_RUN = flags.DEFINE_bool("dry_run", False, "Prints the command of each run.")
 def main() -> None:
     from transformer.runs import sweep
     from transformer.runs.launcher import Launcher, Options
+    from transformer.system import distributed
 
     if not flags.FLAGS["config"].present:
         raise UserError("--config is missing; give a sweep file, such as sweeps/table3")
@@ -58,6 +60,10 @@ def main() -> None:
     given = dict(config_flags.get_override_values(flags.FLAGS["config"]))
     if sweep.SEED in given:
         raise UserError(f"--config.{sweep.SEED} is given; give --seeds={given[sweep.SEED]}")
+    if PLOT.value is not None:
+        if len(METRIC.value) != 1:
+            raise UserError('--plot draws one metric; add --metric="best nll", or another')
+        check_can_write(Path(PLOT.value).expanduser(), ".png")
     plan, name = sweep.read_plan(file), Path(file).stem
     if SEEDS.value is not None:
         plan = dataclasses.replace(plan, seeds=numbers(SEEDS.value))
@@ -84,6 +90,7 @@ def main() -> None:
     elif TABLE.value or PLOT.value:
         show(launcher, wanted)
     else:
+        distributed.refuse_jobs(script("sweep"))
         launcher.check_evaluation(wanted)
         failed = launcher.launch(wanted)
         show(launcher, wanted)
@@ -112,8 +119,6 @@ def show(launcher: "Launcher", runs: list["Run"]) -> None:
 
     rows = sweep_report.rows_of(launcher, runs)
     if PLOT.value:
-        if len(METRIC.value) != 1:
-            raise UserError('--plot draws one metric; add --metric="best nll", or another')
         sweep_report.plot(rows, METRIC.value[0], Path(PLOT.value).expanduser())
         print(f"written  {PLOT.value}")
     if TABLE.value or not PLOT.value:

@@ -25,7 +25,6 @@ from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.files import write_json
 
-QUANTIZATIONS = ("float32", "float16", "int8")
 # The size of the position table. CTranslate2 cuts sources at 1,024 tokens unless told otherwise.
 NUM_POSITIONS = 2048
 SYSTEM = "CTranslate2"

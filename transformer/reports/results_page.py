@@ -334,6 +334,8 @@ def draw(title: str, results: Mapping[str, Result], path: Path) -> None:
 
 def write() -> None:
     """Writes RESULTS.md, its pages and pictures."""
+    if not RESULTS.is_dir():
+        raise UserError(f"there is no folder {RESULTS}; run this in the repository")
     for name, text in pages(RESULTS).items():
         write_atomically(ROOT / name, text)
     for title, results in by_data(RESULTS).items():

@@ -89,8 +89,8 @@ def run(
                 path = Path(configs.find(local(value, "--config")).partition(":")[0])
                 if not path.is_file():
                     raise UserError(
-                        f"there is no config file {path}{looked_up(path)}; name one, or a preset "
-                        "such as base"
+                        f"there is no config file {path if value else repr(value)}"
+                        f"{looked_up(path)}; name one, or a preset such as base"
                     )
             types = {override: type_of_field(override, choice) for override in overrides}
             with code_of_the_user("the config file"):

@@ -101,10 +101,11 @@ class Launcher:
                     try:
                         said = f"{future.result():8} {name}; {number} of {len(runs)}"
                         print(f"{said}, {minutes:.1f} min", flush=True)
-                    except (UserError, OSError) as error:  # the others go on
+                    except Exception as error:  # the others go on
                         if not self._stop.is_set():
                             failed.append(name)
-                            print(f"failed   {name}: {error}", file=sys.stderr, flush=True)
+                            said = str(error) if isinstance(error, UserError) else repr(error)
+                            print(f"failed   {name}: {said}", file=sys.stderr, flush=True)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -182,7 +183,7 @@ class Launcher:
             self._active.discard(process)
         if code:
             last = log.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise UserError(f"{name}.py ended with exit code {code}; see {log}: {last[:300]}")
+            raise UserError(f"{script(name)} ended with exit code {code}; see {log}: {last[:300]}")
 
     def _hear(self, number: int, frame: Any) -> None:
         said = f"{signal.Signals(number).name}: stopping the runs, which save; a second signal"

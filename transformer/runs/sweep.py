@@ -99,8 +99,10 @@ def plan_of(given: Any, path: str) -> Plan:
             )
     if not _is_list(plan.seeds) or not all(type(x) is int for x in plan.seeds[:MOST_RUNS]):
         raise UserError(f"{path}: seeds is {plan.seeds!r:.60}; it must be a list of whole numbers")
-    with code_of_the_user(path):  # range(10**30) has no len
+    try:
         count = math.prod(map(len, [plan.rows, *plan.grid.values(), plan.seeds]))
+    except OverflowError as error:  # range(10**30)
+        raise UserError(f"{path}: the sweep has an endless list; give a shorter one") from error
     if count > MOST_RUNS:
         raise UserError(f"{path}: the sweep has {count:,} runs; it may have {MOST_RUNS:,}")
     if not isinstance(plan.evaluate, str):

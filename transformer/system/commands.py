@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "transformer"  # the command of an installed package, and the package's own name
-HELP = ("help", "h", "helpshort", "helpfull")
+HELP = ("help", "h", "helpshort", "helpfull", "helpxml")
 
 
 def command(name: str, *arguments: str) -> str:
@@ -34,7 +34,8 @@ def called_as_installed() -> bool:
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
-    return any(word.lstrip("-") in HELP for word in arguments if word.startswith("-"))
+    words = [word for word in arguments if word.startswith("-")]
+    return any(word.lstrip("-").partition("=")[0] in HELP for word in words)
 
 
 def _words(name: str) -> list[str]:
@@ -42,9 +43,9 @@ def _words(name: str) -> list[str]:
         path = Path(sys.argv[0])
         return [NAME if _is_found(NAME, path) else str(path), name]
     for path in (Path(sys.argv[0]).with_name(f"{name}.py"), Path(f"{name}.py")):
-        if path.resolve() == ROOT / f"{name}.py" and path.exists():
+        if path.exists() and path.resolve() == ROOT / f"{name}.py":
             return [_python(), str(path)]
-    if Path.cwd() == ROOT:
+    if os.path.exists(NAME) and os.path.samefile(NAME, ROOT / NAME):
         return [_python(), "-m", NAME, name]
     path = Path(sys.executable).with_name(NAME)
     if _is_found(NAME, path):
