@@ -1,5 +1,6 @@
 """The scripts from text files to scores and translations."""
 
+import gzip
 import json
 import re
 import shlex
@@ -459,8 +460,10 @@ def test_a_result_is_recorded_and_verified(learned):
     steps = {"best": [240], "average": [120, 240]}[result["checkpoint"]]
     assert result["checkpoint_steps"] == steps
     # 3. The translations lie beside it.
-    hypotheses = (directory / "results" / "toy" / "test.txt").read_bytes()
-    assert hypotheses == (learned / "eval" / "latest" / "hypotheses.txt").read_bytes()
+    hypotheses = (directory / "results" / "toy" / "test.txt.gz").read_bytes()
+    assert (
+        gzip.decompress(hypotheses) == (learned / "eval" / "latest" / "hypotheses.txt").read_bytes()
+    )
     # 4. It agrees with the run, until it is changed.
     verify = ["--verify=results/toy.json", "--workdir=run"]
     assert b"10 of 10 scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
