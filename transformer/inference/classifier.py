@@ -8,13 +8,14 @@ from transformer.inference.output import Output
 from transformer.runs.integrity import digest
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
+from transformer.tasks.classification import Classification
 
 
 class Classifier(Engine):
     """Runs lines through a classifier as Engine translates them; each gives a JSON object."""
 
     def __init__(self, model: TrainedModel, output: Output, name: str):
-        if model.config.task.name != "classification":
+        if not isinstance(model.task, Classification):
             raise UserError(
                 f"{model.workdir} is a run of the task {model.config.task.name}; give the "
                 "--workdir of one of classification"
