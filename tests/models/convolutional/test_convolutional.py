@@ -309,8 +309,9 @@ def test_places_of_dropout(random_params, monkeypatch):
 
     for module in ("convolutional", "convolutional_blocks"):
         monkeypatch.setattr(f"transformer.models.convolutional.{module}.dropout", recorded)
-    model = convolutional()
-    model.bind(random_params(model)).loss(packed(SOURCE, TARGET), None, 0.0)
+    model, batch = convolutional(), packed(SOURCE, TARGET)
+    jax.clear_caches()  # parts traced by other tests would not be recorded
+    jax.eval_shape(lambda params: model.bind(params).loss(batch, None, 0.0), random_params(model))
     assert sizes == [5, 4, 4, 4, 5, 4, 4, 3]
 
 
