@@ -9,8 +9,8 @@ import json
 import os
 import re
 import sys
-from collections import namedtuple
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from small_configs import sizes_of
@@ -31,7 +31,14 @@ from transformer.tasks.seq2seq import Seq2Seq
 from transformer.tasks.task import TASKS
 
 DEMO = Config.from_dict(demo.get_config().to_dict())
-ToyTokenizer = namedtuple("ToyTokenizer", "sha256 vocab_size")
+
+
+class ToyTokenizer(NamedTuple):
+    sha256: str
+    vocab_size: int
+
+    def encode_batch(self, texts, *, num_threads):
+        raise AssertionError("nothing is tokenised here")
 
 
 def restored(workdir, tokenizer="a", params=None, language="de", steps=(1,), **changes):
