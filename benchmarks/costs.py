@@ -12,6 +12,7 @@ products takes its time, and so do the gaps of an untuned program (it is too low
 """
 
 import collections
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -180,3 +181,14 @@ def bounds_by(
         row["flops"] += kernel.runs * kernel.flops
     found = [row | dict(zip(names, key, strict=True)) for key, row in rows.items()]
     return sorted(found, key=lambda row: -row["ms"])
+
+
+def turns_of_search(loops: int, steps: int) -> list[int]:
+    """How often each loop of a search turns for outputs of so many tokens, none of them shorter.
+
+    Loops follow one another with room for 16, 32, 64, ... tokens; the last is for the few sentences
+    that go on alone, of which there are none.
+    """
+    ends = [min(steps, 16 * 2**i) for i in range(max(loops - 2, 0))]
+    ends = [0, *ends, steps]
+    return [*(after - before for before, after in itertools.pairwise(ends)), 0]

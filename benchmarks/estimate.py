@@ -13,7 +13,6 @@ No data set is needed: shapes follow from the config. Devices: h200, h100, a100 
 """
 
 import dataclasses
-import itertools
 import sys
 import time
 from pathlib import Path
@@ -29,7 +28,7 @@ from ml_collections import config_flags
 
 from benchmarks import costs, timing
 from benchmarks.collectives import collectives, waiting_seconds
-from benchmarks.costs import bounds_by, kernels, unknown_loops
+from benchmarks.costs import bounds_by, kernels, turns_of_search, unknown_loops
 from benchmarks.kinds import OTHER, UPDATE
 from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
@@ -161,17 +160,6 @@ def estimate(config: Config) -> dict[str, Any]:
     tokens = sentences * STEPS.value if searches else rows.rows * sum(widths)
     result["tokens_per_second_allowed"] = tokens / (bound / 1e3)
     return result
-
-
-def turns_of_search(loops: int, steps: int) -> list[int]:
-    """How often each loop of a search turns for outputs of so many tokens, none of them shorter.
-
-    Loops follow one another with room for 16, 32, 64, ... tokens; the last is for the few sentences
-    that go on alone, of which there are none.
-    """
-    ends = [min(steps, 16 * 2**i) for i in range(max(loops - 2, 0))]
-    ends = [0, *ends, steps]
-    return [*(after - before for before, after in itertools.pairwise(ends)), 0]
 
 
 def shown(result: dict[str, Any]) -> str:

@@ -15,8 +15,7 @@ from benchmarks.collectives import (
     seconds_of_links,
     waiting_seconds,
 )
-from benchmarks.costs import bounds_by, kernels, unknown_loops
-from benchmarks.estimate import turns_of_search
+from benchmarks.costs import bounds_by, kernels, turns_of_search, unknown_loops
 from benchmarks.hlo import Instruction, size_in_memory, size_of
 from benchmarks.targets import target_devices
 from transformer.system.errors import UserError
