@@ -132,7 +132,7 @@ def main() -> None:
         ledger.record(path, splits, restore_here, values.checkpoint, values.average_last)
     else:
         check_what_is_scored(values.workdir)
-        scoring.run(values, restore_here, output_dir)
+        scoring.run(values, OWN, restore_here, output_dir)
 
 
 def refuse_flags(name: str, flag: flags.FlagHolder, reason: str, *others: str) -> None:

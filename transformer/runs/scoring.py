@@ -1,6 +1,6 @@
 """Scores what evaluate is given: splits, a test set, or existing translations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from absl.flags import FlagValues
@@ -31,19 +31,23 @@ from transformer.system.errors import UserError
 from transformer.tasks.task import find_task
 
 DATA_FLAGS = ("data_dir", "raw_dir", "test_file", "bleu_tokenizer")  # of the data section
-# Flags of what is scored, if it is no split.
-OWN = ("source", "reference", "testset", "hypotheses", "languages", "bleu_tokenizer")
 
 
-def run(asked: FlagValues, restore: Callable[[], TrainedModel], output_dir: Path | None) -> None:
+def run(
+    asked: FlagValues,
+    of_test_sets: Sequence[str],
+    restore: Callable[[], TrainedModel],
+    output_dir: Path | None,
+) -> None:
     """Scores what the flags of evaluate ask for, which go together.
 
+    of_test_sets: names of the flags that say what is scored, if it is no split.
     restore: returns the model of the work directory; not called if translations are given.
     output_dir: where their scores go, if not to the work directory.
     """
     place = Path(asked.workdir).expanduser() if asked.workdir else None
-    is_of_test_sets = any(asked[name].value is not None for name in OWN)
-    config = run_config.load(place) if place and is_of_test_sets else None
+    has_test_set = any(asked[name].value is not None for name in of_test_sets)
+    config = run_config.load(place) if place and has_test_set else None
     if config and config.kind.score_test_set is None:
         raise UserError(
             f"{place} is a run of the task {config.task.name}, and test sets by file or name and "
