@@ -26,8 +26,11 @@ TIMES = {"input/wait_ms", "total/seconds", "train/tokens_per_second", "train/mfu
 # Importing JAX takes seconds. So one process does it, and runs each command in a fork.
 SERVER = """
 import atexit, gc, json, os, runpy, sys, threading, traceback
-from transformer.reports import run_report  # which imports most, and starts no backend of JAX
-from transformer.runs import train
+# Nearly everything that the commands import; it starts no backend of JAX.
+from transformer.inference import model
+from transformer.reports import ledger, run_report
+from transformer.runs import cli, run_config, train
+run_config.type_of_field("model")  # of all tasks and families
 gc.freeze()
 
 for line in sys.stdin:

@@ -39,7 +39,7 @@ NO_PLACES = {
         "profile",
         "prompt",
     ),
-    *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "sentence", "coordinator"),
+    *("seeds", "only", "metric", "gpus", "classes", "pixels", "heads", "coordinator"),
     *("real_array", "generated_array", "widths", "bounds", "prices", "engines"),
     *("worker", "device", "case"),
     *("source of visualize", "target of visualize", "source of walkthrough"),
@@ -137,7 +137,7 @@ def test_a_run_of_another_machine_can_be_loaded(tmp_path):
     """Its data are not needed to translate."""
     config = sections_of(str(ROOT / "configs" / "base.py"), {})
     config["data"]["data_dir"] = "~nosuchuser/data"
-    run = Config.from_dict(config, places_are_here=False)
+    run = Config.from_dict(config, paths_are_here=False)
     run_config.save(tmp_path, run)
     assert run_config.load(tmp_path) == run
 
@@ -156,6 +156,7 @@ def test_a_run_of_another_machine_can_be_loaded(tmp_path):
         ("train.py", ["--config", "s3://c.py"], "--config is s3://c.py"),
         ("train.py", ["--config.data.data_dir=hdfs://x", "--prepare"], "data.data_dir is hdfs://x"),
         ("train.py", ["--config.training.init_from=gs://b"], "training.init_from is gs://b"),
+        ("train.py", ["--config", "lm", "--config.model.z=1"], "--config=lm --help-config lists"),
         ("train.py", ["--config=no.py"], "there is no config file no.py (looked up in {cwd})"),
         ("train.py", ["--config=no.py", "--config.model.d_ff=3"], "no config file no.py (looked"),
         ("evaluate.py", ["--workdir=run", "--reference=a,s3://b"], "--reference is s3://b"),

@@ -37,7 +37,7 @@ def main(name: str | None = None) -> None:
     rest = sys.argv[1:]
     if name is None:
         name, *rest = rest or ["--help"]
-    (stop_when_told if name == "train" else be_quiet_when_interrupted)()
+    (stop_when_told if name in ("train", "sweep") else be_quiet_when_interrupted)()
     if not asks_for_help([name, *rest]):
         use_huge_pages()  # before JAX is imported
     from transformer.runs import cli

@@ -9,12 +9,10 @@ from transformer.runs.integrity import (
     INVENTORY,
     allow,
     check_seal,
-    difference,
     digest,
     read_signed,
     seal,
     signed,
-    write_inventory,
 )
 from transformer.system.errors import UserError
 
@@ -48,45 +46,6 @@ def test_a_digest_does_not_depend_on_the_order_of_a_dict():
 
 
 # --- Files --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def directory(tmp_path):
-    (tmp_path / "a").write_bytes(b"one")
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "c").write_bytes(b"")
-    (tmp_path / "later").write_bytes(b"begun")
-    write_inventory(tmp_path, later=["later", "not there yet"])
-    return tmp_path
-
-
-def test_an_inventory_knows_its_files(directory):
-    assert difference(directory) is None
-    (directory / "later").write_bytes(b"begun and ended")
-    (directory / "more").write_bytes(b"not listed")
-    assert difference(directory) is None
-
-
-@pytest.mark.parametrize("name", ["a", "b/c", "later", INVENTORY])
-def test_a_missing_file_is_named(directory, name):
-    (directory / name).unlink()
-    assert name in difference(directory)
-    assert "missing" in difference(directory)
-
-
-@pytest.mark.parametrize("content", [b"two", b"on", b"one\n", b""])
-def test_an_altered_file_is_named(directory, content):
-    (directory / "a").write_bytes(content)
-    assert difference(directory) == "a is altered"
-
-
-def test_large_files_are_known_by_their_size(directory, monkeypatch):
-    monkeypatch.setattr("transformer.runs.integrity._LARGE", 2)
-    write_inventory(directory, later=[])
-    (directory / "a").write_bytes(b"two")
-    assert difference(directory) is None  # the digests will tell
-    (directory / "a").write_bytes(b"three")
-    assert difference(directory) == "a is altered"
 
 
 def test_what_is_signed_can_be_read(tmp_path):

@@ -1,9 +1,7 @@
 """Several processes: how they find each other, work together, and end together."""
 
-import http.server
 import json
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from unittest import mock
 import jax
 import pytest
 from absl import flags
+from jax._src.clusters import cloud_tpu_cluster
 from processes import flags_of_a_job, run_together, slurm_variables
 from scripts import ROOT, SIDES, assert_refused, run, toy_flags, write_toy
 
@@ -29,34 +28,30 @@ SLURM = {
     "SLURM_LOCALID": "0",
 }
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
-GKE = {"TPU_WORKER_HOSTNAMES": "host-0,host-1", "TPU_WORKER_ID": "1", "TPU_SKIP_MDS_QUERY": "1"}
+GKE = {"TPU_WORKER_HOSTNAMES": "host-0,host-1", "MEGASCALE_NUM_SLICES": "1"}
 
 
 @pytest.fixture(autouse=True)
 def no_job_here(monkeypatch):
     flags.FLAGS(["test"])
-    for name in {
-        **SLURM,
-        **OPEN_MPI,
-        **GKE,
-        "MEGASCALE_NUM_SLICES": "",
-        "JAX_LOCAL_DEVICE_IDS": "",
-    }:
+    for name in (*SLURM, *OPEN_MPI, *GKE, "JAX_LOCAL_DEVICE_IDS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GCE_METADATA_IP", "localhost:1")  # nobody answers there
 
 
 @pytest.fixture
-def on_a_tpu():
-    before = jax.config.jax_platforms
-    jax.config.update("jax_platforms", "tpu,cpu")
-    yield
-    jax.config.update("jax_platforms", before)
+def on_a_tpu(monkeypatch):
+    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
 
 
 def set_all(monkeypatch, variables: dict[str, str]) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+
+
+def set_flags(monkeypatch, values: dict[str, str | int]) -> None:
+    for name, value in values.items():
+        monkeypatch.setattr(flags.FLAGS[name], "value", value)
 
 
 # --- Joining ------------------------------------------------------------------------------
@@ -80,9 +75,25 @@ def test_a_job_is_detected(monkeypatch, variables, is_job):
     assert distributed.job() == ({} if is_job else None)
 
 
-def test_a_number_of_tasks_that_is_none(monkeypatch):
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_processes": 2}, "--coordinator, --num_processes and --process_id go together"),
+        (
+            {"coordinator": "localhost:1", "num_processes": 2, "process_id": 2},
+            "--process_id=2 must be .* less than --num_processes=2",
+        ),
+        (
+            {"coordinator": "localhost", "num_processes": 2, "process_id": 1},
+            "--coordinator=localhost must be the host and port",
+        ),
+        ({}, "SLURM_STEP_NUM_TASKS is 'x'; unset it"),
+    ],
+)
+def test_what_is_no_job(monkeypatch, given, message):
     set_all(monkeypatch, {"SLURM_STEP_NUM_TASKS": "x"})
-    with pytest.raises(UserError, match="SLURM_STEP_NUM_TASKS is 'x'; unset it"):
+    set_flags(monkeypatch, given)
+    with pytest.raises(UserError, match=message):
         distributed.job()
 
 
@@ -92,55 +103,12 @@ def test_a_number_of_tasks_that_is_none(monkeypatch):
         (GKE, True),
         (GKE | {"TPU_WORKER_HOSTNAMES": "localhost"}, False),
         (GKE | {"TPU_WORKER_HOSTNAMES": "localhost", "MEGASCALE_NUM_SLICES": "2"}, True),
-        ({"TPU_SKIP_MDS_QUERY": "1"}, False),
         ({}, False),  # a VM whose metadata server does not answer
     ],
 )
 def test_hosts_of_a_tpu(monkeypatch, on_a_tpu, variables, is_job):
     set_all(monkeypatch, variables)
     assert distributed.job() == ({} if is_job else None)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "is_job"),
-    [
-        ({"worker-network-endpoints": "unused:unused:10.0.0.2"}, False),
-        ({"worker-network-endpoints": "unused:unused:10.0.0.2,unused:unused:10.0.0.3"}, True),
-        (
-            {"worker-network-endpoints": "host", "tpu-env": "ZONE: 'a'\nMEGASCALE_NUM_SLICES: '2'"},
-            True,
-        ),
-        ({}, False),
-    ],
-)
-def test_only_a_tpu_vm_asks_its_metadata_server(monkeypatch, request, attributes, is_job):
-    asked = []
-
-    class Server(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            assert self.headers["Metadata-Flavor"] == "Google"
-            name = self.path.removeprefix("/computeMetadata/v1/instance/attributes/")
-            asked.append(name)
-            self.send_response(200 if name in attributes else 404)
-            self.end_headers()
-            self.wfile.write(attributes.get(name, "not found").encode())
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("localhost", 0), Server) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        monkeypatch.setenv("GCE_METADATA_IP", f"localhost:{server.server_port}")
-        try:
-            assert distributed.job() is None
-            assert asked == []
-            request.getfixturevalue("on_a_tpu")
-            assert distributed.job() == ({} if is_job else None)
-            assert sorted(asked) == ["tpu-env", "worker-network-endpoints"]
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def joined(monkeypatch) -> tuple[dict, str]:
@@ -164,8 +132,7 @@ def joined(monkeypatch) -> tuple[dict, str]:
 
 def test_flags_come_before_slurm(monkeypatch):
     set_all(monkeypatch, SLURM)
-    for name, value in (("coordinator", "host:7"), ("num_processes", 5), ("process_id", 3)):
-        monkeypatch.setattr(flags.FLAGS[name], "value", value)
+    set_flags(monkeypatch, {"coordinator": "host:7", "num_processes": 5, "process_id": 3})
     arguments, _ = joined(monkeypatch)
     assert arguments.pop("heartbeat_timeout_seconds") < 30
     assert arguments == {
@@ -206,8 +173,7 @@ def test_a_job_that_jax_cannot_read(monkeypatch):
 def test_a_coordinator_that_is_not_there(monkeypatch, address, reason):
     for name in ("SECONDS_FOR_PROCESS_0", "SECONDS_FOR_ITS_NAME"):
         monkeypatch.setattr(distributed, name, 0)
-    for name, value in (("coordinator", address), ("num_processes", 2), ("process_id", 1)):
-        monkeypatch.setattr(flags.FLAGS[name], "value", value)
+    set_flags(monkeypatch, {"coordinator": address, "num_processes": 2, "process_id": 1})
     with pytest.raises(
         UserError, match=f"no process 0 is found at --coordinator={address} .*{reason}"
     ):
@@ -227,12 +193,13 @@ def test_alone_nothing_is_joined(monkeypatch):
 
 # --- Working together, in two real processes ----------------------------------------------
 
-# Each writes down what it has found; the second may then end in some other way.
+# Each writes down what it has found; then they end in some way.
 TOGETHER = """
 import json, os, time
 from pathlib import Path
 import jax, numpy as np
 from absl import flags
+from jax._src.clusters import cloud_tpu_cluster
 from transformer.runs import cli
 from transformer.system.distributed import first_alone, from_first, in_all, initialize, is_first
 from transformer.system.errors import UserError
@@ -281,9 +248,20 @@ def together(directory: Path, ending: str) -> list:
     return run_together(2 * [command], directory, slurm_variables(2))
 
 
-def test_two_work_together(tmp_path):
-    first, second = together(tmp_path, "")
-    assert (first.code, second.code) == (0, 0), first.err + second.err
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("user error", 2),
+        pytest.param("", 0, marks=pytest.mark.slow),
+        pytest.param("defect", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_two_work_and_end_together(tmp_path, ending, code):
+    """However the first is at the end: waiting for the second on its devices, or asleep."""
+    start = time.monotonic()
+    first, second = together(tmp_path, ending)
+    assert (first.code, second.code) == (code, code), first.err + second.err
+    assert time.monotonic() - start < 110  # without `end`, up to two minutes
     assert b"only process 0 is heard\n" in first.out
     assert b"heard" not in second.out
     found = [json.loads((tmp_path / f"found{i}").read_text()) for i in (0, 1)]
@@ -295,6 +273,12 @@ def test_two_work_together(tmp_path):
     assert [f.pop("there") for f in found] == [False, True]
     expected = {"first": [{"of": 0}, None], "in_all": [True, False, False]}
     assert found == 2 * [expected | {"sum": sum(range(48)) * 3}]
+    # One of them says why they end.
+    assert "Traceback" not in second.err
+    assert first.err.count("Traceback") == (code == 1)
+    assert (first.err + second.err).count("error: one line") == (code == 2)
+    last = {0: "", 1: "ZeroDivisionError: division by zero\n\n", 2: "error: one line\n"}
+    assert first.err.endswith(last[code])
 
 
 @pytest.mark.slow
@@ -353,6 +337,7 @@ cli.run(main)
 """
 
 
+@pytest.mark.slow
 def test_process_0_says_what_checkpoints_there_are(tmp_path):
     (tmp_path / "stale.py").write_text(STALE)
     first, second = run_together(2 * [[tmp_path / "stale.py"]], tmp_path, slurm_variables(2))
@@ -363,23 +348,6 @@ def test_process_0_says_what_checkpoints_there_are(tmp_path):
         assert json.loads((tmp_path / f"found{i}").read_text()) == found
     assert "the checkpoint of step 13 is damaged" in first.err
     assert "the checkpoint of step 13 is damaged" not in second.err
-
-
-@pytest.mark.parametrize("ending", ["defect", "user error"])
-def test_all_end_together(tmp_path, ending):
-    """Whatever the first is at: waiting for the second on its devices, or asleep."""
-    start = time.monotonic()
-    first, second = together(tmp_path, ending)
-    assert time.monotonic() - start < 110  # without `end`, up to two minutes
-    if ending == "defect":
-        assert (first.code, second.code) == (1, 1)
-        assert first.err.endswith("ZeroDivisionError: division by zero\n\n")
-        assert first.err.count("Traceback") == 1
-    else:
-        assert (first.code, second.code) == (2, 2)
-        assert first.err.endswith("error: one line\n")
-    assert (first.err + second.err).count("error: one line") == (ending != "defect")
-    assert "Traceback" not in second.err
 
 
 # --- The scripts --------------------------------------------------------------------------
@@ -405,6 +373,7 @@ def refused(toy: Path, arguments: Sequence[str], changed: str = "--workdir=run",
     return lines[0]
 
 
+@pytest.mark.slow
 def test_what_only_process_0_sees_ends_both(toy):
     with lock_workdir(toy / "run"):
         assert "run is in use by process" in refused(toy, toy_flags())
@@ -416,6 +385,7 @@ def test_processes_of_different_runs(toy):
     assert "process 1 was given another config than process 0" in line
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_processes_that_read_different_text(toy):
     homes = [toy / "home0", toy / "home1"]  # each host has its own

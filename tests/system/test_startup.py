@@ -6,6 +6,7 @@ import sys
 import pytest
 from scripts import ROOT
 
+from transformer import __main__
 from transformer.system.startup import STOP_SIGNALS, listen_to_interrupts
 
 
@@ -49,6 +50,16 @@ def test_a_signal_during_the_start_ends_with_code_75(number):
         process.send_signal(number)
         assert process.wait(60) == 75
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("name", ["train", "sweep"])
+def test_commands_that_have_nothing_to_save_yet_stop_so(name, monkeypatch):
+    def told():
+        raise InterruptedError
+
+    monkeypatch.setattr(__main__, "stop_when_told", told)
+    with pytest.raises(InterruptedError):
+        __main__.main(name)
 
 
 ANEW = """

@@ -3,7 +3,6 @@
   <step>/params, opt_state, extra    arrays; opt_state and extra only where they are not empty
   <step>/record/record.json          the notes given to `begin`, shapes and digests of the arrays
   <step>/scores.json                 validation scores, written later
-  <step>/files.json                  an inventory of the other files
 
 A checkpoint gets its final name only when it is complete.
 """
@@ -23,13 +22,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from transformer.models.functional import Params
-from transformer.runs.integrity import (
-    difference,
-    digest,
-    read_signed,
-    signed,
-    write_inventory,
-)
+from transformer.runs.integrity import digest, read_signed, signed
 from transformer.system.distributed import from_first, in_all, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -151,20 +144,9 @@ class Store:
         handler = ocp.CompositeCheckpointHandler(
             **arrays, record=ocp.JsonCheckpointHandler(filename=_RECORD)
         )
-        options = ocp.options.AsyncOptions(
-            post_finalization_callback=self._write_inventory,
-            # Otherwise, if a folder cannot be made, Orbax's threads wait for it for minutes.
-            create_directories_asynchronously=False,
-        )
+        # Otherwise, if a folder cannot be made, Orbax's threads wait for it for minutes.
+        options = ocp.options.AsyncOptions(create_directories_asynchronously=False)
         return ocp.AsyncCheckpointer(handler, async_options=options)
-
-    def _write_inventory(self) -> None:
-        """Lists the files, so that any that is altered or lost is noticed.
-
-        Called in the background, in process 0, when all is written but not yet renamed.
-        """
-        (directory,) = self.directory.glob(f"{self.saving}{_HALF_WRITTEN}*")
-        write_inventory(directory, later=("_CHECKPOINT_METADATA",))  # Orbax adds a time to it
 
     # --- Listing ---
 
@@ -212,19 +194,18 @@ class Store:
                 f"cannot read the checkpoint {directory}: {reason}; mend that, then start again"
             )
 
-        # 1. Check the files.
-        def record_and_reason() -> tuple[dict[str, Any] | None, str | None]:
+        # 1. Read the record.
+        def read_record() -> dict[str, Any] | None:
+            for path in directory.rglob("*"):
+                if path.is_symlink():
+                    raise UserError(f"{path} is a link; put a copy of the file there")
             try:
-                record, reason = self.record(step), difference(directory)
+                return self.record(step)
             except OSError as error:
                 raise unreadable(f"{error.filename}: {error.strerror}") from error
-            if record is None:
-                reason = reason or "its record is missing or altered"
-            return record, reason
 
-        record, reason = from_first(record_and_reason)
-        if reason:
-            raise Damaged(reason)
+        if (record := from_first(read_record)) is None:
+            raise Damaged("its record is missing or altered")
         end = time.monotonic() + SECONDS_UNTIL_VISIBLE
         while not self.has(step) and time.monotonic() < end:
             time.sleep(0.1)
@@ -239,7 +220,7 @@ class Store:
         # 3. Let Orbax read the arrays.
         wanted = {name: _abstract(like) for name, like in _filled(likes).items()}
         arguments = {name: ocp.args.StandardRestore(like) for name, like in wanted.items()}
-        items = dict(likes)
+        items, reason = dict(likes), None
         try:
             found = self._checkpointer.restore(directory, args=ocp.args.Composite(**arguments))
             items |= {name: found[name] for name in wanted}

@@ -30,6 +30,8 @@ from transformer.system.startup import fill_closed_streams, listen_to_interrupts
 from transformer.system.terminal import escape_standard_output, printable, say
 
 OWN_CONFIG = Path(__file__).with_name("resume_config.py")
+# Flags that choose the config, which is read while the others are parsed.
+CHOOSING = r"--?(workdir|config|config\.(task\.name|model\.family|training\.init_from))"
 
 
 def run(
@@ -42,7 +44,7 @@ def run(
       while defining the flag, where we cannot catch errors. A --workdir that holds a run brings its
       own config; otherwise the run of training.init_from does.
     """
-    argv = list(argv or sys.argv)
+    argv = _joined(argv or sys.argv)
     fill_closed_streams()
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_handler().setFormatter(_Formatter("warning: %(message)s"))
@@ -68,8 +70,7 @@ def run(
         float: flags.FloatParser(),
     }.items():
         config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
-    choosing = r"--?(config|config\.task\.name|config\.model\.family|workdir)="
-    choice = [arg for arg in argv[1:] if re.match(choosing, arg)]  # as typed
+    choice = [arg for arg in argv[1:] if re.match(f"{CHOOSING}=", arg)]
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
         with one_line_errors():
@@ -95,9 +96,7 @@ def run(
             types = {override: type_of_field(override, choice) for override in overrides}
             with code_of_the_user("the config file"):
                 try:
-                    rest = flags.FLAGS(
-                        [_found(_whole(arg, types), last) for last, arg in zip(["", *argv], argv)]
-                    )
+                    rest = flags.FLAGS([_found(_whole(arg, types)) for arg in argv])
                 except flags.Error as error:
                     if "Error whilst parsing config file" in str(error):
                         raise
@@ -183,11 +182,18 @@ def _whole(arg: str, types: Mapping[str, Any]) -> str:
     return f"{match[1]}{float(match[3]):.0f}"
 
 
-def _found(arg: str, last: str) -> str:
+def _joined(argv: Sequence[str]) -> list[str]:
+    """The arguments, with --config=NAME for --config NAME, and so with all CHOOSING flags."""
+    joined, rest = [], list(argv)
+    while rest:
+        arg = rest.pop(0)
+        joined.append(f"{arg}={rest.pop(0)}" if rest and re.fullmatch(CHOOSING, arg) else arg)
+    return joined
+
+
+def _found(arg: str) -> str:
     """The argument, with the path of the config file for a preset's name."""
     flag, _, name = arg.partition("=")
-    if last.lstrip("-") == "config" and last.startswith("-"):
-        return configs.find(arg)
     return f"{flag}={configs.find(name)}" if flag.lstrip("-") == "config" and name else arg
 
 
@@ -203,11 +209,8 @@ def _run_whose_config_counts(argv: Sequence[str]) -> str | None:
 
 def _values(argv: Sequence[str], flag: str) -> list[str]:
     """The values that a command gives for a flag, before parsing."""
-    given = [re.match(rf"--?{re.escape(flag)}(?:=(.*))?$", arg) for arg in argv]
-    following = [*argv[1:], ""]
-    return [
-        following[i] if match[1] is None else match[1] for i, match in enumerate(given) if match
-    ]
+    named = re.compile(rf"--?{re.escape(flag)}=")
+    return [arg.partition("=")[2] for arg in argv if named.match(arg)]
 
 
 @contextlib.contextmanager

@@ -170,9 +170,9 @@ def data_beside(usual: Any, asked: Any, of: str) -> tuple[list[str], dict[str, I
             parts.append(f"{field}={os.path.basename(path)}")
             content = count_and_hash(path)[1] if os.path.isfile(path) else None
             inputs[field] = Input(path, content)
-    places = run_config.places(type(usual))
+    paths = run_config.path_fields(type(usual))
     changed = _changed(usual, asked).items()
-    return parts + [f"{field}={x}" for field, x in changed if field not in places], inputs
+    return parts + [f"{field}={x}" for field, x in changed if field not in paths], inputs
 
 
 def _other_data(usual: Any, asked: Any, of: str) -> dict[str, str]:
@@ -182,11 +182,11 @@ def _other_data(usual: Any, asked: Any, of: str) -> dict[str, str]:
     downloaded again.
     """
     others = {"data"} | set(SPLITS) - {of}
-    places = run_config.places(type(usual))
+    paths = run_config.path_fields(type(usual))
     return {
         field: given
         for field, given in _changed(usual, asked).items()
-        if field in places and given and field.partition("_")[0] not in others
+        if field in paths and given and field.partition("_")[0] not in others
         if not (path := getattr(usual, field)) or absolute(given) != absolute(path)
     }
 

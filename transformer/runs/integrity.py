@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -18,18 +17,16 @@ from transformer.system.reading import (
     MISSING,
     MOST_JSON,
     checked,
-    open_plain,
     parse_json,
     read_plain,
 )
 from transformer.training.step import TrainState
 
 INVENTORY = "files.json"
-_LARGE = 1 << 24  # bytes
 
 
 class Inventory(TypedDict):
-    """files: size and hash by name. absent: files that did not exist."""
+    """files: the hashes that each may have, by name. absent: files that did not exist."""
 
     files: dict[str, list[Any]]
     absent: NotRequired[list[str]]
@@ -67,36 +64,6 @@ def _sums(x: jax.Array) -> jax.Array:
     words = words.astype(jnp.uint32)
     factors = mixed | 1, (mixed ^ (mixed >> 16)) * np.uint32(0x9E3779B1) | 1
     return jnp.stack([jnp.sum(words * f, dtype=jnp.uint32) for f in factors])
-
-
-def write_inventory(directory: Path, *, later: Collection[str]) -> None:
-    """Writes INVENTORY: the size of each file in a directory, and its hash unless it is large.
-
-    later: names of files that will still be written or altered. For those that exist, only the name
-    is noted.
-    """
-    files = {name: [] if name in later else found for name, found in _files(directory).items()}
-    _write_signed(directory / INVENTORY, {"files": files})
-
-
-def difference(directory: Path) -> str | None:
-    """The first way in which a directory differs from its inventory; None if it does not.
-
-    Raises OSError if a file cannot be read.
-    """
-    try:
-        inventory = read_signed(directory / INVENTORY, directory, Inventory)
-        found = _files(directory)
-    except MISSING as error:
-        return str(error)
-    if inventory is None:
-        return f"{INVENTORY} is missing or altered"
-    for name, expected in inventory["files"].items():
-        if name not in found:
-            return f"{name} is missing"
-        if expected and found[name] != expected:
-            return f"{name} is altered"
-    return None
 
 
 def seal(workdir: Path, names: Collection[str]) -> None:
@@ -149,26 +116,6 @@ def check_seal(workdir: Path) -> None:
 
 def _hash_of(workdir: Path, name: str) -> str:
     return hashlib.sha256(read_plain(workdir / name, workdir)).hexdigest()
-
-
-def _files(directory: Path) -> dict[str, list[Any]]:
-    def stop(error: OSError) -> None:  # an unreadable folder is not an empty one
-        raise error
-
-    found = {}
-    for folder, _, names in os.walk(directory, onerror=stop):
-        for path in (Path(folder, name) for name in names):
-            name = path.relative_to(directory).as_posix()
-            if name != INVENTORY and stat.S_ISREG(path.stat().st_mode):
-                found[name] = _size_and_hash(path, directory)
-    return dict(sorted(found.items()))
-
-
-def _size_and_hash(path: Path, directory: Path) -> list[Any]:
-    with open_plain(path, directory) as file:
-        size = os.fstat(file.fileno()).st_size
-        # Large files hold arrays, whose digests need no second reading.
-        return [size, hashlib.sha256(file.read() if size <= _LARGE else b"").hexdigest()]
 
 
 def signed(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,10 +78,10 @@ class Config:
             )
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any], *, places_are_here: bool = True) -> "Config":
+    def from_dict(cls, config: Mapping[str, Any], *, paths_are_here: bool = True) -> "Config":
         """Checks every key and value; raises UserError for the first that is wrong.
 
-        places_are_here: False for a recorded config, whose paths may be on another machine.
+        paths_are_here: False for a recorded config, whose paths may be on another machine.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         _check_keys(config, known, "")
@@ -101,7 +101,7 @@ class Config:
             _check_complete(config[name], _required(section), f"{name}.", choice)
             check_types(name, section, config[name])
             for field, value in config[name].items():
-                if value and places_are_here and field in places(section):
+                if value and paths_are_here and field in path_fields(section):
                     local(value, f"{name}.{field}")
             sections[name] = section(**config[name])
         return cls(**sections)
@@ -232,7 +232,7 @@ def load(workdir: Path) -> Config:
             "run"
         )
     try:
-        return Config.from_dict(config, places_are_here=False)
+        return Config.from_dict(config, paths_are_here=False)
     except UserError as error:  # the file was edited
         raise UserError(f"{path}: {error}") from error
 
@@ -321,7 +321,7 @@ def _required(section: type) -> list[str]:
     return [field.name for field in fields if field.default is dataclasses.MISSING]
 
 
-def places(section: type) -> list[str]:
+def path_fields(section: type) -> list[str]:
     """The fields of a section that name files or folders."""
     fields = dataclasses.fields(section)
     return [field.name for field in fields if field.metadata and field.metadata["place"]]

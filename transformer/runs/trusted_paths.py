@@ -57,12 +57,12 @@ def check(workdir: Path, paths: Mapping[str, str]) -> None:
 
 def _paths(config: Config) -> dict[str, str]:
     """The fields with paths of files that a trained model may read."""
-    is_place = run_config.fields_marked(config, "place", False)
+    is_path = run_config.fields_marked(config, "place", False)
     return {
         name: value
         for name, value in run_config.flat(config).items()
         # Tokenizers and other models were read when training began, and are copied.
-        if name.startswith(("data.", "task.")) and is_place[name]
+        if name.startswith(("data.", "task.")) and is_path[name]
         if value not in (None, "", DEFAULT)
     }
 

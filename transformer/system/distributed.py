@@ -9,12 +9,14 @@ import socket
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
-from jax._src.distributed import global_state  # the coordinator's store has no public name
+
+# Neither the coordinator's store nor the hosts of a TPU have a public name.
+from jax._src.clusters.cloud_tpu_cluster import GceTpuCluster, GkeTpuCluster
+from jax._src.distributed import global_state
 
 from transformer.system.errors import UserError
 from transformer.system.job_flags import COORDINATOR, NUM_PROCESSES, PROCESS_ID
@@ -151,35 +153,12 @@ def refuse_jobs(what: str) -> None:
 
 
 def _num_tpu_hosts() -> int:
-    """The number of hosts in the TPU slices of this job; 1 without a TPU.
-
-    On GKE environment variables tell it, elsewhere the VM's metadata server. Only a TPU VM asks
-    that server: there JAX, at import, has found chips and chosen the platform "tpu".
-    """
-    if "tpu" not in (jax.config.jax_platforms or "").split(","):
-        return 1
-    environment = os.environ
-    hosts = environment.get("TPU_PROCESS_ADDRESSES") or environment.get("TPU_WORKER_HOSTNAMES")
-    slices = environment.get("MEGASCALE_NUM_SLICES")
-    if hosts is None and "TPU_SKIP_MDS_QUERY" not in environment:
-        hosts = _metadata("worker-network-endpoints")
-        in_metadata = re.search(r"MEGASCALE_NUM_SLICES *: *'?(\d+)", _metadata("tpu-env"))
-        slices = slices or (in_metadata and in_metadata[1])
-    return len((hosts or "").split(",")) * int(slices or 1)
-
-
-def _metadata(name: str) -> str:
-    """An attribute of this VM; empty if it has none."""
-    server = os.environ.get("GCE_METADATA_IP", "metadata.google.internal")
-    request = urllib.request.Request(
-        f"http://{server}/computeMetadata/v1/instance/attributes/{name}",
-        headers={"Metadata-Flavor": "Google"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return answer.read().decode()
-    except OSError:
-        return ""
+    """The number of hosts in the TPU slices of this job, as JAX finds it; 1 without a TPU."""
+    with contextlib.suppress(OSError):  # a metadata server that does not answer
+        for cluster in (GkeTpuCluster, GceTpuCluster):
+            if cluster.is_env_present():
+                return cluster.get_process_count()
+    return 1
 
 
 def _has_all_gpus_it_sees() -> bool:
