@@ -166,7 +166,7 @@ def test_corrupt_files(folder, capsys):
     assert "1 of 8 images cannot be read and are left out: " in capsys.readouterr().out
     for file in (folder / "blue").iterdir():
         file.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"no image of .*blue can be read; remove the folder"):
+    with pytest.raises(UserError, match=r"no image of the class.es. blue; add some"):
         read_images(data(folder, corrupt_files="skip"), "train", SHAPE)
 
 

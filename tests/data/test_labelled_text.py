@@ -187,7 +187,9 @@ def test_glue_from_download_to_examples(internet, tmp_path):  # noqa: F811
     assert len(read_examples(data, "train[:1]")) == 1
     with pytest.raises(UserError, match=r"test, example 1 has no label in column 'label'"):
         read_examples(data, "test")  # GLUE keeps them
-    with pytest.raises(UserError, match=r"glue/sst2 has no column 'x'; it has: .*label"):
+    with pytest.raises(
+        UserError, match=r"glue/sst2 has no 'x' \(data.text_column\); it has: .*label"
+    ):
         read_examples(dataclasses.replace(data, text_column="x"), "train")
     with pytest.raises(UserError, match=r"the split is 'dev', which glue/sst2 does not have; "):
         read_examples(data, "dev")

@@ -162,9 +162,7 @@ def test_gigaword(serve, tmp_path):
     asked = "gigaword", tmp_path, "document", "summary"
     assert sorted(of_dataset(*asked)) == [("b", "c"), ("train UNK .", "train")]
     assert sorted(of_dataset(*asked, split="test")) == [("b", "c"), ("test <unk> .", "test")]
-    with pytest.raises(
-        UserError, match=r"data\.summary_field is 'x', which gigaword does not have"
-    ):
+    with pytest.raises(UserError, match=r"gigaword has no 'x' \(data\.summary_field\)"):
         of_dataset("gigaword", tmp_path, "document", "x")
 
 
