@@ -1,25 +1,21 @@
 import dataclasses
 import gzip
 import hashlib
-import io
 import json
 import subprocess
 import sys
-import tarfile
 import tempfile
 import urllib.error
-import zipfile
 from pathlib import Path
 
 import pytest
-import requests
-import tensorflow_datasets as tfds
+from fake_downloads import tgz, zipped
 from tensorflow_datasets.core.download import checksums, downloader
 
 from configs import base
 from transformer.data import datasets, sources
-from transformer.data.datasets import multi30k
-from transformer.data.datasets.grammar_en_de import SPLITS
+from transformer.data.datasets import folders, grammar_en_de, multi30k
+from transformer.data.pairs import TextPairs
 from transformer.data.sources import DataConfig, open_source
 from transformer.system.errors import UserError
 
@@ -42,16 +38,18 @@ def texts(builder, split, *languages):
 # --- The grammar --------------------------------------------------------------------------
 
 
-def test_the_pairs_of_the_grammar(tmp_path):
-    builder = datasets.get_builder("grammar_en_de", data_dir=str(tmp_path))
-    datasets.prepare(builder)
-    assert {name: split.num_examples for name, split in builder.info.splits.items()} == SPLITS
-    pairs = [pair for name in SPLITS for pair in texts(builder, name, "en", "de")]
-    assert len({en for en, _ in pairs}) == len(pairs) == 22_000
+def test_the_pairs_of_the_grammar(tmp_path, monkeypatch):
+    pairs = grammar_en_de.examples()
+    assert len({en for en, _ in pairs}) == len(pairs) == sum(grammar_en_de.SPLITS.values())
     assert pairs[1] == ("An old mother fell asleep.", "Eine alte Mutter ist eingeschlafen.")
     # Of version 1.0.0: if this changes, so must the version.
     digest = hashlib.sha256("".join(f"{en}\t{de}\n" for en, de in pairs).encode()).hexdigest()
     assert digest == "9bc896e5c0b0781f3bb07b377477ed723f993344504226cfc7bcb514f22fa7b1"
+    monkeypatch.setattr(grammar_en_de, "SPLITS", {"train": 7, "validation": 5, "test": 3})
+    builder = datasets.get_builder("grammar_en_de", data_dir=str(tmp_path))
+    datasets.prepare(builder)
+    splits = {name: texts(builder, name, "en", "de") for name in builder.info.splits}
+    assert splits == {"train": pairs[:7], "validation": pairs[7:12], "test": pairs[12:15]}
 
 
 # --- Multi30k -----------------------------------------------------------------------------
@@ -185,62 +183,19 @@ def test_multi30k_tokenized(tmp_path):
 
 
 @pytest.mark.skipif(not RAW.is_dir(), reason="needs ../shared/data/multi30k")
-def test_multi30k_real_files(tmp_path):
+def test_multi30k_real_files():
     for name, info in multi30k.Multi30k.url_infos.items():
         path = RAW.parent / name.removeprefix(multi30k.URL)
         if path.exists():
             assert checksums.compute_url_info(path) == info
-    builder = multi30k_from(RAW, tmp_path)
-    counts = {name: split.num_examples for name, split in builder.info.splits.items()}
-    assert counts == {"train": 29_000, "validation": 1_014, "test_2016_flickr": 1_000}
-    first = {split: builder.as_data_source(split)[0]["de"].decode() for split in counts}
-    assert first == {
-        "train": "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
-        "validation": "Eine Gruppe von Männern lädt Baumwolle auf einen Lastwagen",
-        "test_2016_flickr": "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt.",
-    }
-    lines = gzip.decompress((RAW / "train.en.gz").read_bytes()).decode().split("\n")
-    assert [text for (text,) in texts(builder, "train", "en")] == lines[:-1]
+    files = folders.find(RAW, {"train": ["train.en", "train.de"]}, "")["train"]
+    pairs = TextPairs(*map(str, files))
+    assert len(pairs) == 29_000
+    first = "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
+    assert next(pairs.pairs())[1] == first
 
 
 # --- Downloads, without a network ---------------------------------------------------------
-
-
-@pytest.fixture
-def internet(monkeypatch):
-    """A dictionary of URL -> bytes that TFDS downloads from, with matching checksums."""
-    files, infos = {}, {}
-
-    class Response(io.BytesIO):
-        headers = {}
-
-    class Internet(dict):
-        def __setitem__(self, url, content):
-            super().__setitem__(url, content)
-            digest = hashlib.sha256(content).hexdigest()
-            name = url.rpartition("/")[2]
-            infos[url] = checksums.UrlInfo(tfds.core.utils.Size(len(content)), digest, name)
-
-    files = Internet()
-
-    class Opened:
-        def __init__(self, url, **_):
-            if url not in files:
-                raise requests.exceptions.ConnectionError(f"no route to {url}")
-            self.response = Response(files[url])
-            self.response.url = url
-
-        def __enter__(self):
-            return self.response, iter([self.response.getvalue()])
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr(downloader, "_open_url", Opened)
-    monkeypatch.setattr(checksums, "get_all_url_infos", lambda: infos)
-    for cls in (multi30k.Multi30k, tfds.core.DatasetBuilder):
-        monkeypatch.setattr(cls, "url_infos", infos)
-    return files
 
 
 def serve_multi30k(internet):
@@ -282,25 +237,6 @@ def test_failed_download_by_ftp(internet, tmp_path, monkeypatch):
     builder = datasets.get_builder("wmt17_translate/zh-en", data_dir=str(tmp_path))
     with pytest.raises(UserError, match=r"wmt17_translate/zh-en/1\.0\.0 could not be downloaded: "):
         datasets.prepare(builder)
-
-
-def tgz(files):
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-        for name, text in files.items():
-            content = text.encode()
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return archive.getvalue()
-
-
-def zipped(files):
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as zip_:
-        for name, text in files.items():
-            zip_.writestr(name, text)
-    return archive.getvalue()
 
 
 def sgm(kind, sentence):
