@@ -5,7 +5,6 @@ import collections
 import gzip
 import io
 import itertools
-import json
 import os
 import pickle
 import re
@@ -43,8 +42,8 @@ from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 
 # The same examples each time. To search further, turn derandomize off and max_examples up.
-PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=40)
-FEWER = settings(PROPERTY, max_examples=20)
+PROPERTY = settings(derandomize=True, database=None, deadline=None, max_examples=25)
+FEWER = settings(PROPERTY, max_examples=10)
 
 
 # --- Text ---------------------------------------------------------------------------------
@@ -83,16 +82,8 @@ def test_decoding_gives_back_what_was_encoded(model_type, text, with_ends):
     assert tokenizer.decode(framed) == decoded(text)
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-@PROPERTY
-@given(st.lists(STRINGS, max_size=9), st.sampled_from([-1, 1, 2, 7]))
-def test_a_batch_is_encoded_line_by_line(model_type, texts, num_threads):
-    tokenizer = small_tokenizer(model_type)
-    assert tokenizer.encode_batch(texts, num_threads) == [tokenizer.encode(x) for x in texts]
-
-
 @pytest.mark.parametrize("model_type", WITHOUT_LOSS)
-@PROPERTY
+@FEWER
 @given(st.lists(STRINGS, min_size=1, max_size=9), STRINGS, st.sampled_from([0.98, 0.99999, 1.0]))
 @example(["ab" * 99], "", 0.98)  # of its characters, less than 2% are spaces
 def test_a_vocabulary_of_any_text_loses_nothing(model_type, sentences, text, character_coverage):
@@ -298,59 +289,6 @@ def test_text_files_hold_their_lines(data, size, block, compress):
     assert all(len(block) == size for block in blocks[:-1])
 
 
-INVALID = st.sampled_from(
-    [b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xff", b"\xc3", b"\xc0\x80", b"\x80"]
-)
-
-
-@PROPERTY
-@given(
-    st.integers(0, 9),
-    st.lists(INVALID | TEXT.map(str.encode) | st.just(b"\n") | st.binary(), min_size=1),
-    st.integers(1, 9),
-)
-def test_the_first_line_that_is_no_text_is_named(num_good, parts, block):
-    content = b"good\r\n" * num_good + b"".join(parts) + b"\n"
-    wrong = None
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            wrong = number, error.start + 1
-            break
-    blocks = mock.patch("transformer.data.text_files._BLOCK", block)
-    with tempfile.TemporaryDirectory() as folder, blocks:
-        path = write(f"{folder}/a", content, compress=False)
-        if wrong is None:
-            assert len(TextPairs(path, path)) == content.count(b"\n")
-            return
-        with pytest.raises(UserError) as error:
-            TextPairs(path, path)
-        where = f"{path} is not UTF-8: line {wrong[0]}, byte {wrong[1]} is 0x"
-        assert str(error.value).startswith(where)
-
-
-@PROPERTY
-@given(text_files(), st.data())
-def test_a_damaged_gzip_file_is_never_read_wrongly(file, data):
-    content, lines = file
-    whole = bytearray(gzip.compress(content, mtime=0))
-    at = data.draw(st.integers(0, len(whole) - 1))
-    if data.draw(st.booleans()):
-        whole[at] ^= 1 << data.draw(st.integers(0, 7))
-    else:
-        del whole[at:]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a.gz"
-        path.write_bytes(whole)
-        try:
-            pairs = TextPairs(str(path), str(path))
-        except UserError:
-            return
-        # What was changed is of the header, such as the time.
-        assert [a for chunk in pairs.chunks(5) for a, _ in chunk] == lines
-
-
 @FEWER
 @given(st.data(), st.integers(1, 3), SEEDS, st.integers(2, 40))
 def test_text_goes_through_cache_and_batches_unchanged(data, num_shards, seed, limit):
@@ -396,21 +334,6 @@ ODD_FILE = "\r\n".join(ODD_LINES[:-3]) + "\n" + "\n".join(ODD_LINES[-3:])
 ODD_BYTES = b"\xef\xbb\xbf" + ODD_FILE.encode()
 
 
-def test_odd_lines_go_through_the_file_door(tmp_path):
-    tokenizers = Tokenizers(small_tokenizer("bpe"), small_tokenizer("unigram"))
-    paths = [write(f"{tmp_path}/{i}", ODD_BYTES, compress=bool(i)) for i in range(2)]
-    pairs = TextPairs(*paths)
-    assert [pair for chunk in pairs.chunks(5) for pair in chunk] == [(x, x) for x in ODD_LINES]
-    cache = token_cache(pairs, PairEncoder(tokenizers), tmp_path)
-    assert len(cache) == len(ODD_LINES)
-    for i, line in enumerate(map(decoded, ODD_LINES)):
-        assert tokenizers.source.decode(cache.source(i)) == line
-        assert tokenizers.target.decode(cache.target(i)) == line
-    batches = EvaluationBatches.of_pairs(cache, 64, 64, 8, 1)
-    found = [pair for batch in batches for row in rows_of(batch) for pair in pairs_of(row)]
-    assert sorted(found) == sorted(all_pairs(cache))
-
-
 # translate.py with a model whose translation is what its tokenizer makes of the sentence.
 ECHO = """
 import pathlib
@@ -453,14 +376,11 @@ def test_translate_answers_each_line_with_one_line(echo, tmp_path):
     write(f"{tmp_path}/in", ODD_BYTES, compress=True)
     assert echo("--input=in.gz", "--output=out") == (0, b"", "")
     assert (tmp_path / "out").read_bytes() == expected
-    assert echo(stdin=b"") == (0, b"", "")
-    assert echo(stdin=b"\n\r\n\n\r") == (0, b"\n\n\n\n", "")
-    assert echo(stdin=b"\xef\xbb\xbf") == (0, b"\n", "")
+    assert echo(stdin=b"\xef\xbb\xbf\n\r\n\n\r") == (0, b"\n\n\n\n", "")
 
 
 def test_translate_names_the_line_that_is_no_text(echo, tmp_path):
     surrogate = "a\nb\x85c\u2028d\n\n".encode() + b"\xed\xa0\x80\n"
-    assert_refused(echo(stdin=surrogate), "standard input is not UTF-8: line 4, byte 1 ")
     write(f"{tmp_path}/in", surrogate, compress=True)
     assert_refused(echo("--input=in.gz", "--output=out"), "in.gz is not UTF-8: line 4, byte 1 ")
     assert (tmp_path / "out").read_bytes() == surrogate[:-4]  # what is before line 4
@@ -523,10 +443,10 @@ class Bomb:
         return os.mkdir, (str(self.marker),)
 
 
-@pytest.fixture(params=[0, pickle.HIGHEST_PROTOCOL])
-def bomb(request, tmp_path):
+@pytest.fixture
+def bomb(tmp_path):
     """A pickle that makes a directory; at the end there must be none."""
-    content = pickle.dumps(Bomb(tmp_path / "exploded"), request.param)
+    content = pickle.dumps(Bomb(tmp_path / "exploded"))
     pickle.loads(content)
     (tmp_path / "exploded").rmdir()
     yield content + b"\n"
@@ -546,65 +466,6 @@ def test_a_pickle_in_a_work_directory_is_refused(tmp_path, bomb, name):
     assert name in str(error.value)
 
 
-@pytest.mark.parametrize("name", [
-    "meta.json", "source_tokens.bin", "source_offsets.bin", "target_tokens.bin",
-    "target_offsets.bin",
-])  # fmt: skip
-def test_a_pickle_in_the_token_cache_is_replaced(tmp_path, bomb, name):
-    tokenizers = Tokenizers(small_tokenizer(), small_tokenizer())
-    path = write(f"{tmp_path}/a", b"one\ntwo words\n\n" * 50, compress=False)
-    pairs, cache = TextPairs(path, path), tmp_path / "cache"
-    wanted = all_pairs(token_cache(pairs, PairEncoder(tokenizers), cache))
-    (file,) = cache.glob(f"*/{name}")
-    content = file.read_bytes()
-    same_size = (bomb * len(content))[: len(content)]
-    for damaged in (bomb, same_size):
-        file.write_bytes(damaged)
-        assert all_pairs(token_cache(pairs, PairEncoder(tokenizers), cache)) == wanted
-        assert file.read_bytes() == content
-
-
-META_VALUES = st.recursive(
-    st.sampled_from(["object", "O", "int64", "uint16", "float16", "(1 2)i4", "V8", -1, 2**70, None])
-    | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=2),
-    max_leaves=4,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def made_cache(tmp_path_factory):
-    """The pairs of a token cache, their tokenizers, its directory, and its meta.json."""
-    directory = tmp_path_factory.mktemp("made")
-    path = write(f"{directory}/a", b"one\ntwo words\n\n" * 5, compress=False)
-    pairs, tokenizers = TextPairs(path, path), Tokenizers(small_tokenizer(), small_tokenizer())
-    token_cache(pairs, PairEncoder(tokenizers), directory)
-    (file,) = directory.glob("*/meta.json")
-    return pairs, tokenizers, directory, file.read_text()
-
-
-@PROPERTY
-@given(st.data())
-def test_whatever_a_meta_file_says_the_pairs_are_right(made_cache, data):
-    pairs, tokenizers, directory, meta = made_cache
-    # One value of the file, at any depth, is another.
-    root = {"meta": json.loads(meta)}
-    parent, key = root, "meta"
-    while isinstance(parent[key], dict | list) and data.draw(st.booleans()):
-        parent = parent[key]
-        key = data.draw(st.sampled_from([*parent] if isinstance(parent, dict) else [0, 1]))
-    parent[key] = data.draw(META_VALUES)
-    (file,) = directory.glob("*/meta.json")
-    file.write_text(json.dumps(root["meta"]))
-    # The log that pytest keeps would keep the errors, and they the files.
-    with mock.patch("transformer.data.token_cache.logging.warning"):
-        found = token_cache(pairs, PairEncoder(tokenizers), directory)
-    texts = [tokenizers.source.decode(found.source(i)) for i in range(len(found))]
-    assert texts == ["one", "two words", ""] * 5
-    assert all_pairs(found) == [(source, source) for source, _ in all_pairs(found)]
-    assert found.summary.startswith(f"15 of {found.report['total']:,} pairs; dropped: ")
-
-
 # In a process of its own: what aborts in SentencePiece is no exception.
 DAMAGED_MODELS = """
 import random, sys
@@ -613,7 +474,7 @@ from transformer.data.tokenizers import from_bytes
 
 whole = [open(path, "rb").read() for path in sys.argv[1:]]
 refused = 0
-for seed in range(1000):
+for seed in range(400):
     rng = random.Random(seed)
     model = bytearray(rng.choice(whole))
     kind = rng.randrange(4)
@@ -651,4 +512,4 @@ def test_no_damaged_tokenizer_ends_the_process(tmp_path):
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")
-    assert 250 < int(result.stdout) < 1000
+    assert 100 < int(result.stdout) < 400

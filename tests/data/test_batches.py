@@ -1,12 +1,7 @@
 import collections
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from test_transformer import small
 
 from transformer.data.batches import (
     Batch,
@@ -19,7 +14,6 @@ from transformer.data.batches import (
 from transformer.data.packing import row_widths
 from transformer.data.token_files import TokenizedPairs
 from transformer.data.vocabulary import BOS, EOS
-from transformer.models.loss import cross_entropy
 
 
 def tokenized(pairs: list[tuple[list[int], list[int]]]) -> TokenizedPairs:
@@ -133,51 +127,6 @@ def test_packing_depends_on_the_seed():
     assert first[0] == first[1] != first[2]
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 7), st.integers(1, 5)), min_size=1, max_size=90),
-    seed=st.integers(0, 2**31),
-)
-def test_packing_keeps_every_token(lengths, seed):
-    # Pairs of length 1 are EOS alone, as an empty validation line is.
-    pairs = numbered(*map(list, zip(*lengths)))
-    packed = PackedPairs(pairs, 7, 5, seed)
-    batch = packed.batch(np.arange(len(packed)))
-    assert sorted(pairs_of(batch)) == sorted(all_pairs(pairs))
-    assert (batch.src_segments_BS.max(axis=1) > 0).all()  # no empty row
-    np.testing.assert_allclose(packed.fill, batch.num_tokens / (len(packed) * 12))
-
-
-def test_no_gradient_reaches_a_packed_neighbour(random_params):
-    # No token occurs twice, so that a row of a gradient of an embedding is of one sentence.
-    source, target = np.arange(4, 18), np.arange(4, 21)
-    pairs = list(zip(np.split(source, [3, 8, 10]), np.split(target, [4, 6, 12])))
-    packed = PackedPairs(tokenized(pairs), 17, 19, seed=3)
-    batch = packed.batch(np.array([0]))
-    assert batch.src_segments_BS.max() == len(pairs)
-    model = small()
-
-    def loss_by_sentence(params):
-        logits_BTV = model.bind(params)(
-            *map(jnp.asarray, (batch.src_BS, batch.tgt_in_BT)),
-            *map(jnp.asarray, (batch.src_segments_BS, batch.tgt_segments_BT)),
-        )
-        return jnp.stack(
-            [
-                cross_entropy(logits_BTV, batch.tgt_out_BT, batch.tgt_segments_BT == i, 0.1).loss
-                for i in range(1, len(pairs) + 1)
-            ]
-        )
-
-    gradients = jax.jit(jax.jacrev(loss_by_sentence))(random_params(model))
-    for name, sentences in (
-        ("source_embedding", [source.tolist() for source, _ in pairs]),
-        ("target_embedding", [[BOS, *target[:-1].tolist()] for _, target in pairs]),
-    ):
-        reached = np.any(np.asarray(gradients[name]["table_VD"]) != 0, axis=-1)
-        assert [np.flatnonzero(tokens).tolist() for tokens in reached] == sentences
-
-
 def test_without_packing_each_pair_has_a_row():
     pairs = numbered([3, 2, 5, 1], [1, 4, 2, 3])
     widths = row_widths(pairs.source_lengths, pairs.target_lengths, 64, 64, packing=False)
@@ -197,36 +146,6 @@ def test_without_packing_each_pair_has_a_row():
 # --- The batches of a run -----------------------------------------------------------------
 
 
-def training_batches(seed: int = 3, rows: Layout | None = None) -> TrainingBatches:
-    packed = PackedPairs(many_pairs(), 17, 13, seed)
-    return TrainingBatches(packed, rows or Layout(7, 2, 4), seed)
-
-
-def test_every_pair_once_an_epoch():
-    batches = training_batches()
-    num_rows = len(batches.packed)
-    assert num_rows % 7  # so epochs end within an update
-    updates = 3 * num_rows // 7 + 1
-    assert batches.updates_per_epoch == num_rows / 7
-
-    wanted = collections.Counter(all_pairs(many_pairs()))
-    rows = []
-    for k in range(updates):
-        batch = batches[k]
-        assert batch.src_BS.shape == (2, 4, 17)
-        assert batch.tgt_out_BT.shape == (2, 4, 13)
-        flat = Batch(*(x.reshape(8, -1) for x in batch))
-        rows += [Batch(*(x[i : i + 1] for x in flat)) for i in range(8)][:7]
-        assert not any(x[7].any() for x in flat)  # the one row too many
-    orders = []
-    for epoch in range(3):
-        of_epoch = rows[epoch * num_rows : (epoch + 1) * num_rows]
-        found = [pair for row in of_epoch for pair in pairs_of(row)]
-        assert collections.Counter(found) == wanted
-        orders.append(found)
-    assert orders[0] != orders[1] != orders[2]
-
-
 def test_an_update_may_hold_several_epochs():
     packed = PackedPairs(numbered([3, 4, 5], [5, 4, 3]), 5, 5, seed=11)
     assert len(packed) == 3
@@ -234,13 +153,6 @@ def test_an_update_may_hold_several_epochs():
     counts = collections.Counter(pairs_of(batch))
     assert sorted(counts.values()) == [2, 3, 3]
     assert set(counts) == set(all_pairs(packed.pairs))
-
-
-def test_a_batch_depends_on_seed_and_step_only():
-    in_order = [training_batches()[k] for k in range(23)]  # a new object for each
-    batches = training_batches()
-    for k in (22, 0, 13, 13, 5, 22, 1):  # jumping, between epochs and back
-        assert_equal(batches[k], in_order[k])
 
 
 def test_other_seeds_give_other_batches():
@@ -312,44 +224,7 @@ def test_layout_counts_the_wider_side():
     assert layout(1000, 0, 2000, 50, 1) == Layout(1, 1, 1)
 
 
-@settings(deadline=None, derandomize=True)
-@given(st.integers(1, 10**5), st.integers(0, 10**5), st.integers(2, 300), st.integers(1, 16))
-def test_layout_loses_no_row(tokens, max_tokens, width, num_shards):
-    found = layout(tokens, max_tokens, width, width, num_shards)
-    assert found.rows == max(1, tokens // width)
-    assert found.rows_per_step % num_shards == 0
-    assert found.accumulation * found.rows_per_step >= found.rows
-    rows_per_device = found.rows_per_step // num_shards
-    assert not max_tokens or rows_per_device <= max(1, max_tokens // width)
-    # Less than one row a device and step is empty.
-    spare = found.accumulation * found.rows_per_step - found.rows
-    assert spare < found.accumulation * num_shards
-
-
-def test_the_rows_of_an_update_do_not_depend_on_the_devices():
-    layouts = [
-        layout(7 * 17, max_tokens, 17, 13, num_shards)
-        for num_shards, max_tokens in ((1, 0), (2, 0), (8, 0), (1, 34), (4, 17))
-    ]
-    shapes = [(rows.accumulation, rows.rows_per_step) for rows in layouts]
-    assert shapes == [(1, 7), (1, 8), (1, 8), (4, 2), (2, 4)]
-    updates = [pairs_of(training_batches(rows=rows)[5]) for rows in layouts]
-    assert all(update == updates[0] for update in updates)
-
-
 # --- Evaluation ---------------------------------------------------------------------------
-
-
-def test_evaluation_holds_every_pair_once():
-    pairs = many_pairs()
-    batches = list(EvaluationBatches.of_pairs(pairs, 17, 13, rows=6, num_shards=2))
-    shapes = {(batch.src_BS.shape, batch.tgt_in_BT.shape) for batch in batches}
-    assert len(shapes) == 1
-    found = [pair for batch in batches for pair in pairs_of(batch)]
-    assert sorted(found) == sorted(all_pairs(pairs))
-    wide = list(EvaluationBatches.of_pairs(pairs, 256, 131, rows=5, num_shards=1))
-    assert wide[0].src_BS.shape == (5, 256)
-    assert wide[0].tgt_in_BT.shape == (5, 131)
 
 
 def test_evaluation_cuts_nothing_and_makes_fewer_rows_of_longer_ones():

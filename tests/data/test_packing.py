@@ -53,7 +53,7 @@ def test_one_pair_and_pairs_as_long_as_rows():
     assert sorted(full) == [0, 1, 2]
 
 
-@settings(deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 13), st.integers(1, 11)), min_size=1, max_size=200),
     st.integers(0, 9),
@@ -77,10 +77,7 @@ def test_rows_hold_every_pair_and_no_more_than_their_width(pairs, more_source, m
         # this was written.
         ((29_000, 15, 0.4, 1.06, 0.15, 64), (64, 68), 0.96),  # like Multi30k; 0.969
         ((100_000, 22, 0.65, 1.1, 0.2, 256), (256, 256), 0.985),  # like WMT; 0.994
-        ((100_000, 22, 0.65, 1.1, 0.4, 256), (256, 256), 0.98),  # sides less alike; 0.991
         ((100_000, 6, 0.5, 0.8, 0.3, 256), (256, 256), 0.975),  # short; 0.987
-        ((100_000, 60, 0.6, 1.3, 0.2, 256), (256, 256), 0.96),  # long; 0.968
-        ((100_000, 120, 0.4, 1.0, 0.2, 256), (256, 256), 0.975),  # longer; 0.986
         ((2_000, 22, 0.65, 1.1, 0.2, 256), (256, 256), 0.975),  # few; 0.986
     ],
 )

@@ -1,7 +1,6 @@
 import dataclasses
 import errno
 import functools
-import json
 import logging
 import os
 import pathlib
@@ -155,12 +154,6 @@ def test_token_type(tmp_path, vocab_size, dtype):
     assert cache.source(0).tolist() == [*large.encode("ab"), EOS]
 
 
-def test_a_sentence_may_be_long(tmp_path):
-    pairs = Pairs([("ab" * 50_000, "w")])
-    cache = token_cache(pairs, tokenizers(), cache_dir=tmp_path)
-    assert cache.source_lengths.tolist() == [100_002]
-
-
 # --- When it is made and when it is found -------------------------------------------------
 
 
@@ -225,18 +218,16 @@ def test_sampling(tmp_path, monkeypatch):
         ids = [tuple(side(i)) for i in range(51)]
         assert [tokenizer.decode(i) for i in ids] == 3 * list(texts)
         assert len({tuple(ids[i : i + 17]) for i in (0, 17, 34)}) == 3
+    # Source and target are split apart.
+    same = Tokenizers(both.source, both.source), (None, None), 0.3
+    chunk = token_workers.PairEncoder(*same)(0, [(line, line) for line in lines], 1)
+    assert chunk.source_tokens.tolist() != chunk.target_tokens.tolist()
 
 
-def test_source_and_target_are_sampled_apart(tmp_path):
-    lines = ["lower newest widest"] * 20
-    tokenizer = train_sentencepiece(lines, vocab_size=275, model_type="bpe")
-    both, pairs = Tokenizers(tokenizer, tokenizer), Pairs(list(zip(lines, lines)))
-    cache = token_cache(pairs, both, tmp_path, sampling_alpha=0.3)
-    assert cache.source_tokens.tolist() != cache.target_tokens.tolist()
-
-
-@pytest.mark.parametrize("name", ARRAYS)
-@pytest.mark.parametrize("damage", ["longer", "shorter", "empty", "gone", "one bit"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [(x, "one bit") for x in ARRAYS] + [(ARRAYS[0], x) for x in ("longer", "empty", "gone")],
+)
 def test_a_damaged_file_is_seen(tmp_path, caplog, name, damage):
     pairs = many_pairs()
     token_cache(pairs, tokenizers(), cache_dir=tmp_path)
@@ -244,7 +235,7 @@ def test_a_damaged_file_is_seen(tmp_path, caplog, name, damage):
     whole = path.read_bytes()
     at = len(whole) // 2
     flipped = whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
-    damaged = {"longer": whole + b"\0", "shorter": whole[:-1], "empty": b"", "one bit": flipped}
+    damaged = {"longer": whole + b"\0", "empty": b"", "one bit": flipped}
     if damage == "gone":
         path.unlink()
     else:
@@ -279,18 +270,20 @@ def test_damaged_meta(tmp_path, caplog, meta):
 # --- Failures while it is made ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk(tmp_path, monkeypatch, error_number):
+def test_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", 25)
     pairs = Pairs([("ab", "w")] * 100)
 
     # 4 and 3 tokens of 2 bytes and 2 offsets of 8 a pair, 16 for the first offsets; twice what
     # 50 pairs took.
-    for full, needed in ((1000, " (it needs about 3,032 bytes)"), (0, "")):
+    for code, full, needed in (
+        (errno.ENOSPC, 1000, " (it needs about 3,032 bytes)"),
+        (errno.EDQUOT, 0, ""),
+    ):
 
-        def append(writer, chunk, append=TokenWriter.append, full=full):
+        def append(writer, chunk, append=TokenWriter.append, full=full, code=code):
             if writer.num_bytes > full:
-                raise OSError(error_number, os.strerror(error_number))
+                raise OSError(code, os.strerror(code))
             append(writer, chunk)
 
         with monkeypatch.context() as patch:
@@ -312,8 +305,7 @@ def test_a_directory_that_cannot_be_made(tmp_path):
     assert one_line(error) == f"cannot write the token cache in {tmp_path}/file: File exists"
 
 
-@pytest.mark.parametrize("num_processes", [0, 1])
-def test_a_source_that_fails(tmp_path, monkeypatch, num_processes):
+def test_a_source_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK", 2)
 
     class Failing(Pairs):
@@ -323,7 +315,7 @@ def test_a_source_that_fails(tmp_path, monkeypatch, num_processes):
 
     pairs = Failing(many_pairs().pairs)
     with pytest.raises(UserError, match=r"^changed while it was read$"):
-        token_cache(pairs, tokenizers(), tmp_path, num_processes=num_processes)
+        token_cache(pairs, tokenizers(), tmp_path, num_processes=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -351,22 +343,6 @@ def test_leftovers(tmp_path):
 
 
 # --- Several processes --------------------------------------------------------------------
-
-
-def test_the_number_of_processes_does_not_matter(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK", 7)
-    contents = []
-    for n in (0, 1, 3):
-        token_cache(many_pairs(), tokenizers(), tmp_path / str(n), (14, 18), num_processes=n)
-        directory = cache_directory(tmp_path / str(n))
-        contents.append({path.name: path.read_bytes() for path in directory.iterdir()})
-    assert len(contents[0]) == 5
-    assert contents[0] == contents[1] == contents[2]
-    # Of 100 numbers: multiples of 5 or 7; of the others, those with remainder 4 by 5; of the
-    # others, those with remainder 5 or 6 by 7.
-    assert json.loads(contents[0]["meta.json"])["counts"] == {
-        "empty": 32, "source_too_long": 17, "target_too_long": 17, "source_cut": 0,
-    }  # fmt: skip
 
 
 def test_processes_for_large_sources_only(tmp_path, monkeypatch):
@@ -442,19 +418,14 @@ def start(tmp_path):
 
 
 def test_processes_that_start_at_once(tmp_path, start):
-    processes = [start("race") for _ in range(3)]
+    processes = [start("race") for _ in range(2)]
     started = tmp_path / "started"
-    while not started.exists() or started.read_text() != "xxx":
+    while not started.exists() or started.read_text() != "xx":
         time.sleep(0.01)
     (tmp_path / "go").touch()
-    assert [process.communicate(timeout=60)[0] for process in processes] == ["100 True\n"] * 3
+    assert [process.communicate(timeout=60)[0] for process in processes] == ["100 True\n"] * 2
     assert (tmp_path / "reads").read_text() == "x"  # the others waited
     assert list((tmp_path / "cache").iterdir()) == [cache_directory(tmp_path / "cache")]
-
-
-def test_the_main_script_is_not_imported_by_workers(tmp_path, start):
-    assert start("run").communicate(timeout=60)[0] == "100 True\n"
-    assert (tmp_path / "started").read_text() == "x"
 
 
 def test_workers_do_not_import_jax():
@@ -469,6 +440,7 @@ def test_a_killed_builder(tmp_path, start):
     process = start("kill")
     worker = int(process.communicate(timeout=60)[0])
     assert process.returncode == -9
+    assert (tmp_path / "started").read_text() == "x"  # workers do not import the main script
     (left,) = (tmp_path / "cache").glob("*.tmp")
 
     cache = token_cache(many_pairs(), tokenizers(), cache_dir=tmp_path / "cache")

@@ -1,7 +1,8 @@
 """The files of a Hugging Face model, read so that no field or tensor is silently ignored."""
 
+import collections
 import fnmatch
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -98,7 +99,7 @@ class HubConfig:
                 )
 
 
-class HubWeights(Mapping):
+class HubWeights(collections.UserDict[str, np.ndarray]):
     """The tensors of model.safetensors; remembers which ones were read.
 
     model_class: the library's class that can convert a pickle. extra: the extra of pyproject.toml
@@ -119,23 +120,14 @@ class HubWeights(Mapping):
             raise UserError(f"{folder} has no {WEIGHTS}{hint}")
         plain(self.path)
         try:
-            self._tensors = safetensors.load_file(self.path)
+            super().__init__(safetensors.load_file(self.path))
         except Exception as error:  # safetensors' exception has no public name
             raise UserError(f"{self.path} cannot be read ({error}); {ADVICE}") from error
         self._read: set[str] = set()
 
     def __getitem__(self, name: str) -> np.ndarray:
         self._read.add(name)
-        return self._tensors[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
+        return self.data[name]
 
     def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """A tensor in float32; raises UserError if it is missing or has another shape."""
@@ -159,7 +151,7 @@ class HubWeights(Mapping):
         """
         unread = [
             name
-            for name in self._tensors.keys() - self._read
+            for name in self.data.keys() - self._read
             if not any(fnmatch.fnmatchcase(name, pattern) for pattern in irrelevant)
         ]
         if unread:

@@ -4,9 +4,9 @@ import collections
 import dataclasses
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -96,9 +96,15 @@ def read_images(config: ImageData, split: str, shape: Shape) -> ImageSet:
     validation split, and is left out of the training split.
     """
     if not config.uses_files:
-        return _of_dataset(config, split, shape)
+        return _converted(config, _of_dataset(config, split), split, shape)
     path, part = _source(config, split)
-    found = _of_path(config, path, shape, split)
+    if path.is_dir():
+        given = _of_folder(path)
+    elif path.suffix.lower() in (".npz", ".npy"):
+        given = _of_arrays(path)
+    else:
+        raise UserError(f"{path} is no folder, and no .npz or .npy file; give one of these")
+    found = _converted(config, given, split, shape)
     return found if part is None else found.take(_part(found.labels_N, config.held_out, part))
 
 
@@ -150,15 +156,16 @@ def _part(labels_N: np.ndarray, held_out: float, part: str) -> np.ndarray:
 # --- Sources ------------------------------------------------------------------------------
 
 
-def _of_path(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
-    if path.is_dir():
-        return _of_folder(config, path, shape)
-    if path.suffix.lower() not in (".npz", ".npy"):
-        raise UserError(f"{path} is no folder, and no .npz or .npy file; give one of these")
-    return _of_arrays(config, path, shape, split)
+class _Given(NamedTuple):
+    """The images of a source, not opened yet, with their names in messages."""
+
+    place: str
+    images: Iterator[tuple[str, Callable[[], Image.Image]]]
+    labels_N: np.ndarray  # complete once the images were gone through
+    classes: list[str]
 
 
-def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
+def _of_folder(path: Path) -> _Given:
     """The images of a folder, with a folder for each class or with images of one class."""
     folders = sorted(x for x in path.iterdir() if x.is_dir() and not x.name.startswith("."))
     files, labels, other_kinds = [], [], []
@@ -173,21 +180,14 @@ def _of_folder(config: ImageData, path: Path, shape: Shape) -> ImageSet:
             )
         files += own
         labels += len(own) * [label]
-    check_memory(len(files), shape, str(path))
     beside = sorted(x for x in path.iterdir() if _is_image(x)) if folders else []
     _say_left_out(path, {"files of other kinds": other_kinds, "images beside the folders": beside})
 
     def opened(file: Path) -> Callable[[], Image.Image]:
         return lambda: Image.open(plain(file))
 
-    pairs = ((str(file), opened(file)) for file in files)
-    images, good = _converted(config, pairs, len(files), shape)
-    labels = np.array(labels)[good]
-    classes = [folder.name for folder in folders or [path]]
-    for label, name in enumerate(classes):
-        if not (labels == label).any():
-            raise UserError(f"no image of {path / name} can be read; remove the folder")
-    return ImageSet(images, labels, classes)
+    images = ((str(file), opened(file)) for file in files)
+    return _Given(str(path), images, np.array(labels), [x.name for x in folders or [path]])
 
 
 def _is_image(path: Path) -> bool:
@@ -205,7 +205,7 @@ def _say_left_out(path: Path, left_out: dict[str, list[Path]]) -> None:
         print(f"warning: {path}: left out are {' and '.join(parts)}", flush=True)
 
 
-def _of_arrays(config: ImageData, path: Path, shape: Shape, split: str) -> ImageSet:
+def _of_arrays(path: Path) -> _Given:
     """`images` [N, H, W] or [N, H, W, C] of bytes, and optionally `labels` [N] and `classes`."""
     arrays = load_arrays(path)
     arrays = {"images": arrays["array"]} if path.suffix.lower() == ".npy" else arrays
@@ -230,11 +230,8 @@ def _of_arrays(config: ImageData, path: Path, shape: Shape, split: str) -> Image
         )
     labels = labels.astype(np.int64)  # 255 + 1 is 0 in a uint8
     names = _names_of_classes(arrays.get("classes", np.arange(labels.max() + 1)), str(path))
-    _check_classes(labels, names, split, str(path))
-    check_memory(len(images), shape, str(path))
-    pairs = ((f"{path}, image {i}", _opened(x)) for i, x in enumerate(images))
-    images, good = _converted(config, pairs, len(images), shape)
-    return ImageSet(images, labels[good], names)
+    opened = ((f"{path}, image {i}", _opened(x)) for i, x in enumerate(images))
+    return _Given(str(path), opened, labels, names)
 
 
 def _names_of_classes(classes: np.ndarray, place: str) -> list[str]:
@@ -269,29 +266,22 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _open(config: ImageData, split: str) -> DatasetSplit:
-    def check(features: Mapping[str, Any]) -> None:
-        if "image" not in features:
-            raise UserError(f"{config.dataset} has no images; it has: {', '.join(features)}")
-
-    return open_dataset(config, split, check)
+    return open_dataset(config, split, {"dataset": "image"})
 
 
-def _of_dataset(config: ImageData, split: str, shape: Shape) -> ImageSet:
+def _of_dataset(config: ImageData, split: str) -> _Given:
     found = _open(config, split)
     records, features = found.records(), found.builder.info.features
-    check_memory(len(records), shape, config.dataset)
-    labels = np.zeros(len(records), np.int64)
+    labels, place = np.zeros(len(records), np.int64), f"{config.dataset} {split}"
 
-    def pairs() -> Iterator[tuple[str, Callable[[], Image.Image]]]:
+    def images() -> Iterator[tuple[str, Callable[[], Image.Image]]]:
         for i in range(len(records)):
             record = records[i]
             labels[i] = record.get("label", 0)
-            yield f"{config.dataset} {split}, image {i}", _opened(record["image"])
+            yield f"{place}, image {i}", _opened(record["image"])
 
-    images, good = _converted(config, pairs(), len(records), shape)
     classes = list(features["label"].names) if "label" in features else ["image"]
-    _check_classes(labels[good], classes, split, f"{config.dataset} {split}")
-    return ImageSet(images, labels[good], classes)
+    return _Given(place, images(), labels, classes)
 
 
 def _opened(array_HWC: np.ndarray) -> Callable[[], Image.Image]:
@@ -307,24 +297,20 @@ def _check_classes(labels: np.ndarray, classes: list[str], split: str, place: st
             f"{place}: a label is {len(counts) - 1}, and there are {len(classes)} classes"
         )
     empty = [name for name, count in zip(classes, counts) if not count]
-    if empty and split == "train":
+    if empty and (split == "train" or len(empty) == len(classes)):
         raise UserError(f"{place}: no image of the class(es) {', '.join(empty[:NAMED])}; add some")
 
 
 # --- To one size --------------------------------------------------------------------------
 
 
-def _converted(
-    config: ImageData,
-    images: Iterator[tuple[str, Callable[[], Image.Image]]],
-    count: int,
-    shape: Shape,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The images as one array, and the numbers of those that could be read."""
-    size, channels = shape
+def _converted(config: ImageData, given: _Given, split: str, shape: Shape) -> ImageSet:
+    """The images that can be read, at the shape of the model."""
+    (size, channels), count = shape, len(given.labels_N)
+    check_memory(count, shape, given.place)
     made = np.empty((count, size, size, channels), np.uint8)
     good, bad = [], []
-    for i, (name, open_image) in enumerate(images):
+    for i, (name, open_image) in enumerate(given.images):
         try:
             with open_image() as image:
                 upright = of_eight_bits(ImageOps.exif_transpose(image))
@@ -351,7 +337,9 @@ def _converted(
         more = ", ..." if len(bad) > NAMED else ""
         print(f"warning: {len(bad)} of {count} images cannot be read and are left out: "
               f"{', '.join(bad[:NAMED])}{more}", flush=True)  # fmt: skip
-    return made[: len(good)], np.array(good, np.int64)
+    labels = given.labels_N[good]
+    _check_classes(labels, given.classes, split, given.place)
+    return ImageSet(made[: len(good)], labels, given.classes)
 
 
 def check_memory(count: int, shape: Shape, place: str) -> None:

@@ -47,9 +47,10 @@ class LabelledData(DataSection):
         return not self.dataset
 
     @property
-    def columns(self) -> list[str]:
-        names = [self.text_column, self.second_column, self.label_column]
-        return [name for name in names if name is not None]
+    def columns(self) -> dict[str, str]:
+        """The columns of an example, by the fields that name them."""
+        fields = ("text_column", "second_column", "label_column")
+        return {field: name for field in fields if (name := getattr(self, field)) is not None}
 
 
 class Example(NamedTuple):
@@ -118,7 +119,7 @@ def numbers_of(examples: list[Example], classes: list[str] | None, name: str) ->
 
 
 def _example(config: LabelledData, row: Mapping[str, Any], place: str) -> Example:
-    for column in config.columns:
+    for column in config.columns.values():
         if column not in row:
             raise UserError(
                 f"{place} has no column {column!r}; there are: {', '.join(row)}: see "
@@ -190,14 +191,7 @@ def _tsv_rows(path: str, has_header: bool) -> Iterator[tuple[str, dict[str, str]
 def _of_dataset(config: LabelledData, split: str) -> list[Example]:
     import tensorflow_datasets as tfds
 
-    def check(features: Mapping[str, Any]) -> None:
-        for column in config.columns:
-            if column not in features:
-                raise UserError(
-                    f"{config.dataset} has no column {column!r}; it has: {', '.join(features)}"
-                )
-
-    found = open_dataset(config, split, check)
+    found = open_dataset(config, split, config.columns)
     records, features = found.records(), found.builder.info.features
     feature = features[config.label_column]
     examples = []
@@ -209,7 +203,7 @@ def _of_dataset(config: LabelledData, split: str) -> list[Example]:
             label = feature.int2str(int(label)) if label >= 0 else None
         texts = {
             name: record[name].decode(errors="replace")
-            for name in config.columns
+            for name in config.columns.values()
             if isinstance(record[name], bytes)
         }
         row = record | texts | {config.label_column: label}

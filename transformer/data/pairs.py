@@ -3,7 +3,7 @@
 import abc
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from transformer.data.text_files import count_and_hash, read_lines
 from transformer.system.errors import UserError
@@ -83,7 +83,39 @@ class JoinedPairs(PairSource):
         return ", and ".join(part.describe() for part in self._parts)
 
 
-class TextPairs(PairSource):
+class ReadPairs(PairSource):
+    """Pairs that are read again each time: from files, or out of memory.
+
+    read: an iterator over all pairs, the same each time. count: their number, which is checked
+      again as they are read. name: of the pairs and their place, for logs and errors.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[Pair]], count: int, fingerprint: str, name: str):
+        self._read, self._count, self._name = read, count, name
+        self.fingerprint = fingerprint
+
+    def __len__(self) -> int:
+        return self._count
+
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        changed = UserError(f"{self._name}: the text has changed while it was read; run again")
+        count = 0
+        try:
+            for chunk in in_chunks(self._read(), size):
+                count += len(chunk)
+                if count > self._count:
+                    raise changed
+                yield chunk
+        except ValueError as error:  # one file is now longer than the other
+            raise changed from error
+        if count != self._count:
+            raise changed
+
+    def describe(self) -> str:
+        return f"{self._count:,} {self._name}"
+
+
+class TextPairs(ReadPairs):
     """Two text files, line by line; see text_files for what a line is.
 
     Both files are read once here, so that all errors come first: UserError for a file that
@@ -91,39 +123,20 @@ class TextPairs(PairSource):
     """
 
     def __init__(self, source: str, target: str):
-        self._paths = [local(path, "a text file") for path in (source, target)]
-        (source_lines, source_hash), (target_lines, target_hash) = map(count_and_hash, self._paths)
-        if source_lines != target_lines:
+        paths = [local(path, "a text file") for path in (source, target)]
+        (count, source_hash), (target_count, target_hash) = map(count_and_hash, paths)
+        if count != target_count:
             raise UserError(
-                f"{self._paths[0]} has {source_lines} lines and {self._paths[1]} has "
-                f"{target_lines}; line n of one must be the translation of line n of the other"
+                f"{paths[0]} has {count} lines and {paths[1]} has {target_count}; line n of one "
+                "must be the translation of line n of the other"
             )
-        if source_lines == 0:
-            raise UserError(f"no sentence pairs in {self._paths[0]} and {self._paths[1]}")
-        self._len = source_lines
-        both = f"text {source_hash} {target_hash}"
-        self.fingerprint = hashlib.sha256(both.encode()).hexdigest()
-
-    def __len__(self) -> int:
-        return self._len
-
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        changed = UserError(f"{self._paths[0]} or {self._paths[1]} has changed while it was read")
-        pairs = zip(*map(read_lines, self._paths), strict=True)
-        count = 0
-        try:
-            for chunk in in_chunks(pairs, size):
-                count += len(chunk)
-                if count > self._len:
-                    raise changed
-                yield chunk
-        except ValueError as error:  # one file is now longer than the other
-            raise changed from error
-        if count != self._len:
-            raise changed
-
-    def describe(self) -> str:
-        return f"{self._len} pairs of {self._paths[0]} and {self._paths[1]}"
+        if not count:
+            raise UserError(f"no sentence pairs in {paths[0]} and {paths[1]}")
+        fingerprint = hashlib.sha256(f"text {source_hash} {target_hash}".encode()).hexdigest()
+        name = f"pairs of {paths[0]} and {paths[1]}"
+        super().__init__(
+            lambda: zip(*map(read_lines, paths), strict=True), count, fingerprint, name
+        )
 
 
 def evenly_spaced(total: int, size: int) -> list[int]:

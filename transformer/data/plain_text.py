@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.data.documents import read_documents, text_sha256
-from transformer.data.pairs import Pair, PairSource, in_chunks
+from transformer.data.pairs import Pair, PairSource, ReadPairs
 from transformer.data.splits import TextSection
 from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
 from transformer.data.vocabulary import EOS, Tokenizer
@@ -36,25 +36,15 @@ class LanguageData(TextSection):
         return self.max_length
 
 
-class Lines(PairSource):
+def text_lines(files: list[str]) -> PairSource:
     """The lines of text files, each the target of an empty source; empty lines are left out."""
 
-    def __init__(self, files: list[str]):
-        self._files = files
-        self.fingerprint = text_sha256(files)
-        self._len = sum(1 for _ in self.pairs())
-        if not self._len:
-            raise UserError(f"{', '.join(files)} hold no text; give files with lines of text")
+    def read() -> Iterator[Pair]:
+        return (("", line) for document in read_documents(files) for line in document)
 
-    def __len__(self) -> int:
-        return self._len
-
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        documents = read_documents(self._files)
-        return in_chunks((("", line) for document in documents for line in document), size)
-
-    def describe(self) -> str:
-        return f"{self._len:,} lines of {', '.join(self._files)}"
+    if not (count := sum(1 for _ in read())):
+        raise UserError(f"{', '.join(files)} hold no text; give files with lines of text")
+    return ReadPairs(read, count, text_sha256(files), f"lines of {', '.join(files)}")
 
 
 class Windows(NamedTuple):

@@ -1,8 +1,8 @@
-"""Work done ahead in threads."""
+"""Work done ahead, in threads or processes."""
 
 import collections
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
 In = TypeVar("In")
@@ -14,14 +14,21 @@ def prefetch(
 ) -> Iterator[Out]:
     """Yields function(item) of each item in order, computed in threads up to `ahead` early."""
     with ThreadPoolExecutor(threads, thread_name_prefix="prefetch") as executor:
-        futures: collections.deque = collections.deque()
-        try:
-            for item in items:
-                futures.append(executor.submit(function, item))
-                if len(futures) > ahead:
-                    yield futures.popleft().result()
-            while futures:
+        yield from in_order(executor, function, items, ahead)
+
+
+def in_order(
+    executor: Executor, function: Callable[[In], Out], items: Iterable[In], ahead: int
+) -> Iterator[Out]:
+    """The same, computed by an executor."""
+    futures: collections.deque = collections.deque()
+    try:
+        for item in items:
+            futures.append(executor.submit(function, item))
+            if len(futures) > ahead:
                 yield futures.popleft().result()
-        finally:
-            for future in futures:
-                future.cancel()
+        while futures:
+            yield futures.popleft().result()
+    finally:
+        for future in futures:
+            future.cancel()

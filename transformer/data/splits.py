@@ -1,7 +1,7 @@
 """The splits of a data section: the files that its fields name, or those of a TFDS data set."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from transformer.system.errors import UserError, place
@@ -93,13 +93,18 @@ class DatasetSplit(NamedTuple):
 def open_dataset(
     config: Any,
     split: str,
-    check: Callable[[Mapping[str, Any]], None],
+    columns: Mapping[str, str],
+    *,
+    texts: bool = False,
     raw_dir: str | None = None,
 ) -> DatasetSplit:
     """A split of the data set that a data section names; it is prepared first if it is new.
 
-    check: raises UserError for a data set whose features do not fit.
+    columns: the features that it must have, by the fields of the section that name them.
+    texts: whether these have to be texts.
     """
+    import tensorflow_datasets as tfds
+
     from transformer.data import datasets
 
     field, name = "the split", split
@@ -107,11 +112,17 @@ def open_dataset(
         field, name = f"data.{split}_split", getattr(config, f"{split}_split")
     data_dir = local(config.data_dir, "data.data_dir")
     builder = datasets.get_builder(config.dataset, data_dir=data_dir, raw_dir=raw_dir)
-    check(builder.info.features)
+    features = builder.info.features
+    known = sorted(x for x in features if not texts or isinstance(features[x], tfds.features.Text))
+    for named_by, column in columns.items():
+        if column not in known:
+            raise UserError(
+                f"{config.dataset} has no {column!r} (data.{named_by}); it has: {', '.join(known)}"
+            )
     datasets.prepare(builder, raw_dir)
-    splits = builder.info.splits  # none in tfds.testing.mock_data
+    splits = builder.info.splits
     try:
-        _ = splits and splits[name]
+        _ = splits[name]
     except (KeyError, ValueError) as error:
         raise UserError(
             f"{field} is {name!r}, which {config.dataset} does not have; it has: "

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from transformer.data.pairs import Pair, PairSource, TextPairs, in_chunks
+from transformer.data.pairs import Pair, PairSource, ReadPairs, TextPairs
 from transformer.data.sources import DatasetPairs
 from transformer.data.splits import SPLITS, DataSection
 from transformer.data.text_files import count_and_hash, json_rows
@@ -102,37 +102,17 @@ def _open(config: SummaryData, split: str, summary_field: str) -> PairSource:
     if "file" not in files:
         return TextPairs(**files)
     path = local(files["file"], f"data.{split}_file")
-    return JsonPairs(path, config.document_field, summary_field, clean)
+    return _of_json(path, (config.document_field, summary_field), clean)
 
 
-class JsonPairs(PairSource):
+def _of_json(path: str, fields: tuple[str, str], clean: Callable[[str], str]) -> PairSource:
     """Pairs of document and summary, one from each line of a JSON-lines file, plain or .gz.
 
     The file is read once here, so that all errors come first: UserError, with the number of the
     line, for a line that is no JSON object, lacks a field, or has a field that is no text.
     """
 
-    def __init__(self, path: str, document_field: str, summary_field: str, clean: Callable):
-        self._path, self._clean = path, clean
-        self._fields = document_field, summary_field
-        _, content = count_and_hash(path)
-        self._len = sum(1 for _ in self._pairs())
-        if not self._len:
-            raise UserError(f"{path} has no documents; give a file with a JSON object a line")
-        identity = json.dumps([content, *self._fields, clean("a\nb")])
-        self.fingerprint = hashlib.sha256(identity.encode()).hexdigest()
-
-    def __len__(self) -> int:
-        return self._len
-
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        return in_chunks(self._pairs(), size)
-
-    def _pairs(self) -> Iterator[Pair]:
-        for where, record in json_rows(self._path, '{"document": "...", ...}'):
-            yield tuple(self._text(record, name, where) for name in self._fields)
-
-    def _text(self, record: dict[str, Any], name: str, place: str) -> str:
+    def text(record: dict[str, Any], name: str, place: str) -> str:
         if name not in record:
             raise UserError(
                 f"{place} has no field {name!r}; it has: {', '.join(record) or 'none'}; see "
@@ -140,7 +120,14 @@ class JsonPairs(PairSource):
             )
         if not isinstance(record[name], str):
             raise UserError(f"{place}: {name!r} is {record[name]!r:.40}, which is no text")
-        return self._clean(record[name])
+        return clean(record[name])
 
-    def describe(self) -> str:
-        return f"{self._len} documents of {self._path}"
+    def read() -> Iterator[Pair]:
+        for where, record in json_rows(path, '{"document": "...", ...}'):
+            yield text(record, fields[0], where), text(record, fields[1], where)
+
+    if not (count := sum(1 for _ in read())):
+        raise UserError(f"{path} has no documents; give a file with a JSON object a line")
+    identity = json.dumps([count_and_hash(path)[1], *fields, clean("a\nb")])
+    fingerprint = hashlib.sha256(identity.encode()).hexdigest()
+    return ReadPairs(read, count, fingerprint, f"documents of {path}")

@@ -1,6 +1,5 @@
 """Encoding of text pairs as token ids, in this process or in several."""
 
-import collections
 import dataclasses
 import multiprocessing
 import multiprocessing.context
@@ -16,6 +15,7 @@ from itertools import chain
 import numpy as np
 
 from transformer.data.pairs import Pair
+from transformer.data.prefetch import in_order
 from transformer.data.token_files import COUNTED, Chunk, token_dtype
 from transformer.data.tokenizers import Tokenizers, from_bytes
 from transformer.data.vocabulary import EOS
@@ -89,17 +89,8 @@ def encode(
         for number, pairs in enumerate(chunks):
             yield encoder(number, pairs, num_threads=available_cores())
         return
-    pool = worker_pool(encoder, num_processes)
-    try:
-        pending = collections.deque()
-        for number, pairs in enumerate(chunks):
-            pending.append(pool.submit(_work, number, pairs))
-            if len(pending) == 2 * num_processes:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with worker_pool(encoder, num_processes) as pool:
+        yield from in_order(pool, _work, enumerate(chunks), ahead=2 * num_processes - 1)
 
 
 def worker_pool(encoder: PairEncoder, num_processes: int) -> ProcessPoolExecutor:
@@ -147,5 +138,5 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _work(number: int, pairs: list[Pair]) -> Chunk:
-    return _worker_encoder(number, pairs, num_threads=1)
+def _work(chunk: tuple[int, list[Pair]]) -> Chunk:
+    return _worker_encoder(*chunk, num_threads=1)

@@ -4,10 +4,9 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from transformer.data.pairs import Pair, PairSource, in_chunks
+from transformer.data.pairs import Pair, ReadPairs
 from transformer.data.splits import DataSection
 from transformer.data.text_files import read_lines
 from transformer.data.trees import Tree, cleaned, linearised, read_trees
@@ -41,42 +40,34 @@ class TreebankConfig(DataSection):
         check_range(self, "data", "max_source_length max_target_length", 2)
 
 
-class TreePairs(PairSource):
+class TreePairs(ReadPairs):
     """The words of each sentence, and its tree as a sequence.
 
     Files are read whole here, so that all errors come first. Trees of only traces are left out.
     """
 
     def __init__(self, config: TreebankConfig, split: str):
-        self._config = config
-        self._files = _files(config, split)
+        files = _files(config, split)
         self.trees: list[Tree] = []
         remove = {
             "remove_traces": config.remove_traces,
             "remove_functions": config.remove_functions,
         }
-        for path in self._files:
+        for path in files:
             found = (cleaned(tree, **remove) for tree in read_trees(read_lines(path), str(path)))
             self.trees += filter(None, found)
         if not self.trees:
-            raise UserError(f"no trees in {', '.join(map(str, self._files))}")
+            raise UserError(f"no trees in {', '.join(map(str, files))}")
         content = hashlib.sha256(f"trees {config.tags} {config.reverse_source}".encode())
         for tree in self.trees:
             content.update(f"{tree}\n".encode(errors="surrogatepass"))
-        self.fingerprint = content.hexdigest()
 
-    def __len__(self) -> int:
-        return len(self.trees)
+        def pair(tree: Tree) -> Pair:
+            words = source_of([leaf.word for leaf in tree.leaves()], config)
+            return words, " ".join(linearised(tree, with_tags=config.tags == "gold"))
 
-    def chunks(self, size: int) -> Iterator[list[Pair]]:
-        return in_chunks(map(self._pair, self.trees), size)
-
-    def describe(self) -> str:
-        return f"{len(self)} trees of {', '.join(path.name for path in self._files[:3])}"
-
-    def _pair(self, tree: Tree) -> Pair:
-        words = source_of([leaf.word for leaf in tree.leaves()], self._config)
-        return words, " ".join(linearised(tree, with_tags=self._config.tags == "gold"))
+        name = f"trees of {', '.join(path.name for path in files[:3])}"
+        super().__init__(lambda: map(pair, self.trees), len(self.trees), content.hexdigest(), name)
 
 
 def source_of(words: list[str], config: TreebankConfig) -> str:

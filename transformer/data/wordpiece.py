@@ -122,7 +122,7 @@ class WordPiece:
         beside, lowercase = path.with_name("tokenizer_config.json"), None
         try:
             if path.suffix.lower() == ".json":
-                return cls(*_from_json(read_json(path, inside, _File, NOT_OURS), path), path)
+                return cls(*_from_json(read_text(path, inside), path), path)
             pieces = read_text(path, inside).removesuffix("\n").split("\n")
             if beside.exists():
                 lowercase = read_json(beside, inside, _Beside).get("do_lower_case")
@@ -189,34 +189,19 @@ class _Beside(TypedDict):
     do_lower_case: NotRequired[bool | None]
 
 
-class _Model(TypedDict):
-    type: NotRequired[str]
-    vocab: dict[str, int]
-    continuing_subword_prefix: NotRequired[str]
-
-
-class _Normalizer(TypedDict):
-    type: str
-    lowercase: bool
-    strip_accents: NotRequired[bool | None]
-
-
-class _File(TypedDict):
-    """A tokenizer.json of BERT."""
-
-    model: _Model
-    normalizer: _Normalizer
-
-
-def _from_json(content: _File, path: Path) -> tuple[list[str], bool]:
+def _from_json(text: str, path: Path) -> tuple[list[str], bool]:
     """Pieces and lowercasing of a tokenizer.json."""
-    model, normalizer = content["model"], content["normalizer"]
-    kinds = model.get("type", "WordPiece"), normalizer["type"]
-    lowercase, strips = normalizer["lowercase"], normalizer.get("strip_accents")
-    prefix = model.get("continuing_subword_prefix", CONTINUES)
-    ids = model["vocab"]
-    if kinds != ("WordPiece", "BertNormalizer") or prefix != CONTINUES:
-        raise UserError(f"{path} is no tokenizer of BERT's; expected WordPiece with {CONTINUES}")
+    try:
+        found = optional_module("tokenizers", "bert").Tokenizer.from_str(text)
+    except Exception as error:  # the library has no other
+        raise UserError(f"{path} is damaged ({error}); {NOT_OURS}") from error
+    ids, normalizer = found.get_vocab(with_added_tokens=False), found.normalizer
+    kinds = type(found.model).__name__, type(normalizer).__name__
+    if kinds != ("WordPiece", "BertNormalizer") or (
+        found.model.continuing_subword_prefix != CONTINUES
+    ):
+        raise UserError(f"{path} is a tokenizer of another kind than WordPiece; {NOT_OURS}")
+    lowercase, strips = normalizer.lowercase, normalizer.strip_accents
     if strips not in (None, lowercase):
         raise UserError(
             f"{path} has strip_accents {strips} and lowercase {lowercase}; ours go together"

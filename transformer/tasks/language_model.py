@@ -14,7 +14,7 @@ import jax
 from transformer.data.batches import EvaluationBatches, PackedPairs
 from transformer.data.documents import read_documents, text_sha256
 from transformer.data.pairs import PairSource
-from transformer.data.plain_text import LanguageData, Lines, Windows, windows
+from transformer.data.plain_text import LanguageData, Windows, text_lines, windows
 from transformer.data.tokenizers import get_tokenizers
 from transformer.data.words import words_of
 from transformer.decoding.inputs import Request
@@ -49,7 +49,7 @@ class LanguageModel(seq2seq.Seq2Seq):
 
     @staticmethod
     def open_source(data: LanguageData, split: str) -> PairSource:
-        return Lines(data.files(split))
+        return text_lines(data.files(split))
 
     def searched(self, requests: Sequence[Request]) -> list[Request]:
         """Prompts as prefixes: outputs are continuations, prompts included."""

@@ -187,30 +187,36 @@ def test_it_needs_a_raw_dir(tmp_path):
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data/babi")
 def test_version_1_1(tmp_path):
     builder = datasets.get_builder("babi/en", data_dir=str(tmp_path), raw_dir=str(SHARED))
-    datasets.prepare(builder)
     assert builder.info.full_name == "babi/en-local-ce4f3e2957bd/1.1.0"
-    counts = {name: split.num_examples for name, split in builder.info.splits.items()}
-    assert counts == {"train": 18_020, "validation": 1_980, "test": 20_000}
-    question = builder.as_data_source("test")[18_000]
-    facts = question.pop("facts").decode().split()
+    builder._texts = {
+        key: text for key, text in builder._texts.items() if key[0][:4] in ("qa3_", "qa19")
+    }
+    splits = {
+        split: [example for _, example in examples]
+        for split, examples in builder._split_generators(None).items()
+    }
+    counts = {name: len(examples) for name, examples in splits.items()}
+    assert counts == {"train": 1_800, "validation": 200, "test": 2_000}
+    question = splits["test"][1_000]
+    facts = question.pop("facts").split()
     assert len(facts) == 6 * 12 - 1
     assert facts[48:] == [
         *["the", "kitchen", "is", "east", "of", "the", "bedroom", "_", "_", "_", "_", "_"],
         *["how", "do", "you", "go", "from", "the", "bathroom", "to", "the", "hallway", "_"],
     ]
     assert question == {
-        "story": b"the garden is west of the bathroom . the bedroom is north of the hallway . "
-        b"the office is south of the hallway . the bathroom is north of the bedroom . "
-        b"the kitchen is east of the bedroom . how do you go from the bathroom to the hallway ?",
-        "answer": b"s s",
-        "task": b"qa19_path-finding",
+        "story": "the garden is west of the bathroom . the bedroom is north of the hallway . "
+        "the office is south of the hallway . the bathroom is north of the bedroom . "
+        "the kitchen is east of the bedroom . how do you go from the bathroom to the hallway ?",
+        "answer": "s s",
+        "task": "qa19_path-finding",
     }
     # A token of the config is a word. So many stories are longer than the config takes.
     limit = babi.get_config().data.max_source_length - 1  # the last token is EOS
-    examples = builder.as_data_source("train")
+    examples = splits["train"]
     assert not [x for x in examples if (len(x["facts"].split()) + 1) % 12]
     too_long = [x["task"] for x in examples if len(x["facts"].split()) > limit]
-    assert too_long == 25 * [b"qa3_three-supporting-facts"]
+    assert too_long == 25 * ["qa3_three-supporting-facts"]
 
 
 SIDES = {
@@ -221,21 +227,8 @@ RELATION = r"the ([\w ]+?) (?:is )?(?:to the )?(\w+)(?: of)? the ([\w ]+)"
 
 
 def what_follows(story: str) -> set[str]:
-    """The answers that are true in a story of task 15, 16, 17 or 19."""
+    """The answers that are true in a story of task 17 or 19."""
     *facts, question = re.split(r" [.?] ?", story)[:-1]
-    if question.endswith("afraid of"):
-        one = {"mice": "mouse", "wolves": "wolf", "cats": "cat", "sheep": "sheep"}
-        words = [fact.split() for fact in facts]
-        fear = {one[of]: one[what] for of, verb, *_, what in words if verb == "are"}
-        kind = {name: animal for name, verb, *_, animal in words if verb == "is"}
-        return {fear[kind[question.split()[2]]]}
-    if question.startswith("what color is"):
-        words = [fact.split() for fact in facts]
-        color = {name: rest[1] for name, *rest in words if len(rest) == 2}
-        animal = {name: rest[2] for name, *rest in words if len(rest) == 3}
-        asked = animal[question.split()[-1]]
-        alike = [name for name in animal if animal[name] == asked and name in color]
-        return {color[alike[-1]]}  # the last one counts
     triples = [re.fullmatch(RELATION, fact).groups() for fact in facts]
     sides = {(a, b): np.array(SIDES[side]) for a, side, b in triples}  # where a is, seen from b
     sides |= {(b, a): -side for (a, b), side in sides.items()}
@@ -254,15 +247,7 @@ def what_follows(story: str) -> set[str]:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data/babi")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "qa15_basic-deduction",
-        "qa16_basic-induction",
-        "qa17_positional-reasoning",
-        "qa19_path-finding",
-    ],
-)
+@pytest.mark.parametrize("name", ["qa17_positional-reasoning", "qa19_path-finding"])
 def test_answers_of_renamed_stories_are_still_true(name):
     with tarfile.open(next(SHARED.glob("*.tar.gz"))) as tar:
         text = tar.extractfile(f"en/{name}_train.txt").read().decode()

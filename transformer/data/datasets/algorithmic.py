@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import tensorflow_datasets as tfds
 
+from transformer.data.datasets.ordered_pairs import OrderedPairs
+
 
 class Split(NamedTuple):
     size: int
@@ -74,29 +76,21 @@ def _number(below: Below, length: int) -> list[str]:
     return [str(digit) for digit in (*low, 1 + below(9) if low else below(10))]
 
 
-class Algorithmic(tfds.core.GeneratorBasedBuilder):
+class Algorithmic(OrderedPairs):
     """Configs "copy", "reverse" and "addition"; symbols are separated by spaces.
 
     Splits: train and validation (lengths up to 40), test (up to 400), and validation_400 and
     test_400 (exactly 400).
     """
 
-    # An example that changes needs a new version, or prepared data would be reused.
     VERSION = tfds.core.Version("1.1.0")
     BUILDER_CONFIGS = [tfds.core.BuilderConfig(name=name) for name in TASKS]
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=__doc__,
-            features=tfds.features.Translation(languages=("source", "target")),
-            supervised_keys=("source", "target"),
-            disable_shuffling=True,
-        )
+    languages = ("source", "target")
+    description = __doc__
 
     def _split_generators(self, dl_manager) -> dict[str, Iterator]:
-        return {split: self._generate_examples(split) for split in SPLITS}
-
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, str]]]:
-        for i, (source, target) in enumerate(examples(self.builder_config.name, split)):
-            yield i, {"source": " ".join(source), "target": " ".join(target)}
+        task = self.builder_config.name
+        return {
+            split: self._generate_examples(map(" ".join, both) for both in examples(task, split))
+            for split in SPLITS
+        }

@@ -7,6 +7,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from transformer.data.datasets import folders
+from transformer.data.datasets.ordered_pairs import OrderedPairs
 from transformer.data.pairs import TextPairs
 
 LANGUAGES = ("en", "de", "fr", "cs")
@@ -25,6 +26,10 @@ SPLITS = (
     ("test_2018_flickr", "test_2018_flickr", LANGUAGES),
 )
 
+_DESCRIPTION = """
+Multi30k, task 1: captions of Flickr and MS COCO images with translations by professionals.
+For non-commercial research use; the images have terms of their own.
+"""
 _CITATION = """
 @inproceedings{elliott-etal-2016-multi30k,
     title = "Multi30{K}: Multilingual {E}nglish-{G}erman Image Descriptions",
@@ -37,7 +42,7 @@ _CITATION = """
 """
 
 
-class Multi30k(tfds.core.GeneratorBasedBuilder):
+class Multi30k(OrderedPairs):
     """Task 1 of Multi30k: configs "en-de", "de-en", "en-fr", ... of the raw text, and
     "en-de-tok", ... of the authors' lower-cased, normalised, Moses-tokenised text.
 
@@ -54,12 +59,14 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
     Raises UserError for files that are missing, broken, or do not match in length.
     """
 
-    VERSION = tfds.core.Version("1.0.0")
     BUILDER_CONFIGS = [
         tfds.core.BuilderConfig(name="-".join(pair) + kind)
         for kind in ("", TOKENIZED)
         for pair in itertools.permutations(LANGUAGES, 2)
     ]
+    description = _DESCRIPTION
+    homepage = "https://github.com/multi30k/dataset"
+    citation = _CITATION
 
     def __init__(self, *, config: str | None = None, raw_dir: str | None = None, **kwargs):
         self._pair = config or self.BUILDER_CONFIGS[0].name
@@ -72,31 +79,15 @@ class Multi30k(tfds.core.GeneratorBasedBuilder):
         super().__init__(config=config, **kwargs)
 
     @property
-    def _languages(self) -> tuple[str, str]:
+    def languages(self) -> tuple[str, str]:
         return tuple(self._pair.removesuffix(TOKENIZED).split("-"))
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=(
-                "Multi30k, task 1: captions of Flickr and MS COCO images with "
-                "translations by professionals. For non-commercial research use; the "
-                "images have terms of their own."
-            ),
-            features=tfds.features.Translation(languages=self._languages),
-            supervised_keys=self._languages,
-            homepage="https://github.com/multi30k/dataset",
-            citation=_CITATION,
-            disable_shuffling=True,  # results are compared line by line
-        )
 
     def _split_generators(self, dl_manager) -> dict[str, Iterator]:
         paths = self._raw_files or dl_manager.download(urls(self._pair))
-        return {split: self._generate_examples(*both) for split, both in paths.items()}
-
-    def _generate_examples(self, *paths: Path) -> Iterator[tuple[int, dict[str, str]]]:
-        for i, pair in enumerate(TextPairs(*map(str, paths)).pairs()):
-            yield i, dict(zip(self._languages, pair, strict=True))
+        return {
+            split: self._generate_examples(TextPairs(*map(str, both)).pairs())
+            for split, both in paths.items()
+        }
 
 
 def files(config: str) -> dict[str, list[str]]:

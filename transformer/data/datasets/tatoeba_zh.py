@@ -8,6 +8,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from transformer.data.datasets import folders
+from transformer.data.datasets.ordered_pairs import OrderedPairs
 from transformer.data.pairs import Pair, TextPairs
 from transformer.system.errors import UserError
 
@@ -21,7 +22,7 @@ Simplified and traditional characters are mixed.
 """
 
 
-class TatoebaZh(tfds.core.GeneratorBasedBuilder):
+class TatoebaZh(OrderedPairs):
     """English and Chinese sentences of Tatoeba.
 
     raw_dir names a folder with train.en and train.zh, plain or gzipped, line by line. If it has
@@ -34,7 +35,9 @@ class TatoebaZh(tfds.core.GeneratorBasedBuilder):
     Raises UserError for files that are missing, broken, or do not match in length.
     """
 
-    VERSION = tfds.core.Version("1.0.0")
+    languages = LANGUAGES
+    description = _DESCRIPTION
+    homepage = "https://tatoeba.org"
 
     def __init__(self, *, raw_dir: str | None = None, **kwargs):
         if not raw_dir:
@@ -46,25 +49,11 @@ class TatoebaZh(tfds.core.GeneratorBasedBuilder):
         content = folders.fingerprint(path for both in self._files.values() for path in both)
         super().__init__(config=tfds.core.BuilderConfig(name=f"local-{content}"), **kwargs)
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=_DESCRIPTION,
-            features=tfds.features.Translation(languages=LANGUAGES),
-            supervised_keys=LANGUAGES,
-            homepage="https://tatoeba.org",
-            disable_shuffling=True,  # results are compared line by line
-        )
-
     def _split_generators(self, dl_manager) -> dict[str, Iterator]:
         given = {
             name: list(TextPairs(*map(str, both)).pairs()) for name, both in self._files.items()
         }
         return {name: self._generate_examples(pairs) for name, pairs in split_pairs(given).items()}
-
-    def _generate_examples(self, pairs: list[Pair]) -> Iterator[tuple[int, dict[str, str]]]:
-        for i, pair in enumerate(pairs):
-            yield i, dict(zip(LANGUAGES, pair, strict=True))
 
 
 def split_pairs(given: dict[str, list[Pair]]) -> dict[str, list[Pair]]:

@@ -1,0 +1,1 @@
+from fake_downloads import internet  # noqa: F401
