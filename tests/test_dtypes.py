@@ -51,7 +51,6 @@ UNIVERSAL = SMALL | {"dropout": 0.2, "encoder_steps": 2, "decoder_steps": 2}
 RNN = {"embedding_size": 6, "hidden_size": 10, "share_embeddings": "none"}
 T_DMCA = SMALL | {"block_length": 5, "expert_layer": 2, "num_experts": 3, "expert_d_ff": 5}
 CASES = {
-    "post": (TransformerConfig, base, LAYERS),
     "pre": (TransformerConfig, base, LAYERS | {"norm": "pre", "normalization": "rms_norm"}),
     "blocked": (TransformerConfig, base, LAYERS | {"kernels": "blocked_loss"}),
     "universal": (UniversalConfig, universal_base, UNIVERSAL | {"step_signal": "learned"}),
@@ -81,14 +80,35 @@ CASES = {
 }
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("float32", "bfloat16")]
+QUICK = [
+    ("pre", "bfloat16"),
+    ("accumulated", "float64"),
+    ("luong", "bfloat16"),
+    ("convolutional", "bfloat16"),
+    ("decoder only", "float64"),
+]
+# Where neither the family nor the kind of loop is another one, one type is enough.
+SLOW = [
+    ("pre", "float64"),
+    ("blocked", "float64"),
+    ("blocked", "bfloat16"),
+    ("universal", "bfloat16"),
+    ("halting", "bfloat16"),
+    ("accumulated", "bfloat16"),
+    ("bahdanau", "bfloat16"),
+    ("conditional", "float64"),
+    ("lstm", "bfloat16"),
+    ("decoder only", "bfloat16"),
+    ("compressed", "bfloat16"),
+]
+slow = pytest.mark.slow
 
 
-@pytest.fixture(params=[*SLOW, "float64"])
-def dtype(request):
-    """A type of activations, where JAX has 64 bits: there models of all types meet such numbers."""
+@pytest.fixture(autouse=True)
+def bits():
+    """JAX has 64 bits: there models of all types meet such numbers."""
     with jax.enable_x64(True):
-        yield request.param
+        yield
 
 
 def types(tree):
@@ -109,23 +129,21 @@ def check_update(model, sequences, make=None, optimizer=None):
     assert types(new) == types(state)
 
 
-# One of each family; the others take as long again.
-QUICK = "pre", "accumulated", "luong", "convolutional", "decoder only"
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK)) for x in CASES]
+    ("name", "dtype"), [*QUICK, *(pytest.param(*pair, marks=slow) for pair in SLOW)]
 )
 def test_an_update_and_a_search(name, dtype):
     kind, preset, changes = CASES[name]
-    if (kind, dtype) == (ConvolutionalConfig, "float64"):
-        with pytest.raises(UserError, match="must be one of: float32, bfloat16"):
-            model_config(kind, preset, **changes, dtype=dtype)
-        return
     config = model_config(kind, preset, **changes, dtype=dtype)
     model = build_model(config, sizes_of(VOCAB))
     check_update(model, pairs(B, S))
     check_search(model, DecodingConfig(beam_size=3, length_penalty=0.6, max_extra_length=5))
+
+
+def test_a_type_that_a_family_does_not_offer():
+    kind, preset, changes = CASES["convolutional"]
+    with pytest.raises(UserError, match="must be one of: float32, bfloat16"):
+        model_config(kind, preset, **changes, dtype="float64")
 
 
 def check_search(model, config, grammar=None, **asked):
@@ -163,10 +181,9 @@ def test_all_kinds_of_searches_with_64_bits(name):
             "next_BPCC": np.zeros((B, 2, 4, 4), np.int32),
         },
     }
-    with jax.enable_x64(True):
-        kind, preset, changes = CASES["post"]
-        model = build_model(model_config(kind, preset, **changes), sizes_of(VOCAB))
-        check_search(model, DecodingConfig(**fields), **asked.get(name, {}))
+    kind, preset, changes = CASES["pre"]
+    model = build_model(model_config(kind, preset, **changes), sizes_of(VOCAB))
+    check_search(model, DecodingConfig(**fields), **asked.get(name, {}))
 
 
 def labelled() -> Labelled:
@@ -175,7 +192,10 @@ def labelled() -> Labelled:
     return Labelled(*texts, np.array([[0, 3], [0, 4]]), np.ones((2, 2), np.float32), is_real_BC)
 
 
-@pytest.mark.parametrize("head", ["masked_lm", "pre_training", "classification"])
+@pytest.mark.parametrize(
+    ("head", "dtype"),
+    [("pre_training", "bfloat16"), pytest.param("classification", "float64", marks=slow)],
+)
 def test_an_update_of_bert(head, dtype):
     config = dataclasses.replace(BERT.model, dropout=0.2, num_layers=1, head=head, dtype=dtype)
     targets = 3 if head == "classification" else VOCAB
@@ -183,11 +203,10 @@ def test_an_update_of_bert(head, dtype):
     check_update(model, masked() if targets == VOCAB else labelled())
 
 
-def test_an_update_of_images(dtype):
-    if dtype == "float64":
-        return
+@slow
+def test_an_update_of_images():
     section = sagan_cifar10.get_model().to_dict()
-    small = {"generator_width": 8, "discriminator_width": 8, "dtype": dtype}
+    small = {"generator_width": 8, "discriminator_width": 8, "dtype": "bfloat16"}
     model = build_model(SAGANConfig(**section | small), Sizes(3, 3, False, 1, 1))
     batch = ImageBatch(np.zeros((2, 32, 32, 3), np.uint8), np.zeros(2, np.int32))
     optimizer = make_optimizer(PAPER.optimizer, make_schedule(PAPER.optimizer, 14))

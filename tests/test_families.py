@@ -1,5 +1,9 @@
-"""Every family lives the same life: training, resuming, meshes, decoding, packed or not."""
+"""Every family lives the same life: training, resuming, meshes, decoding, packed or not.
 
+Those of the Transformer are in the tests of each command, such as test_resume.py.
+"""
+
+import functools
 import json
 import re
 import shutil
@@ -47,7 +51,6 @@ for fields in (DOCUMENTS, LABELLED):
 BERT = {"d_model": 14, "d_ff": 11, "num_heads": 2, "num_layers": 1}
 # By family: its demo's config, and small sizes.
 FAMILIES = {
-    "transformer": ("demo", {"d_model": 14, "d_ff": 11, "num_heads": 2, "dropout": 0.2}),
     "rnn": (
         "demo_rnn",
         {
@@ -99,10 +102,9 @@ def flags(family: str, **changes) -> list[str]:
     return [path, *(f"--config.{name}={value}" for name, value in fields.items())]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def whole(request, tmp_path_factory) -> tuple[str, Path]:
-    """A family, and the work directory of a run of six updates with dropout."""
-    directory = tmp_path_factory.mktemp(request.param)
+@functools.cache
+def trained(family: str, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp(family)
     write_toy(directory, train=97, validation=5, test=7)
     for split in ("train", "validation", "test"):
         lines = (directory / f"{split}.en").read_text().splitlines()
@@ -110,8 +112,14 @@ def whole(request, tmp_path_factory) -> tuple[str, Path]:
         (directory / f"{split}.txt").write_text("\n\n".join(parts))
         rows = [f"{line}\t{int(line.startswith('one'))}\n" for line in lines]
         (directory / f"{split}.tsv").write_text("".join(rows))
-    succeeded(run("train.py", *flags(request.param), "--workdir=whole", cwd=directory))
-    return request.param, directory / "whole"
+    succeeded(run("train.py", *flags(family), "--workdir=whole", cwd=directory))
+    return directory / "whole"
+
+
+@pytest.fixture(params=FAMILIES)
+def whole(request, tmp_path_factory) -> tuple[str, Path]:
+    """A family, and the work directory of a run of six updates with dropout."""
+    return request.param, trained(request.param, tmp_path_factory)
 
 
 def assert_same_state(a: Path, b: Path) -> None:
@@ -145,7 +153,12 @@ def test_it_evaluates_and_translates(whole):
     assert succeeded(translated).out == hypotheses
 
 
+def only(*families: str):
+    return pytest.mark.parametrize("whole", families, indirect=True)
+
+
 @pytest.mark.slow
+@only("rnn", "universal", "bert")
 def test_its_pages_are_made(whole):
     family, workdir = whole
     report = (workdir / "report.html").read_text()  # at the end of the training
@@ -160,6 +173,7 @@ def test_its_pages_are_made(whole):
 
 
 @pytest.mark.slow
+@only("convolutional", "bert, classes")
 def test_it_learns_from_one_pair_a_row(whole):
     family, workdir = whole
     arguments = [*flags(family, data_packing=False), "--workdir=unpacked"]
@@ -170,6 +184,7 @@ def test_it_learns_from_one_pair_a_row(whole):
 
 
 @pytest.mark.slow
+@only("rnn", "convolutional", "universal", "decoder_only", "bert")
 def test_eight_devices_of_two_processes_are_one(whole):
     family, workdir = whole
     mesh = {"mesh_fsdp": 2, "mesh_tensor": 2}

@@ -96,35 +96,25 @@ def programs(get_config: Callable, dtype: str) -> dict[str, tuple]:
     }
 
 
-CONFIGS = [
-    (small, "float32"),
-    (small, "bfloat16"),
-    (base.get_config, "float32"),
-    (big.get_config, "bfloat16"),
-    (rnn_luong.get_config, "bfloat16"),
-    (convs2s_iwslt.get_config, "bfloat16"),
-    (universal_act_base.get_config, "float32"),
-    (experts, "bfloat16"),
-    (bert_base.get_config, "bfloat16"),
-    (classification.get_config, "float32"),
+QUICK = [
+    *((small, "float32", program) for program in ("train", "search")),
+    (small, "bfloat16", "train"),
+    *((experts, "bfloat16", program) for program in ("train", "search")),
 ]
-ENCODERS = bert_base, classification  # which search nothing
-
-
-QUICK = small, experts  # the others take seconds each
+SLOW = [  # seconds each
+    *((base.get_config, "float32", program) for program in ("train", "nll", "search")),
+    *((big.get_config, "bfloat16", program) for program in ("train", "nll", "search")),
+    *((rnn_luong.get_config, "bfloat16", program) for program in ("train", "search")),
+    *((convs2s_iwslt.get_config, "bfloat16", program) for program in ("train", "search")),
+    *((universal_act_base.get_config, "float32", program) for program in ("train", "search")),
+    (bert_base.get_config, "bfloat16", "train"),
+    (classification.get_config, "float32", "train"),
+]
 
 
 @pytest.mark.parametrize(
     ("get_config", "dtype", "program"),
-    [
-        pytest.param(
-            *(*config, program),
-            marks=[pytest.mark.slow] * (config[0] not in QUICK or program == "nll"),
-        )
-        for program in ("train", "nll", "search")
-        for config in CONFIGS
-        if program != "search" or config[0] not in [x.get_config for x in ENCODERS]
-    ],
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
     ids=lambda value: getattr(value, "__module__", value).removeprefix("configs."),
 )
 def test_lowers_without_the_device(get_config, dtype, program):

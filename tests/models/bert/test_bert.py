@@ -12,11 +12,10 @@ from small_configs import sizes_of
 
 from configs import bert_base
 from transformer.data.sequences import Labelled, Masked
-from transformer.models.bert.bert import BertConfig, training_flops
+from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.functional import num_params
 from transformer.models.layers import ACTIVATIONS
-from transformer.models.numerics import DropoutRngs
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, state_sharding
 
@@ -49,7 +48,9 @@ def bert(classes=CLASSES, **changes):
 def variant(request, random_params):
     changes = VARIANTS[request.param]
     model = bert(**changes)
-    return model, random_params(model), dataclasses.replace(CONFIG, **changes)
+    params = random_params(model)
+    state_sharding(data_mesh(jax.devices()[:1]), params, model.sharding)  # each has a place
+    return model, params, dataclasses.replace(CONFIG, **changes)
 
 
 # --- Published sizes ----------------------------------------------------------------------
@@ -303,62 +304,7 @@ def test_the_forms_of_gelu_differ_by_less_than_half_a_thousandth():
     assert 4e-4 < float(difference) < 5e-4
 
 
-# --- Rows and devices ---------------------------------------------------------------------
-
-
-def test_a_neighbour_has_no_gradient(random_params):
-    """The hidden states of one sequence move with its own tokens alone."""
-    model = bert()
-    params = random_params(model)
-    tokens, types, segments, _ = packed_rows()
-
-    def total(params):
-        x_BSD, _ = model.bind(params).encode(tokens, types, segments)
-        return jnp.sum(x_BSD[0] ** 2, where=(segments[0] == 2)[:, None])
-
-    gradient = jax.tree.map(np.asarray, jax.jit(jax.grad(total))(params))
-    moved = np.flatnonzero(np.abs(gradient["embedding"]["table_VD"]).sum(axis=1))
-    assert set(moved) == set(tokens[0][segments[0] == 2])
-    assert np.abs(gradient["positions"][4:]).sum() == 0 < np.abs(gradient["positions"][3]).sum()
-
-
-@pytest.mark.parametrize("place", ["dropout", "attention_dropout", "activation_dropout"])
-def test_dropout_follows_rows(place, random_params):
-    model, batch = bert(**{place: 0.4}), masked_batch()
-    params = random_params(model)
-
-    @jax.jit
-    def loss(params, rows):
-        return model.bind(params).loss(batch, DropoutRngs(jax.random.key(3), rows), 0.0).loss
-
-    rows = np.arange(2)
-    assert loss(params, rows) == loss(params, rows) != loss(params, rows + 1)
-
-
-def test_every_parameter_has_a_place_on_a_mesh(variant):
-    model, params, _ = variant
-    shardings = state_sharding(data_mesh(jax.devices()[:1]), params, model.sharding)
-    assert len(jax.tree.leaves(shardings)) == len(jax.tree.leaves(params))
-
-
-@pytest.mark.parametrize("head", ["pre_training", "masked_lm", "classification"])
-def test_flops_are_those_xla_counts(head):
-    config = dataclasses.replace(CONFIG, head=head, d_model=62, d_ff=67, num_heads=2)
-    sizes = Sizes(211, 211 if head != "classification" else CLASSES, False, 13, 13)
-    model = build_model(config, sizes)
-    ones = np.ones((5, 13), np.int32)
-    firsts = np.zeros((5, 1), np.int32)
-    masked = Masked(ones, ones, ones, ones[:, :3], ones[:, :3], firsts, firsts, ones[:, 0])
-    labelled = Labelled(ones, ones, ones, firsts, firsts, firsts + 1)
-
-    def step(params):
-        bound = model.bind(params)
-        return bound.classify(labelled) if head == "classification" else bound.predict(masked)
-
-    counted = jax.jit(step).lower(model.abstract_params()).cost_analysis()["flops"]
-    predictions = np.full(5, 0 if head == "classification" else 3)
-    ours = training_flops(config, sizes, np.full(5, 13), predictions).sum() / 3
-    assert 0.98 * ours < counted < 1.25 * ours
+# --- The config ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from small_batches import SENTENCES, packed
 from small_configs import sizes_of
+from stepwise import stepwise
 
 from configs import universal_act_base, universal_base
 from transformer.data.vocabulary import UNK
-from transformer.decoding.search import Settings, beam_search
 from transformer.models.family import build_model
 from transformer.models.functional import num_params
 from transformer.models.numerics import DropoutRngs, StepRngs
 from transformer.models.universal import universal_steps
 from transformer.models.universal.halting import OUTPUTS, begin, halt
-from transformer.models.universal.universal import Spacing, training_flops
+from transformer.models.universal.universal import Spacing
 from transformer.models.universal.universal_steps import UniversalConfig
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, state_sharding
@@ -57,8 +57,6 @@ VARIANTS = {
         "count_from": "both_ends",
     },
 }
-# It has a convolution, halting, pre-LN and two counts of positions.
-tensor2tensor = pytest.mark.parametrize("variant", ["tensor2tensor"], indirect=True)
 
 
 def universal(**changes):
@@ -68,32 +66,29 @@ def universal(**changes):
 # --- Halting by hand ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("p", "weights", "remainder"),
-    [
+def test_halting():
+    """A position for each row: its probabilities, the weights of its steps, and its remainder."""
+    cases = [
         ([0.4, 0.4, 0.4], [0.4, 0.4, 0.2], 0.2),
         ([0.1, 0.3, 0.7], [0.1, 0.3, 0.6], 0.6),
-        ([0.995], [1.0], 1.0),
-        ([0.2, 0.3], [0.2, 0.3], 0.0),  # the steps end before it halts: no remainder is given
-    ],
-)
-def test_halting(p, weights, remainder):
-    halting, found, step = begin((1, 1)), [], jax.jit(halt)
-    for value in [*p, 0.5, 0.9] if remainder else p:  # what comes after halting has no weight
-        halting, weight = step(halting, np.full((1, 1), value, np.float32), 0.99)
-        found.append(float(weight[0, 0]))
-    np.testing.assert_allclose(found[: len(p)], weights, atol=1e-6)
-    assert not any(found[len(p) :])
-    assert halting.num_steps_BT[0, 0] == len(p)
-    np.testing.assert_allclose(halting.remainder_BT[0, 0], remainder, atol=1e-6)
+        ([0.995, 0.5, 0.9], [1.0, 0, 0], 1.0),  # what comes after halting has no weight
+        ([0.2, 0.3, 0.1], [0.2, 0.3, 0.1], 0.0),  # the steps end before it halts
+    ]
+    halting, found, step = begin((1, 4)), [], jax.jit(halt)
+    for p_T in np.float32([p for p, _, _ in cases]).T:
+        halting, weight_BT = step(halting, p_T[None], 0.99)
+        found.append(weight_BT[0])
+    np.testing.assert_allclose(np.transpose(found), [x for _, x, _ in cases], atol=1e-6)
+    np.testing.assert_array_equal(halting.num_steps_BT[0], [3, 3, 1, 3])
+    np.testing.assert_allclose(halting.remainder_BT[0], [x for _, _, x in cases], atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("interpolated", 1.432), ("accumulated", 1.8)])
 def test_what_becomes_of_the_states(name, expected):
     """States 1, 2, 3 with the weights 0.4, 0.4, 0.2."""
-    output = jnp.zeros((1, 1, 1))
+    output = np.zeros((1, 1, 1))
     for state, weight in ((1.0, 0.4), (2.0, 0.4), (3.0, 0.2)):
-        output = OUTPUTS[name](output, jnp.full((1, 1, 1), state), jnp.full((1, 1), weight))
+        output = OUTPUTS[name](output, np.full((1, 1, 1), state), np.full((1, 1), weight))
     np.testing.assert_allclose(output[0, 0, 0], expected, rtol=1e-6)
 
 
@@ -239,6 +234,7 @@ SRC, TGT = [3, 1, 22, 7, 5], [1, 4, 18, 2]
 def variant(request, random_params):
     model = universal(**VARIANTS[request.param])
     params = random_params(model)
+    state_sharding(data_mesh(jax.devices()[:1]), params, model.sharding)  # every one has a place
     if CONFIG.halting != VARIANTS[request.param].get("halting", "none"):
         for side in ("encoder", "decoder"):  # so that positions halt at different steps
             params[side]["halting_bias"] = jnp.float32(-0.4)
@@ -246,13 +242,12 @@ def variant(request, random_params):
 
 
 def test_parameters_do_not_depend_on_steps():
-    """Six steps or sixty: one block, without biases in attention."""
-    for steps in (6, 60):
-        config = dataclasses.replace(PAPER, encoder_steps=steps, decoder_steps=steps)
-        params = build_model(config, sizes_of(37)).abstract_params()
-        assert num_params(params["encoder"]) == 12_592_128
-        assert num_params(params["decoder"]) == 16_788_480
-        assert num_params(params) == 37 * 1024 + 12_592_128 + 16_788_480
+    """Sixty steps: one block, without biases in attention."""
+    config = dataclasses.replace(PAPER, encoder_steps=60, decoder_steps=60)
+    params = build_model(config, sizes_of(37)).abstract_params()
+    assert num_params(params["encoder"]) == 12_592_128
+    assert num_params(params["decoder"]) == 16_788_480
+    assert num_params(params) == 37 * 1024 + 12_592_128 + 16_788_480
     act = UniversalConfig(**universal_act_base.get_config().model.to_dict())
     with_halting = build_model(act, sizes_of(37)).abstract_params()
     assert num_params(with_halting) - num_params(params) == 2 * (1024 + 1)
@@ -261,19 +256,16 @@ def test_parameters_do_not_depend_on_steps():
 # --- Rows and batches ---------------------------------------------------------------------
 
 
-def test_it_is_the_paper_in_packed_rows_and_alone(variant):
+def test_it_is_the_paper_in_packed_rows(variant):
     """The transcription's loop ends early; ours goes on, with masks."""
     model, params, config = variant
     batch = packed(SOURCE, TARGET)
-    src, tgt = jnp.array([[*SRC, 0, 0]]), jnp.array([[*TGT, 0]])
-
-    @jax.jit
-    def run(params):
-        bound = model.bind(params)
-        inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
-        return bound(*inputs), bound(src, tgt), bound.num_steps(src, tgt)
-
-    found, alone, (of_source, of_target) = jax.tree.map(np.asarray, run(params))
+    inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
+    src, tgt = np.array([[*SRC, 0, 0]]), np.array([[*TGT, 0]])
+    run = jax.jit(
+        lambda params: (model.bind(params)(*inputs), model.bind(params).num_steps(src, tgt))
+    )
+    found, (of_source, of_target) = jax.tree.map(np.asarray, run(params))
     for row, segment in SENTENCES:
         source = batch.src_BS[row][batch.src_segments_BS[row] == segment]
         is_target = batch.tgt_segments_BT[row] == segment
@@ -281,36 +273,11 @@ def test_it_is_the_paper_in_packed_rows_and_alone(variant):
         logits, _, _ = transcription(params, config, source.tolist(), target.tolist())
         np.testing.assert_allclose(found[row][is_target], logits, atol=2e-4)
     logits, source_steps, target_steps = transcription(params, config, SRC, TGT)
-    np.testing.assert_allclose(alone[0, :4], logits, atol=2e-4)
     np.testing.assert_array_equal(of_source[0, :5], source_steps)
     np.testing.assert_array_equal(of_target[0, :4], target_steps)
     assert np.ptp(logits) > 0.1
     if config.halting != "none":
         assert len({*source_steps, *target_steps}) > 1
-
-
-@tensor2tensor
-def test_a_neighbour_has_no_gradient(variant):
-    """The loss of one sentence, ponder cost and all, moves with its own words alone."""
-    model, params, config = variant
-    batch = packed(SOURCE, TARGET)
-    only = jnp.array([[2], [-1], [-1]])
-
-    def loss(params):
-        bound = model.bind(params)
-        inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
-        y_BTD, halting, _ = bound._decode(*inputs, None)
-        total = jnp.sum(y_BTD**2, where=(batch.tgt_segments_BT == only)[..., None])
-        if config.halting != "none":
-            own = batch.src_segments_BS == only, batch.tgt_segments_BT == only
-            total += sum(
-                jnp.sum(side.remainder_BT, where=x) for side, x in zip(halting, own, strict=True)
-            )
-        return total
-
-    gradient = jax.jit(jax.grad(loss))(params)["source_embedding"]["table_VD"]
-    moved = {int(i) for i in np.flatnonzero(np.abs(gradient).sum(axis=1))}
-    assert moved == {int(i) for i in batch.src_BS[0][batch.src_segments_BS[0] == 2]}
 
 
 @pytest.mark.slow
@@ -341,6 +308,7 @@ def test_the_ponder_cost_is_a_term_of_the_loss(random_params):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("variant", ["graves", "tensor2tensor"], indirect=True)
 def test_the_gradient_is_that_of_finite_differences(variant):
     model, params, _ = variant
     batch = packed(SOURCE, TARGET)
@@ -368,51 +336,35 @@ def test_the_gradient_is_that_of_finite_differences(variant):
     np.testing.assert_allclose((after - before) / 6e-4, slope, rtol=3e-2, atol=0.1)
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        pytest.param("dropout", marks=pytest.mark.slow),
-        "attention_dropout",
-        pytest.param("activation_dropout", marks=pytest.mark.slow),
-    ],
-)
-def test_dropout_follows_rows_and_steps(place, random_params, monkeypatch):
-    model, batch = universal(**{place: 0.4}), packed(SOURCE, TARGET)
-    params = random_params(model)
+def test_dropout_follows_rows_and_steps(random_params, monkeypatch):
+    model = universal(dropout=0.4, attention_dropout=0.4, activation_dropout=0.4)
+    params, src = random_params(model), packed(SOURCE, TARGET).src_BS
 
-    def loss(params, rows):
+    def memory(params, rows):
         rngs = DropoutRngs(jax.random.key(3), rows)
-        return model.bind(params).loss(batch, rngs, 0.0).loss
+        return model.bind(params).encode(src, None, rngs).sum()
 
-    rows, run = np.arange(3), jax.jit(loss)
+    rows, run = np.arange(3), jax.jit(memory)
     found = run(params, rows)
     assert run(params, rows) == found != run(params, rows + 1)
-    monkeypatch.setattr(universal_steps, "StepRngs", lambda keys, step: StepRngs(keys, 0 * step))
-    run = jax.jit(lambda *x: loss(*x))  # another function, or JAX would not trace it again
+    drawn = []
+
+    def all_alike(keys_B, step):
+        drawn.append(StepRngs(keys_B, 0 * step))
+        return drawn[-1]
+
+    monkeypatch.setattr(universal_steps, "StepRngs", all_alike)
+    run = jax.jit(lambda *x: memory(*x))  # another function, or JAX would not trace it again
     assert run(params, rows) != found  # all steps would drop the same
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("random", [{"random_start": 50}, {"random_stride": 50}])
-def test_positions_are_random_in_training_alone(random, random_params):
-    model, plain = universal(**random), universal()
-    params, batch = random_params(model), packed(SOURCE, TARGET)
-
-    def loss(model, seed):
-        def of(params, key):
-            rngs = None if seed is None else DropoutRngs(key, jnp.arange(3))
-            return model.bind(params).loss(batch, rngs, 0.0).loss
-
-        return float(jax.jit(of)(params, jax.random.key(seed or 0)))
-
-    assert loss(model, None) == loss(plain, None) == loss(plain, 1)
-    assert len({loss(model, seed) for seed in (None, 1, 2)}) == 3
+    # Of attention weights, of hidden units, and of the results of both sublayers.
+    assert {rngs._count for rngs in drawn} == {4}
 
 
 def test_random_positions():
     rows, keys = np.zeros((997, 2), int), DropoutRngs(jax.random.key(1), np.arange(997))
     model = universal(random_start=50, random_stride=7)
     model = model.bind(jax.eval_shape(model.init, jax.random.key(0)))
+    assert model._spacing(rows, None) == Spacing(1, 1)  # but not outside of training
     start_B1, stride_B1 = jax.jit(lambda: model._spacing(rows, keys))()
     assert (start_B1.min(), start_B1.max()) == (1, 51)  # the first position, and 50 later
     assert (stride_B1.min(), stride_B1.max()) == (1, 7)
@@ -452,75 +404,16 @@ def test_random_positions():
 
 def test_step_by_step_is_the_paper(variant):
     model, params, config = variant
-    M, length = 2, 6
     src = np.array([[*SRC, 0], [9, 2, 0, 0, 0, 0]])
-    tokens_NT = np.random.default_rng(2).integers(1, TARGET, (4, length))
-
-    @jax.jit
-    def stepwise(params):
-        bound = model.bind(params)
-        cache = bound.init_cache(bound.encode(src), src, M, length)
-        step = lambda cache, tokens_N: bound.decode_step(tokens_N, cache)[::-1]  # noqa: E731
-        return jax.lax.scan(step, cache, tokens_NT.T)[1]
-
-    found_TNV = np.asarray(stepwise(params))
-    for n, tokens in enumerate(tokens_NT):
-        source = [word for word in src[n // M].tolist() if word]
+    tokens_NT = np.random.default_rng(2).integers(1, TARGET, (4, 6))
+    run = jax.jit(lambda params: stepwise(model.bind(params), src, tokens_NT)[0])
+    for n, (found_TV, tokens) in enumerate(zip(run(params), tokens_NT, strict=True)):
+        source = [word for word in src[n // 2].tolist() if word]
         logits, _, _ = transcription(params, config, source, tokens.tolist())
-        np.testing.assert_allclose(found_TNV[:, n], logits, atol=2e-4)
+        np.testing.assert_allclose(found_TV, logits, atol=2e-4)
 
 
-@tensor2tensor
-def test_a_searched_score_is_the_score_of_its_words(variant):
-    model, params, config = variant
-    src = jnp.array([SRC])
-
-    @jax.jit
-    def search(params):
-        bound = model.bind(params)
-        cache = bound.init_cache(bound.encode(src), src, 3, 6)
-        lengths = jnp.array([6])
-        return beam_search(
-            bound.decode_step,
-            cache,
-            lengths,
-            Settings(beam_size=3, alpha=0.6, longest=6),
-        )
-
-    found = search(params)
-    tokens = np.asarray(found.tokens_BML)[0, 0]
-    length = int((tokens != 0).sum())
-    tgt_in = [1, *tokens[: length - 1].tolist()]
-    logits, _, _ = transcription(params, config, SRC, tgt_in)
-    expected = sum(np.log(softmax(x))[t] for x, t in zip(logits, tokens[:length].tolist()))
-    np.testing.assert_allclose(found.log_probs_BM[0, 0], expected, rtol=1e-4)
-
-
-# --- The family ---------------------------------------------------------------------------
-
-
-def test_every_parameter_has_a_place_on_a_mesh(variant):
-    model, params, _ = variant
-    shardings = state_sharding(data_mesh(jax.devices()[:1]), params, model.sharding)
-    assert len(jax.tree.leaves(shardings)) == len(jax.tree.leaves(params))
-
-
-@pytest.mark.parametrize("variant", ["fixed", "tensor2tensor"])
-def test_flops_are_those_xla_counts(variant, monkeypatch):
-    # XLA counts the body of a loop once.
-    scan = jax.lax.scan
-    monkeypatch.setattr(
-        jax.lax, "scan", lambda body, carry, xs, unroll: scan(body, carry, xs, unroll=True)
-    )
-    config = dataclasses.replace(
-        CONFIG, d_model=62, d_ff=67, **{**VARIANTS[variant], "num_heads": 2}
-    )
-    model = build_model(config, sizes_of(211))
-    ones = jnp.ones((5, 5), jnp.int32)
-    step = jax.jit(lambda params: model.bind(params)(ones, ones))
-    counted = step.lower(model.abstract_params()).cost_analysis()["flops"]
-    ours = training_flops(config, sizes_of(211), np.full(5, 5), np.full(5, 5)).sum() / 3
-    assert 0.98 * ours < counted < 1.25 * ours
+# --- The config ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
