@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from test_transformer import small
+from small_configs import MODEL, sizes_of
 
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.search import Settings, beam_search
+from transformer.models.family import build_model
 
 SRC = jnp.array([[3, 0, 5, 7, 0], [2, 4, 6, 8, 9]])
 M, LONGEST = 3, 7
@@ -14,7 +15,7 @@ M, LONGEST = 3, 7
 
 def test_a_search_with_the_same_model_twice(random_params):
     """So every hypothesis keeps its own cache in both."""
-    model = small(num_encoder_layers=1)
+    model = build_model(MODEL, sizes_of(19))
 
     def search(model, params, extra):
         bound = model.bind(params, extra)
