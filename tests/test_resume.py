@@ -101,11 +101,11 @@ def test_a_run_that_begins_with_the_parameters_of_another(uninterrupted):
     flags = [flag.replace("=train.", "=text/train.") for flag in flags]
     result = succeeded(run("train.py", *flags, "--workdir=begun", cwd=directory))
     best = restore(directory / "initial")
-    assert f"the best of initial, step(s) {best.steps[0]}\n".encode() in result.out
+    assert f"the best of initial, step(s) {best.chosen.steps[0]}\n".encode() in result.out
     assert Tokenizers.load(directory / "begun").sha256 == best.task.tokenizers.sha256
     assert metrics(directory / "begun")[0]["train/loss"] < metrics(uninterrupted)[0]["train/loss"]
     origin = provenance.origin(directory / "begun")
-    assert origin["checkpoint_steps"] == best.steps
+    assert origin["checkpoint_steps"] == best.chosen.steps
     assert origin["config"]["training.steps"] == 12
     assert origin["starts"][0]["step"] == 0
 

@@ -17,7 +17,7 @@ from transformer.exports import bert_folder, marian
 from transformer.exports.import_marian import read
 from transformer.models.family import Sizes, build_model
 from transformer.models.rnn.rnn import RNNConfig
-from transformer.runs.restore import TrainedModel
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.errors import UserError
 from transformer.tasks import pretrained_bert
 
@@ -40,8 +40,8 @@ def folder_of_bert(random_params, tmp_path_factory):
     tokenizer = write_vocabulary(folder)
     config = dataclasses.replace(BERT, model=dataclasses.replace(BERT.model, head="pre_training"))
     model = build_model(config.model, Sizes(*2 * [tokenizer.vocab_size], False, 1, 1))
-    arguments = config, pretrained_bert.HubTask(model, tokenizer, None), [3], "last", 3, False
-    model = TrainedModel(folder, *arguments, random_params(model), {})
+    task, chosen = pretrained_bert.HubTask(model, tokenizer, None), Chosen("last", [3], 3, False)
+    model = TrainedModel(folder, config, task, chosen, random_params(model), {})
     bert_folder.write(model, folder)
     return model, folder
 

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -59,19 +60,29 @@ def shown(config, weights):
     return weights[1][0] if config == CONVOLUTIONAL else weights[0]
 
 
+@pytest.fixture(scope="module")
+def decoded(random_params):
+    """decoded(config): a model, its parameters, and what forced decoding finds."""
+
+    @functools.cache
+    def decode(config):
+        model, done = build_model(config, sizes_of(V)), []
+        params = random_params(model)
+        asked = dict(attention=True, progress=done.append)
+        found = ForcedDecoder(model, MESH).decode((params, {}), SOURCES, TARGETS, **asked)
+        assert done[-1] == 6
+        return model, params, found
+
+    return decode
+
+
 @pytest.mark.parametrize(
     "config",
     [DEEP, RNN, pytest.param(CONVOLUTIONAL, marks=pytest.mark.slow)],
     ids=["transformer", "rnn", "convolutional"],
 )
-def test_it_is_the_full_forward_pass(config, random_params):
-    model = build_model(config, sizes_of(V))
-    params = random_params(model)
-    done = []
-    found = ForcedDecoder(model, MESH).decode(
-        (params, {}), SOURCES, TARGETS, attention=True, progress=done.append
-    )
-    assert done[-1] == 6
+def test_it_is_the_full_forward_pass(config, decoded):
+    model, params, found = decoded(config)
     hits = 0
     for target, forced, (log_probs_TV, weights) in zip(
         TARGETS, found, full_forward(model, params), strict=True
@@ -86,37 +97,28 @@ def test_it_is_the_full_forward_pass(config, random_params):
     assert 0 < hits < 24
 
 
-def test_the_attention_of_an_ensemble_is_the_mean(random_params):
-    models = [build_model(config, sizes_of(V)) for config in (DEEP, RNN)]
-    params = [random_params(model) for model in models]
-
-    def weights(model, variables):
-        found = ForcedDecoder(model, MESH).decode(variables, SOURCES, TARGETS, attention=True)
-        return [forced.attention_TS for forced in found]
-
-    apart = [weights(model, (own, {})) for model, own in zip(models, params, strict=True)]
-    together = weights(Ensemble(models), (params, [{}, {}]))
+def test_an_ensemble_has_the_mean_of_probabilities_and_of_attention(decoded):
+    models, params, apart = zip(*map(decoded, (DEEP, RNN)), strict=True)
+    decoder, variables = ForcedDecoder(Ensemble(models), MESH), (params, [{}, {}])
+    together = decoder.decode(variables, SOURCES, TARGETS, attention=True)
     for one, other, both in zip(*apart, together, strict=True):
-        np.testing.assert_allclose(both, (one + other) / 2, rtol=1e-5)
+        mean_T = np.logaddexp(one.log_probs_T, other.log_probs_T) - np.log(2)
+        np.testing.assert_allclose(both.log_probs_T, mean_T, rtol=1e-4)
+        mean_TS = (one.attention_TS + other.attention_TS) / 2
+        np.testing.assert_allclose(both.attention_TS, mean_TS, rtol=1e-5)
 
 
 def test_a_model_without_attention(random_params):
+    """And what is compiled in advance is all that is needed."""
     small = {"embedding_size": 6, "hidden_size": 7}
     config = RNNConfig(**rnn_sutskever.get_config().model.to_dict() | small)
     model = build_model(config, sizes_of(V))
     decoder, variables = ForcedDecoder(model, MESH), (random_params(model), {})
-    assert decoder.decode(variables, SOURCES, TARGETS)[0].attention_TS is None
-    with pytest.raises(UserError, match=r"this needs attention, and model\.attention is 'none'"):
-        decoder.decode(variables, SOURCES, TARGETS, attention=True)
-
-
-def test_what_is_compiled_in_advance_is_all_that_is_needed(random_params):
-    model = build_model(MODEL, sizes_of(V))
-    variables = random_params(model), {}
     sources = [random_ids(2)] * 50 + [random_ids(40), random_ids(1)]
     targets = [random_ids(1)] * 51 + [random_ids(40)]
-    decoder = ForcedDecoder(model, MESH)
     programs = decoder.prepare(variables, sources, targets)
     assert list(programs) == ["forced decoding, 42 x 48 tokens", "forced decoding, 32 x 16 tokens"]
-    decoder.decode(variables, sources, targets)
+    assert decoder.decode(variables, sources, targets)[0].attention_TS is None
     assert decoder.prepare(variables, sources, targets) == programs
+    with pytest.raises(UserError, match=r"this needs attention, and model\.attention is 'none'"):
+        decoder.decode(variables, SOURCES, TARGETS, attention=True)

@@ -50,11 +50,11 @@ def test_text_without_spaces():
 def test_time_is_proportional_to_the_text(text):
     cutter = Cutter(lambda texts: [1 + len(text) // 4 for text in texts], 255)
     start = time.process_time()
-    pieces = cutter.pieces("x" + text * 200_000)
-    assert time.process_time() - start < 20  # quadratic time would be hours
+    pieces = cutter.pieces("x" + text * 60_000)
+    assert time.process_time() - start < 10  # quadratic time would be minutes
     assert not any(map(cutter.is_long, pieces))
     together = "".join(pieces).replace("\u2028", "")  # a part of words, but not at their ends
-    assert together.replace(" ", "") == "x" + text.replace(" ", "").replace("\u2028", "") * 200_000
+    assert together.replace(" ", "") == "x" + text.replace(" ", "").replace("\u2028", "") * 60_000
 
 
 def test_a_long_word_is_not_counted():

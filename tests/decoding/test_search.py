@@ -9,9 +9,7 @@ from random_tables import (
     STATES,
     V,
     all_outputs,
-    forced_log_prob,
     log_probs_after,
-    next_state,
     outputs_of,
     penalty,
     random_tables,
@@ -186,7 +184,7 @@ def test_eos_is_forced_at_the_maximum_length_with_its_own_probability():
 B = 7  # so few sentences that no part of them is searched by itself, which is compiled too
 
 
-def whole_beam_search(table_XV, max_length, beam_size, alpha):
+def whole_beam_search(table_XV, max_length, beam_size, alpha, form):
     """[(score, output)], best first, of a beam search that goes on to the maximum length."""
     live, finished = [(0.0, ())], []
     for length in range(1, max_length + 1):
@@ -196,113 +194,89 @@ def whole_beam_search(table_XV, max_length, beam_size, alpha):
             tokens = [EOS] if length == max_length else range(EOS, V)
             candidates += [(log_prob + following[t], (*prefix, t)) for t in tokens]
         candidates = sorted(candidates, reverse=True)[: 2 * beam_size if beam_size > 1 else 1]
-        finished += [(x / penalty(length, alpha), out) for x, out in candidates if out[-1] == EOS]
+        divisor = penalty(length, alpha, form)
+        finished += [(x / divisor, out) for x, out in candidates if out[-1] == EOS]
         live = [(x, out) for x, out in candidates if out[-1] != EOS][:beam_size]
     return sorted(finished, reverse=True)[:beam_size]
 
 
-@pytest.mark.parametrize(
-    ("form", "alpha"), [("gnmt", 0.0), ("gnmt", 0.6), ("gnmt", 3.5), ("power", 1.0)]
-)
-def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_outputs(form, alpha):
+def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_outputs():
     # 4 tokens that go on: 4 * 4 * 4 hypotheses are live when the fourth must be EOS.
-    tables, max_length = random_tables(B), 4
+    tables, max_length, lengths = random_tables(B), 4, set()
     tables[:, :, EOS] -= 1
-    max_length_B = np.full(B, max_length)
-    found = search(
-        tables, max_length_B, alpha, beam_size=64, longest=max_length, nbest=64, form=form
-    )
-    lengths = set()
-    for b in range(B):
-        scores = {
-            output: log_prob / penalty(len(output), alpha, form)
-            for output, log_prob in all_outputs(tables[b], max_length).items()
-        }
-        assert len(scores) == 1 + 4 + 16 + 64
-        best = sorted(scores, key=scores.get, reverse=True)[:64]
-        assert outputs_of(found, b) == best
-        np.testing.assert_allclose(found.scores_BM[b], [scores[x] for x in best], rtol=1e-5)
-        lengths.add(len(best[0]))
+    for alpha in (0.0, 0.6, 3.5):
+        found = search(
+            tables, np.full(B, max_length), alpha, beam_size=64, longest=max_length, nbest=64
+        )
+        for b in range(B):
+            scores = {
+                output: log_prob / penalty(len(output), alpha)
+                for output, log_prob in all_outputs(tables[b], max_length).items()
+            }
+            assert len(scores) == 1 + 4 + 16 + 64
+            best = sorted(scores, key=scores.get, reverse=True)[:64]
+            assert outputs_of(found, b) == best
+            np.testing.assert_allclose(found.scores_BM[b], [scores[x] for x in best], rtol=1e-5)
+            lengths.add(len(best[0]))
     assert len(lengths) > 1
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.5])
-@pytest.mark.parametrize(("beam_size", "nbest"), [(1, 1), (3, 1), (3, 2)])
-def test_early_termination_changes_nothing_about_the_best(alpha, beam_size, nbest):
+@pytest.mark.parametrize(
+    ("beam_size", "nbest", "form"), [(1, 1, "power"), (3, 1, "gnmt"), (3, 2, "gnmt")]
+)
+def test_early_termination_changes_nothing_about_the_best(beam_size, nbest, form):
     longest, fewer = 11, 0
     for seed in range(3):
         tables = random_tables(B, seed=seed + 1)
         tables[:, :, EOS] += 0.5
         max_length_B = 3 * seed + np.arange(B) % (longest - 6) + 1
-        found = search(
-            tables, max_length_B, alpha, beam_size=beam_size, longest=longest, nbest=nbest
-        )
-        for b, max_length in enumerate(max_length_B):
-            expected = whole_beam_search(tables[b], max_length, beam_size, alpha)
-            outputs = outputs_of(found, b)
-            assert list(filter(None, outputs[:nbest])) == [output for _, output in expected[:nbest]]
-            scores = [score for score, _ in expected[:nbest]]
-            np.testing.assert_allclose(found.scores_BM[b, : len(scores)], scores, rtol=1e-5)
-            fewer += outputs != [output for _, output in expected]
-    if beam_size == 3 and nbest == 1 and alpha < 1:
+        asked = dict(beam_size=beam_size, longest=longest, nbest=nbest, form=form)
+        for alpha in (0.0, 0.6, 2.5):
+            found = search(tables, max_length_B, alpha, **asked)
+            for b, max_length in enumerate(max_length_B):
+                expected = whole_beam_search(tables[b], max_length, beam_size, alpha, form)
+                outputs = outputs_of(found, b)
+                best = [output for _, output in expected[:nbest]]
+                assert list(filter(None, outputs[:nbest])) == best
+                scores = [score for score, _ in expected[:nbest]]
+                np.testing.assert_allclose(found.scores_BM[b, : len(scores)], scores, rtol=1e-5)
+                fewer += outputs != [output for _, output in expected]
+                check_hypotheses(found, b, tables[b], max_length, alpha, form)
+    if beam_size == 3 and nbest == 1:
         assert fewer, "no search ended early, so this compared nothing"
 
 
-def test_every_hypothesis_is_what_it_says():
-    tables, longest, alpha = random_tables(B, seed=2), 7, 0.6
-    max_length_B = np.arange(B) % longest + 1
-    found = search(tables, max_length_B, alpha, beam_size=5, longest=longest)
-    assert found.tokens_BML.shape == (B, 5, longest)
-    assert found.tokens_BML.dtype == jnp.int32
-    places = 0
-    for b in range(B):
-        scores = np.asarray(found.scores_BM[b])
-        assert (scores[:-1] >= scores[1:]).all()
-        filled = [tokens for tokens in outputs_of(found, b) if tokens]
-        assert len(set(filled)) == len(filled)
-        for m in range(5):
-            tokens = np.asarray(found.tokens_BML[b, m])
-            if np.isneginf(scores[m]):
-                assert (tokens == PAD).all()
-                assert np.isneginf(found.log_probs_BM[b, m])
-                continue
-            places += 1
-            length = int((tokens != PAD).sum())
-            assert (tokens[length:] == PAD).all()
-            assert tokens[length - 1] == EOS
-            assert (tokens[: length - 1] > EOS).all()
-            assert length <= max_length_B[b]
-            tokens = tokens.tolist()
-            log_prob = forced_log_prob(tables[b], tokens[:length])
-            of_tokens = [
-                log_probs_after(tables[b], tokens[:t])[tokens[t]] if t < length else 0
-                for t in range(longest)
-            ]
-            np.testing.assert_allclose(found.token_log_probs_BML[b, m], of_tokens, rtol=1e-4)
-            assert found.log_probs_BM[b, m] == pytest.approx(log_prob, rel=1e-5)
-            assert scores[m] == pytest.approx(log_prob / penalty(length, alpha), rel=1e-5)
-    assert places > B
+def check_hypotheses(found, b, table_XV, max_length, alpha, form):
+    """Each is what it says, and no two are the same."""
+    scores, outputs = found.scores_BM[b], outputs_of(found, b)
+    assert (scores[:-1] >= scores[1:]).all()
+    filled = list(filter(None, outputs))
+    assert len(set(filled)) == len(filled) == np.isfinite(scores).sum() > 0
+    assert np.isneginf(found.log_probs_BM[b, len(filled) :]).all()
+    for m, tokens in enumerate(filled):
+        assert found.tokens_BML[b, m].tolist()[: len(tokens)] == list(tokens)
+        assert tokens[-1] == EOS < min(tokens[:-1], default=V)
+        assert len(tokens) <= max_length
+        of_tokens = np.zeros(found.tokens_BML.shape[2])
+        of_tokens[: len(tokens)] = [
+            log_probs_after(table_XV, tokens[:t])[x] for t, x in enumerate(tokens)
+        ]
+        np.testing.assert_allclose(found.token_log_probs_BML[b, m], of_tokens, rtol=1e-4)
+        log_prob = of_tokens.sum()
+        assert found.log_probs_BM[b, m] == pytest.approx(log_prob, rel=1e-5)
+        expected = log_prob / penalty(len(tokens), alpha, form)
+        assert scores[m] == pytest.approx(expected, rel=1e-5)
 
 
-def plain(arrays):
-    return {}
-
-
-def with_rules(arrays):
-    prefix_BP, real_BS, min_length_B, _ = arrays
+def all_parts(arrays):
+    prefix_BP, real_BS, min_length_B, seed_B = arrays
     rules = [Prefix(prefix_BP), NoRepeat(2), Coverage(0.7, real_BS), MinLength(min_length_B)]
-    return {"rules": rules}
+    return {"strategy": Sample(0.8, 0, 0.9, jax.vmap(jax.random.key)(seed_B)), "rules": rules}
 
 
-def sampling(arrays):
-    return {"strategy": Sample(0.8, 0, 0.9, jax.vmap(jax.random.key)(arrays[3]))}
-
-
-@pytest.mark.parametrize(
-    ("B", "parts"), [(7, plain), (19, plain), (19, with_rules), (19, sampling)]
-)
-def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows(B, parts):
-    tables, longest = random_tables(B, seed=3), 13
+def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows():
+    B, longest = 19, 13
+    tables = random_tables(B, seed=3)
     # Sentences that end soon beside others that go on. Of 19, 9 go on, as a half of the batch, and
     # 4 of them to the end, as a quarter.
     goes_on_B, to_the_end_B = np.arange(B) % 2 == 1, np.arange(B) % 4 == 3
@@ -324,7 +298,7 @@ def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows(B, parts):
             beam_size=3,
             longest=longest,
             nbest=2,
-            parts=parts,
+            parts=all_parts,
             arrays=tuple(x[rows] for x in arrays),
             attention_BXS=attention_BXS[rows].astype(np.float32),
         )
@@ -340,132 +314,72 @@ def test_a_sentence_does_not_depend_on_its_batch_nor_on_padding_rows(B, parts):
         np.testing.assert_allclose(together.log_probs_BM[b], alone.log_probs_BM[0], rtol=1e-6)
 
 
-def test_parts_of_a_batch_and_a_cache_that_grows_change_nothing(random_params, monkeypatch):
-    model = build_model(dataclasses.replace(MODEL, num_decoder_layers=1), sizes_of(11))
-    params, M, B, longest = random_params(model), 2, 16, 40
-    src = jnp.asarray(np.random.default_rng(6).integers(3, 11, (B, 5)), jnp.int32)
+# ---- With a Transformer ----
+
+
+def test_parts_of_a_batch_a_cache_that_grows_and_forced_decoding(random_params, monkeypatch):
+    """A search in parts finds what one of the whole batch finds, with the scores of the model."""
+    config = dataclasses.replace(MODEL, d_model=13, d_ff=17, num_heads=3, d_k=5, d_v=2, dropout=0.1)
+    model = build_model(config, sizes_of(11))
+    params, M, B, longest = random_params(model), 2, 8, 40
+    src = np.random.default_rng(6).integers(3, 11, (B, 5), np.int32)
+    src[1, 1] = src[2, 2:] = src[6] = PAD
+    src = jnp.asarray(src)
     max_length_B = np.full(B, 5)
-    max_length_B[[3, 4, 11, 14, 15]] = 20  # of the half
-    max_length_B[[3, 11]] = 38  # of the quarter
+    max_length_B[[0, 3, 6]] = 20, 38, 0  # of the half, and of a sentence without an output
+
+    def logits_that_go_on(logits_NV):
+        return logits_NV.at[..., EOS].add(-30)  # as long as they may
 
     def found():
         sizes = []
 
-        def step_fn(tokens_N, cache):
-            sizes.append(len(tokens_N) // M)
-            logits_NV, cache = bound.decode_step(tokens_N, cache)
-            return logits_NV.at[:, EOS].add(-30), cache  # they go on as long as they may
-
         @jax.jit
         def run(params):
-            nonlocal bound
             bound = model.bind(params)
+
+            def step_fn(tokens_N, cache):
+                sizes.append(len(tokens_N) // M)
+                logits_NV, cache = bound.decode_step(tokens_N, cache)
+                return logits_that_go_on(logits_NV), cache
+
             cache = bound.init_cache(bound.encode(src), src, M, longest)
             settings = Settings(beam_size=M, alpha=0.6, longest=longest)
             return beam_search(step_fn, cache, max_length_B, settings)
 
-        bound, hypotheses = None, run(params)
-        return hypotheses, set(sizes)
+        return jax.tree.map(np.asarray, run(params)), set(sizes)
 
     monkeypatch.setattr(search_module, "LARGE_CACHE", 0)
     in_parts, sizes = found()
-    assert sizes == {16, 8, 4}
+    assert sizes == {8, 4}
     monkeypatch.undo()
     monkeypatch.setattr(search_module, "PARTS", ())
     together, sizes = found()
-    assert sizes == {16}
+    assert sizes == {8}
     np.testing.assert_array_equal(in_parts.tokens_BML, together.tokens_BML)
     np.testing.assert_allclose(in_parts.scores_BM, together.scores_BM, rtol=1e-5)
-    lengths_B = (np.asarray(together.tokens_BML[:, 0]) != PAD).sum(axis=1)
-    np.testing.assert_array_equal(lengths_B, max_length_B)
-
-
-@pytest.mark.parametrize("size", [100, 128 * 20, 128 * 20 + 37])
-def test_the_largest_of_many_numbers_are_those_of_jax(size):
-    rng = np.random.default_rng(9)
-    x_BX = rng.integers(-3, 60, (5, size)).astype(np.float32)  # many are equal
-    x_BX[1] = x_BX[2, 7:] = x_BX[3] = -np.inf  # as of what no rule allows
-    x_BX[3, -1] = 1
-    both = jax.jit(lambda x: (top_k(x, 9), jax.lax.top_k(x, 9)))(x_BX)
-    for found, expected in zip(*both, strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_only_the_hypothesis_part_of_a_cache_is_reordered():
-    """Each hypothesis finds what it wrote; sentence arrays and the step stay as they are."""
-    tables, longest, M = random_tables(3, seed=4), 5, 4
-
-    def step_fn(tokens_N, cache):
-        step, written_NL = cache["step"], cache["hypothesis"]["nested"][0]
-        written_NL = written_NL.at[:, step].set(tokens_N)
-        state_N = jnp.zeros(len(tokens_N), jnp.int32)
-        for t in range(longest):
-            after_N = next_state(state_N, written_NL[:, t], t)
-            state_N = jnp.where(t <= step, after_N, state_N)
-        logits_NV = cache["sentence"][jnp.arange(len(tokens_N)) // M, state_N]
-        cache = {**cache, "step": step + 1, "hypothesis": {"nested": [written_NL]}}
-        return logits_NV, cache
-
-    cache = {
-        "step": np.int32(0),
-        "sentence": tables,
-        "hypothesis": {"nested": [np.zeros((3 * M, longest), np.int32)]},
-    }
-    max_length_B = np.full(3, longest)
-    settings = Settings(beam_size=M, alpha=0.6, longest=longest)
-    found = jax.jit(lambda cache: beam_search(step_fn, cache, max_length_B, settings))(cache)
-    expected = search(tables, max_length_B, 0.6, beam_size=M, longest=longest)
-    np.testing.assert_array_equal(found.tokens_BML, expected.tokens_BML)
-    np.testing.assert_allclose(found.scores_BM, expected.scores_BM, rtol=1e-6)
-
-
-# ---- With a Transformer ----
-
-
-def test_score_is_that_of_forced_decoding(random_params):
-    config = dataclasses.replace(
-        MODEL,
-        num_decoder_layers=2,
-        d_model=13,
-        d_ff=17,
-        num_heads=3,
-        d_k=5,
-        d_v=2,
-        dropout=0.1,
-        attention_dropout=0.1,
-        activation_dropout=0.1,
-    )
-    model = build_model(config, sizes_of(11))
-    params = random_params(model)
-    src = np.array([[5, 0, 7, 9, 2], [4, 2, 0, 0, 0], [0, 0, 0, 0, 0], [3, 8, 6, 10, 2]])
-    max_length_B, M, longest, alpha = np.array([7, 3, 0, 6]), 3, 7, 0.6
-
-    @jax.jit
-    def translate(params):
-        bound = model.bind(params)
-        cache = bound.init_cache(bound.encode(src), src, M, longest)
-        return beam_search(
-            bound.decode_step,
-            cache,
-            max_length_B,
-            Settings(beam_size=M, alpha=alpha, longest=longest),
-        )
+    lengths_BM = (together.tokens_BML != PAD).sum(axis=2)
+    np.testing.assert_array_equal(lengths_BM[:, 0], max_length_B)
 
     @jax.jit
     def force(params, tokens_NL):
         tgt_in = jnp.pad(tokens_NL[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
-        logits = model.bind(params)(jnp.repeat(src, M, axis=0), tgt_in)
+        logits = logits_that_go_on(model.bind(params)(jnp.repeat(src, M, axis=0), tgt_in))
         log_probs = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens_NL[:, :, None], axis=2)
         return jnp.sum(log_probs[:, :, 0], axis=1, where=tokens_NL != PAD).reshape(-1, M)
 
-    found = jax.tree.map(np.asarray, translate(params))
-    filled = np.isfinite(found.scores_BM)
-    assert filled[[0, 1, 3], 0].all()
-    assert not filled[2].any()
-    forced = np.asarray(force(params, found.tokens_BML.reshape(-1, longest)))
-    np.testing.assert_allclose(found.log_probs_BM[filled], forced[filled], rtol=1e-5)
-    lengths = (np.asarray(found.tokens_BML) != PAD).sum(axis=2)
-    assert (lengths.max(axis=1) <= max_length_B).all()
-    np.testing.assert_allclose(
-        found.scores_BM[filled], (forced / penalty(lengths, alpha))[filled], rtol=1e-5
-    )
+    filled = np.isfinite(together.scores_BM)
+    assert filled[:, 0].tolist() == (max_length_B > 0).tolist()
+    forced = np.asarray(force(params, together.tokens_BML.reshape(-1, longest)))
+    np.testing.assert_allclose(together.log_probs_BM[filled], forced[filled], rtol=1e-5)
+    expected = (forced / penalty(lengths_BM, 0.6))[filled]
+    np.testing.assert_allclose(together.scores_BM[filled], expected, rtol=1e-5)
+
+
+def test_the_largest_of_many_numbers_are_those_of_jax():
+    x_BX = np.random.default_rng(9).integers(-3, 60, (5, 128 * 20 + 37)).astype(np.float32)
+    x_BX[1] = x_BX[2, 7:] = x_BX[3] = -np.inf  # as of what no rule allows; many are equal
+    x_BX[3, -1] = 1
+    both = jax.jit(lambda x: (top_k(x, 9), jax.lax.top_k(x, 9)))(x_BX)
+    for found, expected in zip(*both, strict=True):
+        np.testing.assert_array_equal(found, expected)

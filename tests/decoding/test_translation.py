@@ -32,8 +32,12 @@ from transformer.decoding.batching import (
     most_rows,
 )
 from transformer.decoding.config import DecodingConfig
-from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.inputs import Request
+from transformer.decoding.inputs import (
+    Request,
+    SearchInputs,
+    longest_phrases,
+    parts_of_search,
+)
 from transformer.decoding.programs import Programs
 from transformer.decoding.translation import Translator
 from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
@@ -45,7 +49,6 @@ from transformer.system.sharding import data_mesh
 
 DECODING = DecodingConfig(beam_size=3, length_penalty=0.6, max_extra_length=5)
 MODEL = dataclasses.replace(small_configs.MODEL, dropout=0.1)
-# So few that no half of them is searched by itself, which would be compiled too.
 SENTENCES = ["abc", "ca", "", "bbbbbb", "abc", " ", "cab" * 9, "b", "\t", "ä€"]
 
 
@@ -75,11 +78,10 @@ def translator_of(random_params):
     return make
 
 
-@pytest.fixture(scope="module")
-def translate(translator_of):
-    """translate(sentences) -> translations, of a model with random parameters."""
-    translator, variables = translator_of()
-    return functools.partial(translator.translate, variables)
+@pytest.fixture(autouse=True)
+def whole_batches(monkeypatch):
+    """Parts of a batch, which are compiled too, are in test_search.py."""
+    monkeypatch.setattr(search, "PARTS", ())
 
 
 # --- Batches ------------------------------------------------------------------------------
@@ -164,55 +166,51 @@ def test_how_many_batches_at_once(monkeypatch):
 # --- Translations -------------------------------------------------------------------------
 
 
-def test_a_translation_does_not_depend_on_its_batch(translate):
-    sentences = [*SENTENCES, "c c"]  # a half of them, too, is searched by itself
-    together = translate(sentences)
-    assert [translate([sentence])[0] for sentence in sentences] == together
-    assert translate(sentences[::-1]) == together[::-1]
-    assert len(set(together)) > 5  # they do depend on the sentence
-
-
-def test_parameters_are_laid_out_once_for_as_long_as_they_are_the_same(translator_of, monkeypatch):
-    translator, (params, _) = translator_of()
-    lay_out, laid_out = translator._laid_out._lay_out, []
-
-    def counted(variables, weight_layout):
-        laid_out.append(weight_layout)
-        return lay_out(variables, weight_layout)
-
-    monkeypatch.setattr(translator._laid_out, "_lay_out", counted)
-    monkeypatch.setattr(search, "PARTS", ())
-    params = jax.tree.map(jnp.array, params)
-    (one,) = translator.translate((params, {}), ["abc"])
-    assert translator.translate((params, {}), ["abc"]) == [one]
-    assert laid_out == [WeightLayout.FEW_ROWS]
-    many = translator.translate((params, {}), ["abc"] * (max(FEW_ROWS) // DECODING.beam_size + 1))
-    assert set(many) == {one}
-    assert laid_out == [WeightLayout.FEW_ROWS, WeightLayout.MANY_ROWS]
-    params = jax.tree.map(lambda x: -x, params)
-    gc.collect()
-    assert not translator._laid_out._kept  # those before are forgotten
-    assert translator.translate((params, {}), ["abc"]) != [one]
-    # One row is fast as it is.
-    assert layout_for(1) is WeightLayout.MANY_ROWS
-
-
-def test_blank_lines_stay_empty(translate):
-    translations = translate(SENTENCES)
-    assert [i for i, text in enumerate(translations) if text == ""] == [2, 5, 8]
-    assert translate([]) == []
-    assert translate(["", "\u2028"]) == ["", ""]
-
-
-def test_a_translation_is_one_line(translate):
-    assert not any(set(text) & set("\r\n") for text in translate(SENTENCES))
-
-
-def test_progress(translate):
+def test_translations_and_what_their_scores_say(translator_of):
+    """They do not depend on their batch; an empty line stays empty."""
+    translator, variables = translator_of()
     done = []
-    translate([*SENTENCES[1:], "a" * 40], done.append)
-    assert done[-1] == 7
-    assert done == sorted(set(done))
+    options = dict(nbest=3, alignments=True)
+    found = translator.search(variables, asked(SENTENCES), **options, progress=done.append)
+    assert done == [7]
+    assert [len(x) for x in found] == [3 if text.strip() else 0 for text in SENTENCES]
+    assert len({x[0].text for x in found if x}) > 4  # they do depend on the sentence
+    for text, translations in zip(SENTENCES, found, strict=True):
+        assert len({tuple(x.tokens) for x in translations}) == len(translations)
+        for x in translations:
+            assert not set(x.text) & set("\r\n")
+            assert x.tokens[-1] == EOS
+            assert len(x.token_log_probs) == len(x.tokens)
+            assert sum(x.token_log_probs) == pytest.approx(x.log_prob, rel=1e-4)
+            assert x.score == pytest.approx(x.log_prob / ((5 + len(x.tokens)) / 6) ** 0.6)
+            words = range(len(text.split())), range(len(x.text.split()))
+            assert all(i in words[0] and j in words[1] for i, j in x.alignment)
+
+    def outputs(sentences):
+        lists = translator.search(variables, asked(sentences), nbest=3)
+        return [[x.tokens for x in translations] for translations in lists]
+
+    tokens = [[x.tokens for x in translations] for translations in found]
+    assert outputs(SENTENCES[::-1]) == tokens[::-1]
+    assert [outputs([sentence])[0] for sentence in SENTENCES] == tokens
+    assert outputs([]) == []
+    assert outputs(["", "\u2028"]) == [[], []]
+
+
+def test_parameters_are_laid_out_once_for_as_long_as_they_are_the_same(translator_of):
+    translator, (params, _) = translator_of()
+    laid_out, few_rows = translator._laid_out, WeightLayout.FEW_ROWS
+    layouts = [layout_for(rows) for rows in (1, min(FEW_ROWS), max(FEW_ROWS) + 1)]
+    assert layouts == [WeightLayout.MANY_ROWS, few_rows, WeightLayout.MANY_ROWS]
+    variables = jax.tree.map(jnp.array, params), {}
+    found = laid_out(variables, few_rows)
+    assert laid_out(variables, few_rows) is found is not variables
+    assert laid_out(variables, WeightLayout.MANY_ROWS) is variables  # in float32 they are so
+    other = jax.tree.map(lambda x: -x, variables)
+    assert laid_out(other, few_rows) is not found
+    del variables, other
+    gc.collect()
+    assert not laid_out._kept  # those before are forgotten
 
 
 @pytest.mark.parametrize(
@@ -282,41 +280,7 @@ def test_settings_that_cannot_be(changes, message):
 # --- What is asked of a translation -------------------------------------------------------
 
 
-def test_nbest_and_what_score_says_of_it(translator_of):
-    translator, variables = translator_of()
-    found = translator.search(variables, asked(SENTENCES), nbest=3, alignments=True)
-    assert [len(x) for x in found] == [3 if text.strip() else 0 for text in SENTENCES]
-    best = translator.translate(variables, SENTENCES)
-    assert [x[0].text if x else "" for x in found] == best
-    for text, translations in zip(SENTENCES, found, strict=True):
-        assert len({tuple(x.tokens) for x in translations}) == len(translations)
-        for x in translations:
-            assert x.tokens[-1] == EOS
-            assert len(x.token_log_probs) == len(x.tokens)
-            assert sum(x.token_log_probs) == pytest.approx(x.log_prob, rel=1e-4)
-            assert x.score == pytest.approx(x.log_prob / ((5 + len(x.tokens)) / 6) ** 0.6)
-            words = range(len(text.split())), range(len(x.text.split()))
-            assert all(i in words[0] and j in words[1] for i, j in x.alignment)
-
-
-def test_a_target_is_scored_as_it_was_found(translator_of):
-    """What a search had to begin with: texts that have the same tokens again."""
-    translator, variables = translator_of()
-    texts, forced = ["abc", "ca", "bbbbbb"], ["ab ca", "b", "cc a b"]
-    found = translator.search(variables, asked(texts, forced))
-    scored = translator.score(variables, texts, forced, alignments=True)
-    for prefix, [expected], x in zip(forced, found, scored, strict=True):
-        length = len(x.tokens) - 1
-        assert x.text == prefix
-        assert x.tokens == [*expected.tokens[:length], EOS]
-        of_prefix = x.token_log_probs[:length], expected.token_log_probs[:length]
-        np.testing.assert_allclose(*of_prefix, rtol=2e-3)
-        assert sum(x.token_log_probs) == pytest.approx(x.log_prob, rel=1e-5)
-        assert x.score == pytest.approx(x.log_prob / ((5 + length + 1) / 6) ** 0.6)
-        assert [j for _, j in x.alignment] == list(range(len(prefix.split())))
-
-
-def test_prefixes_constraints_and_minimum(translator_of):
+def test_prefixes_constraints_minimum_and_given_targets(translator_of):
     translator, variables = translator_of(min_length=4, max_extra_length=9)
     texts, prefixes = ["abc", "", "b", "ca"], ["ba", "", "", "c"]
     constraints = [["cc"], [], ["a", "b", "a"], []]
@@ -328,12 +292,18 @@ def test_prefixes_constraints_and_minimum(translator_of):
             assert all(phrase in x.text for phrase in phrases)
             assert len(x.tokens) >= 4
     # There is room for a phrase, if not for its parts beside it.
-    tight, variables = translator_of(max_extra_length=0, max_length_ratio=1.25)
-    [[x]] = tight.search(variables, asked(["b" * 3], None, [["abb", "ab", "abb"]]))
-    assert x.text == "abb"
-    # Those of whom nothing is asked are translated as without the others.
-    alone = translator.search(variables, asked(["ca"], ["c"]), nbest=2)
-    assert [x.tokens for x in alone[0]] == [x.tokens for x in found[3]]
+    assert longest_phrases([(5, 6, 6), (5, 6), (), (5, 6, 6)]) == [(5, 6, 6)]
+    # A target is scored as it was found: texts that have the same tokens again.
+    scored = translator.score(variables, texts[::3], prefixes[::3], alignments=True)
+    for prefix, [expected, _], x in zip(prefixes[::3], found[::3], scored, strict=True):
+        length = len(x.tokens) - 1
+        assert x.text == prefix
+        assert x.tokens == [*expected.tokens[:length], EOS]
+        of_prefix = x.token_log_probs[:length], expected.token_log_probs[:length]
+        np.testing.assert_allclose(*of_prefix, rtol=2e-3)
+        assert sum(x.token_log_probs) == pytest.approx(x.log_prob, rel=1e-5)
+        assert x.score == pytest.approx(x.log_prob / ((5 + length + 1) / 6) ** 0.6)
+        assert [j for _, j in x.alignment] == list(range(len(prefix.split())))
 
 
 def test_samples(translator_of):
@@ -352,9 +322,10 @@ def test_samples(translator_of):
     assert [x.tokens for x in numbered[0]] != [x.tokens for x in found[0]]
     alone = translator.search(variables, asked(SENTENCES[4:5], numbers=[15]), nbest=5)
     assert [x.tokens for x in alone[0]] == [x.tokens for x in numbered[4]]
-    other, variables = translator_of(temperature=1.0, seed=1)
-    (again,) = other.search(variables, asked(SENTENCES[:1]), nbest=5)
-    assert [x.tokens for x in again] != [x.tokens for x in found[0]]
+    inputs = SearchInputs(np.ones(1), seed_B=np.zeros(1, np.uint32))
+    configs = (dataclasses.replace(translator.config, seed=seed) for seed in (0, 1))
+    keys = [parts_of_search(config, inputs, None, None)[0].key_B for config in configs]
+    assert len({tuple(np.ravel(jax.random.key_data(key))) for key in keys}) == 2
 
 
 @pytest.mark.parametrize(
@@ -396,32 +367,12 @@ def test_what_cannot_be_fulfilled(translator_of, changes, wanted, message):
 def test_int8(translator_of):
     """Other scores than those of floats, and nearly the same ones in every batch."""
     translator, variables = translator_of(int8=True)
-    found = translator.search(variables, asked(SENTENCES))
-    for i in (0, 6, 9):
-        (alone,) = translator.search(variables, asked(SENTENCES[i : i + 1]))
-        assert alone[0].tokens == found[i][0].tokens
-        assert alone[0].score == pytest.approx(found[i][0].score, abs=1e-3)
-    of_floats = translator_of()[0].search(variables, asked(SENTENCES))
+    found = translator.search(variables, asked(SENTENCES), nbest=3)
+    (alone,) = translator.search(variables, asked(SENTENCES[:1]), nbest=3)
+    assert alone[0].tokens == found[0][0].tokens
+    assert alone[0].score == pytest.approx(found[0][0].score, abs=1e-3)
+    of_floats = translator_of()[0].search(variables, asked(SENTENCES), nbest=3)
     scores, expected = ([x[0].score for x in both if x] for both in (found, of_floats))
-    assert scores != expected
-    np.testing.assert_allclose(scores, expected, rtol=0.1)
-
-
-def test_int8_of_an_ensemble_of_other_families(random_params):
-    universal = {"encoder_steps": 2, "decoder_steps": 2}
-    configs = (
-        model_config(DecoderOnlyConfig, t_dmca, **EXPERTS),
-        model_config(UniversalConfig, universal_act_base, **SMALL, **universal),
-    )
-    mesh = data_mesh(jax.devices()[:1])
-    models = [build_model(config, sizes_of(264)) for config in configs]
-    assert all(model.takes_int8() for model in models)
-    variables, found = ([random_params(model) for model in models], [{}, {}]), {}
-    for int8 in (False, True):
-        config = dataclasses.replace(DECODING, int8=int8)
-        translator = Translator(Ensemble(models), tokenizers(), config, mesh)
-        found[int8] = [x[0] for x in translator.search(variables, asked(SENTENCES[:5])) if x]
-    scores, expected = ([x.score for x in found[int8]] for int8 in (True, False))
     assert scores != expected
     np.testing.assert_allclose(scores, expected, rtol=0.1)
 
@@ -455,6 +406,11 @@ def test_int8_needs_a_cpu_and_linear_layers():
     mesh = data_mesh(jax.devices()[:1])
     with pytest.raises(UserError, match="this one has none"):
         Translator(rnn, tokenizers(), decoding, mesh)
+    configs = (
+        model_config(DecoderOnlyConfig, t_dmca, **EXPERTS),
+        model_config(UniversalConfig, universal_act_base, **SMALL),
+    )
+    assert all(build_model(config, sizes_of(264)).takes_int8() for config in configs)
     model = build_model(MODEL, sizes_of(264))
     with pytest.raises(UserError, match="int8 is for CPUs"):
         Translator(model, tokenizers(), decoding, mesh.abstract_mesh)
@@ -470,18 +426,22 @@ def searched(translator_of, monkeypatch):
     monkeypatch.setattr(batching, "available_cores", lambda: 2)
     monkeypatch.setattr(batching, "CPU_TOKENS", 128)
     shapes = ["search, 1 x 64 source tokens", "search, 1 x 48 source tokens"]
-    assert list(translator.prepare(variables, TEXTS)) == shapes
+    programs = translator.prepare(variables, TEXTS)
+    assert list(programs) == shapes
     search = Programs.__call__
 
-    def translate(before, **asked):
+    def translate(before, **options):
         numbers = itertools.count()
 
-        def programs(*arguments, **static):
+        def counted(*arguments, **static):
             before(next(numbers))
             return search(*arguments, **static)
 
-        monkeypatch.setattr(Programs, "__call__", programs)
-        return translator.translate(variables, TEXTS, **asked)
+        monkeypatch.setattr(Programs, "__call__", counted)
+        found = translator.search(variables, asked(TEXTS), **options)
+        # What was compiled in advance is all that is needed.
+        assert list(translator.programs._compiled.values()) == list(programs.values())
+        return found
 
     return translate
 
@@ -511,20 +471,6 @@ def test_an_error_in_one_batch_ends_the_search(searched, place):
     assert len(begun) < 4
 
 
-def test_what_is_compiled_in_advance_is_all_that_is_needed(translator_of, monkeypatch):
-    monkeypatch.setattr(batching, "available_cores", lambda: 2)
-    translator, variables = translator_of(max_extra_length=3)
-    texts = ["abc", "b" * 40]
-    programs = translator.prepare(variables, texts)
-    assert list(programs) == ["search, 4 x 48 source tokens"]
-    translator.translate(variables, texts)
-    assert translator.prepare(variables, texts) == programs
-
-
-if __name__ == "__main__":
-    print(json.dumps(int8_outputs(int(sys.argv[1]))))
-
-
 @pytest.mark.parametrize(
     ("preset", "beam_size", "alpha", "form"),
     [
@@ -542,3 +488,7 @@ def test_searches_of_papers(preset, beam_size, alpha, form):
     assert (found.beam_size, found.length_penalty, found.length_penalty_form) == (
         *(beam_size, alpha, form),
     )
+
+
+if __name__ == "__main__":
+    print(json.dumps(int8_outputs(int(sys.argv[1]))))

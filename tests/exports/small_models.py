@@ -14,7 +14,7 @@ from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD
 from transformer.models.family import build_model
 from transformer.models.loss import cross_entropy
-from transformer.runs.restore import TrainedModel
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.sharding import data_mesh
 from transformer.tasks.seq2seq import Seq2Seq, sizes_of
 
@@ -47,7 +47,7 @@ def trained_model(
     model = build_model(config.model, sizes_of(config, tokenizers))
     task = Seq2Seq(config.data, tokenizers, model, decoding, data_mesh())
     params = random_params(model, seed)
-    return TrainedModel(Path("run"), config, task, [3], "last", 3, False, params, {})
+    return TrainedModel(Path("run"), config, task, Chosen("last", [3], 3, False), params, {})
 
 
 def trained(model: TrainedModel, updates: int = 60) -> TrainedModel:

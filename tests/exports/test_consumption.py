@@ -20,7 +20,7 @@ from transformer.exports.folder import new_folder
 from transformer.models.bert.bert import BertConfig
 from transformer.models.family import Sizes, build_model
 from transformer.models.transformer import TransformerConfig
-from transformer.runs.restore import TrainedModel
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.errors import UserError
 from transformer.tasks.pretrained_bert import HubTask
 
@@ -35,7 +35,9 @@ def small_bert(random_params, folder) -> TrainedModel:
     config = dataclasses.replace(BERT, model=dataclasses.replace(BERT.model, head="masked_lm"))
     model = build_model(config.model, Sizes(*2 * [tokenizer.vocab_size], False, 1, 1))
     task = HubTask(model, tokenizer, None)
-    return TrainedModel(Path("run"), config, task, [3], "last", 3, False, random_params(model), {})
+    return TrainedModel(
+        Path("run"), config, task, Chosen("last", [3], 3, False), random_params(model), {}
+    )
 
 
 class Export(NamedTuple):

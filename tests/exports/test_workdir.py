@@ -63,8 +63,12 @@ def test_it_is_what_was_chosen(workdir, tmp_path, checkpoint, average_last, step
     export(restore(tmp_path / "new" / "small", None, None), tmp_path / "again")
     small = restore(tmp_path / "again", None, None)
     assert_same_params(small, model)
-    assert restore(tmp_path / "again", checkpoint, average_last).steps == small.steps == steps
-    names = "config", "checkpoint", "last_step", "stopped_early"
+    assert (
+        restore(tmp_path / "again", checkpoint, average_last).chosen.steps
+        == small.chosen.steps
+        == steps
+    )
+    names = "config", "chosen"
     assert all(getattr(small, name) == getattr(model, name) for name in names)
     assert small.task.tokenizers.sha256 == model.task.tokenizers.sha256
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
@@ -85,7 +89,7 @@ def test_it_is_what_was_chosen(workdir, tmp_path, checkpoint, average_last, step
 )
 def test_it_is_nothing_else(workdir, tmp_path, checkpoint, average_last, message):
     export(restore(workdir, "average", 2), tmp_path / "small")
-    assert restore(tmp_path / "small", None, 2).steps == [5, 7]
+    assert restore(tmp_path / "small", None, 2).chosen.steps == [5, 7]
     with pytest.raises(UserError, match=message):
         restore(tmp_path / "small", checkpoint, average_last)
 
@@ -105,9 +109,9 @@ def test_a_run_begins_with_it(workdir, tmp_path):
         changed = dataclasses.replace(getattr(config, section), **changes)
         return init_from.load(dataclasses.replace(config, **{section: changed}))
 
-    assert load(workdir).steps == [5]
+    assert load(workdir).chosen.steps == [5]
     model = load(tmp_path / "small", dropout=0.7, dtype="bfloat16")
-    assert model.steps == [5, 7]
+    assert model.chosen.steps == [5, 7]
     expected = restore(workdir, "average", 2)
     assert_same_params(model, expected)
     for section, name, value in (
@@ -174,7 +178,7 @@ def test_what_it_began_with_is_kept_in_mind(workdir, tmp_path):
 def test_an_ensemble_is_of_the_same_choice(workdir, tmp_path):
     export(restore(workdir, "last", None), tmp_path / "small")
     small = restore(tmp_path / "small", None, None)
-    assert as_one([restore(workdir, "last", None), small]).steps == [7]
+    assert as_one([restore(workdir, "last", None), small]).chosen.steps == [7]
     with pytest.raises(UserError, match=r"checkpoint \(--checkpoint\) of .*small is 'last' and of"):
         as_one([restore(workdir, "best", None), small])
 

@@ -28,7 +28,7 @@ from transformer.models.family import build_model
 from transformer.models.rnn.rnn import RNNConfig
 from transformer.models.universal.universal_steps import UniversalConfig
 from transformer.reports.attention_page import attention_page
-from transformer.runs.restore import TrainedModel
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks.masked_lm import MaskedLM, sizes_of
@@ -144,7 +144,7 @@ def test_bert_has_that_of_its_two_sentences(random_params):
     model = build_model(BERT.model, sizes_of(BERT, tokenizer))
     params = random_params(model)
     task = MaskedLM(BERT, tokenizer, model, data_mesh())
-    trained = TrainedModel(Path("run"), BERT, task, [3], "last", 3, False, params, {})
+    trained = TrainedModel(Path("run"), BERT, task, Chosen("last", [3], 3, False), params, {})
     found = attention_of(trained, "Fourteen one", "two")
     assert [x.text for x in found.source] == [
         *("[CLS]", "four", "##teen", "one", "[SEP]", "two", "[SEP]")

@@ -72,7 +72,7 @@ def test_an_ensemble(toy):
     run = toy / "runs" / "demo"
     model = transformer.load(str(run), ensemble=[str(run)], checkpoint="last")
     assert len(model.restored.params) == 2
-    assert str(model.restored.checkpoint) == "last"
+    assert str(model.restored.chosen.checkpoint) == "last"
 
 
 def test_translate_py_and_the_api_agree(toy):

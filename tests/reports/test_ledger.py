@@ -23,7 +23,7 @@ from transformer.reports.results import checkpoint_flags, search_flags
 from transformer.runs import history, run_config, sweep
 from transformer.runs.integrity import signed
 from transformer.runs.provenance import ORIGIN, PACKAGES, add_start
-from transformer.runs.restore import TrainedModel
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -519,9 +519,8 @@ def trained(tmp_path, *, last_step=3000, stopped_early=False, init_from=None):
     training = dataclasses.replace(config.training, steps=3000, init_from=init_from)
     config = dataclasses.replace(config, training=training)
     task = Mock(provenance=lambda: {"tokenizer_sha256": ["f" * 64]})
-    return TrainedModel(
-        tmp_path, config, task, [1, 2, 3], "best", last_step, stopped_early, params={}, extra={}
-    )
+    chosen = Chosen("best", [1, 2, 3], last_step, stopped_early)
+    return TrainedModel(tmp_path, config, task, chosen, params={}, extra={})
 
 
 def test_what_cannot_be_recorded(tmp_path):

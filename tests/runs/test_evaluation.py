@@ -10,7 +10,7 @@ import pytest
 
 from configs import demo, dialogsum_dmca, sagan_cifar10
 from transformer.runs.evaluation import destination_of, evaluate, next_command
-from transformer.runs.restore import TrainedModel
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.tasks.task import Outputs
@@ -23,8 +23,8 @@ def model_of(workdir, config, output_dir=None, **places):
         evaluate=lambda *_: Outputs({"hypotheses": ["h"]}, {}, ""),
         provenance=dict,
     )
-    whole = workdir, config, task, [3], "best", 3, False, {}, {}
-    return TrainedModel(*whole, output_dir=output_dir)
+    chosen = Chosen("best", [3], 3, False)
+    return TrainedModel(workdir, config, task, chosen, {}, {}, output_dir)
 
 
 def scores_of(workdir, config, split, output_dir=None, **places):

@@ -15,7 +15,7 @@ from configs import demo, demo_rnn
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.runs import run_config
 from transformer.runs.init_from import with_heads, with_its_model
-from transformer.runs.restore import TrainedModel
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import name_of
@@ -75,9 +75,8 @@ def task_of(model_config, classes):
 
 def begun(model_config, old, new):
     """The model of a run with the classes `new` that begins with one of `old`."""
-    origin = TrainedModel(
-        Path("old"), CLASSIFICATION, old, [3], "best", 3, False, params_of(old), extra_of(old)
-    )
+    arrays, chosen = (params_of(old), extra_of(old)), Chosen("best", [3], 3, False)
+    origin = TrainedModel(Path("old"), CLASSIFICATION, old, chosen, *arrays)
     config = dataclasses.replace(CLASSIFICATION, model=model_config)
     return with_heads(origin, new, config)
 

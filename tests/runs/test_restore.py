@@ -22,7 +22,7 @@ from transformer.data.wordpiece import SPECIAL, WordPiece
 from transformer.models.family import build_model
 from transformer.runs import run_config
 from transformer.runs.integrity import seal, signed
-from transformer.runs.restore import TrainedModel, as_one, restore
+from transformer.runs.restore import Chosen, TrainedModel, as_one, restore
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
@@ -50,8 +50,8 @@ def restored(workdir, tokenizer="a", params=None, language="de", steps=(1,), **c
     tokenizers = Tokenizers(*2 * [ToyTokenizer(tokenizer, 23)])
     model = build_model(config.model, sizes_of(23))
     task = Seq2Seq(config.data, tokenizers, model, config.decoding, data_mesh())
-    apart = dict(steps=list(steps), last_step=1, stopped_early=False, params=params, extra={})
-    return TrainedModel(Path(workdir), config, task, checkpoint="best", **apart)
+    chosen = Chosen("best", list(steps), 1, False)
+    return TrainedModel(Path(workdir), config, task, chosen, params, {})
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def main() -> None:
         else:
             chosen = sorted(set(map(int, widths))) or stablehlo.default_widths(model)
             stablehlo.write(model, folder, chosen)
-    print(f"written  {output}, the {model.checkpoint} of {model.workdir}")
+    print(f"written  {output}, the {model.chosen.checkpoint} of {model.workdir}")
 
 
 def _check(family: str, task: str) -> None:

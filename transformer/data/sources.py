@@ -43,6 +43,10 @@ class DataConfig(DataSection):
     kinds = (("source", "target"),)
 
     @property
+    def languages(self) -> dict[str, str]:
+        return {"source_language": self.source_language, "target_language": self.target_language}
+
+    @property
     def uses_files(self) -> bool:
         return any(map(self.given, SPLITS))
 
@@ -64,8 +68,7 @@ def open_source(config: DataConfig, split: str) -> PairSource:
     """
     if config.uses_files:
         return TextPairs(**config.needed(split))
-    languages = {name: getattr(config, name) for name in ("source_language", "target_language")}
-    return DatasetPairs(config, split, languages)
+    return DatasetPairs(config, split, config.languages)
 
 
 def training_source(config: DataConfig) -> PairSource:

@@ -22,6 +22,11 @@ class DataSection:
     kinds: ClassVar[tuple[tuple[str, ...], ...]]
     uses_files = True  # False if its data set is read instead
 
+    @property
+    def languages(self) -> dict[str, str]:
+        """The codes of its languages, by field; most sections have none."""
+        return {}
+
     def given(self, split: str) -> dict[str, str]:
         """The values of a split's fields by the ends of their names; {} if none are given."""
         for kinds in self.kinds:

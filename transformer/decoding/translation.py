@@ -24,7 +24,7 @@ from transformer.decoding.batching import (
 from transformer.decoding.brackets import Grammar
 from transformer.decoding.config import MOST_OUTPUTS, DecodingConfig
 from transformer.decoding.ensemble import Ensemble
-from transformer.decoding.forced import ForcedDecoder
+from transformer.decoding.forced import Forced, ForcedDecoder
 from transformer.decoding.inputs import (
     Request,
     SearchInputs,
@@ -134,31 +134,15 @@ class Translator:
     def prepare(self, variables: Variables, texts: Sequence[str]) -> dict[str, jax.stages.Compiled]:
         """Compiles and runs once the programs for translating `texts`, the largest first."""
         sentences = self._encode(list(map(Request, texts)), self.source_cut)
-        beam_size = self._beam_size(sentences, 1)
-        in_layout = self._in_layout(variables, beam_size)
-        shapes = {shape for shape, _ in self._batches(variables, sentences, beam_size)}
+        parts, call = self._calls(variables, sentences, 1)
+        shapes = {shape for shape, _ in parts}
         programs = {}
         for shape in sorted(shapes, key=lambda s: -s.rows * self.config.longest(s.width)):
-            arguments = arrays_of(self.config, sentences, shape, [], sizes_of_inputs(sentences))
-            own, weight_layout = in_layout(shape)
-            static = {"beam_size": beam_size, "nbest": 1, "weight_layout": weight_layout}
+            arguments, static = call(shape, [])
             name = f"search, {shape.rows} x {shape.width} source tokens"
-            programs[name] = self.programs.compiled(own, *arguments, **static)
-            self.programs(own, *arguments, **static)
+            programs[name] = self.programs.compiled(*arguments, **static)
+            self.programs(*arguments, **static)
         return programs
-
-    def translate(
-        self,
-        variables: Variables,
-        sentences: Sequence[str],
-        progress: Callable[[int], None] = lambda done: None,
-    ) -> list[str]:
-        """The best translation of each sentence, in order; an empty line stays empty.
-
-        `progress` is called with the number of sentences done so far.
-        """
-        requests, cut = list(map(Request, sentences)), self.source_cut
-        return best_texts(self.search(variables, requests, progress=progress, source_cut=cut))
 
     def search(
         self,
@@ -181,17 +165,8 @@ class Translator:
         encoded = self._encode(requests, source_cut)
         for number, sentence in enumerate(encoded, 1):
             self._check_room(sentence, number, len(encoded))
-        sizes = sizes_of_inputs(encoded)
+        parts, call = self._calls(variables, encoded, nbest)
         beam_size = self._beam_size(encoded, nbest)
-        in_layout = self._in_layout(variables, beam_size)
-        parts = self._batches(variables, encoded, beam_size)
-
-        def call(shape: Shape, members: list[int]) -> tuple[tuple, dict[str, Any]]:
-            own, weight_layout = in_layout(shape)
-            arrays = arrays_of(self.config, encoded, shape, members, sizes)
-            static = {"beam_size": beam_size, "nbest": nbest, "weight_layout": weight_layout}
-            return (own, *arrays), static
-
         at_once = batches_at_once(self.mesh, [shape for shape, _ in parts], beam_size)
         searches = self.programs.each(itertools.starmap(call, parts), at_once)
         results: list[list[Translation]] = [[] for _ in encoded]
@@ -208,8 +183,14 @@ class Translator:
             done += len(members)
             progress(done)
         if alignments:
-            sources = [sentence.source for sentence in encoded]
-            self._align(variables, sources, results)
+            pairs = [
+                (sentence.source, np.asarray(x.tokens, np.int32))
+                for sentence, translations in zip(encoded, results, strict=True)
+                for x in translations
+            ]
+            forced = self.forced.decode(variables, *zip(*pairs), attention=True) if pairs else []
+            found = iter(self._pairs(*pair, x) for pair, x in zip(pairs, forced, strict=True))
+            results = [[x._replace(alignment=next(found)) for x in each] for each in results]
         return results
 
     def score(
@@ -234,7 +215,7 @@ class Translator:
             log_prob = float(found.log_probs_T.sum(dtype=np.float64))
             score = log_prob / float(penalty(len(target), self.config.length_penalty))
             tokens, log_probs = target.tolist(), found.log_probs_T.tolist()
-            pairs = self._pairs(source, target, found.attention_TS) if alignments else None
+            pairs = self._pairs(source, target, found) if alignments else None
             results.append(Translation(text, score, log_prob, tokens, log_probs, pairs))
         return results
 
@@ -320,47 +301,36 @@ class Translator:
             )
         return translations
 
-    def _align(
-        self,
-        variables: Variables,
-        sources: Sequence[np.ndarray],
-        results: list[list[Translation]],
-    ) -> None:
-        """Adds the alignments to the translations."""
-        pairs = [
-            (source, np.asarray(translation.tokens, np.int32))
-            for source, translations in zip(sources, results, strict=True)
-            for translation in translations
-        ]
-        forced = self.forced.decode(variables, *zip(*pairs), attention=True) if pairs else []
-        found = iter(
-            self._pairs(source, target, of_target.attention_TS)
-            for (source, target), of_target in zip(pairs, forced, strict=True)
-        )
-        for translations in results:
-            translations[:] = [x._replace(alignment=next(found)) for x in translations]
-
-    def _pairs(self, source, target, attention_TS) -> list[tuple[int, int]]:
+    def _pairs(
+        self, source: np.ndarray, target: np.ndarray, forced: Forced
+    ) -> list[tuple[int, int]]:
         words = [
             words_of_tokens(tokenizer, tokens[:-1].tolist())
             for tokenizer, tokens in zip(self.tokenizers, (source, target), strict=True)
         ]
-        return word_alignment(attention_TS, *words)
+        return word_alignment(forced.attention_TS, *words)
 
-    def _in_layout(
-        self, variables: Variables, beam_size: int
-    ) -> Callable[[Shape], tuple[Variables, WeightLayout | None]]:
-        """A function from a shape to these variables, and their layout, for such a search."""
-        if not is_of_cpus(self.mesh):
-            gathered = self.programs.gather(variables)
-            return lambda shape: (gathered, None)
+    def _calls(
+        self, variables: Variables, sentences: Sequence[Sentence], nbest: int
+    ) -> tuple[
+        list[tuple[Shape, list[int]]], Callable[[Shape, list[int]], tuple[tuple, dict[str, Any]]]
+    ]:
+        """The batches, and a function from each to the arguments of its program."""
+        beam_size, sizes = self._beam_size(sentences, nbest), sizes_of_inputs(sentences)
+        is_of_cpu = is_of_cpus(self.mesh)
+        gathered = None if is_of_cpu else self.programs.gather(variables)
 
-        def in_layout(shape: Shape) -> tuple[Variables, WeightLayout | None]:
-            rows = shape.rows // self.mesh.size * beam_size
-            weight_layout = layout_for(rows, self.config.int8)
-            return self._laid_out(variables, weight_layout), weight_layout
+        def call(shape: Shape, members: list[int]) -> tuple[tuple, dict[str, Any]]:
+            own, weight_layout = gathered, None
+            if is_of_cpu:
+                rows = shape.rows // self.mesh.size * beam_size
+                weight_layout = layout_for(rows, self.config.int8)
+                own = self._laid_out(variables, weight_layout)
+            arrays = arrays_of(self.config, sentences, shape, members, sizes)
+            static = {"beam_size": beam_size, "nbest": nbest, "weight_layout": weight_layout}
+            return (own, *arrays), static
 
-        return in_layout
+        return self._batches(variables, sentences, beam_size), call
 
     def _batches(
         self, variables: Variables, sentences: Sequence[Sentence], beam_size: int

@@ -17,7 +17,7 @@ from transformer.exports import marian
 from transformer.models.family import build_model
 from transformer.models.functional import Params, at, put
 from transformer.models.transformer import TransformerConfig
-from transformer.runs.restore import TrainedModel
+from transformer.runs.restore import Chosen, TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
@@ -66,7 +66,7 @@ def read(folder: Path, base: Config) -> TrainedModel:
     theirs.check(IRRELEVANT)
     weights.check(COPIES)
     task = Seq2Seq(config.data, tokenizers, model, config.decoding, data_mesh())
-    return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
+    return TrainedModel(folder, config, task, Chosen("last", [0], 0, False), params, {})
 
 
 def _model_config(theirs: HubConfig, base: TransformerConfig) -> TransformerConfig:

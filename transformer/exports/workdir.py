@@ -28,7 +28,7 @@ def export_chosen(directory: Path, restore: Callable[[], TrainedModel]) -> None:
     check_is_new(directory, "export")
     model = restore()
     export(model, directory)
-    print(f"written  {directory}, the {model.checkpoint} of {model.workdir}")
+    print(f"written  {directory}, the {model.chosen.checkpoint} of {model.workdir}")
 
 
 def export(model: TrainedModel, directory: Path) -> None:
@@ -38,15 +38,10 @@ def export(model: TrainedModel, directory: Path) -> None:
     It is written completely or not at all. Raises UserError if it cannot be written.
     """
     check_no_pattern(directory)
-    content = {
-        "checkpoint": model.checkpoint,
-        "steps": model.steps,
-        "last_step": model.last_step,
-        "stopped_early": model.stopped_early,
-    }
+    content = signed(model.chosen._asdict())
     with new_folder(directory, "export") as temporary:
         run_config.save(temporary, model.config)
-        write_atomically(temporary / run_config.EXPORTED, json.dumps(signed(content)) + "\n")
+        write_atomically(temporary / run_config.EXPORTED, json.dumps(content) + "\n")
         model.task.save(temporary)
         seal(temporary, run_config.files_of(model.config))
         for name in HISTORY:
@@ -56,4 +51,4 @@ def export(model: TrainedModel, directory: Path) -> None:
                 (temporary / name).parent.mkdir(exist_ok=True)
                 shutil.copyfileobj(source, files.enter_context((temporary / name).open("wb")))
         with contextlib.closing(Store(temporary.absolute() / CHECKPOINTS)) as store:
-            store.save_params(model.steps[-1], model.params, model.extra)
+            store.save_params(model.chosen.steps[-1], model.params, model.extra)

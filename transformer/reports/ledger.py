@@ -121,7 +121,7 @@ def new_result(
         **model.provenance(),
         **history.run_of(model),
         "data_sha256": {split: hashes[split] for split in ("train", "validation")},
-        "checkpoint": model.checkpoint,
+        "checkpoint": model.chosen.checkpoint,
         "parameters": num_params(model.params),
         "candidates": dict(candidates),
         "splits": {
@@ -330,7 +330,8 @@ def check_same_runs(path: Path, result: Result, model: TrainedModel) -> None:
     for one, run in zip(given, recorded, strict=True):
         made = one.task.provenance()  # e.g. the tokenizer's hash
         expected = history.identity(run) | {name: result.get(name) for name in made}
-        found = {"config": history.recorded_fields(one.config), "checkpoint_steps": one.steps}
+        fields, steps = history.recorded_fields(one.config), one.chosen.steps
+        found = {"config": fields, "checkpoint_steps": steps}
         found = history.identity(found | {"init_from": provenance.origin(one.workdir)}) | made
         for name, value in expected.items():
             if found.get(name) != value:

@@ -89,7 +89,7 @@ def _evaluate(
     evaluated: Callable[[Callable[[int, int], None]], Outputs],
 ) -> Outputs:
     """Prints what is evaluated, shows progress, prints and writes the outputs."""
-    steps = ", ".join(map(str, model.steps))
+    steps = ", ".join(map(str, model.chosen.steps))
     others = "".join(f" with {other.workdir}" for other in model.others)
     print(f"{model.workdir} at step {steps}{others}; {of}", flush=True)
     start, first = time.monotonic(), distributed.is_first()
@@ -142,11 +142,11 @@ def destination_of(model: TrainedModel, of: str, inputs: Mapping[str, Input] = {
     inputs: the files of a test set.
     """
     parts = [of]
-    default = model.checkpoint if (model.workdir / run_config.EXPORTED).exists() else "best"
-    if model.checkpoint == "average" != default:
-        parts.append(f"average-{len(model.steps)}-at-{model.steps[-1]}")
-    elif model.checkpoint != default:
-        parts.append(f"step-{model.steps[-1]}")
+    default = model.chosen.checkpoint if (model.workdir / run_config.EXPORTED).exists() else "best"
+    if model.chosen.checkpoint == "average" != default:
+        parts.append(f"average-{len(model.chosen.steps)}-at-{model.chosen.steps[-1]}")
+    elif model.chosen.checkpoint != default:
+        parts.append(f"step-{model.chosen.steps[-1]}")
     if model.config.decoding:
         settings = _changed(model.config.decoding, model.task.translator.config)
         parts += [f"{field}={value}" for field, value in settings.items()]

@@ -17,7 +17,7 @@ Run = Mapping[str, Any]
 
 def run_of(model: TrainedModel) -> dict[str, Any]:
     """The ledger's entry for one run."""
-    metrics = metrics_until(model.workdir, model.last_step)
+    metrics = metrics_until(model.workdir, model.chosen.last_step)
     starts = provenance.starts(model.workdir)
     path = Path(starts[-1]["config_file"])
     apart = "config_file", "overrides", "command"
@@ -27,15 +27,15 @@ def run_of(model: TrainedModel) -> dict[str, Any]:
         "overrides": overrides_of(starts[-1], model.config),
         "seed": model.config.training.seed,
         "config": recorded_fields(model.config),
-        "checkpoint_steps": model.steps,
-        "steps": model.last_step,
+        "checkpoint_steps": model.chosen.steps,
+        "steps": model.chosen.last_step,
         "target_tokens": int(total(metrics, "target_tokens")),
         "training_seconds": round(total(metrics, "seconds")),
         # A start after the last step has trained nothing, but may have ended the run there.
         "starts": [
             {name: value for name, value in start.items() if name not in apart}
             for start in starts
-            if start["step"] < model.last_step
+            if start["step"] < model.chosen.last_step
         ],
     }
     if origin := provenance.origin(model.workdir):
@@ -72,7 +72,7 @@ def overrides_of(start: Mapping[str, Any], config: Config) -> dict[str, Any]:
 def validation_curves(model: TrainedModel) -> dict[str, list[tuple[int, float]]]:
     """The validation metrics that a run logged: steps and values, by metric."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    for line in metrics_until(model.workdir, model.last_step):
+    for line in metrics_until(model.workdir, model.chosen.last_step):
         for name, value in line.items():
             if name.startswith("eval/validation/") and value is not None:
                 curve = curves.setdefault(name.removeprefix("eval/validation/"), [])
@@ -126,12 +126,12 @@ def check_can_be_repeated(model: TrainedModel) -> None:
             f"{workdir} began with the parameters of another run, and {provenance.ORIGIN} does not "
             "have that from its beginning to its end; record only what can be trained again"
         )
-    if model.last_step < training.steps and not model.stopped_early:
-        steps = f"--config.training.steps={model.last_step}"
+    if model.chosen.last_step < training.steps and not model.chosen.stopped_early:
+        steps = f"--config.training.steps={model.chosen.last_step}"
         end = command("train", f"--workdir={workdir}", steps)
         raise UserError(
-            f"{workdir} is at step {model.last_step} of {training.steps}; train it to the end, or "
-            f"say that this is the end: {end}"
+            f"{workdir} is at step {model.chosen.last_step} of {training.steps}; train it to the "
+            f"end, or say that this is the end: {end}"
         )
 
 

@@ -104,7 +104,7 @@ def _of_hub(folder: Path, config: Config) -> TrainedModel:
             "begin with one; give the work directory of a run"
         )
     config, task, params = config.kind.pretrained(folder, config)
-    return TrainedModel(folder, config, task, [0], "last", 0, False, params, {})
+    return TrainedModel(folder, config, task, restoring.Chosen("last", [0], 0, False), params, {})
 
 
 def with_heads(model: TrainedModel, task: TrainedTask, config: Config) -> TrainedModel:
@@ -196,9 +196,9 @@ def keep(workdir: Path, model: TrainedModel) -> None:
         past = history.run_of(model)
     origin = {
         **past,
-        "checkpoint": model.checkpoint,
-        "checkpoint_steps": model.steps,
-        "stopped_early": model.stopped_early,
+        "checkpoint": model.chosen.checkpoint,
+        "checkpoint_steps": model.chosen.steps,
+        "stopped_early": model.chosen.stopped_early,
         "params_sha256": digest(model.params),
     }
     if not history.is_known(origin):
@@ -211,7 +211,7 @@ def keep(workdir: Path, model: TrainedModel) -> None:
     if is_first():
         write_atomically(workdir / provenance.ORIGIN, json.dumps(signed(origin)) + "\n")
     with contextlib.closing(Store(_directory(workdir))) as store:
-        store.save_params(model.steps[-1], model.params, model.extra)
+        store.save_params(model.chosen.steps[-1], model.params, model.extra)
 
 
 def restore(workdir: Path, params: Params, extra: dict[str, Any]) -> tuple[Params, dict[str, Any]]:
@@ -243,5 +243,5 @@ def _what_is_shared(config: Config) -> dict[str, Any]:
     names = ["tokenizer.joint", "tokenizer.model_type", "tokenizer.vocab_size", "data.is_tokenized"]
     names.append("tokenizer.lowercase")
     if not fields.get("tokenizer.joint", True):  # its vocabularies must keep their places
-        names += ["data.source_language", "data.target_language"]
+        names += [f"data.{name}" for name in config.data.languages]
     return shared | {name: fields[name] for name in names if name in fields}

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, NamedTuple, Self
 
 import jax
 
@@ -21,13 +21,13 @@ from transformer.tasks.task import TrainedTask
 CHECKPOINTS = ("last", "best", "average")
 
 
-class Exported(TypedDict):
-    """The record that exports/workdir.py writes."""
+class Chosen(NamedTuple):
+    """The checkpoint of a model, and of which run; exports/workdir.py writes it."""
 
-    checkpoint: str
-    steps: list[Count]
-    last_step: Count
-    stopped_early: bool
+    checkpoint: str  # one of CHECKPOINTS, or a step
+    steps: list[Count]  # of the checkpoint, or of those averaged
+    last_step: Count  # of the run's last checkpoint
+    stopped_early: bool  # by training.patience
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +35,7 @@ class TrainedModel:
     workdir: Path
     config: Config  # as in WORKDIR/config.json
     task: TrainedTask
-    steps: list[int]  # of the checkpoint, or of those averaged
-    checkpoint: str  # one of CHECKPOINTS, or a step
-    last_step: int  # of the run's last checkpoint
-    stopped_early: bool  # by training.patience
+    chosen: Chosen
     params: Params | list[Params]  # for an ensemble, those of each model
     extra: dict[str, Any] | list[dict[str, Any]]  # for an ensemble, that of each model
     output_dir: Path | None = None  # for outputs, if not WORKDIR/eval
@@ -55,13 +52,13 @@ class TrainedModel:
         others = [
             {
                 "workdir": str(other.workdir),
-                "checkpoint_steps": other.steps,
+                "checkpoint_steps": other.chosen.steps,
                 "config_sha256": other.config.sha256,
             }
             for other in self.others
         ]
         return {
-            "checkpoint_steps": self.steps,
+            "checkpoint_steps": self.chosen.steps,
             **self.task.provenance(),
             "config_sha256": self.config.sha256,
             **({"ensemble_with": others} if others else {}),
@@ -93,15 +90,13 @@ def as_one(models: Sequence[TrainedModel]) -> TrainedModel:
 
 
 def _what_an_ensemble_shares(model: TrainedModel) -> dict[str, Any]:
-    fields = run_config.flat(model.config)
-    languages = "data.source_language", "data.target_language"
-    shared = {name: fields[name] for name in languages if name in fields}
+    languages = {f"data.{name}": x for name, x in model.config.data.languages.items()}
     checkpoints = {
-        "checkpoint (--checkpoint)": model.checkpoint,
-        "number of checkpoints (--average_last)": len(model.steps),
+        "checkpoint (--checkpoint)": model.chosen.checkpoint,
+        "number of checkpoints (--average_last)": len(model.chosen.steps),
     }
     tokenizers = {"tokenizer_sha256": model.task.provenance().get("tokenizer_sha256")}
-    return shared | tokenizers | checkpoints
+    return languages | tokenizers | checkpoints
 
 
 def restore(
@@ -144,20 +139,18 @@ def restore(
         read_only=True,
     )
     exported = from_first(lambda: _exported(workdir))
-    checkpoint = checkpoint or (exported["checkpoint"] if exported else "best")
+    checkpoint = checkpoint or (exported.checkpoint if exported else "best")
     if average_last is not None and checkpoint != "average":
         raise UserError(
             f"--average_last={average_last} is for --checkpoint=average, and this is "
             f"--checkpoint={checkpoint}; give both or neither"
         )
     if exported:
-        steps, last_step = exported["steps"], exported["last_step"]
-        stopped_early = exported["stopped_early"]
-        if checkpoint != exported["checkpoint"] or average_last not in (None, len(steps)):
+        if checkpoint != exported.checkpoint or average_last not in (None, len(exported.steps)):
             raise UserError(
-                f"{workdir} was exported and holds the {exported['checkpoint']} of step(s) "
-                f"{', '.join(map(str, steps))} alone; give the work directory of the training "
-                "run, or leave --checkpoint and --average_last out"
+                f"{workdir} was exported and holds the {exported.checkpoint} of step(s) "
+                f"{', '.join(map(str, exported.steps))} alone; give the work directory of the "
+                "training run, or leave --checkpoint and --average_last out"
             )
     else:
         keep_last = training.keep_last
@@ -165,11 +158,11 @@ def restore(
             lambda: _chosen(workdir, checkpoints, checkpoint, average_last, keep_last)
         )
         stopped_early = 0 < training.patience <= patience
+    chosen = exported or Chosen(checkpoint, steps, last_step, stopped_early)
     # An average was exported as one checkpoint.
-    params, extra = checkpoints.average_params(steps[-1:] if exported else steps, *like)
+    params, extra = checkpoints.average_params(chosen.steps[-1:] if exported else steps, *like)
     checkpoints.close()
-    used = steps, checkpoint, last_step, stopped_early
-    return TrainedModel(workdir, config, task, *used, params, extra, unknown_paths=unknown)
+    return TrainedModel(workdir, config, task, chosen, params, extra, unknown_paths=unknown)
 
 
 def _chosen(
@@ -207,14 +200,14 @@ def _chosen(
     return steps[-average_last:], last_step, patience
 
 
-def _exported(workdir: Path) -> Exported | None:
+def _exported(workdir: Path) -> Chosen | None:
     """The record of exports/workdir.py; None for the work directory of a training run."""
     path = workdir / run_config.EXPORTED
     if not path.exists():
         return None
-    content = read_signed(path, workdir, Exported)
+    content = read_signed(path, workdir, Chosen)
     if content is None or not content["steps"]:
         raise UserError(f"{path} is damaged; export the model again")
     if (checkpoint := content["checkpoint"]) not in CHECKPOINTS and not checkpoint.isdecimal():
         raise UserError(f"{path} has the checkpoint {checkpoint!r:.60}; export the model again")
-    return content
+    return Chosen(**content)

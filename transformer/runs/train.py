@@ -249,8 +249,8 @@ def _origin(config: Config, workdir: Path) -> TrainedModel | None:
     ):
         return None
     origin = init_from.load(config)
-    steps = ", ".join(map(str, origin.steps))
-    print(f"initial  the {origin.checkpoint} of {origin.workdir}, step(s) {steps}")
+    steps = ", ".join(map(str, origin.chosen.steps))
+    print(f"initial  the {origin.chosen.checkpoint} of {origin.workdir}, step(s) {steps}")
     return origin
 
 
