@@ -19,6 +19,7 @@ from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks import classification, pretrained_bert
+from transformer.tasks.task import read_classes
 from transformer.training.step import initial_variables
 
 WORDS = "one", "two", "three", "four", "fourteen"
@@ -90,6 +91,8 @@ def test_what_it_learns_and_says_of_new_text(name, text, tmp_path):
     train.train(config, tmp_path / "run", Going())
     model = restore(tmp_path / "run")
     metrics = last_validation(tmp_path / "run")
+    with pytest.raises(UserError, match=r"labels\.json is missing; restore it"):
+        read_classes(tmp_path / "labels.json", list[str])
     outputs = model.task.evaluate(model.params, model.extra, "validation", lambda *_: None)
     for metric, score in outputs.scores.items():
         expected = metrics[f"eval/validation/{metric}"]
@@ -195,15 +198,12 @@ def test_a_folder_of_other_sizes_is_refused_with_the_flags_that_fit(text, tmp_pa
     with pytest.raises(UserError, match=r"--config\.tokenizer\.vocab_size="):
         begun_with(text, tmp_path / "hub", tmp_path / "run", vocab_size=99)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_of_another_family_cannot_begin_with_it(text, tmp_path):
-    hub_folder(text, tmp_path)
+    # Nor can a run of another family begin with it.
     other = dataclasses.replace(
         CONFIG, model=dataclasses.replace(CONFIG.model, family="transformer")
     )
     with pytest.raises(UserError, match="a run of the family 'bert' can begin with it"):
-        pretrained_bert.read(tmp_path, other)
+        pretrained_bert.read(tmp_path / "hub", other)
 
 
 @pytest.mark.parametrize(
@@ -222,14 +222,6 @@ def test_what_cannot_be_learned(name, changes, message, text):
     config, mesh = config_of(text, name, **changes), data_mesh(jax.devices()[:1])
     with pytest.raises(UserError, match=message):
         classification.prepare(config, mesh, text / "new", None)
-
-
-@pytest.mark.slow
-def test_a_work_directory_without_its_labels(text, tmp_path):
-    train.train(config_of(text), tmp_path / "run", Going())
-    (tmp_path / "run/labels.json").unlink()
-    with pytest.raises(UserError, match=r"labels\.json is missing; restore it"):
-        restore(tmp_path / "run")
 
 
 def test_pairs_and_their_export(text, tmp_path):

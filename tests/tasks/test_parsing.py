@@ -59,16 +59,11 @@ def directory(tmp_path_factory):
     return directory
 
 
-def test_validation_has_f1(directory):
-    lines = (directory / "whole/metrics.jsonl").read_text().splitlines()
-    last = json.loads(lines[-1])
-    assert {f"eval/validation/{name}" for name in parsing.TASK.metrics} <= last.keys()
-
-
-@pytest.mark.parametrize("flag", ["--brackets", "--nobrackets"])
-def test_all_sentences_count(directory, flag):
+def test_all_sentences_count(directory):
     """Whatever a model without a clue writes; F1 of the files is that of the scores."""
-    succeeded(run("evaluate.py", "--workdir=whole", "--split=test", flag, cwd=directory))
+    last = json.loads((directory / "whole/metrics.jsonl").read_text().splitlines()[-1])
+    assert {f"eval/validation/{name}" for name in parsing.TASK.metrics} <= last.keys()
+    succeeded(run("evaluate.py", "--workdir=whole", "--split=test", cwd=directory))
     folder = directory / "whole/eval/latest"
     scores = json.loads((folder / "scores.json").read_text())
     gold, trees, sequences, sources = (
@@ -83,7 +78,6 @@ def test_all_sentences_count(directory, flag):
     lengths = [len(line.split()) for line in sources]
     formed = [is_well_formed(x.split(), n) for x, n in zip(sequences, lengths, strict=True)]
     assert scores["malformed"]["score"] == pytest.approx(100 * (1 - sum(formed) / 7))
-    assert scores["malformed"]["score"] == 0 or flag == "--nobrackets"
     data = run_config.load(directory / "whole").data
     data = type(data)(**{**vars(data), "raw_dir": str(directory / "bank")})
     again = parsing.TASK.rescore(data, "test", trees)
@@ -101,14 +95,19 @@ def test_perfect_and_malformed():
     assert parsing._malformed([sequence[:-3]], gold)["malformed"]["score"] == 100
 
 
-def test_the_command_prints_trees(directory):
+@pytest.mark.slow
+def test_with_brackets_all_outputs_are_trees(directory):
+    """A result is verified with them, though the config says nothing of them."""
+    own = ["--workdir=whole", "--split=validation", "--brackets", "--checkpoint=best"]
+    succeeded(run("evaluate.py", *own, "--record=results/a.json", cwd=directory))
+    result = json.loads((directory / "results/a.json").read_text())
+    assert result["splits"]["validation"]["scores"]["malformed"]["score"] == 0
+    verify = ["--workdir=whole", "--verify=results/a.json"]
+    assert b"scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
     script = "parse"
     text = b"Dogs (of genes) see cells.\n\ncats hear\n"
-    first, blank, last = (
-        succeeded(run(script, "--workdir=whole", cwd=directory, stdin=text))
-        .out.decode()
-        .split("\n")
-    )[:3]
+    said = succeeded(run(script, "--workdir=whole", cwd=directory, stdin=text)).out.decode()
+    first, blank, last = said.split("\n")[:3]
     assert blank == ""
     (found,) = read_trees([first], "first")
     words = ["Dogs", "-LRB-", "of", "genes", "-RRB-", "see", "cells", "."]
@@ -119,33 +118,22 @@ def test_the_command_prints_trees(directory):
     succeeded(run(script, *flags, cwd=directory, stdin=b"dogs see .\n"))
     drawn = (directory / "drawn.txt").read_text()
     assert [line.split()[-1] for line in drawn.splitlines() if "XX" in line] == ["dogs", "see"]
+
+
+def test_evalb_and_what_is_refused(directory):
     scored = ["--gold=bank/test.trees", "--test=bank/test.trees"]
     said = succeeded(run("evalb", *scored, cwd=directory)).out.decode()
     assert ["F1", "100.00"] in [line.split() for line in said.splitlines()]
-
-
-def test_refused(directory):
-    (directory / "bad").mkdir(exist_ok=True)
+    (directory / "bad").mkdir()
     (directory / "bad/train.trees").write_text(tree(1) + "(S (NN Ro(SSA)))\n")
-    flags = [*FLAGS, "--config.data.raw_dir=bad", "--workdir=new"]
-    assert_refused(run("train.py", *flags, cwd=directory), "train.trees, line 2: the word 'Ro'")
-    assert not (directory / "new").exists()
-    flags = ["--gold=bank/test.trees", "--test=bank/dev.trees", "--parameters=bank/dev.trees"]
-    assert_refused(run("evalb", *flags, cwd=directory), "line 1 is no line")
-    flags[1:] = ["--test=bad/train.trees"]
-    assert_refused(run("evalb", *flags, cwd=directory), "7 lines and")
-
-
-def test_trees_are_for_this_task_alone(directory):
     write_toy(directory, train=97, validation=5)
-    flags = [*toy_flags(), "--config.decoding.brackets=True", "--workdir=other"]
-    assert_refused(run("train.py", *flags, cwd=directory), "decoding.brackets is for trees")
-
-
-@pytest.mark.slow
-def test_a_result_with_brackets_is_verified_with_them(directory):
-    """The config says nothing of them; without them the outputs would be no trees."""
-    own = ["--workdir=whole", "--split=validation", "--brackets", "--checkpoint=best"]
-    succeeded(run("evaluate.py", *own, "--record=results/a.json", cwd=directory))
-    verify = ["--workdir=whole", "--verify=results/a.json"]
-    assert b"scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
+    of_trees = "--config.decoding.brackets=True"
+    for script, flags, message in (
+        ("train.py", [*FLAGS, "--config.data.raw_dir=bad"], "train.trees, line 2: the word 'Ro'"),
+        ("train.py", [*toy_flags(), of_trees], "decoding.brackets is for trees"),
+        ("evalb", [*scored, "--parameters=bank/dev.trees"], "line 1 is no line"),
+        ("evalb", [scored[0], "--test=bad/train.trees"], "7 lines and"),
+    ):
+        given = [*flags, "--workdir=new"] if script == "train.py" else flags
+        assert_refused(run(script, *given, cwd=directory), message)
+        assert not (directory / "new").exists()
