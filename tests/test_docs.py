@@ -312,6 +312,7 @@ def test_the_readme_is_short_and_its_results_are_on_their_pages():
         assert figure in {f"{float(one):.{digits}f}" for one in found}, page
 
 
+@pytest.mark.slow
 def test_the_notebook():
     """Every cell runs, and prints what the notebook shows."""
     notebook = json.loads((ROOT / "docs/sentence-to-logits.ipynb").read_text())

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scripts import final_state
-from small_bert import CLASSIFICATION, CONFIG, write_vocabulary
+from small_bert import CLASSIFICATION, CONFIG, with_fields, write_vocabulary
 from test_masked_lm import Going
 
 from transformer.models.bert.bert_weights import to_theirs
@@ -69,14 +69,7 @@ def config_of(text, name="classes", **changes) -> Config:
         "log_every": 4,
         "best_metric": "spearman" if name == "numbers" else "accuracy",
     } | changes
-    sections = {}
-    for section in ("data", "tokenizer", "model", "optimizer", "training"):
-        old = getattr(CLASSIFICATION, section)
-        own = {k: v for k, v in fields.items() if k in vars(old)}
-        sections[section] = dataclasses.replace(old, **own)
-        fields = {k: v for k, v in fields.items() if k not in own}
-    assert not fields
-    return dataclasses.replace(CLASSIFICATION, **sections)
+    return with_fields(CLASSIFICATION, fields)
 
 
 def last_validation(workdir) -> dict[str, float]:
