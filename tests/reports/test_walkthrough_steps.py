@@ -7,7 +7,7 @@ import pytest
 from small_models import trained_model
 
 from transformer.reports.walkthrough_numbers import batch_of, follow, update
-from transformer.reports.walkthrough_page import Line, number_of, walkthrough_page
+from transformer.reports.walkthrough_page import Line, code_of, walkthrough_page
 from transformer.reports.walkthrough_steps import steps, update_step
 from transformer.system.errors import UserError
 
@@ -109,11 +109,12 @@ def test_the_page_names_lines_that_exist(model, one, found):
     assert "a &lt;b&gt;" in page
     for step in walk:
         assert step.code
-        for line in step.code:
-            number = number_of(line)
-            assert f'-{number}" class="line used">' in page
+        assert all(code_of(line) in page for line in step.code)
     with pytest.raises(ValueError, match="has no 'no such line'"):
-        number_of(Line(follow, "no such line"))
+        code_of(Line(follow, "no such line"))
+    assert code_of(Line(follow, "def follow(")).startswith(
+        f"<code>transformer/reports/walkthrough_numbers.py, line {follow.__code__.co_firstlineno}:"
+    )
 
 
 def test_what_cannot_be_followed(model):

@@ -65,7 +65,6 @@ class Update(NamedTuple):
 
     rate: float
     groups: list[tuple[str, tuple[int, ...], float, float, float]]
-    rows: list[tuple[str, float]]  # those of the target embedding with the longest gradients
     loss_before: float
     loss_after: float
 
@@ -197,10 +196,7 @@ def update(model: TrainedModel, one: Pass) -> Update:
         moves = float(jnp.mean(change != 0))
         mean = float(jnp.abs(change).mean())
         groups.append((name, grad.shape, float(jnp.linalg.norm(grad)), moves, mean))
-    lengths_V = np.linalg.norm(gradient["target_embedding"]["table_VD"], axis=1)
-    pieces = model.task.tokenizers.target.pieces
-    rows = [(pieces[i], float(lengths_V[i])) for i in np.argsort(-lengths_V)[:10]]
-    return Update(float(rate), groups, rows, float(before), float(after))
+    return Update(float(rate), groups, float(before), float(after))
 
 
 def _array(x: jax.Array) -> np.ndarray:
