@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import io
 import json
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -263,7 +264,9 @@ def is_known(text: str) -> bool:
         paths = [path for path in paths if path.exists()]
         return bool(paths) and (not match[2] or match[2] in defined(paths[0]))
     if re.fullmatch(r"(transformer|jax)(\.\w+)+", text):
-        return _resolves(text)
+        with contextlib.suppress(ImportError, AttributeError):
+            return bool(pkgutil.resolve_name(text))
+        return False
     if re.fullmatch(r"[A-Z]\w*[a-z]\w*\.[a-z]\w*", text):  # Class.member
         return any(text in defined(path) for path in CODE)
     if match := re.match(r"(?:python )?(\w+\.py) (.*)", text):
@@ -278,20 +281,6 @@ def is_known(text: str) -> bool:
     if match := re.fullmatch(r"([A-Za-z_]\w+)(?:=\S*)?", text):
         plain = re.sub(AFFIXES, "", match[1])
         return bool({match[1], plain, text} & vocabulary())
-    return True
-
-
-def _resolves(name: str) -> bool:
-    """Whether a dotted name is a module or something in one."""
-    module, _, rest = name.partition(".")
-    found = importlib.import_module(module)
-    for part in rest.split("."):
-        module = f"{module}.{part}"
-        if not hasattr(found, part) and (
-            not hasattr(found, "__path__") or not importlib.util.find_spec(module)
-        ):
-            return False
-        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(module)
     return True
 
 

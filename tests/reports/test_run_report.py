@@ -14,7 +14,7 @@ from scripts import assert_refused, run, succeeded
 from small_configs import MODEL, PAPER
 
 from transformer.metrics.scores import corpus_scores
-from transformer.reports import run_report, sweep_report
+from transformer.reports import run_report, sweep_report, translations
 from transformer.reports.run_report import page, run_of
 from transformer.runs import run_config
 from transformer.runs.provenance import add_start
@@ -135,13 +135,6 @@ def test_runs_are_compared(tmp_path):
     nats, bleu, gradient = written.split("<svg")[1:4]
     used = [[f"stroke: {c}" in panel for c in COLOURS] for panel in (nats, bleu, gradient)]
     assert used == [[True, False, False], [False, True, True], [True, False, True]]
-    # The one point of the third run is no line, and larger than those of others.
-    sizes = [
-        re.search(rf'<path id="(m\w+)" d="([^"]+)" style="stroke: {c}"', bleu)[2]
-        for c in COLOURS[1:]
-    ]
-    extents = [max(float(x) for x in re.findall(r"-?\d+\.?\d*", size)) for size in sizes]
-    assert extents[1] > 2 * extents[0] > 0
 
 
 def test_a_damaged_or_foreign_run(tmp_path):
@@ -205,20 +198,15 @@ def test_runs_side_by_side(directory):
     assert "Is the difference chance?" in page
     differing = page[page.index("that differ most") :]
     assert differing.index("das ist falsch") < differing.index(REFERENCES[3])
-    markdown = succeeded(run(*command[:-1], "--format=md", cwd=directory)).out.decode()
-    assert markdown.startswith("| run | test bleu |")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_what_is_refused(directory):
+    for flags, message in (
         ([], "no run is given"),
         (["--workdir=nowhere"], "nowhere is not a work directory"),
         (["--workdir=a", "--out=a"], "cannot write a: Is a directory"),
-    ],
-)
-def test_what_is_refused(directory, flags, message):
-    assert_refused(run(SCRIPT, *flags, cwd=directory), message)
+    ):
+        assert_refused(run(SCRIPT, *flags, cwd=directory), message)
 
 
 # --- A stranger's run ---------------------------------------------------------------------
@@ -234,12 +222,15 @@ def strangers(directory, tmp_path):
 def test_texts_that_a_link_leads_to_are_not_shown(strangers, capsys):
     for name in ("sources", "references", "hypotheses"):
         path = strangers / "eval/test" / f"{name}.txt"
-        path.rename(tmp := path.with_suffix(".tmp"))
+        path.rename(own := path.with_suffix(".own"))
         path.symlink_to("../../../secret")
-        assert "secret" not in page([run_of(strangers)])
-        warning = f"warning: without the texts of test: {path} is outside of"
-        assert warning in capsys.readouterr().err
-        tmp.replace(path)
+        with pytest.raises(UserError, match=f"{path} is outside of"):
+            translations.read(strangers, "test")
+        own.replace(path)
+    path.unlink()
+    path.symlink_to("../../../secret")
+    assert "secret" not in page([run_of(strangers)])
+    assert f"warning: without the texts of test: {path} is outside" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -259,15 +250,10 @@ def test_only_plain_files_of_the_run_are_read(strangers, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "encode"),
-    [
-        ("metrics.jsonl", as_lines),
-        ("starts.jsonl", as_lines),
-        ("data.json", None),
-        ("eval/test/scores.json", None),
-    ],
+    "name", ["metrics.jsonl", "starts.jsonl", "data.json", "eval/test/scores.json"]
 )
-def test_damaged_files_are_refused_in_one_line(strangers, name, encode):
+def test_damaged_files_are_refused_in_one_line(strangers, name):
+    encode = as_lines if name.endswith("l") else None
     path = strangers / name
     text = path.read_text()
     content = [json.loads(line) for line in text.splitlines()] if encode else json.loads(text)

@@ -5,11 +5,14 @@ import json
 import pytest
 from scripts import ROOT, assert_refused, run, succeeded, toy_flags, write_toy
 
+from configs import parsing_small
+from transformer.data.treebank import TreebankConfig
 from transformer.data.trees import read_trees
 from transformer.metrics import parseval
 from transformer.runs import run_config
 from transformer.tasks import parsing
 from transformer.tasks.mending import is_well_formed
+from transformer.tasks.pair_training import Texts
 
 NOUNS, VERBS = ["dogs", "cats", "cells", "genes"], ["see", "bind", "hear"]
 FIELDS = {
@@ -55,16 +58,22 @@ def directory(tmp_path_factory):
     (directory / "bank").mkdir()
     for name, numbers in (("train", range(97)), ("dev", range(97, 104)), ("test", range(7))):
         (directory / f"bank/{name}.trees").write_text("".join(map(tree, numbers)))
-    succeeded(run("train.py", *FLAGS, "--workdir=whole", cwd=directory))
     return directory
 
 
-def test_all_sentences_count(directory):
+@pytest.fixture(scope="module")
+def whole(directory):
+    succeeded(run("train.py", *FLAGS, "--workdir=whole", cwd=directory))
+    return directory / "whole"
+
+
+@pytest.mark.slow
+def test_all_sentences_count(directory, whole):
     """Whatever a model without a clue writes; F1 of the files is that of the scores."""
-    last = json.loads((directory / "whole/metrics.jsonl").read_text().splitlines()[-1])
+    last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
     assert {f"eval/validation/{name}" for name in parsing.TASK.metrics} <= last.keys()
     succeeded(run("evaluate.py", "--workdir=whole", "--split=test", cwd=directory))
-    folder = directory / "whole/eval/latest"
+    folder = whole / "eval/latest"
     scores = json.loads((folder / "scores.json").read_text())
     gold, trees, sequences, sources = (
         (folder / f"{name}.txt").read_text().splitlines()
@@ -78,25 +87,39 @@ def test_all_sentences_count(directory):
     lengths = [len(line.split()) for line in sources]
     formed = [is_well_formed(x.split(), n) for x, n in zip(sequences, lengths, strict=True)]
     assert scores["malformed"]["score"] == pytest.approx(100 * (1 - sum(formed) / 7))
-    data = run_config.load(directory / "whole").data
+    data = run_config.load(whole).data
     data = type(data)(**{**vars(data), "raw_dir": str(directory / "bank")})
     again = parsing.TASK.rescore(data, "test", trees)
     assert again["f1"]["score"] == pytest.approx(scores["f1"]["score"])
 
 
-def test_perfect_and_malformed():
-    gold = list(read_trees([tree(1)], "gold"))
-    (own,) = gold
+def test_perfect_and_malformed(directory):
+    """Of two sequences one is whole, and one is mended."""
     sequence = "(S (NP XX )NP (VP XX (NP (NP XX )NP (PP XX (NP XX )NP )PP )NP )VP XX )S"
-    assert parsing.bracket_scores([parsing.mended(sequence, own)], [own.children[0]])["f1"][
-        "score"
-    ] == pytest.approx(100)
-    assert parsing._malformed([sequence], gold)["malformed"]["score"] == 0
-    assert parsing._malformed([sequence[:-3]], gold)["malformed"]["score"] == 100
+    (directory / "bank/two.trees").write_text(2 * tree(1))
+    fields = parsing_small.get_config().data.to_dict()
+    fields |= {"raw_dir": str(directory / "bank"), "test_trees": "two.trees", "tags": "XX"}
+    task = object.__new__(parsing.Parsing)  # without a model: the sequences are given
+    task.data = TreebankConfig(**fields)
+    task.translate = lambda params, extra, sources, progress: [sequence, sequence[:-3]]
+    found = task.evaluate(None, None, "test", None)
+    scores = {name: score["score"] for name, score in found.scores.items()}
+    assert scores == pytest.approx(
+        {
+            **dict.fromkeys(("f1", "precision", "recall"), 100.0),
+            "complete": 100.0,
+            "malformed": 50.0,
+        }
+    )
+    assert task.validation_scores(None, Texts("test", [], [], found.texts["sequences"])) == {
+        name: scores[name] for name in ("f1", "complete", "malformed")
+    }
+    again = parsing.TASK.rescore(task.data, "test", found.texts["hypotheses"])
+    assert again == {name: found.scores[name] for name in again}
 
 
 @pytest.mark.slow
-def test_with_brackets_all_outputs_are_trees(directory):
+def test_with_brackets_all_outputs_are_trees(directory, whole):
     """A result is verified with them, though the config says nothing of them."""
     own = ["--workdir=whole", "--split=validation", "--brackets", "--checkpoint=best"]
     succeeded(run("evaluate.py", *own, "--record=results/a.json", cwd=directory))

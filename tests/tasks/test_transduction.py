@@ -1,13 +1,17 @@
 import json
 import random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from scripts import ROOT, assert_refused, metrics, run, succeeded
 
 from configs import algorithmic
 from transformer.data.sources import DataConfig
 from transformer.tasks import transduction
+from transformer.tasks.pair_training import Texts
 
+CONFIG = f"--config={ROOT / 'configs' / 'algorithmic.py'}"
 # Digits to copy, of lengths 1 to 5; sizes that learn them within seconds.
 FIELDS = {
     **{f"data.{split}_{side}": split for split in ("train", "validation", "test")
@@ -48,11 +52,11 @@ def copier(tmp_path_factory):
     ):
         write_digits(folder / split, count, longest, seed)
     flags = [f"--config.{name}={value}" for name, value in FIELDS.items()]
-    config = f"--config={ROOT / 'configs' / 'algorithmic.py'}"
-    succeeded(run("train.py", config, *flags, "--workdir=run", cwd=folder))
+    succeeded(run("train.py", CONFIG, *flags, "--workdir=run", cwd=folder))
     return folder
 
 
+@pytest.mark.slow
 def test_it_learns_to_copy(copier):
     *_, last = metrics(copier / "run")
     assert last["eval/validation/nll"] < 0.05
@@ -89,14 +93,33 @@ def test_it_learns_to_copy(copier):
     forced = [name for name in names if written[name].get("needs_model")]
     assert forced == ["forced_accuracy", "forced_sequence_accuracy"]
     assert {n: x["score"] for n, x in again.items()} == {n: found[n] for n in names[:2]}
-
-
-def test_what_has_unknown_symbols_and_what_is_refused(copier):
     result = run("translate.py", "--workdir=run", cwd=copier, stdin=b"1 x 2\n3 4\n")
-    first, second = succeeded(result).out.splitlines()
+    first, second = succeeded(result).out.splitlines()  # x is unknown
     assert first.split()[0] == b"1"
     assert second == b"3 4"
-    config = f"--config={ROOT / 'configs' / 'algorithmic.py'}"
-    flags = [config, "--config.training.best_metric=bleu", "--workdir=no"]
+
+
+def test_forced_scores():
+    """Of the references [1, 2] and [3, 4, 5] one token is not the most probable one."""
+    task = object.__new__(transduction.Transduction)
+    right, wrong = np.array([1, 2]), np.array([3, 7, 5])
+    forced = SimpleNamespace(
+        decode=lambda *_: [SimpleNamespace(expected_T=x) for x in (right, wrong)]
+    )
+    pairs = lambda *_: (None, [np.array([1, 2]), np.array([3, 4, 5])])  # noqa: E731
+    task.translator, task.data = SimpleNamespace(forced=forced, token_pairs=pairs), None
+    texts = Texts("test", ["a", "b"], ["1 2", "3 4"], ["1 2", "3 5"])
+    scores = task.validation_scores(None, texts)
+    expected = {
+        "accuracy": pytest.approx(500 / 6),
+        "sequence_accuracy": 50.0,
+        "forced_accuracy": 80.0,
+    }
+    assert scores == expected | {"forced_sequence_accuracy": 50.0}
+    assert {"nll", *scores} == set(transduction.TASK.metrics)
+
+
+def test_it_has_no_bleu(tmp_path):
+    flags = [CONFIG, "--config.training.best_metric=bleu", "--workdir=no"]
     message = "'bleu', which the task transduction does not measure"
-    assert_refused(run("train.py", *flags, cwd=copier), message)
+    assert_refused(run("train.py", *flags, cwd=tmp_path), message)
