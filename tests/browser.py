@@ -1,6 +1,5 @@
 """Chromium without a window, driven through a pipe: pages as a browser shows them."""
 
-import base64
 import contextlib
 import json
 import os
@@ -104,10 +103,6 @@ class Page:
         )
         place = {"x": box[0] + x * box[2], "y": box[1] + y * box[3]}
         self.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
-
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        answer = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(answer["data"]))
 
 
 @contextlib.contextmanager

@@ -16,6 +16,20 @@ CONFIG = dataclasses.replace(
     model=dataclasses.replace(TINY.model, d_model=14, d_ff=11, num_heads=2, max_positions=13),
     data=dataclasses.replace(TINY.data, max_length=13, max_predictions=3),
 )
+
+
+def with_fields(config: Config, fields: dict) -> Config:
+    """The config with other values of these fields; sections have no two of one name."""
+    sections = {}
+    for section in ("data", "tokenizer", "model", "optimizer", "training"):
+        old = getattr(config, section)
+        own = {name: value for name, value in fields.items() if name in vars(old)}
+        sections[section] = dataclasses.replace(old, **own)
+        fields = {name: value for name, value in fields.items() if name not in own}
+    assert not fields
+    return dataclasses.replace(config, **sections)
+
+
 PIECES = (*SPECIAL, *"abcdefghijklmnopqrstuvwxyz,-[]", *(f"##{c}" for c in "abcdenrtw"))
 WORDS = "one", "two", "three", "four", "##teen", "un", "##kno"
 

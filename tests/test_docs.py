@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import io
 import json
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -39,12 +40,15 @@ COMMAND = re.compile(
     r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]*)"
     r"((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
 )
-COMMANDS = [
-    pytest.param(script, words.replace("\\\n", " ").split(), id=f"{page.name}-{script}-{number}")
+# Of each page its scripts with their words; test_doors.py runs those of the pages add-a-....
+COMMANDS = {
+    page: [
+        (script, words.replace("\\\n", " ").split())
+        for script, words in COMMAND.findall(page.read_text())
+        if not page.name.startswith("add-a")
+    ]
     for page in PAGES
-    if not page.name.startswith("add-a")  # test_doors.py runs theirs
-    for number, (script, words) in enumerate(COMMAND.findall(page.read_text()))
-]
+}
 # Fields of earlier commits, which docs/experiments.md names, and the one of add-an-option.md.
 NOT_FIELDS = {
     "model.residual_scale",
@@ -61,6 +65,7 @@ FOREIGN = {
     *("podFailurePolicy", "terminationGracePeriodSeconds", "completions", "parallelism"),
     *("JOB_COMPLETION_INDEX", "ranking"),  # the last is defined by its page, add-a-task.md
 }
+COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7}\b")
 # Parts that the code puts together: rouge1_unstemmed, lead3_rouge1, bleu_..._lowercase.
 AFFIXES = r"lead3_|lines_|_unstemmed|_best|_lowercase"
 
@@ -168,11 +173,11 @@ def file_of(script: str) -> Path:
     return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-SCRIPTS = {file_of(parameters.values[0]) for parameters in COMMANDS}
+SCRIPTS = {file_of(script) for found in COMMANDS.values() for script, _ in found}
 
 
 def test_there_are_commands():
-    assert len(COMMANDS) > 60
+    assert sum(map(len, COMMANDS.values())) > 60
 
 
 def test_first_blocks_of_the_readme():
@@ -184,17 +189,19 @@ def test_first_blocks_of_the_readme():
 
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
-@pytest.mark.parametrize(("script", "words"), COMMANDS)
-def test_flags_are_known(script, words, monkeypatch):
-    given = [word for word in words if word.startswith("--") and word != "--"]
-    assert {_flag(word) for word in given} <= flags_of(file_of(script))
+@each_page
+def test_flags_are_known(page, monkeypatch):
+    for script, words in COMMANDS[page]:
+        given = [word for word in words if word.startswith("--") and word != "--"]
+        assert {_flag(word) for word in given} <= flags_of(file_of(script)), (script, words)
 
-    fields = [word for word in given if word.startswith("--config.")]
-    files = [word for word in words if re.fullmatch(r"(--config=)?configs/\w+\.py", word)]
-    file = files[0].removeprefix("--config=") if files else "configs/demo.py"
-    values = [re.sub(r"=.*", _a_value, field) for field in fields]
-    _, others = config_of([script, f"--config={file}", *values], monkeypatch)
-    assert not others
+        fields = [word for word in given if word.startswith("--config.")]
+        files = [word for word in words if re.fullmatch(r"(--config=)?configs/\w+\.py", word)]
+        if files or fields:
+            file = files[0].removeprefix("--config=") if files else "configs/demo.py"
+            values = [re.sub(r"=.*", _a_value, field) for field in fields]
+            _, others = config_of([script, f"--config={file}", *values], monkeypatch)
+            assert not others
 
 
 def _flag(word: str) -> str:
@@ -208,19 +215,16 @@ def _a_value(match: re.Match) -> str:
 
 
 @each_page
-def test_shell_can_be_parsed(page):
-    for script in blocks(page, "bash|sh"):
-        subprocess.run([shutil.which("bash"), "-n"], input=script, text=True, check=True)
-
-
-@each_page
-def test_yaml_can_be_parsed(page):
+def test_blocks_can_be_parsed(page):
+    script = "\n".join(blocks(page, "bash|sh"))
+    subprocess.run([shutil.which("bash"), "-n"], input=script, text=True, check=True)
     for text in blocks(page, "yaml"):
         assert isinstance(yaml.safe_load(text), dict)
 
 
 @each_page_or_record
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere_and_commits_are_in_tables(page):
+    """Running text is for readers; the last table of a page says where figures are from."""
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         path, _, anchor = link.partition("#")
@@ -230,11 +234,19 @@ def test_links_lead_somewhere(page):
         ):
             broken.append(link)
     assert not broken
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    prose = [line for line in text.split("\n") if not re.match(r"\||- SHA-256 of", line)]
+    assert not [line for line in prose if COMMIT.search(line)]
 
 
 @each_page
 def test_what_is_named_is_in_the_code(page):
     assert not [name for name in names(page) if not is_known(name)]
+    sections = "task|data|tokenizer|model|optimizer|training|decoding|mesh"
+    for text in names(page):
+        for field in re.findall(rf"(?:^|--config\.)((?:{sections})\.\w+)(?==|$| )", text):
+            if field not in NOT_FIELDS:
+                type_of_field(field)
 
 
 def test_what_the_code_does_not_have_is_found():
@@ -252,7 +264,9 @@ def is_known(text: str) -> bool:
         paths = [path for path in paths if path.exists()]
         return bool(paths) and (not match[2] or match[2] in defined(paths[0]))
     if re.fullmatch(r"(transformer|jax)(\.\w+)+", text):
-        return _resolves(text)
+        with contextlib.suppress(ImportError, AttributeError):
+            return bool(pkgutil.resolve_name(text))
+        return False
     if re.fullmatch(r"[A-Z]\w*[a-z]\w*\.[a-z]\w*", text):  # Class.member
         return any(text in defined(path) for path in CODE)
     if match := re.match(r"(?:python )?(\w+\.py) (.*)", text):
@@ -270,34 +284,10 @@ def is_known(text: str) -> bool:
     return True
 
 
-def _resolves(name: str) -> bool:
-    """Whether a dotted name is a module or something in one."""
-    module, _, rest = name.partition(".")
-    found = importlib.import_module(module)
-    for part in rest.split("."):
-        module = f"{module}.{part}"
-        if not hasattr(found, part) and (
-            not hasattr(found, "__path__") or not importlib.util.find_spec(module)
-        ):
-            return False
-        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(module)
-    return True
-
-
-COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7}\b")
-
-
 def test_the_index_has_every_page():
-    linked = re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs" / "README.md").read_text())
-    assert {*linked, "README.md"} == {path.name for path in (ROOT / "docs").glob("*.md")}
-
-
-@each_page_or_record
-def test_commits_are_in_tables(page):
-    """Running text is for readers; the last table of a page says where figures are from."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
-    prose = [line for line in text.split("\n") if not re.match(r"\||- SHA-256 of", line)]
-    assert not [line for line in prose if COMMIT.search(line)]
+    linked = re.findall(r"\]\(([\w-]+\.(?:md|ipynb))", (ROOT / "docs/README.md").read_text())
+    pages = [path.name for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".ipynb")]
+    assert {*linked, "README.md"} == set(pages)
 
 
 def test_the_readme_is_short_and_its_results_are_on_their_pages():
@@ -311,15 +301,7 @@ def test_the_readme_is_short_and_its_results_are_on_their_pages():
         assert figure in {f"{float(one):.{digits}f}" for one in found}, page
 
 
-@each_page
-def test_fields_are_there(page):
-    sections = "task|data|tokenizer|model|optimizer|training|decoding|mesh"
-    for text in names(page):
-        for field in re.findall(rf"(?:^|--config\.)((?:{sections})\.\w+)(?==|$| )", text):
-            if field not in NOT_FIELDS:
-                type_of_field(field)
-
-
+@pytest.mark.slow
 def test_the_notebook():
     """Every cell runs, and prints what the notebook shows."""
     notebook = json.loads((ROOT / "docs/sentence-to-logits.ipynb").read_text())

@@ -29,10 +29,8 @@ tests/test_rooms.py checks that. Its docstring says what it holds.
     commands    the commands of `transformer --help`: flags, and one call
 
 Two interfaces hold it together. A Family (models/family.py) is a model; a Task (tasks/task.py) is
-what is learned from what. `config.model.family` and `config.task.name` choose them. To follow a run
-from its config file to a BLEU score, read commands/train.py, runs/train.py, tasks/seq2seq.py,
-models/transformer.py, training/step.py, runs/loop.py, decoding/search.py and
-metrics/scores.py, in this order.
+what is learned from what. `config.model.family` and `config.task.name` choose them.
+docs/sentence-to-bleu.md says in which order to read the code.
 """
 
 from typing import TYPE_CHECKING, Any

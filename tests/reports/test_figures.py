@@ -10,12 +10,12 @@ from transformer.inference.model import Model
 from transformer.reports import figures
 from transformer.reports.figures import (
     attention_figure,
-    fonts_for,
     masks_figure,
     positions_figure,
     positions_of,
     schedule_figure,
 )
+from transformer.reports.pages import fonts_for
 
 
 @pytest.fixture(scope="module")

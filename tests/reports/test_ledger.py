@@ -1,11 +1,11 @@
 """The ledger: RESULTS.md and its pages say what its files say; a wrong result is refused."""
 
-import collections
 import copy
 import dataclasses
 import gzip
 import hashlib
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -31,7 +31,6 @@ from transformer.tasks import seq2seq
 from transformer.tasks.task import Outputs, find_task
 
 ROOT = Path(__file__).parents[2]
-RESULTS = sorted((ROOT / "results").glob("*.json"))
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 
 
@@ -77,7 +76,7 @@ def result(seed=0, bleu=40.0, **changes):
 
 def saved(folder, **results):
     for name, content in results.items():
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True, parents=True)
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
 
@@ -86,6 +85,12 @@ def rows(text):
     return [
         [c.strip() for c in line.split("|")[1:-1]] for line in text.split("\n") if line[:1] == "|"
     ]
+
+
+def ours_of(tmp_path, results):
+    """Our scores in the rows of RESULTS.md."""
+    pages = results_page.pages(saved(tmp_path / "results", **results))
+    return {row[0]: row[4] for row in rows(pages["RESULTS.md"])[2:]}
 
 
 def test_the_pages_are_made_from_the_files():
@@ -101,96 +106,25 @@ def test_the_pages_are_made_from_the_files():
     assert not names & {name.removeprefix("results/")[:-3] for name in pages}  # without words
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
-def test_the_files_are_whole(path):
-    content = ledger.read(path)
-    for split in content["splits"]:
-        ledger.saved_outputs(path, content, split)
-    assert not re.search(r'"/|"~', path.read_text())  # a path of somebody's machine
-    for one in ledger.all_runs(content):
-        assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in one["starts"])
-        assert (ROOT / one["config_file"]).exists()
-
-
-@pytest.mark.parametrize("name", results_page.sweeps(ROOT / "results"))
-def test_the_files_of_sweeps_are_whole(name, monkeypatch):
-    """They are runs of the sweep file; saved outputs are those that were scored."""
+def test_the_files_are_whole(monkeypatch):
+    """Saved outputs are those that were scored; those of sweeps are runs of the sweep file."""
     monkeypatch.chdir(ROOT)
-    file = f"configs/sweeps/{name}.py"
-    runs = {run.name: run for run in sweep.runs_of(sweep.read_plan(file), file)}
-    for stem, content in results_page.sweeps(ROOT / "results")[name].items():
-        path = ROOT / "results" / name / f"{stem}.json"
-        assert runs[stem].settings.items() <= content["config"].items()
-        assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in content["starts"])
-        assert not re.search(r'"/|"~', path.read_text())
+    plans = {
+        name: {run.name: run for run in sweep.runs_of(sweep.read_plan(file), file)}
+        for name in results_page.sweeps(ROOT / "results")
+        for file in [f"configs/sweeps/{name}.py"]
+    }
+    for path in sorted((ROOT / "results").rglob("*.json")):
+        content, name = ledger.read(path), path.parent.name
+        assert not re.search(r'"/|"~', path.read_text())  # a path of somebody's machine
+        for one in ledger.all_runs(content):
+            assert all(re.fullmatch("[0-9a-f]{7,}", start["commit"]) for start in one["starts"])
+            assert (ROOT / one["config_file"]).exists()
+        if name in plans:
+            assert plans[name][path.stem].settings.items() <= content["config"].items()
         if name not in ("table3", "parsing"):  # whose outputs would take megabytes
             for split in content["splits"]:
                 ledger.saved_outputs(path, content, split)
-
-
-def test_a_sweep_is_one_table_of_means(tmp_path):
-    shared = {"model.dtype": "bfloat16"}
-    runs = {
-        "wide-0": result(seed=0, overrides=shared | {"model.d_ff": 8}),
-        "wide-1": result(seed=1, bleu=42.0, overrides=shared | {"model.d_ff": 8}),
-        "plain-0": result(bleu=10.0, overrides=shared, parameters=1_000_000),
-    }
-    saved(tmp_path / "results", alone=result())
-    saved(tmp_path / "results/mine", **runs)
-    pages = results_page.pages(tmp_path / "results")
-    data = "grammar_en_de, en to de"
-    assert rows(pages["RESULTS.md"])[2:] == [
-        ["alone", data, "BLEU, test_2016", "-", "40.00", "[alone](results/alone.md)"],
-        [
-            *("mine", data, "BLEU, test_2016", "-", "10.00 to 41.00 (2 rows)"),
-            "[mine](results/mine.md)",
-        ],
-    ]
-    text = pages["results/mine.md"]
-    table = rows(text)
-    training = ["Updates", "Target tokens", "Trained", "Hardware", "Commit"]
-    assert table[0] == ["Run", "Parameters", "Seeds", "BLEU, dev", "BLEU, test_2016", *training]
-    trained = ["3,000", "1.2 M", "1 h 7 min", "2 cores, X", "abc1234"]
-    assert table[2] == ["plain", "1.0 M", "1", "31.00", "10.00", *trained]
-    assert table[3][:5] == ["wide", "2.6 M", "2", "31.00 ± 0.00", "41.00 ± 1.41"]
-    assert (
-        "python sweep.py --config=configs/sweeps/mine.py --config.model.dtype=bfloat16 "
-        "--results=results/mine\n"
-    ) in text
-    assert f"\nData: {data}.\n" in text
-    assert f"\n- bleu: `{SIGNATURE}`\n" in text
-    saved(tmp_path / "results/mine", ensemble=result())
-    with pytest.raises(UserError, match=r"ensemble is no run of a sweep; .* end in -0, its seed"):
-        results_page.pages(tmp_path / "results")
-
-
-def test_a_page_for_runs_that_differ_in_the_seed(tmp_path):
-    other = result(seed=1, bleu=42.0, training_seconds=59)
-    changed = result(overrides={"model.dtype": "bfloat16"}, bleu=10.0, parameters=1_000_000)
-    changed["config"]["model.dtype"] = "bfloat16"
-    folder = saved(tmp_path / "results", first=result(), second=other, third=changed)
-    pages = results_page.pages(folder)
-    assert list(pages) == ["RESULTS.md", "results/first.md", "results/third.md"]
-    ours = {row[0]: row[4] for row in rows(pages["RESULTS.md"])[2:]}
-    assert ours == {"first": "41.00 ± 1.41 (2 seeds)", "third": "10.00"}
-    table = rows(pages["results/first.md"])
-    trained = ["3,000", "1.2 M", "1 h 7 min", "2 cores, X", "abc1234"]
-    assert table[2] == ["[first](first.json)", "2.6 M", "1", "31.00", "40.00", *trained]
-    assert [table[3][i] for i in (0, 2, 4, 7)] == ["[second](second.json)", "1", "42.00", "1 min"]
-    assert [table[4][i] for i in (0, 2, 4, 7)] == ["all", "2", "41.00 ± 1.41", "1 h 8 min"]
-    text = pages["results/third.md"]
-    commands = [line for line in text.split("\n") if line.startswith("python")]
-    assert commands == [
-        "python train.py --config=configs/demo.py --config.model.dtype=bfloat16 "
-        "--config.training.seed=0 --workdir=runs/third",
-        "python evaluate.py --workdir=runs/third --split=test --checkpoint=average "
-        "--average_last=3 --beam_size=4 --length_penalty=0.6",
-    ]
-    assert "- test_2016, 1 examples: bleu 10.00, odd 1.00.\n" in text
-    assert f"- bleu: `{SIGNATURE}`\n" in text
-    assert (
-        "- Checkpoint average, of step 1, 2, 3. On validation: best 30.00, average 31.00.\n"
-    ) in text
 
 
 def test_the_words_of_rows(tmp_path):
@@ -221,68 +155,22 @@ def test_the_words_of_rows(tmp_path):
             results_page.pages(folder)
 
 
-def test_a_failed_run_is_marked_where_its_scores_are(tmp_path):
-    failed = result(seed=1, failed="It wrote one sentence.")
-    first = result(overrides={"model.dtype": "bfloat16"})
-    first["config"]["model.dtype"] = "bfloat16"
-    folder = saved(tmp_path / "results", first=first, second=failed)
-    folder = saved(folder / "mine", **{"a-0": result(), "b-1": failed}).parent
-    pages = results_page.pages(folder)
-    marked = {
-        name: [row[0] for row in rows(text) if any("**(failed)**" in cell for cell in row)]
-        for name, text in pages.items()
-    }
-    assert marked == {
-        "RESULTS.md": ["second", "mine"],
-        "results/first.md": [],
-        "results/second.md": ["[second](second.json) **(failed)**"],
-        "results/mine.md": ["b **(failed)**"],
-    }
-    said = {"second": "**second failed.** It wrote one sentence.\n"}
-    said["mine"] = said["second"].replace("second", "b-1")
-    for name, sentence in said.items():
-        assert sentence in pages["RESULTS.md"].partition("| [mine]")[2]  # below the table
-        assert pages[f"results/{name}.md"].partition("Data: ")[0].endswith(f"\n\n{sentence}\n")
+def test_a_run_of_a_sweep_has_its_seed_in_its_name(tmp_path):
+    saved(tmp_path / "results", alone=result())
+    saved(tmp_path / "results/mine", ensemble=result())
+    with pytest.raises(UserError, match=r"ensemble is no run of a sweep; .* end in -0, its seed"):
+        results_page.pages(tmp_path / "results")
 
 
-def test_the_run_that_is_said_to_ignore_its_source_does():
-    path = ROOT / "results/dialogsum-0.json"
-    kept = ledger.read(path)
-    outputs = collections.Counter(ledger.saved_outputs(path, kept, "validation"))
-    assert (outputs.total(), len(outputs), outputs.most_common(1)[0][1]) == (500, 20, 278)
-    assert "500 summaries are 20 different texts, and 278 of them are one" in kept["failed"]
-
-
-def test_an_ensemble_has_a_row_of_its_own(tmp_path):
-    other = result(seed=1, steps=500, training_seconds=2000, checkpoint_steps=[4, 5, 6])
-    other["starts"][0]["commit"] = "def5678"
-    together = result(ensemble_with=[other], bleu=43.0, curve={"nll": [], "bleu": []})
-    third = copy.deepcopy(together)
-    third["ensemble_with"][0]["seed"] = 2
+def test_an_ensemble_is_one_of_its_seeds_in_any_order(tmp_path):
+    together = result(ensemble_with=[result(seed=1)], bleu=43.0)
+    third = result(ensemble_with=[result(seed=2)], bleu=43.0)
     swapped = result(seed=2, ensemble_with=[result()], bleu=10.0)
     runs = dict(a=result(), b=result(seed=1), c=together, d=third, e=swapped)
-    folder = saved(tmp_path / "results", **runs)
-    pages = results_page.pages(folder)
-    ours = {row[0]: row[4] for row in rows(pages["RESULTS.md"])[2:]}
-    # d and e are the same two seeds.
-    assert ours == {"a": "40.00 ± 0.00 (2 seeds)", "c": "43.00 ± 0.00 (2 seeds)"}
-    text = pages["results/c.md"]
-    lines = {row[0]: row[2:3] + row[5:] for row in rows(text)[2:]}
-    times = ["3,000 + 500", "2.5 M", "1 h 40 min", "2 cores, X", "abc1234, def5678"]
-    assert lines["[c](c.json)"] == ["1", *times]
-    assert [*lines] == ["[c](c.json)", "[d](d.json)", "[e](e.json)", "all"]
-    assert "- Checkpoint average, of step 1, 2, 3; 4, 5, 6. On validation" in text
-    commands = [line for line in text.split("\n") if line.startswith("python") and "/c." in line]
-    assert commands == [
-        "python train.py --config=configs/demo.py --config.training.seed=0 --workdir=runs/c.0",
-        "python train.py --config=configs/demo.py --config.training.seed=1 --workdir=runs/c.1",
-        "python evaluate.py --workdir=runs/c.0 --ensemble=runs/c.1 --split=test "
-        "--checkpoint=average --average_last=3 --beam_size=4 --length_penalty=0.6",
-    ]
-    results_page.draw("x", {"c": together}, tmp_path / "x.png")
-    del other["seed"]
+    assert ours_of(tmp_path, runs) == {"a": "40.00 ± 0.00 (2 seeds)", "c": "43.00 ± 0.00 (2 seeds)"}
+    del together["ensemble_with"][0]["seed"]
     with pytest.raises(UserError, match=r"c\.json is no result of this ledger"):
-        results_page.pages(saved(folder, c=together))
+        results_page.pages(saved(tmp_path / "results", c=together))
 
 
 @pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
@@ -298,46 +186,6 @@ def test_the_command_gives_the_config_again(monkeypatch):
     found, others = config_of(shlex.split(train.removeprefix("python ")), monkeypatch)
     assert found == config
     assert others == ["--workdir=runs/x"]
-
-
-@pytest.mark.parametrize("checkpoint", ["best", "average"])
-def test_what_a_run_began_with_is_trained_first(tmp_path, checkpoint):
-    def begun(with_steps, **changes):
-        origin = result(seed=4, overrides={"training.steps": with_steps}, checkpoint=checkpoint)
-        origin["config"]["training.steps"] = with_steps
-        overrides = {"model.dropout": 0.3, "training.init_from": "FILE"}
-        return result(overrides=overrides, init_from=origin, **changes)
-
-    initial, exported = "runs/a.0", []
-    if checkpoint == "average":
-        exported = [
-            f"python evaluate.py --workdir={initial} --checkpoint=average --average_last=3 "
-            f"--export={initial}.average"
-        ]
-        initial += ".average"
-    first, *middle, train, test = results_page.commands("a", begun(7))
-    assert first == (
-        "python train.py --config=configs/demo.py --config.training.steps=7 "
-        "--config.training.seed=4 --workdir=runs/a.0"
-    )
-    assert middle == exported
-    assert train == (
-        "python train.py --config=configs/demo.py --config.model.dropout=0.3 "
-        f"--config.training.init_from={initial} --config.training.seed=0 --workdir=runs/a.1"
-    )
-    assert "--workdir=runs/a.1 " in test
-    # Runs that began with others are others.
-    runs = {"a": begun(7), "again": begun(7, seed=1), "other": begun(8, seed=2), "none": result()}
-    runs["seed"], runs["last"] = begun(7), begun(7, seed=1)
-    runs["seed"]["init_from"]["seed"] = 5
-    runs["last"]["init_from"]["checkpoint"] = "last"
-    pages = results_page.pages(saved(tmp_path / "results", **runs))
-    found = {row[0]: row[4] for row in rows(pages["RESULTS.md"])[2:]}
-    assert found == {"a": "40.00 ± 0.00 (3 seeds)"} | dict.fromkeys(
-        ("last", "none", "other"), "40.00"
-    )
-    (row,) = (row for row in rows(pages["results/a.md"]) if row[0] == "[a](a.json)")
-    assert row[5:8] == ["3,000 + 3,000", "2.5 M", "2 h 13 min"]
 
 
 def test_what_several_runs_began_with_is_trained_once(tmp_path):
@@ -360,35 +208,26 @@ def test_what_several_runs_began_with_is_trained_once(tmp_path):
     ]
 
 
-def test_runs_of_other_languages_are_apart(tmp_path):
-    other = result()
-    other["config"] |= {"data.source_language": "de", "data.target_language": "en"}
-    text = result(overrides={"data.train_source": "FILE"})
-    text["config"]["data.dataset"] = None
-    folder = saved(tmp_path / "results", a=result(), b=other, c=text)
-    titles = ["grammar_en_de, en to de", "grammar_en_de, de to en", "text files dddddddd, en to de"]
-    assert list(results_page.by_data(folder)) == titles
-    pages = results_page.pages(folder)
-    assert [row[1] for row in rows(pages["RESULTS.md"])[2:]] == titles
-    assert "--config.data.train_source=FILE --config.training.seed=0" in pages["results/c.md"]
-
-
 def test_only_other_seeds_are_put_together(tmp_path):
     runs = {"a": result(), "again": result(), "seed": result(seed=1, bleu=42.0)}
     runs["beam"] = result(seed=1, beam_size=1, bleu=10.0)
     runs["data"] = result(seed=1, data_sha256={"train": 64 * "0", "validation": 64 * "e"})
     runs["last"] = result(seed=1, candidates={"last": 31.0})
+    runs["language"] = result()
+    runs["language"]["config"] |= {"data.source_language": "de", "data.target_language": "en"}
+    # Runs that began with others are others.
+    origin = result(seed=4, checkpoint="average")
+    runs["begun"] = result(init_from=origin)
+    runs["begun_seeds"] = result(seed=1, init_from=origin | {"seed": 5}, bleu=42.0)
+    runs["begun_last"] = result(init_from=origin | {"checkpoint": "last"})
     splits = runs["beam"]["splits"]  # one that only this run has
     splits["test_2017"] = copy.deepcopy(splits["test"]) | {"name": "test_2017"}
-    pages = results_page.pages(saved(tmp_path / "results", **runs))
-    found = [[row[0], row[4]] for row in rows(pages["RESULTS.md"])[2:]]
-    assert found == [
-        ["a", "41.00 ± 1.41 (2 seeds)"],
-        ["beam", "10.00"],
-        ["data", "40.00"],
-        ["last", "40.00"],
-    ]
-    assert [row[5] for row in rows(pages["results/beam.md"])] == ["BLEU, test_2017", "---", "10.00"]
+    assert ours_of(tmp_path, runs) == {
+        "a": "41.00 ± 1.41 (2 seeds)",
+        "begun": "41.00 ± 1.41 (2 seeds)",
+        **dict.fromkeys(("data", "last", "language", "begun_last"), "40.00"),
+        "beam": "10.00",
+    }
     del runs["seed"]["splits"]["test"]  # of a run that was recorded with less
     runs["a"]["splits"]["test_2017"] = splits["test_2017"]
     pages = results_page.pages(saved(tmp_path / "results", **runs))
@@ -398,25 +237,18 @@ def test_only_other_seeds_are_put_together(tmp_path):
 def test_every_setting_of_a_search_is_given_again(random_params, tmp_path):
     """A search is made with the flags of its own record, and shown with them."""
     settings = {"no_repeat_ngram": 3, "length_penalty": 0.3, "length_penalty_form": "power"}
-    sampling = {"beam_size": 1, "temperature": 0.5, "seed": 7}
-    for search in (settings, sampling):
+    for search in (settings, {"beam_size": 1, "temperature": 0.5, "seed": 7}):
         model = trained_model(random_params, search=search)
         recorded = result(seed=2, **model.task.provenance())
-        used = dataclasses.asdict(model.task.translator.config)
-        assert search_flags(recorded) == used
-        again = run_config.with_fields(
-            model.config, {f"decoding.{k}": v for k, v in search_flags(recorded).items()}
-        )
-        assert again.decoding == model.config.decoding
+        found = search_flags(recorded)
+        assert found == dataclasses.asdict(model.task.translator.config)
+        again = {f"decoding.{name}": value for name, value in found.items()}
+        assert run_config.with_fields(model.config, again).decoding == model.config.decoding
         runs = {"a": result(seed=2), "b": recorded}
-        pages = results_page.pages(saved(tmp_path / str(len(search)), **runs))
-        assert [row[0] for row in rows(pages["RESULTS.md"])[2:]] == ["a", "b"]
+        assert [*ours_of(tmp_path / str(len(search)), runs)] == ["a", "b"]
         for name, value in search.items():
             assert f" --{name}={value}" in results_page.commands("b", recorded)[-1]
-
-
-def test_a_search_that_leaves_out_what_the_config_asks_for():
-    recorded = result()
+    # A search may leave out what the config asks for.
     recorded["config"] = recorded["config"] | {"decoding.brackets": True}
     assert search_flags(recorded)["brackets"] is False
     assert "--brackets=False" in results_page.commands("a", recorded)[-1]
@@ -444,18 +276,6 @@ def test_where_files_lie_is_not_recorded():
     assert history.recorded_fields(of_run) == recorded | {"data.dataset": None}
     texts = {"data.train_source": "FILE", "data.train_target": "FILE"}
     assert history.overrides_of({"overrides": given}, of_run) == found | texts
-
-
-def test_disagreements():
-    found = {"validation": {"bleu": {"score": 31.1}, "odd": {"score": 1.0}}}
-    found["test"] = {"bleu": {"score": 40.3}, "odd": {"score": float("nan")}}
-    assert ledger.disagreements(result(), found, 0.2) == [
-        "test bleu: recorded 40.00, now 40.30",
-        "test odd: recorded 1.00, now nan",
-    ]
-    del found["test"]["odd"]  # as a metric of another version may be
-    assert len(ledger.disagreements(result(), found, 0.2)) == 2
-    assert len(ledger.disagreements(result(), found, 0.05)) == 3
 
 
 def test_what_is_written_can_be_read_until_it_is_changed(tmp_path):
@@ -507,8 +327,14 @@ def test_other_data_is_refused(tmp_path, monkeypatch):
     saved(tmp_path, x=with_model)
     assert not ledger.verify(path, None, None, None)
     saved(tmp_path, x=result())
-    scores["test"] = {"bleu": {"score": 40.01}, "odd": {"score": 1.0}}
-    assert not ledger.verify(path, None, None, None)
+    # NaN, and a metric that another version has, are no agreement.
+    for bleu, odd in (
+        (40.01, {"odd": {"score": 1.0}}),
+        (40.0, {"odd": {"score": math.nan}}),
+        (40.0, {}),
+    ):
+        scores["test"] = {"bleu": {"score": bleu}, **odd}
+        assert not ledger.verify(path, None, None, None)
     task.content_sha256 = lambda data, split: hash_of(("s", "q" if split == "test" else "r"))
     with pytest.raises(UserError, match=r"the test split is another text than that of .*x\.json"):
         ledger.verify(path, None, None, None)
@@ -632,27 +458,21 @@ def test_the_text_of_a_result_is_all_that_training_saw(tmp_path):
     assert seq2seq.content_sha256(extra, "validation") == hash_of(("a", "c"))
 
 
-WITHOUT_HASH = json.dumps(result(), indent=1).replace("text_sha256", "text")
-WITHOUT_SCORE = json.dumps(result(), indent=1).replace('"score":', '"points":')
-TEXT_AS_SCORE = json.dumps(result(), indent=1).replace('"score": 40.0', '"score": "40.0"')
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "[]", "{}", '{"splits": {}}', 99_999 * "["),
-        *(WITHOUT_HASH, WITHOUT_SCORE, TEXT_AS_SCORE),
-        *(json.dumps(result(init_from=x)) for x in ("x", {"seed": 1})),
-        *(json.dumps(result(ensemble_with=["x"])), json.dumps(result(config={}))),
-    ],
-)
-def test_no_result(tmp_path, content):
-    path = tmp_path / "x.json"
+def test_no_result(tmp_path):
+    path, text = tmp_path / "x.json", json.dumps(result())
     with pytest.raises(UserError, match=r"cannot read the result .*x\.json: No such file"):
         ledger.read(path)
-    path.write_text(content)
-    with pytest.raises(UserError, match=r"x\.json is no result of this ledger"):
-        ledger.read(path)
+    for content in (
+        *("", "[]", "{}", '{"splits": {}}', 99_999 * "["),
+        text.replace("text_sha256", "text"),
+        text.replace('"score":', '"points":'),
+        text.replace('"score": 40.0', '"score": "40.0"'),
+        *(json.dumps(result(init_from=x)) for x in ("x", {"seed": 1})),
+        *(json.dumps(result(ensemble_with=["x"])), json.dumps(result(config={}))),
+    ):
+        path.write_text(content)
+        with pytest.raises(UserError, match=r"x\.json is no result of this ledger"):
+            ledger.read(path)
 
 
 def test_curves(tmp_path):
@@ -739,7 +559,7 @@ def test_damaged_results_are_refused_in_one_line(tmp_path, name):
 
     content["curve"] = {metric: curve[:2] for metric, curve in content["curve"].items()}
     used = []
-    for altered in damaged(content, 100):
+    for altered in damaged(content, 50):
         path.write_bytes(altered)
         used.append(assert_used_or_refused(use, "", altered))
-    assert 10 < sum(used) < 90
+    assert 5 < sum(used) < 45

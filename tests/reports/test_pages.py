@@ -1,7 +1,6 @@
 """The pages in a real browser: what users do, injection, scripts of the world, length."""
 
 import hashlib
-import json
 
 import numpy as np
 import pytest
@@ -172,21 +171,17 @@ def test_one_token_and_512(tab, model, tmp_path, tokens):
 
 
 @in_a_browser
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_reports_and_walks(tab, tmp_path, width, random_params):
-    tab.errors.clear()
+def test_reports_and_walks(tab, tmp_path, model):
     evil = [*REFERENCES[:29], "<script>document.title='X'</script>"]
     write_run(tmp_path / "a", 7, evil)
     found = report_page([run_of(tmp_path / "a")], lambda pairs: [np.eye(3)] * len(pairs))
-    model = trained_model(random_params, num_decoder_layers=2)
     one = follow(model, "one two three", "three one", layer=1, head=1)
     walk = walkthrough_page("A walk", "x", {"Step by step": steps(model, one, 1, 1)})
+    tab.errors.clear()
     for title, page in (("a", found), ("A walk", walk)):
         (tmp_path / "page.html").write_text(page)
-        tab.open(tmp_path / "page.html", width)
-        assert tab.run("document.title") == title
-        assert tab.run("document.documentElement.scrollWidth") <= width
-    links = tab.run("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
-    assert links
-    assert tab.run(f"{json.dumps(links)}.every(l => document.getElementById(l.slice(1)))")
+        for width in (PHONE, DESKTOP):
+            tab.open(tmp_path / "page.html", width)
+            assert tab.run("document.title") == title
+            assert tab.run("document.documentElement.scrollWidth") <= width
     assert tab.errors == []

@@ -25,11 +25,6 @@ def of_config(name: str) -> Config:
     return Config.from_dict(module.get_config().to_dict())
 
 
-def of_recipe(name: str) -> Config:
-    """An experiment with exactly the fields of a recipe."""
-    return find_recipe(name).resolved()
-
-
 def evaluation_of(experiment, averaged=5, last_step=None, **changes) -> dict:
     """What scores.json says of a run that came to its end and was tested with its config."""
     last = experiment.training.steps if last_step is None else last_step
@@ -56,47 +51,20 @@ def explained(experiment: Config, recipe: str = "base", **changes):
 # --- The recipes --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("recipe", "averaged"),
-    [
-        ("base", 5),
-        ("big", 20),
-        ("t2t_base", 1),
-        ("t2t_base", 7),
-        ("t2t_big", 1),
-        ("multi30k_tiny", 10),
-        ("multi30k_tiny", 1),
-    ],
-)
-def test_a_run_of_the_recipe_itself_differs_in_nothing(recipe, averaged):
-    """Nor do changes of its recipe hold a wrong name or type: they are an Config, too."""
-    assert explained(of_recipe(recipe), recipe, averaged=averaged) == []
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_run_of_the_recipe_itself_differs_in_nothing(recipe):
+    """Nor do changes of its recipe hold a wrong name or type: they are a Config, too."""
+    for averaged in find_recipe(recipe).averaged:
+        assert explained(find_recipe(recipe).resolved(), recipe, averaged=averaged) == []
+    # Scores to compare are in scores.json.
+    there_are = corpus_scores(["ein Haus"], ["ein Haus"], target_language="de")
+    named = re.findall(r"\bbleu\w*", find_recipe(recipe).comparable)
+    assert named
+    assert set(named) <= set(there_are)
 
 
-def test_the_presets_of_tensor2tensor_beside_the_paper():
-    assert explained(base_experiment(), "t2t_base") == [
-        ("data.dataset", "wmt14_translate/de-en", "wmt_t2t_translate/de-en"),
-        ("tokenizer.vocab_size", "37000", "32768"),
-        ("training.steps, tokens_seen", "100000, 2,500.0 M", "300000, 9,830.4 M"),
-        ("training.tokens_per_update", "25000", "32768"),
-        ("peak_learning_rate, optimizer.warmup_steps", "6.99e-04, 4000", "9.88e-04, 8000"),
-        ("optimizer.beta2", "0.98", "0.997"),
-        ("model.attention_dropout, model.activation_dropout", "0.0, 0.0", "0.1, 0.1"),
-        ("model.norm", "post", "pre"),
-        ("decoding.max_extra_length", "50", "100"),
-    ]
-    big = explained(of_config("big"), "t2t_big")
-    assert ("training.tokens_per_update", "25000", "16384") in big
-    assert ("tokens_seen", "7,500.0 M", "4,915.2 M") in big  # as many steps
-    # In all else T2T's big differs from the paper's as base does from base.
-    steps = ("training.steps, tokens_seen", "tokens_seen")
-    assert [d[0] for d in big if d[0] not in steps] == [
-        what for what, _, _ in explained(base_experiment(), "t2t_base") if what not in steps
-    ]
-
-
-def test_base_beside_big():
-    """The rows of Table 3, and their peaks of Equation 3."""
+def test_base_beside_big_and_tensor2tensor():
+    """The rows of Table 3, their peaks of Equation 3, and T2T's preset of big."""
     assert explained(base_experiment(), "big") == [
         ("averaged_checkpoints, training.checkpoint_every", "5, 1500", "20, 600"),
         ("training.steps, tokens_seen", "100000, 2,500.0 M", "300000, 7,500.0 M"),
@@ -106,19 +74,122 @@ def test_base_beside_big():
         ("model.num_heads", "8", "16"),  # of 64 in both
         ("model.dropout", "0.1", "0.3"),
     ]
+    big = explained(of_config("big"), "t2t_big")
+    assert ("training.tokens_per_update", "25000", "16384") in big
+    assert ("tokens_seen", "7,500.0 M", "4,915.2 M") in big  # as many steps
 
 
-def test_an_unknown_recipe_is_an_error_that_names_those_there_are():
+def test_what_is_not_compared():
     message = "no recipe 'bigger'.*: base, big, t2t_base, t2t_big, multi30k_tiny$"
-    for ask in (
-        lambda: explain(base_experiment(), "bigger", evaluation=evaluation_of(base_experiment())),
-        lambda: shown([], "bigger"),
-    ):
-        with pytest.raises(UserError, match=message):
-            ask()
+    with pytest.raises(UserError, match=message):
+        explained(base_experiment(), "bigger")
+    message = r"model\.family is 'rnn' in the run and 'transformer' in the"
+    with pytest.raises(UserError, match=message):
+        explained(of_config("demo_rnn"))
 
 
 # --- The differences ----------------------------------------------------------------------
+
+FILES = {
+    f"data_{split}_{side}": f"{split}.{name}"
+    for split in ("train", "validation", "test")
+    for side, name in (("source", "en"), ("target", "de"))
+}
+TRAINED_ON = (
+    "data.dataset, data.train_split, data.train_source, data.train_target",
+    "None, None, train.en, train.de",
+    "wmt14_translate/de-en, train, None, None",
+)
+TESTED_ON = "data.test_split, data.test_source, data.test_target"
+
+
+@pytest.mark.parametrize(
+    ("fields", "evaluation", "expected"),
+    [
+        # The steps of the checkpoint count, and not those of the config.
+        (
+            {},
+            {"last_step": 40_000},
+            [("training.steps, tokens_seen", "40000, 1,000.0 M", "100000, 2,500.0 M")],
+        ),
+        (  # before the end of its warm-up a run has not had its peak
+            {},
+            {"averaged": 5, "last_step": 1000},
+            [
+                ("training.steps, tokens_seen", "1000, 25.0 M", "100000, 2,500.0 M"),
+                ("peak_learning_rate", "1.75e-04", "6.99e-04"),
+            ],
+        ),
+        (  # as many tokens in other batches
+            {"training_steps": 200_000, "training_tokens_per_update": 12_500},
+            {},
+            [
+                ("training.steps", "200000", "100000"),
+                ("training.tokens_per_update", "12500", "25000"),
+            ],
+        ),
+        (  # the search is that of the evaluation
+            {},
+            {
+                "beam_size": 1,
+                "length_penalty": {"name": "length_power", "alpha": 0.5},
+                "max_extra_length": 31,
+            },
+            [
+                ("decoding.beam_size", "1", "4"),
+                (
+                    "decoding.length_penalty, length_penalty_formula",
+                    "0.5, length_power",
+                    "0.6, gnmt",
+                ),
+                ("decoding.max_extra_length", "31", "50"),
+            ],
+        ),
+        (
+            {"training_checkpoint_every": 300},
+            {},
+            [("training.checkpoint_every", "300", "1500")],
+        ),
+        (
+            {"training_checkpoint_every": 300},
+            {"averaged": 1},
+            [("averaged_checkpoints", "1", "5")],
+        ),
+        ({}, {"split": "validation"}, [("data.test_split", "validation", "test")]),
+        # Text files are other data.
+        (FILES, {}, [(TESTED_ON, "None, test.en, test.de", "test, None, None"), TRAINED_ON]),
+        (
+            FILES,
+            {"split": "validation"},
+            [(TESTED_ON, "None, validation.en, validation.de", "test, None, None"), TRAINED_ON],
+        ),
+        # What is written but not used does not differ.
+        ({"model_d_k": 64, "model_max_positions": 128}, {}, []),
+        (
+            {"model_positions": "learned", "model_max_positions": 128},
+            {},
+            [("model.positions, model.max_positions", "learned, 128", "sinusoidal, None")],
+        ),
+        (  # half the heads are heads of twice the size
+            {"model_num_heads": 4},
+            {},
+            [("model.num_heads, model.d_k, model.d_v", "4, 128, 128", "8, 64, 64")],
+        ),
+    ],
+)
+def test_differences(fields, evaluation, expected):
+    assert explained(base_experiment(**fields), **evaluation) == expected
+
+
+def test_a_recipe_with_several_averages_and_another_test_set():
+    tiny = of_config("multi30k_tiny")
+    other = ("data.test_split", "test_2017_flickr", "test_2016_flickr")
+    for averaged, split, expected in (
+        (3, "test", [("averaged_checkpoints", "3", "10 or 1")]),
+        (10, "test_2016_flickr", []),
+        (10, "test_2017_flickr", [other]),
+    ):
+        assert explained(tiny, "multi30k_tiny", averaged=averaged, split=split) == expected
 
 
 def test_changes_are_listed_in_the_order_of_importance():
@@ -153,107 +224,13 @@ def test_changes_are_listed_in_the_order_of_importance():
     assert smoothing.source == "Table 3, base and row D"
 
 
-def test_the_steps_of_the_checkpoint_count_and_not_those_of_the_config():
-    run = base_experiment()
-    assert explained(run, last_step=40_000) == [
-        ("training.steps, tokens_seen", "40000, 1,000.0 M", "100000, 2,500.0 M")
-    ]
-    # A run that has not come to the end of its warm-up has not had its peak.
-    assert explained(run, averaged=1, last_step=1000)[2] == (
-        "peak_learning_rate",
-        "1.75e-04",
-        "6.99e-04",
-    )
-
-
-def test_as_many_tokens_in_other_batches():
-    run = base_experiment(training_steps=200_000, training_tokens_per_update=12_500)
-    assert explained(run) == [
-        ("training.steps", "200000", "100000"),
-        ("training.tokens_per_update", "12500", "25000"),
-    ]
-
-
-def test_the_search_is_that_of_the_evaluation():
-    penalty = {"name": "length_power", "alpha": 0.5}
-    changes = {"beam_size": 1, "length_penalty": penalty, "max_extra_length": 31}
-    assert explained(base_experiment(), **changes) == [
-        ("decoding.beam_size", "1", "4"),
-        ("decoding.length_penalty, length_penalty_formula", "0.5, length_power", "0.6, gnmt"),
-        ("decoding.max_extra_length", "31", "50"),
-    ]
-
-
-def test_checkpoints_averaged():
-    often = base_experiment(training_checkpoint_every=300)
-    assert explained(often) == [("training.checkpoint_every", "300", "1500")]
-    assert explained(often, averaged=1) == [("averaged_checkpoints", "1", "5")]
-    tiny = explained(of_config("multi30k_tiny"), "multi30k_tiny", averaged=3)
-    assert tiny == [("averaged_checkpoints", "3", "10 or 1")]
-
-
-def test_the_test_set_is_the_split_of_the_evaluation():
-    assert explained(base_experiment(), split="validation") == [
-        ("data.test_split", "validation", "test")
-    ]
-    tiny = of_config("multi30k_tiny")
-    for split, expected in (
-        ("test_2016_flickr", []),
-        ("test_2017_flickr", [("data.test_split", "test_2017_flickr", "test_2016_flickr")]),
-    ):
-        assert explained(tiny, "multi30k_tiny", averaged=10, split=split) == expected
-
-
-def test_text_files_are_other_data():
-    files = {f"data_{split}_source": f"{split}.en" for split in ("train", "validation", "test")}
-    files |= {f"data_{split}_target": f"{split}.de" for split in ("train", "validation", "test")}
-    run = base_experiment(**files)
-    train = (
-        "data.dataset, data.train_split, data.train_source, data.train_target",
-        "None, None, train.en, train.de",
-        "wmt14_translate/de-en, train, None, None",
-    )
-    test = "data.test_split, data.test_source, data.test_target"
-    assert explained(run) == [(test, "None, test.en, test.de", "test, None, None"), train]
-    assert explained(run, split="validation")[0] == (
-        test,
-        "None, validation.en, validation.de",
-        "test, None, None",
-    )
-
-
-def test_what_is_written_but_not_used_does_not_differ():
-    assert explained(base_experiment(model_d_k=64, model_max_positions=128)) == []
-    learned = base_experiment(model_positions="learned", model_max_positions=128)
-    assert explained(learned) == [
-        ("model.positions, model.max_positions", "learned, 128", "sinusoidal, None")
-    ]
-    # Half the heads are heads of twice the size.
-    assert explained(base_experiment(model_num_heads=4)) == [
-        ("model.num_heads, model.d_k, model.d_v", "4, 128, 128", "8, 64, 64")
-    ]
-
-
-def test_a_run_of_another_family_is_not_compared():
-    from configs import demo_rnn
-
-    run = Config.from_dict(demo_rnn.get_config().to_dict())
-    with pytest.raises(
-        UserError, match=r"model\.family is 'rnn' in the run and 'transformer' in the"
-    ):
-        explained(run)
-
-
-def test_facts_that_a_recipe_does_not_state_differ_from_none():
-    run = {name: 1 for row in EFFECTS for name in row.facts}
-    found = compare(run, {"model.norm": 2, "optimizer.beta1": 1, "training.seed": 3})
-    assert values(found) == [("training.seed", "1", "3"), ("model.norm", "1", "2")]
-
-
-def test_a_field_without_an_entry_comes_last_and_its_effect_is_not_known():
-    fields = {"model.new_option": 1, "model.norm": 1}
-    found = compare(fields, {"model.new_option": 2, "model.norm": 2})
-    assert [(d.what, d.effect) for d in found[1:]] == [("model.new_option", "not known")]
+def test_facts_without_an_entry_or_that_a_recipe_does_not_state():
+    run = {name: 1 for row in EFFECTS for name in row.facts} | {"model.new_option": 1}
+    stated = {"model.norm": 2, "optimizer.beta1": 1, "training.seed": 3, "model.new_option": 2}
+    found = compare(run, stated)
+    new = ("model.new_option", "1", "2")
+    assert values(found) == [("training.seed", "1", "3"), ("model.norm", "1", "2"), new]
+    assert found[-1].effect == "not known"
 
 
 # --- The table ----------------------------------------------------------------------------
@@ -265,12 +242,13 @@ def test_the_table_names_each_field_once_and_no_removed_one():
     assert set(known) <= {*flat(base_experiment()), *DERIVED}
 
 
-@pytest.mark.parametrize("row", EFFECTS, ids=lambda row: row.facts[0])
-def test_every_effect_has_a_figure_or_is_unknown_and_has_a_source(row):
-    assert re.search(r"\d\.\d|not known to us in isolation|none seen", row.effect)
-    assert "memory" not in row.effect + row.source
-    # A section or table of the paper, an issue, a file of a repository, or a publication.
-    assert re.search(r"(Section|Table)s? \d|issues? #\d|\w\.(py|md)\b|\b20\d\d\)?,", row.source)
+def test_every_effect_has_a_figure_or_is_unknown_and_has_a_source():
+    for row in EFFECTS:
+        assert re.search(r"\d\.\d|not known to us in isolation|none seen", row.effect), row
+        assert "memory" not in row.effect + row.source
+        # A section or table of the paper, an issue, a file of a repository, or a publication.
+        source = r"(Section|Table)s? \d|issues? #\d|\w\.(py|md)\b|\b20\d\d\)?,"
+        assert re.search(source, row.source), row
 
 
 # --- The text -----------------------------------------------------------------------------
@@ -307,24 +285,17 @@ def test_shown_without_differences():
     assert len(rest) == 1
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_lines_fit_the_terminal(recipe):
+def test_lines_fit_the_terminal():
+    sides = ("source", "target")
     run = base_experiment(
-        **{f"data_train_{side}": f"/{'folder/' * 30}{side}" for side in ("source", "target")},
-        **{f"tokenizer_{side}_model": f"/{'folder/' * 30}{side}" for side in ("source", "target")},
+        **{f"data_train_{side}": f"/{'folder/' * 30}{side}" for side in sides},
+        **{f"tokenizer_{side}_model": f"/{'folder/' * 30}{side}" for side in sides},
         tokenizer_joint=False,
         model_share_embeddings="none",
     )
-    text = shown(explain(run, recipe, evaluation=evaluation_of(run, averaged=2)), recipe)
-    assert max(map(len, text.splitlines())) <= 100
-    # And of rows that this run does not have.
+    # And rows that this run does not have.
     rows = [Difference(", ".join(row.facts), "1", "2", row.effect, row.source) for row in EFFECTS]
-    assert max(map(len, shown(rows, recipe).splitlines())) <= 100
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_the_scores_to_compare_are_in_scores_json(recipe):
-    there_are = corpus_scores(["ein Haus"], ["ein Haus"], target_language="de")
-    named = re.findall(r"\bbleu\w*", find_recipe(recipe).comparable)
-    assert named
-    assert set(named) <= set(there_are)
+    for recipe in RECIPES:
+        found = explain(run, recipe, evaluation=evaluation_of(run, averaged=2))
+        for differences in (found, rows):
+            assert max(map(len, shown(differences, recipe).splitlines())) <= 100

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scripts import assert_refused, run, succeeded
 from small_configs import MODEL, PAPER
 
 from transformer.metrics.scores import corpus_scores
-from transformer.reports import run_report, sweep_report
+from transformer.reports import run_report, sweep_report, translations
 from transformer.reports.run_report import page, run_of
 from transformer.runs import run_config
 from transformer.runs.provenance import add_start
@@ -134,40 +135,29 @@ def test_runs_are_compared(tmp_path):
     nats, bleu, gradient = written.split("<svg")[1:4]
     used = [[f"stroke: {c}" in panel for c in COLOURS] for panel in (nats, bleu, gradient)]
     assert used == [[True, False, False], [False, True, True], [True, False, True]]
-    # The one point of the third run is no line, and larger than those of others.
-    sizes = [
-        re.search(rf'<path id="(m\w+)" d="([^"]+)" style="stroke: {c}"', bleu)[2]
-        for c in COLOURS[1:]
-    ]
-    extents = [max(float(x) for x in re.findall(r"-?\d+\.?\d*", size)) for size in sizes]
-    assert extents[1] > 2 * extents[0] > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("eval/test/scores.json", "[]", "scores.json is damaged"),
-        ("eval/test/scores.json", '{"bleu": {"score": "x"}}', "scores.json is damaged"),
-        ("data.json", '{"counts": [1], "lengths": 3}', "data.json is damaged"),
-        ("data.json", '{"counts": {}, "lengths": {"a": ["b"]}}', "data.json is damaged"),
-        ("starts.jsonl", "[]\n", "starts.jsonl, line 1: it is damaged"),
-    ],
-)
-def test_a_damaged_or_foreign_run(name, content, message, tmp_path):
+def test_a_damaged_or_foreign_run(tmp_path):
     write_run(tmp_path / "a", 7, None)
-    (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "a" / name).write_text(content)
-    with pytest.raises(UserError, match=message):
-        run_of(tmp_path / "a")
-
-
-def test_a_run_that_a_program_began(tmp_path):
-    write_run(tmp_path / "a", 7, None)
+    for name, content in (
+        ("eval/test/scores.json", "[]"),
+        ("eval/test/scores.json", '{"bleu": {"score": "x"}}'),
+        ("data.json", '{"counts": [1], "lengths": 3}'),
+        ("data.json", '{"counts": {}, "lengths": {"a": ["b"]}}'),
+        ("starts.jsonl", "[]\n"),
+    ):
+        path = tmp_path / "a" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        with pytest.raises(UserError, match=f"{path.name}.* is damaged"):
+            run_of(tmp_path / "a")
+        path.unlink()
+    # One that a program began says nothing of a file.
     (tmp_path / "a/starts.jsonl").write_text('{"step": 0}\n')
     assert "<code>" not in page([run_of(tmp_path / "a")])
 
 
-def test_attention_is_beside_the_best_and_the_worst(directory):
+def test_attention_is_beside_the_best_and_the_worst(directory, tmp_path):
     asked = []
 
     def attend(pairs):
@@ -178,17 +168,9 @@ def test_attention_is_beside_the_best_and_the_worst(directory):
     assert found.count('<img class="weights"') == len(asked) == 16
     assert asked[0] == (SOURCES[29], "<script>alert(1)</script>")  # the worst comes first
     assert asked[8][1] in REFERENCES
-
-
-def test_of_a_long_line_no_attention_is_asked(tmp_path):
-    """It would fill the memory."""
+    # Of a long line none is asked: it would fill the memory.
+    asked.clear()
     write_run(tmp_path / "a", 7, [*REFERENCES[:29], "wrong " * 10_000])
-    asked = []
-
-    def attend(pairs):
-        asked.extend(pairs)
-        return [np.eye(3)] * len(pairs)
-
     page([run_of(tmp_path / "a")], attend)
     assert len(asked) == 15
     assert all(len(hypothesis) < 100 for _, hypothesis in asked)
@@ -216,67 +198,62 @@ def test_runs_side_by_side(directory):
     assert "Is the difference chance?" in page
     differing = page[page.index("that differ most") :]
     assert differing.index("das ist falsch") < differing.index(REFERENCES[3])
-    markdown = succeeded(run(*command[:-1], "--format=md", cwd=directory)).out.decode()
-    assert markdown.startswith("| run | test bleu |")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_what_is_refused(directory):
+    for flags, message in (
         ([], "no run is given"),
         (["--workdir=nowhere"], "nowhere is not a work directory"),
         (["--workdir=a", "--out=a"], "cannot write a: Is a directory"),
-    ],
-)
-def test_what_is_refused(directory, flags, message):
-    assert_refused(run(SCRIPT, *flags, cwd=directory), message)
+    ):
+        assert_refused(run(SCRIPT, *flags, cwd=directory), message)
 
 
 # --- A stranger's run ---------------------------------------------------------------------
 
 
 @pytest.fixture
-def strangers(tmp_path):
-    write_run(tmp_path / "run", 7, REFERENCES)
+def strangers(directory, tmp_path):
+    shutil.copytree(directory / "b", tmp_path / "run")
     (tmp_path / "secret").write_text("".join(f"secret {i}\n" for i in range(30)))
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("name", ["sources", "references", "hypotheses"])
-def test_texts_that_a_link_leads_to_are_not_shown(strangers, name, capsys):
-    path = strangers / "eval/test" / f"{name}.txt"
+def test_texts_that_a_link_leads_to_are_not_shown(strangers, capsys):
+    for name in ("sources", "references", "hypotheses"):
+        path = strangers / "eval/test" / f"{name}.txt"
+        path.rename(own := path.with_suffix(".own"))
+        path.symlink_to("../../../secret")
+        with pytest.raises(UserError, match=f"{path} is outside of"):
+            translations.read(strangers, "test")
+        own.replace(path)
     path.unlink()
     path.symlink_to("../../../secret")
-    html = page([run_of(strangers)])
-    assert "secret" not in html
-    assert f"warning: without the texts of test: {path} is outside of" in capsys.readouterr().err
+    assert "secret" not in page([run_of(strangers)])
+    assert f"warning: without the texts of test: {path} is outside" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["link", "device", "pipe"])
 @pytest.mark.parametrize(
     "name", ["config.json", "metrics.jsonl", "starts.jsonl", "data.json", "eval/test/scores.json"]
 )
-def test_only_plain_files_of_the_run_are_read(strangers, name, kind):
+def test_only_plain_files_of_the_run_are_read(strangers, name):
     path = strangers / name
-    path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero" if kind == "device" else strangers.parent / "secret")
-    with pytest.raises(UserError, match=f"{name} is (outside of|a pipe)"):
-        run_of(strangers)
+    for make in (
+        os.mkfifo,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.symlink_to(strangers.parent / "secret"),
+    ):
+        path.unlink()
+        make(path)
+        with pytest.raises(UserError, match=f"{name} is (outside of|a pipe)"):
+            run_of(strangers)
 
 
 @pytest.mark.parametrize(
-    ("name", "encode"),
-    [
-        ("metrics.jsonl", as_lines),
-        ("starts.jsonl", as_lines),
-        ("data.json", None),
-        ("eval/test/scores.json", None),
-    ],
+    "name", ["metrics.jsonl", "starts.jsonl", "data.json", "eval/test/scores.json"]
 )
-def test_damaged_files_are_refused_in_one_line(strangers, name, encode):
+def test_damaged_files_are_refused_in_one_line(strangers, name):
+    encode = as_lines if name.endswith("l") else None
     path = strangers / name
     text = path.read_text()
     content = [json.loads(line) for line in text.splitlines()] if encode else json.loads(text)
@@ -290,7 +267,7 @@ def test_damaged_files_are_refused_in_one_line(strangers, name, encode):
         sweep_report._by_column(run)
 
     used = []
-    for altered in damaged(content, 150, encode):
+    for altered in damaged(content, 60, encode):
         path.write_bytes(altered)
         used.append(assert_used_or_refused(use, path.name, altered))
-    assert 10 < sum(used) < 140
+    assert 5 < sum(used) < 55

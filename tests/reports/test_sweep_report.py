@@ -49,10 +49,8 @@ def test_mean_and_deviation_over_the_seeds_so_far(sweep):
     assert found[0]["test bleu"] == "12"
     assert "last nll" not in head
     assert "training.seed" not in head
-
-
-def test_a_spreadsheet_has_a_line_for_each_run(sweep):
-    head, lines = sweep_report.table(sweep_report.rows_of(*sweep), form="csv")
+    # A spreadsheet has a line for each run.
+    head, lines = sweep_report.table(rows, form="csv")
     found = [dict(zip(head, line, strict=True)) for line in lines]
     assert [line["row"] + line["seed"] for line in found] == ["a0", "a1", "b0", "b1"]
     assert [line["best bleu"] for line in found] == ["30", "24", "50", ""]
@@ -131,25 +129,21 @@ def test_numbers_that_are_none_are_left_out(sweep, tmp_path):
     sweep_report.plot(rows, "test bleu", tmp_path / "plot.png")
 
 
-def test_columns_that_are_asked_for(sweep):
+def test_columns_that_are_asked_for_and_their_plot(sweep, tmp_path):
     rows = sweep_report.rows_of(*sweep)
     head, lines = sweep_report.table(rows, ["last bleu"])
     assert (head, lines[0]) == (["row", "done", "last bleu"], ["a", "1 of 2", "27 ± 4.2"])
-    with pytest.raises(UserError, match="no run has the metric 'bleu'; there are: "):
-        sweep_report.table(rows, ["bleu"])
-
-
-def test_the_plot(sweep, tmp_path):
     path = tmp_path / "plot.png"
-    sweep_report.plot(sweep_report.rows_of(*sweep), "best bleu", path)
+    sweep_report.plot(rows, "best bleu", path)
     assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="no run has the metric"):
-        sweep_report.plot(sweep_report.rows_of(*sweep), "eval/validation/bleu", path)
-
-
-def test_nothing_yet(tmp_path, sweep):
-    rows = sweep_report.rows_of(Launcher(Options(tmp_path / "other")), sweep[1])
-    assert sweep_report.table(rows) == (
+    for ask in (
+        lambda: sweep_report.table(rows, ["bleu"]),
+        lambda: sweep_report.plot(rows, "eval/validation/bleu", path),
+    ):
+        with pytest.raises(UserError, match=r"no run has the metric '.*bleu'; there are: "):
+            ask()
+    nothing_yet = sweep_report.rows_of(Launcher(Options(tmp_path / "other")), sweep[1])
+    assert sweep_report.table(nothing_yet) == (
         ["row", "done"],
         [["a", "0 of 2"], ["b", "0 of 2"], ["later", "0 of 2"]],
     )

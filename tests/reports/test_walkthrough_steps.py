@@ -7,7 +7,7 @@ import pytest
 from small_models import trained_model
 
 from transformer.reports.walkthrough_numbers import batch_of, follow, update
-from transformer.reports.walkthrough_page import Line, number_of, walkthrough_page
+from transformer.reports.walkthrough_page import Line, code_of, walkthrough_page
 from transformer.reports.walkthrough_steps import steps, update_step
 from transformer.system.errors import UserError
 
@@ -31,13 +31,18 @@ def found(model, one):
 
 def test_they_are_those_of_a_forward_pass(model):
     one = follow(model, SOURCE, TARGET, layer=2, head=2)
-    bound, batch = model.task.model.bind(model.params), batch_of(one)
-    logits, weights = bound(batch.src_BS, batch.tgt_in_BT, return_weights=True)
+    batch, smoothing = batch_of(one), model.config.training.label_smoothing
+
+    @jax.jit
+    def whole(params):
+        bound = model.task.model.bind(params)
+        outputs = bound(batch.src_BS, batch.tgt_in_BT, return_weights=True)
+        return *outputs, bound.loss(batch, None, smoothing)
+
+    logits, weights, loss = whole(model.params)
     np.testing.assert_allclose(one.logits_TV, logits[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(one.weights_TT, weights.decoder[1][0, 1], atol=1e-6)
     np.testing.assert_allclose(one.cross_TS, weights.cross[1][0, 1], atol=1e-6)
-    smoothing = model.config.training.label_smoothing
-    loss = bound.loss(batch, None, smoothing)
     np.testing.assert_allclose(one.smoothed_T.sum(), loss.loss, rtol=1e-5)
     np.testing.assert_allclose(one.nll_T.sum(), loss.nll, rtol=1e-5)
 
@@ -104,13 +109,15 @@ def test_the_page_names_lines_that_exist(model, one, found):
     assert "a &lt;b&gt;" in page
     for step in walk:
         assert step.code
-        for line in step.code:
-            number = number_of(line)
-            assert f'-{number}" class="line used">' in page
+        assert all(code_of(line) in page for line in step.code)
     with pytest.raises(ValueError, match="has no 'no such line'"):
-        number_of(Line(follow, "no such line"))
+        code_of(Line(follow, "no such line"))
+    assert code_of(Line(follow, "def follow(")).startswith(
+        f"<code>transformer/reports/walkthrough_numbers.py, line {follow.__code__.co_firstlineno}:"
+    )
 
 
 def test_what_cannot_be_followed(model):
-    with pytest.raises(UserError, match="layer 3 is asked for; the decoder has 1 to 2"):
-        follow(model, SOURCE, TARGET, layer=3, head=1)
+    for layer, head, message in ((3, 1, "layer 3 is asked for; the"), (1, 3, "head 3 is asked")):
+        with pytest.raises(UserError, match=f"{message}.* decoder has 1 to 2"):
+            follow(model, SOURCE, TARGET, layer, head)

@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scripts import final_state
-from small_bert import CLASSIFICATION, CONFIG, write_vocabulary
+from small_bert import CLASSIFICATION, CONFIG, with_fields, write_vocabulary
 from test_masked_lm import Going
 
 from transformer.models.bert.bert_weights import to_theirs
 from transformer.models.family import Sizes, build_model
-from transformer.runs import train
+from transformer.runs import init_from, train
 from transformer.runs.restore import TrainedModel, restore
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 from transformer.tasks import classification, pretrained_bert
+from transformer.tasks.task import read_classes
 from transformer.training.step import initial_variables
 
 WORDS = "one", "two", "three", "four", "fourteen"
@@ -68,14 +68,7 @@ def config_of(text, name="classes", **changes) -> Config:
         "log_every": 4,
         "best_metric": "spearman" if name == "numbers" else "accuracy",
     } | changes
-    sections = {}
-    for section in ("data", "tokenizer", "model", "optimizer", "training"):
-        old = getattr(CLASSIFICATION, section)
-        own = {k: v for k, v in fields.items() if k in vars(old)}
-        sections[section] = dataclasses.replace(old, **own)
-        fields = {k: v for k, v in fields.items() if k not in own}
-    assert not fields
-    return dataclasses.replace(CLASSIFICATION, **sections)
+    return with_fields(CLASSIFICATION, fields)
 
 
 def last_validation(workdir) -> dict[str, float]:
@@ -90,6 +83,8 @@ def test_what_it_learns_and_says_of_new_text(name, text, tmp_path):
     train.train(config, tmp_path / "run", Going())
     model = restore(tmp_path / "run")
     metrics = last_validation(tmp_path / "run")
+    with pytest.raises(UserError, match=r"labels\.json is missing; restore it"):
+        read_classes(tmp_path / "labels.json", list[str])
     outputs = model.task.evaluate(model.params, model.extra, "validation", lambda *_: None)
     for metric, score in outputs.scores.items():
         expected = metrics[f"eval/validation/{metric}"]
@@ -144,66 +139,63 @@ def hub_folder(text, folder, head="pre_training", **others):
     return params
 
 
-def begun_with(text, folder, workdir, **changes) -> dict:
-    """The parameters of a run that begins with a folder and learns nothing."""
+def begun_with(text, folder, **changes):
+    """The task of a run that begins with a folder, and the parameters before its first update."""
     fields = {
         "init_from": str(folder),
-        "peak_learning_rate": 0.0,
         "source_model": None,
         "activation": "gelu_exact",
         "vocab_size": write_vocabulary(text).vocab_size,
     }
     config = config_of(text, **fields | changes)
-    train.train(config, workdir, Going())
-    return final_state(workdir).params
+    origin = init_from.load(config)
+    mesh = data_mesh(jax.devices()[:1])
+    task = classification.prepare(config, mesh, text / "new", origin.task).task
+    return task, init_from.with_heads(origin, task, config).params
 
 
-@pytest.mark.slow
 def test_a_run_begins_with_a_folder_of_the_hub(text, tmp_path):
     """The encoder and the pooler are theirs, the classifier is new, the vocabulary is theirs."""
     given = hub_folder(text, tmp_path / "hub")
-    found = begun_with(text, tmp_path / "hub", tmp_path / "run")
+    task, found = begun_with(text, tmp_path / "hub")
     assert set(given) - set(found) == {"masked_lm", "next_sentence"}
     for name in set(found) & set(given):
-        jax.tree.map(np.testing.assert_array_equal, found[name], jax.device_get(given[name]))
-    fresh, _ = initial_variables(restore(tmp_path / "run").task.model, 0)
+        jax.tree.map(np.testing.assert_array_equal, found[name], given[name])
+    fresh, _ = initial_variables(task.model, 0)
     jax.tree.map(np.testing.assert_array_equal, found["classifier"], fresh["classifier"])
-    assert (tmp_path / "run/vocab.txt").read_text() == (tmp_path / "hub/vocab.txt").read_text()
+    task.save(tmp_path)
+    assert (tmp_path / "vocab.txt").read_text() == (tmp_path / "hub/vocab.txt").read_text()
 
     # With a classifier for other classes, that is new, too; without a pooler, so is that.
     given = hub_folder(text, tmp_path / "three", "classification")
-    found = begun_with(text, tmp_path / "three", tmp_path / "three-run")
+    _, found = begun_with(text, tmp_path / "three")
     assert given["classifier"]["kernel"].shape == (14, 3)
     jax.tree.map(np.testing.assert_array_equal, found["classifier"], fresh["classifier"])
     # Classes of the same names keep theirs.
     names = {"0": "yes", "1": "x", "2": "no"}
     given = hub_folder(text, tmp_path / "named", "classification", id2label=names)
-    found = begun_with(text, tmp_path / "named", tmp_path / "named-run")
-    expected = given["classifier"]["kernel"][:, jnp.array([2, 0])]
+    _, found = begun_with(text, tmp_path / "named")
+    expected = given["classifier"]["kernel"][:, np.array([2, 0])]
     np.testing.assert_array_equal(found["classifier"]["kernel"], expected)
     hub_folder(text, tmp_path / "masked", "masked_lm")
-    found = begun_with(text, tmp_path / "masked", tmp_path / "masked-run")
+    _, found = begun_with(text, tmp_path / "masked")
     jax.tree.map(np.testing.assert_array_equal, found["pooler"], fresh["pooler"])
 
 
 def test_a_folder_of_other_sizes_is_refused_with_the_flags_that_fit(text, tmp_path):
     hub_folder(text, tmp_path / "hub")
     with pytest.raises(UserError) as error:
-        begun_with(text, tmp_path / "hub", tmp_path / "run", d_model=16, d_ff=12)
+        begun_with(text, tmp_path / "hub", d_model=16, d_ff=12)
     assert "training.init_from: model.d_model is 14 in" in str(error.value)
     assert "--config.model.d_model=14 --config.model.d_ff=11" in str(error.value)
     with pytest.raises(UserError, match=r"--config\.tokenizer\.vocab_size="):
-        begun_with(text, tmp_path / "hub", tmp_path / "run", vocab_size=99)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_of_another_family_cannot_begin_with_it(text, tmp_path):
-    hub_folder(text, tmp_path)
+        begun_with(text, tmp_path / "hub", vocab_size=99)
+    # Nor can a run of another family begin with it.
     other = dataclasses.replace(
         CONFIG, model=dataclasses.replace(CONFIG.model, family="transformer")
     )
     with pytest.raises(UserError, match="a run of the family 'bert' can begin with it"):
-        pretrained_bert.read(tmp_path, other)
+        pretrained_bert.read(tmp_path / "hub", other)
 
 
 @pytest.mark.parametrize(
@@ -222,14 +214,6 @@ def test_what_cannot_be_learned(name, changes, message, text):
     config, mesh = config_of(text, name, **changes), data_mesh(jax.devices()[:1])
     with pytest.raises(UserError, match=message):
         classification.prepare(config, mesh, text / "new", None)
-
-
-@pytest.mark.slow
-def test_a_work_directory_without_its_labels(text, tmp_path):
-    train.train(config_of(text), tmp_path / "run", Going())
-    (tmp_path / "run/labels.json").unlink()
-    with pytest.raises(UserError, match=r"labels\.json is missing; restore it"):
-        restore(tmp_path / "run")
 
 
 def test_pairs_and_their_export(text, tmp_path):

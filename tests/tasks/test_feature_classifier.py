@@ -1,7 +1,10 @@
+import types
+
 import numpy as np
 import pytest
 
-from transformer.data.labelled_images import ImageSet, Shape
+from configs import sagan_cifar10
+from transformer.data.labelled_images import ImageData, Shape
 from transformer.system.errors import UserError
 from transformer.tasks.feature_classifier import (
     About,
@@ -36,15 +39,20 @@ def test_saved_and_loaded(tmp_path, random_params):
 
 
 @pytest.mark.slow
-def test_it_learns_to_tell_dark_from_light():
+def test_it_learns_to_tell_dark_from_light(tmp_path, capsys):
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 2
-    images = (100 * labels[:, None, None, None] + rng.integers(0, 100, (40, 16, 16, 1))).astype(
-        "u1"
-    )
-    found = ImageSet(images, labels, ["dark", "light"])
-    told = []
-    _, about = train_classifier(found, found, 20, 0, lambda *x: told.append(x))
+    images = 100 * labels[:, None, None, None] + rng.integers(0, 100, (40, 16, 16, 1))
+    np.savez(tmp_path / "images.npz", images=images.astype("u1"), labels=labels)
+    config = sagan_cifar10.get_config()
+    config.data.train_images = config.data.validation_images = str(tmp_path / "images.npz")
+    config.model.image_size, config.model.channels = 16, 1
+    _, about = train_classifier(types.SimpleNamespace(**parts_of(config)), 20, 0)
     assert about.accuracy == 100
-    assert [epoch for epoch, _ in told] == list(range(1, 21))
+    assert capsys.readouterr().out.count("epoch") == 20
     assert (about.size, about.channels, about.held_out) == (16, 1, 40)
+
+
+def parts_of(config):
+    """Sections of a Config of a size that the model does not have."""
+    return {"data": ImageData(**config.data.to_dict()), "model": config.model}

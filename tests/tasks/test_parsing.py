@@ -5,11 +5,14 @@ import json
 import pytest
 from scripts import ROOT, assert_refused, run, succeeded, toy_flags, write_toy
 
+from configs import parsing_small
+from transformer.data.treebank import TreebankConfig
 from transformer.data.trees import read_trees
 from transformer.metrics import parseval
 from transformer.runs import run_config
 from transformer.tasks import parsing
 from transformer.tasks.mending import is_well_formed
+from transformer.tasks.pair_training import Texts
 
 NOUNS, VERBS = ["dogs", "cats", "cells", "genes"], ["see", "bind", "hear"]
 FIELDS = {
@@ -55,21 +58,22 @@ def directory(tmp_path_factory):
     (directory / "bank").mkdir()
     for name, numbers in (("train", range(97)), ("dev", range(97, 104)), ("test", range(7))):
         (directory / f"bank/{name}.trees").write_text("".join(map(tree, numbers)))
-    succeeded(run("train.py", *FLAGS, "--workdir=whole", cwd=directory))
     return directory
 
 
-def test_validation_has_f1(directory):
-    lines = (directory / "whole/metrics.jsonl").read_text().splitlines()
-    last = json.loads(lines[-1])
-    assert {f"eval/validation/{name}" for name in parsing.TASK.metrics} <= last.keys()
+@pytest.fixture(scope="module")
+def whole(directory):
+    succeeded(run("train.py", *FLAGS, "--workdir=whole", cwd=directory))
+    return directory / "whole"
 
 
-@pytest.mark.parametrize("flag", ["--brackets", "--nobrackets"])
-def test_all_sentences_count(directory, flag):
+@pytest.mark.slow
+def test_all_sentences_count(directory, whole):
     """Whatever a model without a clue writes; F1 of the files is that of the scores."""
-    succeeded(run("evaluate.py", "--workdir=whole", "--split=test", flag, cwd=directory))
-    folder = directory / "whole/eval/latest"
+    last = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {f"eval/validation/{name}" for name in parsing.TASK.metrics} <= last.keys()
+    succeeded(run("evaluate.py", "--workdir=whole", "--split=test", cwd=directory))
+    folder = whole / "eval/latest"
     scores = json.loads((folder / "scores.json").read_text())
     gold, trees, sequences, sources = (
         (folder / f"{name}.txt").read_text().splitlines()
@@ -83,32 +87,50 @@ def test_all_sentences_count(directory, flag):
     lengths = [len(line.split()) for line in sources]
     formed = [is_well_formed(x.split(), n) for x, n in zip(sequences, lengths, strict=True)]
     assert scores["malformed"]["score"] == pytest.approx(100 * (1 - sum(formed) / 7))
-    assert scores["malformed"]["score"] == 0 or flag == "--nobrackets"
-    data = run_config.load(directory / "whole").data
+    data = run_config.load(whole).data
     data = type(data)(**{**vars(data), "raw_dir": str(directory / "bank")})
     again = parsing.TASK.rescore(data, "test", trees)
     assert again["f1"]["score"] == pytest.approx(scores["f1"]["score"])
 
 
-def test_perfect_and_malformed():
-    gold = list(read_trees([tree(1)], "gold"))
-    (own,) = gold
+def test_perfect_and_malformed(directory):
+    """Of two sequences one is whole, and one is mended."""
     sequence = "(S (NP XX )NP (VP XX (NP (NP XX )NP (PP XX (NP XX )NP )PP )NP )VP XX )S"
-    assert parsing.bracket_scores([parsing.mended(sequence, own)], [own.children[0]])["f1"][
-        "score"
-    ] == pytest.approx(100)
-    assert parsing._malformed([sequence], gold)["malformed"]["score"] == 0
-    assert parsing._malformed([sequence[:-3]], gold)["malformed"]["score"] == 100
+    (directory / "bank/two.trees").write_text(2 * tree(1))
+    fields = parsing_small.get_config().data.to_dict()
+    fields |= {"raw_dir": str(directory / "bank"), "test_trees": "two.trees", "tags": "XX"}
+    task = object.__new__(parsing.Parsing)  # without a model: the sequences are given
+    task.data = TreebankConfig(**fields)
+    task.translate = lambda params, extra, sources, progress: [sequence, sequence[:-3]]
+    found = task.evaluate(None, None, "test", None)
+    scores = {name: score["score"] for name, score in found.scores.items()}
+    assert scores == pytest.approx(
+        {
+            **dict.fromkeys(("f1", "precision", "recall"), 100.0),
+            "complete": 100.0,
+            "malformed": 50.0,
+        }
+    )
+    assert task.validation_scores(None, Texts("test", [], [], found.texts["sequences"])) == {
+        name: scores[name] for name in ("f1", "complete", "malformed")
+    }
+    again = parsing.TASK.rescore(task.data, "test", found.texts["hypotheses"])
+    assert again == {name: found.scores[name] for name in again}
 
 
-def test_the_command_prints_trees(directory):
+@pytest.mark.slow
+def test_with_brackets_all_outputs_are_trees(directory, whole):
+    """A result is verified with them, though the config says nothing of them."""
+    own = ["--workdir=whole", "--split=validation", "--brackets", "--checkpoint=best"]
+    succeeded(run("evaluate.py", *own, "--record=results/a.json", cwd=directory))
+    result = json.loads((directory / "results/a.json").read_text())
+    assert result["splits"]["validation"]["scores"]["malformed"]["score"] == 0
+    verify = ["--workdir=whole", "--verify=results/a.json"]
+    assert b"scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
     script = "parse"
     text = b"Dogs (of genes) see cells.\n\ncats hear\n"
-    first, blank, last = (
-        succeeded(run(script, "--workdir=whole", cwd=directory, stdin=text))
-        .out.decode()
-        .split("\n")
-    )[:3]
+    said = succeeded(run(script, "--workdir=whole", cwd=directory, stdin=text)).out.decode()
+    first, blank, last = said.split("\n")[:3]
     assert blank == ""
     (found,) = read_trees([first], "first")
     words = ["Dogs", "-LRB-", "of", "genes", "-RRB-", "see", "cells", "."]
@@ -119,33 +141,22 @@ def test_the_command_prints_trees(directory):
     succeeded(run(script, *flags, cwd=directory, stdin=b"dogs see .\n"))
     drawn = (directory / "drawn.txt").read_text()
     assert [line.split()[-1] for line in drawn.splitlines() if "XX" in line] == ["dogs", "see"]
+
+
+def test_evalb_and_what_is_refused(directory):
     scored = ["--gold=bank/test.trees", "--test=bank/test.trees"]
     said = succeeded(run("evalb", *scored, cwd=directory)).out.decode()
     assert ["F1", "100.00"] in [line.split() for line in said.splitlines()]
-
-
-def test_refused(directory):
-    (directory / "bad").mkdir(exist_ok=True)
+    (directory / "bad").mkdir()
     (directory / "bad/train.trees").write_text(tree(1) + "(S (NN Ro(SSA)))\n")
-    flags = [*FLAGS, "--config.data.raw_dir=bad", "--workdir=new"]
-    assert_refused(run("train.py", *flags, cwd=directory), "train.trees, line 2: the word 'Ro'")
-    assert not (directory / "new").exists()
-    flags = ["--gold=bank/test.trees", "--test=bank/dev.trees", "--parameters=bank/dev.trees"]
-    assert_refused(run("evalb", *flags, cwd=directory), "line 1 is no line")
-    flags[1:] = ["--test=bad/train.trees"]
-    assert_refused(run("evalb", *flags, cwd=directory), "7 lines and")
-
-
-def test_trees_are_for_this_task_alone(directory):
     write_toy(directory, train=97, validation=5)
-    flags = [*toy_flags(), "--config.decoding.brackets=True", "--workdir=other"]
-    assert_refused(run("train.py", *flags, cwd=directory), "decoding.brackets is for trees")
-
-
-@pytest.mark.slow
-def test_a_result_with_brackets_is_verified_with_them(directory):
-    """The config says nothing of them; without them the outputs would be no trees."""
-    own = ["--workdir=whole", "--split=validation", "--brackets", "--checkpoint=best"]
-    succeeded(run("evaluate.py", *own, "--record=results/a.json", cwd=directory))
-    verify = ["--workdir=whole", "--verify=results/a.json"]
-    assert b"scores agree" in succeeded(run("evaluate.py", *verify, cwd=directory)).out
+    of_trees = "--config.decoding.brackets=True"
+    for script, flags, message in (
+        ("train.py", [*FLAGS, "--config.data.raw_dir=bad"], "train.trees, line 2: the word 'Ro'"),
+        ("train.py", [*toy_flags(), of_trees], "decoding.brackets is for trees"),
+        ("evalb", [*scored, "--parameters=bank/dev.trees"], "line 1 is no line"),
+        ("evalb", [scored[0], "--test=bad/train.trees"], "7 lines and"),
+    ):
+        given = [*flags, "--workdir=new"] if script == "train.py" else flags
+        assert_refused(run(script, *given, cwd=directory), message)
+        assert not (directory / "new").exists()

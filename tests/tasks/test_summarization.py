@@ -82,11 +82,13 @@ def test_it_trains_and_is_scored(folder):
     assert "it is cut there" in summaries.err
 
 
-def test_long_documents_are_refused(folder):
-    refused = train(folder, data_long_documents="refuse")
-    assert_refused(refused, "60 of 62 documents of train have more than data.max_source_length = 8")
-    assert not (folder / "run").exists()
-
-
-def test_two_vocabularies_are_refused(folder):
-    assert_refused(train(folder, tokenizer_joint=False), "set tokenizer.joint to True")
+def test_what_is_refused(folder):
+    for changes, message in (
+        (
+            {"data_long_documents": "refuse"},
+            "60 of 62 documents of train have more than data.max_source_length = 8",
+        ),
+        ({"tokenizer_joint": False}, "set tokenizer.joint to True"),
+    ):
+        assert_refused(train(folder, **changes), message)
+        assert not (folder / "run").exists()

@@ -1,13 +1,17 @@
 import json
 import random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from scripts import ROOT, assert_refused, metrics, run, succeeded
 
 from configs import algorithmic
 from transformer.data.sources import DataConfig
 from transformer.tasks import transduction
+from transformer.tasks.pair_training import Texts
 
+CONFIG = f"--config={ROOT / 'configs' / 'algorithmic.py'}"
 # Digits to copy, of lengths 1 to 5; sizes that learn them within seconds.
 FIELDS = {
     **{f"data.{split}_{side}": split for split in ("train", "validation", "test")
@@ -48,62 +52,74 @@ def copier(tmp_path_factory):
     ):
         write_digits(folder / split, count, longest, seed)
     flags = [f"--config.{name}={value}" for name, value in FIELDS.items()]
-    config = f"--config={ROOT / 'configs' / 'algorithmic.py'}"
-    succeeded(run("train.py", config, *flags, "--workdir=run", cwd=folder))
+    succeeded(run("train.py", CONFIG, *flags, "--workdir=run", cwd=folder))
     return folder
 
 
-def evaluated(folder, split, *flags):
-    succeeded(run("evaluate.py", "--workdir=run", f"--split={split}", *flags, cwd=folder))
-    directory = folder / "run" / "eval" / split
-    texts = [(directory / f"{name}.txt").read_text() for name in ("references", "hypotheses")]
-    found = json.loads((directory / "scores.json").read_text())
-    names = [name for name in transduction.TASK.metrics if name != "nll"]
-    return {name: found[name]["score"] for name in names}, *(t.splitlines() for t in texts)
-
-
+@pytest.mark.slow
 def test_it_learns_to_copy(copier):
     *_, last = metrics(copier / "run")
     assert last["eval/validation/nll"] < 0.05
     assert last["eval/validation/sequence_accuracy"] > 90
-    scores, references, hypotheses = evaluated(copier, "validation")
-    assert scores == {
-        name: pytest.approx(last[f"eval/validation/{name}"]) for name in scores
-    }  # evaluate.py measures what training has measured
-    same = sum(a == b for a, b in zip(references, hypotheses, strict=True))
-    assert scores["sequence_accuracy"] == same  # of 100
+    succeeded(run("evaluate.py", "--workdir=run", "--split=validation,test", cwd=copier))
+    names = [name for name in transduction.TASK.metrics if name != "nll"]
+    scores, texts = {}, {}
+    for split in ("validation", "test"):
+        folder = copier / "run/eval" / split
+        written = json.loads((folder / "scores.json").read_text())
+        scores[split] = {name: written[name]["score"] for name in names}
+        texts[split] = [
+            (folder / f"{name}.txt").read_text().splitlines()
+            for name in ("references", "hypotheses")
+        ]
+    # evaluate.py measures what training has measured.
+    assert scores["validation"] == {
+        name: pytest.approx(last[f"eval/validation/{name}"]) for name in names
+    }
+    same = sum(a == b for a, b in zip(*texts["validation"], strict=True))
+    assert scores["validation"]["sequence_accuracy"] == same  # of 100
 
+    # A sequence is right free-running if it is right forced. One error leads to others, unless the
+    # true prefix is given back.
+    found = scores["test"]
+    assert 0 < found["sequence_accuracy"] < 100
+    assert found["sequence_accuracy"] == found["forced_sequence_accuracy"]
+    assert found["forced_accuracy"] > found["accuracy"] > found["sequence_accuracy"]
 
-def test_a_sequence_is_right_free_running_if_it_is_right_forced(copier):
-    scores, _, _ = evaluated(copier, "test")
-    assert 0 < scores["sequence_accuracy"] < 100
-    assert scores["sequence_accuracy"] == scores["forced_sequence_accuracy"]
-    # One error leads to others, unless the true prefix is given back.
-    assert scores["forced_accuracy"] > scores["accuracy"] > scores["sequence_accuracy"]
-
-
-def test_saved_outputs_have_the_free_running_scores(copier):
-    scores, _, hypotheses = evaluated(copier, "test")
+    # Saved outputs have the free-running scores.
     paths = {f"test_{side}": str(copier / "test") for side in ("source", "target")}
     data = DataConfig(**algorithmic.get_config().data.to_dict() | paths)
-    found = transduction.TASK.rescore(data, "test", hypotheses)
-    assert {name: score["score"] for name, score in found.items()} == {
-        name: score for name, score in scores.items() if not name.startswith("forced")
-    }
-    written = json.loads((copier / "run/eval/test/scores.json").read_text())
-    forced = [name for name in scores if written[name].get("needs_model")]
+    again = transduction.TASK.rescore(data, "test", texts["test"][1])
+    forced = [name for name in names if written[name].get("needs_model")]
     assert forced == ["forced_accuracy", "forced_sequence_accuracy"]
-
-
-def test_it_transduces_what_has_unknown_symbols(copier):
+    assert {n: x["score"] for n, x in again.items()} == {n: found[n] for n in names[:2]}
     result = run("translate.py", "--workdir=run", cwd=copier, stdin=b"1 x 2\n3 4\n")
-    first, second = succeeded(result).out.splitlines()
+    first, second = succeeded(result).out.splitlines()  # x is unknown
     assert first.split()[0] == b"1"
     assert second == b"3 4"
 
 
-def test_it_has_no_bleu(copier):
-    config = f"--config={ROOT / 'configs' / 'algorithmic.py'}"
-    flags = [config, "--config.training.best_metric=bleu", "--workdir=no"]
+def test_forced_scores():
+    """Of the references [1, 2] and [3, 4, 5] one token is not the most probable one."""
+    task = object.__new__(transduction.Transduction)
+    right, wrong = np.array([1, 2]), np.array([3, 7, 5])
+    forced = SimpleNamespace(
+        decode=lambda *_: [SimpleNamespace(expected_T=x) for x in (right, wrong)]
+    )
+    pairs = lambda *_: (None, [np.array([1, 2]), np.array([3, 4, 5])])  # noqa: E731
+    task.translator, task.data = SimpleNamespace(forced=forced, token_pairs=pairs), None
+    texts = Texts("test", ["a", "b"], ["1 2", "3 4"], ["1 2", "3 5"])
+    scores = task.validation_scores(None, texts)
+    expected = {
+        "accuracy": pytest.approx(500 / 6),
+        "sequence_accuracy": 50.0,
+        "forced_accuracy": 80.0,
+    }
+    assert scores == expected | {"forced_sequence_accuracy": 50.0}
+    assert {"nll", *scores} == set(transduction.TASK.metrics)
+
+
+def test_it_has_no_bleu(tmp_path):
+    flags = [CONFIG, "--config.training.best_metric=bleu", "--workdir=no"]
     message = "'bleu', which the task transduction does not measure"
-    assert_refused(run("train.py", *flags, cwd=copier), message)
+    assert_refused(run("train.py", *flags, cwd=tmp_path), message)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from transformer.system.errors import UserError
-from transformer.system.files import check_can_write, write_named
+from transformer.system.files import check_can_write
 from transformer.system.paths import DEFINE_path, DEFINE_paths
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ OUT = DEFINE_path("out", "by_length.png", "The PNG file to write.")
 
 def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]) -> None:
     """A curve for each run. sizes: the number of sentences in each group."""
-    from transformer.reports.pages import panels, png
+    from transformer.reports.pages import panels
     from transformer.reports.plots import style
 
     figure, (axes,) = panels(1, columns=1, height=4.5, width=9)
@@ -52,7 +52,7 @@ def draw(path: Path, found: Mapping[str, Mapping[str, float]], sizes: Mapping[st
     axes.set_ylabel("BLEU")
     axes.grid(color="0.9")
     figure.legend(frameon=False, loc="outside right upper")
-    write_named(path, png(figure, dpi=130))
+    figure.write(path, dpi=130)
 
 
 def main() -> None:

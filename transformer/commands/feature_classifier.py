@@ -7,7 +7,6 @@ It trains on the images that a run with this config would train on, and its accu
 the images that such a run holds out. Then give the file to runs as task.features.
 """
 
-import time
 from pathlib import Path
 
 from absl import flags
@@ -28,7 +27,6 @@ SEED = flags.DEFINE_integer("seed", 0, "Of initial values and order.", 0, 2**32 
 
 
 def main() -> None:
-    from transformer.data.labelled_images import Shape, labels_as, read_images
     from transformer.runs import cli
     from transformer.runs.run_config import Config
     from transformer.system.files import check_can_write
@@ -39,20 +37,5 @@ def main() -> None:
         raise UserError(f"--config is of the task {config.task.name}; give one of images")
     path = Path(OUTPUT.value).expanduser()
     check_can_write(path, ".npz")
-    shape = Shape(config.model.image_size, config.model.channels)
-    training = read_images(config.data, "train", shape)
-    if len(training.classes) < 2:
-        raise UserError("the training images have one class alone; a classifier needs two at least")
-    held_out = labels_as(
-        read_images(config.data, "validation", shape), training.classes, "the validation split"
-    )
-    start = time.monotonic()
-
-    def report(epoch: int, accuracy: float) -> None:
-        seconds = time.monotonic() - start
-        print(f"epoch {epoch}: accuracy {accuracy:.1f} per cent, {seconds:.0f} s", flush=True)
-
-    print(f"{len(training.labels_N)} images of {len(training.classes)} classes", flush=True)
-    params, about = train_classifier(training, held_out, EPOCHS.value, SEED.value, report)
-    FeatureClassifier.save(path, params, about)
+    FeatureClassifier.save(path, *train_classifier(config, EPOCHS.value, SEED.value))
     print(f"wrote {path}: {FeatureClassifier.load(path).words}")

@@ -20,7 +20,7 @@ from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
 if TYPE_CHECKING:
-    from transformer.reports.figures import Picture
+    from transformer.reports.pages import Picture
     from transformer.tasks.image_generation import ImageGenerator, Ready
 
 restore_model = define_flags()
@@ -68,7 +68,7 @@ def pixels_of(text: str | None, size: int) -> list[tuple[int, int]]:
 
 
 def figure(images_NHWC: np.ndarray, maps: np.ndarray, pixels: list[tuple[int, int]]) -> "Picture":
-    from transformer.reports.figures import Picture
+    from transformer.reports.pages import Picture
 
     N, size, columns = len(images_NHWC), images_NHWC.shape[1], 1 + len(pixels)
     made = Picture(1.6 * columns, 1.6 * N)

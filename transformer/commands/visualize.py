@@ -24,7 +24,7 @@ from transformer.system.paths import DEFINE_path
 
 if TYPE_CHECKING:
     from transformer.inference.attention_maps import Attention
-    from transformer.reports.figures import Picture
+    from transformer.reports.pages import Picture
     from transformer.runs.restore import TrainedModel
 
 restore_model = define_flags()

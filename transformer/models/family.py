@@ -30,7 +30,15 @@ from transformer.system.sharding import ShardingRules
 
 KERNELS = ("cudnn_attention", "triton_norm", "blocked_loss")  # see kernels.py
 # Modules of transformer.models, imported on demand.
-FAMILIES = ("transformer", "rnn", "convolutional", "universal", "bert", "decoder_only", "sagan")
+FAMILIES = (
+    "transformer",
+    "rnn",
+    "convolutional",
+    "universal",
+    "bert",
+    "decoder_only",
+    "sagan",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,13 +10,12 @@ import numpy as np
 
 from transformer.inference.attention_maps import SIDES, Attention
 from transformer.reports.figures import (
-    Picture,
     masks_figure,
     positions_figure,
     schedule_figure,
     steps_figure,
 )
-from transformer.reports.pages import image
+from transformer.reports.pages import Picture, image
 from transformer.runs.restore import TrainedModel
 
 TEMPLATE = Path(__file__).with_name("attention_page.html")

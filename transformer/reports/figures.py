@@ -4,19 +4,11 @@ Each function returns a figure. A notebook shows it; `figure.drawn("svg")` retur
 """
 
 import dataclasses
-import io
-import unicodedata
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from matplotlib import font_manager, rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from transformer.inference.attention_maps import (
@@ -28,83 +20,15 @@ from transformer.inference.attention_maps import (
 )
 from transformer.inference.model import Model
 from transformer.models.attention import Mask
+from transformer.reports.pages import Picture
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
-from transformer.system.files import write_named
 from transformer.training.schedules import make_schedule
 
 PADDING = 3  # in tokens, in the picture of masks
 # The lecture's curves of Equation 3.
 EQUATION_3 = ((512, 4000), (512, 8000), (256, 4000))
-
-
-class Fonts(NamedTuple):
-    """Font families; each letter is drawn in the first family that has it."""
-
-    names: list[str]
-    complete: bool  # whether they have all letters
-
-
-def fonts_for(text: str) -> Fonts:
-    """Matplotlib's own font, and those of this machine for letters that it lacks."""
-
-    def characters(path: str) -> set[str]:
-        return set(map(chr, font_manager.get_font(path).get_charmap()))
-
-    # Without the characters that only say how others are joined.
-    missing = {c for c in text if not c.isspace() and unicodedata.category(c) not in ("Cf", "Mn")}
-    names = ["DejaVu Sans"]
-    missing -= characters(font_manager.findfont(names[0]))
-    for font in font_manager.fontManager.ttflist:
-        if not missing:
-            break
-        if font.name.startswith("Last Resort"):  # it has a box for every character
-            continue
-        try:
-            found = missing & characters(font.fname)
-        except (OSError, RuntimeError):  # removed since, or a picture font
-            continue
-        if found:
-            names.append(font.name)
-            missing -= found
-    return Fonts(names, not missing)
-
-
-class Picture(Figure):
-    """A figure that a notebook shows by itself, with the letters of all scripts.
-
-    texts: the strings drawn in it.
-    """
-
-    def __init__(self, width: float, height: float, texts: Sequence[str] = ()):
-        super().__init__(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(self)
-        self.fonts = fonts_for("".join(texts))
-
-    def write(self, path: Path, dpi: int = 150) -> None:
-        """Writes a user's file: SVG if its name ends so, else PNG; a pipe may have any name."""
-        form = "svg" if path.suffix.lower() == ".svg" else "png"
-        write_named(path, self.drawn(form, dpi))
-
-    def drawn(self, form: str, dpi: int = 150) -> bytes:
-        """The bytes of a png, svg or pdf file."""
-        for text in self.findobj(Text):
-            text.set_fontfamily(self.fonts.names)
-        # Letters as outlines look alike everywhere. If no font here has all of them, an SVG holds
-        # the text and leaves the fonts to the viewer's machine.
-        fonttype = "path" if self.fonts.complete else "none"
-        content = io.BytesIO()
-        # No date and no random names: the same figure gives the same file.
-        svg = {"svg.fonttype": fonttype, "svg.hashsalt": "transformer"}
-        about = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
-        with rc_context(svg), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from")
-            self.savefig(content, format=form, dpi=dpi, metadata=about)
-        return content.getvalue()
-
-    def _repr_png_(self) -> bytes:
-        return self.drawn("png")
 
 
 def attention_figure(

@@ -1,15 +1,22 @@
-"""Self-contained HTML pages: one file each, without scripts and without a network."""
+"""Pictures, and self-contained HTML pages: one file each, no scripts, no network."""
 
 import base64
 import html
 import io
+import unicodedata
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import matplotlib.image
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import font_manager, rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from transformer.system.files import write_named
 
 STYLE = """
 body { font: 16px/1.45 system-ui, sans-serif; max-width: 68rem; margin: 0 auto; padding: 1rem;
@@ -74,13 +81,81 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f'<div class="wide"><table><tr>{names}</tr>{body}</table></div>'
 
 
+class Fonts(NamedTuple):
+    """Font families; each letter is drawn in the first family that has it."""
+
+    names: list[str]
+    complete: bool  # whether they have all letters
+
+
+def fonts_for(text: str) -> Fonts:
+    """Matplotlib's own font, and those of this machine for letters that it lacks."""
+
+    def characters(path: str) -> set[str]:
+        return set(map(chr, font_manager.get_font(path).get_charmap()))
+
+    # Without the characters that only say how others are joined.
+    missing = {c for c in text if not c.isspace() and unicodedata.category(c) not in ("Cf", "Mn")}
+    names = ["DejaVu Sans"]
+    missing -= characters(font_manager.findfont(names[0]))
+    for font in font_manager.fontManager.ttflist:
+        if not missing:
+            break
+        if font.name.startswith("Last Resort"):  # it has a box for every character
+            continue
+        try:
+            found = missing & characters(font.fname)
+        except (OSError, RuntimeError):  # removed since, or a picture font
+            continue
+        if found:
+            names.append(font.name)
+            missing -= found
+    return Fonts(names, not missing)
+
+
+class Picture(Figure):
+    """A figure that a notebook shows by itself, with the letters of all scripts.
+
+    texts: the strings drawn in it.
+    """
+
+    def __init__(self, width: float, height: float, texts: Sequence[str] = ()):
+        # No pyplot: it keeps global state and may look for a display.
+        super().__init__(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(self)
+        self.fonts = fonts_for("".join(texts))
+
+    def write(self, path: Path, dpi: int = 150) -> None:
+        """Writes a user's file: SVG if its name ends so, else PNG; a pipe may have any name."""
+        form = "svg" if path.suffix.lower() == ".svg" else "png"
+        write_named(path, self.drawn(form, dpi))
+
+    def drawn(self, form: str, dpi: int = 150) -> bytes:
+        """The bytes of a png, svg or pdf file."""
+        for text in self.findobj(Text):
+            text.set_fontfamily(self.fonts.names)
+        # Letters as outlines look alike everywhere. If no font here has all of them, an SVG holds
+        # the text and leaves the fonts to the viewer's machine.
+        fonttype = "path" if self.fonts.complete else "none"
+        content = io.BytesIO()
+        # No date and no random names: the same figure gives the same file.
+        svg = {"svg.fonttype": fonttype, "svg.hashsalt": "transformer"}
+        about = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[form]
+        with rc_context(svg), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from")
+            self.savefig(content, format=form, dpi=dpi, metadata=about)
+        return content.getvalue()
+
+    def _repr_png_(self) -> bytes:
+        return self.drawn("png")
+
+
 def panels(
     count: int, columns: int = 2, height: float = 3, width: float = 11
-) -> tuple[Figure, list[Any]]:
-    """A figure of many panels, and the axes of each."""
-    # No pyplot: it keeps global state and may look for a display.
+) -> tuple[Picture, list[Any]]:
+    """A picture of many panels, and the axes of each."""
     rows = -(-count // columns)
-    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    figure = Picture(width, height * rows)
     places = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for axes in places:
         axes.spines[["top", "right"]].set_visible(False)
@@ -89,19 +164,10 @@ def panels(
     return figure, places[:count]
 
 
-def svg(figure: Figure) -> Html:
-    """The figure as SVG; no date or random names, so the same figure gives the same text."""
-    picture = io.StringIO()
-    with rc_context({"svg.hashsalt": "transformer"}):
-        figure.savefig(picture, format="svg", metadata={"Date": None})
-    found = picture.getvalue()
+def svg(figure: Picture) -> Html:
+    """The picture as a part of a page."""
+    found = figure.drawn("svg").decode()
     return Html(found[found.index("<svg") :])
-
-
-def png(figure: Figure, dpi: int = 110) -> bytes:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=dpi)
-    return picture.getvalue()
 
 
 def image(content: bytes, about: str, style: str = "") -> Html:

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from transformer.reports.pages import png
+from transformer.reports.pages import Picture
 from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -72,8 +71,7 @@ def learning_curve(metrics_path: Path, out_path: Path, better: Mapping[str, str]
 
 def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve]]) -> None:
     """Draws a panel for each vertical-axis label; the curves have labels, too."""
-    # No pyplot: it keeps global state and may look for a display.
-    figure = Figure(figsize=(8, 1 + 3.2 * len(panels)), layout="constrained")
+    figure = Picture(8, 1 + 3.2 * len(panels))
     all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
     # A label common to several panels is the same up to its best value.
     known = [name.partition(" (best ")[0] for curves in panels.values() for name in curves]
@@ -95,4 +93,4 @@ def write_curves(path: Path, title: str, panels: Mapping[str, Mapping[str, Curve
     all_axes[-1].xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10], integer=True))
     all_axes[-1].xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     figure.suptitle(title, parse_math=False)  # a directory name may contain dollar signs
-    write_atomically(path, png(figure, dpi=130))
+    write_atomically(path, figure.drawn("png", dpi=130))

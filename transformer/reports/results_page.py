@@ -18,6 +18,7 @@ from transformer.reports import ledger
 from transformer.reports.ledger import Result
 from transformer.reports.plots import label, write_curves
 from transformer.reports.results import checkpoint_flags, search_flags
+from transformer.reports.tables import formatted
 from transformer.runs import history
 from transformer.runs.provenance import PACKAGES, ROOT
 from transformer.system.errors import UserError
@@ -56,7 +57,7 @@ def pages(folder: Path) -> dict[str, str]:
         raise UserError(f"{path} has {', '.join(wrong)}; there is no such result or column")
     head = [*map(str.capitalize, COLUMNS), "Page"]
     table = [[*map(rows[n].get, COLUMNS), f"[{n}](results/{n}.md)"] for n in words | rows]
-    lines = ["# Results", "", *_table([head, *table]), *failed, END]
+    lines = ["# Results", "", formatted(head, table, "md") + "\n".join(failed), END]
     return {"RESULTS.md": "\n".join(lines)} | texts
 
 
@@ -186,12 +187,12 @@ def _scores_table(groups: Mapping[str, Sequence[Result]]) -> list[str]:
     columns = _each_once((m, entry["name"]) for m, r in results for entry in r["splits"].values())
     scores = [f"{label(metric)}, {split}" for metric, split in columns]
     training = ["Updates", "Target tokens", "Trained", "Hardware", "Commit"]
-    rows = [["Run", "Parameters", "Seeds", *scores, *training]]
+    head, rows = ["Run", "Parameters", "Seeds", *scores, *training], []
     for name, group in groups.items():
         size = ", ".join(_each_once(f"{result['parameters'] / 1e6:.1f} M" for result in group))
         means = [_mean(group, metric, split) for metric, split in columns]
         rows.append([name + _mark(group), size, f"{len(group)}", *means, *_training(group)])
-    return _table(rows)
+    return formatted(head, rows, "md").splitlines()
 
 
 def _mark(results: Iterable[Result]) -> str:
@@ -269,11 +270,6 @@ def _scores(entry: Mapping[str, Any]) -> str:
 def _versions(start: Mapping[str, Any]) -> str:
     shown = [f"{name} {start[name]}" for name in PACKAGES if start.get(name)]
     return f"Python {start['python']}, {', '.join(shown)}."
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    header, *others = rows
-    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *others)]
 
 
 def commands(name: str, result: Result) -> list[str]:

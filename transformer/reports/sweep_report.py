@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from transformer.models.functional import num_params
 from transformer.reports import run_report
-from transformer.reports.pages import panels, png, shown
+from transformer.reports.pages import panels, shown
 from transformer.runs.launcher import Launcher
 from transformer.runs.sweep import SEED, Run
 from transformer.system.errors import UserError
-from transformer.system.files import write_named
 
 # Columns that a table leaves out unless they are requested.
 _REST = ("last ", "million ", "tokens per ")
@@ -97,7 +96,7 @@ def plot(rows: Sequence[Row], metric: str, path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel(metric)
     axes.grid(color="0.9")
-    write_named(path, png(figure, dpi=130))
+    figure.write(path, dpi=130)
 
 
 def _by_column(run: run_report.Run) -> run_report.Run:

@@ -10,11 +10,13 @@ from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS
 from transformer.inference.attention_maps import attentions
 from transformer.models.attention import Mask, attention
+from transformer.models.functional import Params
 from transformer.models.layers import ACTIVATIONS
 from transformer.models.loss import cross_entropy
 from transformer.models.numerics import multiply
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
+from transformer.system.sharding import name_of
 from transformer.training.optimizers import make_optimizer
 from transformer.training.schedules import make_schedule
 
@@ -65,14 +67,13 @@ class Update(NamedTuple):
 
     rate: float
     groups: list[tuple[str, tuple[int, ...], float, float, float]]
-    rows: list[tuple[str, float]]  # those of the target embedding with the longest gradients
     loss_before: float
     loss_after: float
 
 
 def follow(model: TrainedModel, source: str, target: str, layer: int, head: int) -> Pass:
     """Follows a head of a decoder layer, both from 1; UserError if the model lacks it."""
-    config, bound = model.config.model, model.task.model.bind(model.params, model.extra)
+    config = model.config.model
     if config.family != "transformer":
         raise UserError(
             f"{model.workdir} has a model of the family {config.family}; the walk-through follows "
@@ -99,69 +100,72 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
     positions_T = jnp.arange(len(tgt_in))
     self_mask, memory_mask = Mask(ones_BT, ones_BT, positions_T), Mask(ones_BT, ones_BS)
 
-    # 1. From tokens to the layer.
-    memory_BSD = bound.encode(src_BS)
-    embedded_BTD = bound.target_embedding.embed(tgt_BT)
-    x_BTD = layer_input_BTD = bound._embed_target(tgt_BT, positions_T[None], None)
-    for earlier in bound.decoder_layers[: layer - 1]:
-        key_values = earlier.cross_attention.key_values(memory_BSD)
-        layer_input_BTD, _ = earlier(layer_input_BTD, key_values, self_mask, memory_mask)
+    smoothing, h = model.config.training.label_smoothing, head - 1
 
-    # 2. Masked self-attention.
-    own = bound.decoder_layers[layer - 1]
-    mha = own.self_attention
-    normed_BTD = own.self_attention_norm.before(layer_input_BTD)
-    query_BHTK = mha._split_heads(mha.query(normed_BTD))
-    kv = mha.key_values(normed_BTD)
-    scores_BHTT = multiply("BHTK,BHSK->BHTS", query_BHTK, kv.key_BHSK, query_BHTK.dtype)
-    heads_BHTU, weights_BHTT = attention(query_BHTK, kv, self_mask, return_weights=True)
-    joined_BTX = heads_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
-    attended_BTD, _ = mha(normed_BTD, kv, self_mask)
-    after_self_BTD = own.self_attention_norm.after(layer_input_BTD, attended_BTD, None)
+    @jax.jit
+    def values(params: Params, extra: dict[str, Any]) -> list[jax.Array]:
+        # 1. From tokens to the layer.
+        bound = model.task.model.bind(params, extra)
+        memory_BSD = bound.encode(src_BS)
+        embedded_BTD = bound.target_embedding.embed(tgt_BT)
+        x_BTD = layer_input_BTD = bound._embed_target(tgt_BT, positions_T[None], None)
+        for earlier in bound.decoder_layers[: layer - 1]:
+            key_values = earlier.cross_attention.key_values(memory_BSD)
+            layer_input_BTD, _ = earlier(layer_input_BTD, key_values, self_mask, memory_mask)
 
-    # 3. Attention to the source, and the feed-forward network.
-    memory = own.cross_attention.key_values(memory_BSD)
-    normed_BTD = own.cross_attention_norm.before(after_self_BTD)
-    crossed_BTD, cross_BHTS = own.cross_attention(
-        normed_BTD, memory, memory_mask, return_weights=True
-    )
-    after_cross_BTD = own.cross_attention_norm.after(after_self_BTD, crossed_BTD, None)
-    network, normed_BTD = own.feed_forward, own.feed_forward_norm.before(after_cross_BTD)
-    hidden_BTF = ACTIVATIONS[config.activation](network.hidden(normed_BTD))
-    transformed_BTD = network(normed_BTD)
-    y_BTD = after_BTD = own.feed_forward_norm.after(after_cross_BTD, transformed_BTD, None)
+        # 2. Masked self-attention.
+        own = bound.decoder_layers[layer - 1]
+        mha = own.self_attention
+        normed_BTD = own.self_attention_norm.before(layer_input_BTD)
+        query_BHTK = mha._split_heads(mha.query(normed_BTD))
+        kv = mha.key_values(normed_BTD)
+        scores_BHTT = multiply("BHTK,BHSK->BHTS", query_BHTK, kv.key_BHSK, query_BHTK.dtype)
+        heads_BHTU, weights_BHTT = attention(query_BHTK, kv, self_mask, return_weights=True)
+        joined_BTX = heads_BHTU.swapaxes(1, 2).reshape(*x_BTD.shape[:2], -1)
+        attended_BTD, _ = mha(normed_BTD, kv, self_mask)
+        after_self_BTD = own.self_attention_norm.after(layer_input_BTD, attended_BTD, None)
 
-    # 4. The other layers, logits and loss.
-    for later in bound.decoder_layers[layer:]:
-        key_values = later.cross_attention.key_values(memory_BSD)
-        y_BTD, _ = later(y_BTD, key_values, self_mask, memory_mask)
-    y_BTD = bound._normalize(y_BTD)
-    logits_BTV = bound.logits_of(y_BTD)
-    smoothing = model.config.training.label_smoothing
+        # 3. Attention to the source, and the feed-forward network.
+        memory = own.cross_attention.key_values(memory_BSD)
+        normed_BTD = own.cross_attention_norm.before(after_self_BTD)
+        crossed_BTD, cross_BHTS = own.cross_attention(
+            normed_BTD, memory, memory_mask, return_weights=True
+        )
+        after_cross_BTD = own.cross_attention_norm.after(after_self_BTD, crossed_BTD, None)
+        network, normed_BTD = own.feed_forward, own.feed_forward_norm.before(after_cross_BTD)
+        hidden_BTF = ACTIVATIONS[config.activation](network.hidden(normed_BTD))
+        transformed_BTD = network(normed_BTD)
+        y_BTD = after_BTD = own.feed_forward_norm.after(after_cross_BTD, transformed_BTD, None)
 
-    def loss_of(position: jax.Array) -> Any:
-        return cross_entropy(logits_BTV, out_BT, (positions_T == position)[None], smoothing)
+        # 4. The other layers, logits and loss.
+        for later in bound.decoder_layers[layer:]:
+            key_values = later.cross_attention.key_values(memory_BSD)
+            y_BTD, _ = later(y_BTD, key_values, self_mask, memory_mask)
+        y_BTD = bound._normalize(y_BTD)
+        logits_BTV = bound.logits_of(y_BTD)
 
-    losses = jax.vmap(loss_of)(positions_T)
-    h = head - 1
-    mask_TT = np.asarray(self_mask.dense()[0])
+        def loss_of(position: jax.Array) -> Any:
+            return cross_entropy(logits_BTV, out_BT, (positions_T == position)[None], smoothing)
+
+        losses = jax.vmap(loss_of)(positions_T)
+        scaled_TT = scores_BHTT[0, h].astype(jnp.float32) * config.key_size**-0.5
+        return [
+            bound.target_embedding.table_VD[...][tgt_BT[0]],
+            *(x[0] for x in (embedded_BTD, x_BTD, layer_input_BTD)),
+            *(x[0, h] for x in (query_BHTK, kv.key_BHSK, kv.value_BHSU, scores_BHTT)),
+            jnp.where(self_mask.dense()[0], scaled_TT, -jnp.inf),
+            *(x[0, h] for x in (weights_BHTT, heads_BHTU)),
+            *(x[0] for x in (joined_BTX, attended_BTD, after_self_BTD)),
+            cross_BHTS[0, h],
+            *(x[0] for x in (after_cross_BTD, hidden_BTF, transformed_BTD, after_BTD, y_BTD)),
+            *(logits_BTV[0], losses.nll, losses.loss),
+        ]
+
+    sides = (found.source, found.inputs, found.target)
     return Pass(
-        src_ids,
-        tgt_in,
-        tgt_out,
-        *([token.text for token in side] for side in (found.source, found.inputs, found.target)),
-        _array(bound.target_embedding.table_VD[...][tgt_BT[0]]),
-        _array(embedded_BTD[0]),
-        _array(x_BTD[0]),
-        _array(layer_input_BTD[0]),
-        *(_array(x[0, h]) for x in (query_BHTK, kv.key_BHSK, kv.value_BHSU, scores_BHTT)),
-        np.where(mask_TT, _array(scores_BHTT[0, h]) * config.key_size**-0.5, -np.inf),
-        *(_array(x[0, h]) for x in (weights_BHTT, heads_BHTU)),
-        *(_array(x[0]) for x in (joined_BTX, attended_BTD, after_self_BTD)),
-        _array(cross_BHTS[0, h]),
-        *(_array(x[0]) for x in (after_cross_BTD, hidden_BTF, transformed_BTD, after_BTD, y_BTD)),
-        _array(logits_BTV[0]),
-        *(np.asarray(x, np.float32) for x in (losses.nll, losses.loss)),
+        *(src_ids, tgt_in, tgt_out),
+        *([token.text for token in side] for side in sides),
+        *(np.asarray(x, np.float32) for x in values(model.params, model.extra)),
     )
 
 
@@ -174,34 +178,31 @@ def batch_of(one: Pass) -> Batch:
 def update(model: TrainedModel, one: Pass) -> Update:
     """A step with the run's optimizer and the learning rate of its first step."""
     config, batch = model.config, batch_of(one)
+    rate = make_schedule(config.optimizer, config.model.d_model)(1)
+    optimizer = make_optimizer(config.optimizer, lambda step: rate)
 
     @jax.jit
-    def loss_and_gradient(params):
-        def mean(params):
+    def step(params: Params) -> tuple[Any, ...]:
+        def mean(params: Params) -> jax.Array:
             bound = model.task.model.bind(params, model.extra)
             loss = bound.loss(batch, None, config.training.label_smoothing)
             return loss.loss / loss.tokens
 
-        return jax.value_and_grad(mean)(params)
+        before, gradient = jax.value_and_grad(mean)(params)
+        changes, _ = optimizer.update(gradient, optimizer.init(params), params, apply=True)
+        return before, mean(jax.tree.map(jnp.add, params, changes)), gradient, changes
 
-    rate = make_schedule(config.optimizer, config.model.d_model)(1)
-    optimizer = make_optimizer(config.optimizer, lambda step: rate)
-    before, gradient = loss_and_gradient(model.params)
-    changes, _ = optimizer.update(gradient, optimizer.init(model.params), model.params, apply=True)
-    after, _ = loss_and_gradient(jax.tree.map(jnp.add, model.params, changes))
-    groups = []
-    for (path, grad), change in zip(
-        jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(changes), strict=True
-    ):
-        name = "/".join(str(key.key) for key in path)
-        moves = float(jnp.mean(change != 0))
-        mean = float(jnp.abs(change).mean())
-        groups.append((name, grad.shape, float(jnp.linalg.norm(grad)), moves, mean))
-    lengths_V = np.linalg.norm(gradient["target_embedding"]["table_VD"], axis=1)
-    pieces = model.task.tokenizers.target.pieces
-    rows = [(pieces[i], float(lengths_V[i])) for i in np.argsort(-lengths_V)[:10]]
-    return Update(float(rate), groups, rows, float(before), float(after))
-
-
-def _array(x: jax.Array) -> np.ndarray:
-    return np.asarray(x, np.float32)
+    before, after, gradient, changes = jax.device_get(step(model.params))
+    groups = [
+        (
+            name_of(path),
+            grad.shape,
+            float(np.linalg.norm(grad)),
+            float((change != 0).mean()),
+            float(np.abs(change).mean()),
+        )
+        for (path, grad), change in zip(
+            jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(changes), strict=True
+        )
+    ]
+    return Update(float(rate), groups, float(before), float(after))

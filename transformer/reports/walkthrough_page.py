@@ -23,10 +23,7 @@ table.matrix th { font-weight: normal; font-size: .8rem; padding: .1rem .4rem; b
 figure { margin: 0; max-width: 100%; overflow-x: auto; }
 figcaption { font-size: .85rem; }
 .equation { font: 1.05rem Georgia, serif; margin: .3rem 0 .3rem 1rem; }
-pre { overflow-x: auto; font: 12px/1.45 ui-monospace, monospace; background: #f6f6f6;
-  padding: .6rem; }
-pre span.line { display: block; } pre span.used { background: #fff2b8; }
-pre span:target { outline: 2px solid #0b4f9e; }
+code { font: 12px/1.45 ui-monospace, monospace; overflow-wrap: anywhere; }
 """
 
 
@@ -37,7 +34,6 @@ class Matrix(NamedTuple):
     values: np.ndarray
     rows: Sequence[str]
     columns: Sequence[str] = ()
-    digits: int = 2
 
 
 class Line(NamedTuple):
@@ -57,52 +53,31 @@ class Step(NamedTuple):
     shown: Sequence[Matrix | Html]
 
 
-class Source(NamedTuple):
-    """The text of a function, and its location."""
-
-    path: str
-    first: int
-    lines: list[str]
-
-
-def source_of(function: Callable[..., Any]) -> Source:
-    lines, first = inspect.getsourcelines(inspect.unwrap(function))
-    path = Path(inspect.getsourcefile(inspect.unwrap(function)))
-    return Source(path.resolve().relative_to(ROOT).as_posix(), first, lines)
-
-
-def number_of(line: Line) -> int:
-    """The line's number in its file; raises ValueError if the code has changed."""
-    source = source_of(line.function)
-    found = [i for i, own in enumerate(source.lines) if line.fragment in own]
-    if not found:
-        raise ValueError(f"{source.path}:{line.function.__qualname__} has no {line.fragment!r}")
-    return source.first + found[0]
+def code_of(line: Line) -> str:
+    """The line as HTML, after its file and number; raises ValueError if the code has changed."""
+    function = inspect.unwrap(line.function)
+    path = Path(inspect.getsourcefile(function)).resolve().relative_to(ROOT).as_posix()
+    lines, first = inspect.getsourcelines(function)
+    for number, own in enumerate(lines, first):
+        if line.fragment in own:
+            return f"<code>{text(path)}, line {number}: {text(own.strip())}</code>"
+    raise ValueError(f"{path}:{line.function.__qualname__} has no {line.fragment!r}")
 
 
 def walkthrough_page(title: str, intro: str, parts: dict[str, Sequence[Step]]) -> str:
     """One self-contained page. parts: steps by the heading above them."""
     body = [f"<h1>{text(title)}</h1><p>{text(intro)}</p>"]
-    used: dict[Callable[..., Any], set[int]] = {}
     for heading, steps in parts.items():
         body.append(f"<h2>{text(heading)}</h2>")
         for number, step in enumerate(steps, 1):
-            links = []
-            for line in step.code:
-                at = number_of(line)
-                used.setdefault(line.function, set()).add(at)
-                path = source_of(line.function).path
-                links.append(f'<a href="#{_anchor(path, at)}">{text(path)}, line {at}</a>')
             body.append(f"<h3>{number}. {text(step.title)}</h3>")
             if step.equation:
                 body.append(f'<p class="equation">{text(step.equation)}</p>')
             body.append(f"<p>{text(step.said)}</p>")
             shown = [matrix_table(x) if isinstance(x, Matrix) else x for x in step.shown]
             body.append(f'<div class="matrices">{"".join(shown)}</div>')
-            if links:
-                body.append(f'<p class="quiet">Code: {"; ".join(links)}</p>')
-    body.append("<h2>The code</h2><p>Marked are the lines that the steps name.</p>")
-    body += [_listing(source_of(function), lines) for function, lines in used.items()]
+            lines = "<br>".join(map(code_of, step.code))
+            body.append(f'<p class="quiet">Code:<br>{lines}</p>')
     return pages.page(title, body, STYLE)
 
 
@@ -121,7 +96,7 @@ def matrix_table(matrix: Matrix) -> Html:
             return "<td>−∞</td>"
         strength = 100 * abs(value) / most
         colour = "30,110,200" if value >= 0 else "225,120,20"
-        number = f"{value:.{matrix.digits}f}".replace("-", "−")
+        number = f"{value:.2f}".replace("-", "−")
         return f'<td style="background:rgba({colour},{0.6 * strength:.0f}%)">{number}</td>'
 
     columns = list(matrix.columns) or [str(i + 1) for i in range(C)]
@@ -138,17 +113,3 @@ def matrix_table(matrix: Matrix) -> Html:
         f"<figure><figcaption>{text(matrix.name)} <span class=quiet>({size})</span></figcaption>"
         f'<table class="matrix"><tr><th></th>{head}</tr>{rows}</table></figure>'
     )
-
-
-def _anchor(path: str, line: int) -> str:
-    return f"{path.replace('/', '-').removesuffix('.py')}-{line}"
-
-
-def _listing(source: Source, used: set[int]) -> str:
-    lines = "".join(
-        f'<span id="{_anchor(source.path, number)}" class="{kind}">'
-        f"{number:4} {text(line.rstrip())}</span>"
-        for number, line in enumerate(source.lines, source.first)
-        for kind in ["line used" if number in used else "line"]
-    )
-    return f"<h3>{text(source.path)}</h3><pre>{lines}</pre>"

@@ -235,12 +235,6 @@ def update_step(found: Update) -> Step:
                 f"<details><summary>{len(rows[MOST_GROUPS:])} more parameters</summary>"
                 f"{table(head, rows[MOST_GROUPS:])}</details>"
             ),
-            Html(
-                table(
-                    ["token of the longest gradients", "norm"],
-                    [[piece, f"{length:.4f}"] for piece, length in found.rows],
-                )
-            ),
         ],
     )
 

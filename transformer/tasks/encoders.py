@@ -11,6 +11,7 @@ from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.system.paths import local
 from transformer.tasks.supervised import Supervised
+from transformer.tasks.task import check_family
 
 
 class EncoderTask(Supervised):
@@ -38,11 +39,7 @@ class EncoderTask(Supervised):
 
 def check_model(config: Any, heads: tuple[str, ...]) -> None:
     """Raises UserError unless a BERT task can train the model."""
-    if config.model.family != "bert":
-        raise UserError(
-            f"task.name is {config.task.name!r}, which needs model.family 'bert'; it is "
-            f"{config.model.family!r}"
-        )
+    check_family(config, "bert")
     if config.model.head not in heads:
         raise UserError(
             f"model.head is {config.model.head!r}, and task.name is {config.task.name!r}; set "

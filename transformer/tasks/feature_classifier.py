@@ -7,6 +7,7 @@ import functools
 import hashlib
 import io
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from transformer.data.labelled_images import ImageSet, Shape
+from transformer.data.labelled_images import Shape, labels_as, read_images
 from transformer.models.functional import FunctionalModel, Params
 from transformer.models.sagan.image_convolution import convolve, halve
 from transformer.system.commands import command
@@ -152,22 +153,23 @@ def batches_of(images_NHWC: np.ndarray):
         yield np.pad(part, ((0, missing), (0, 0), (0, 0), (0, 0))), len(part)
 
 
-def train_classifier(
-    training: ImageSet,
-    held_out: ImageSet,
-    epochs: int,
-    seed: int,
-    report: Callable[[int, float], None],
-) -> tuple[Params, About]:
-    """Trains by Adam with a cosine schedule, on images and their mirror images.
+def train_classifier(config: Any, epochs: int, seed: int) -> tuple[Params, About]:
+    """Trains on the images that a run with this Config would train on; prints each epoch.
 
-    report: is called with each epoch, from 1, and its accuracy on the held-out images in per cent.
+    By Adam with a cosine schedule, on images and their mirror images. Its accuracy is that on the
+    run's validation images. Raises UserError if there is but one class.
     """
-    model = model_of(training.images_NHWC.shape[-1], len(training.classes))
-    N = len(training.labels_N)
-    batch = min(BATCH, N)
-    steps = epochs * (N // batch)
-    adam = optax.adam(optax.cosine_decay_schedule(2e-3, steps))
+    shape = Shape(config.model.image_size, config.model.channels)
+    training = read_images(config.data, "train", shape)
+    classes, N = training.classes, len(training.labels_N)
+    if len(classes) < 2:
+        raise UserError("the training images have one class alone; a classifier needs two at least")
+    held_out = labels_as(
+        read_images(config.data, "validation", shape), classes, "the validation split"
+    )
+    print(f"{N} images of {len(classes)} classes", flush=True)
+    model, batch, start = model_of(shape.channels, len(classes)), min(BATCH, N), time.monotonic()
+    adam = optax.adam(optax.cosine_decay_schedule(2e-3, epochs * (N // batch)))
 
     @functools.partial(jax.jit, compiler_options=convolution_options(jax.default_backend()))
     def step(params, state, images, labels):
@@ -195,16 +197,7 @@ def train_classifier(
             for part, count in batches_of(held_out.images_NHWC)
         ]
         accuracy = 100 * float((np.concatenate(found) == held_out.labels_N).mean())
-        report(epoch + 1, accuracy)
-    _, size, _, channels = training.images_NHWC.shape
-    about = About(
-        size,
-        channels,
-        training.classes,
-        accuracy,
-        len(held_out.labels_N),
-        training.sha256,
-        epochs,
-        seed,
-    )
-    return params, about
+        seconds = time.monotonic() - start
+        print(f"epoch {epoch + 1}: accuracy {accuracy:.1f} per cent, {seconds:.0f} s", flush=True)
+    about = *shape, classes, accuracy, len(held_out.labels_N), training.sha256, epochs, seed
+    return params, About(*about)

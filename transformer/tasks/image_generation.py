@@ -1,6 +1,5 @@
 """A trained image generator: samples and their scores."""
 
-import collections
 import dataclasses
 import difflib
 import functools
@@ -290,19 +289,13 @@ def class_numbers(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
 def folders_of(classes: Sequence[str]) -> list[str]:
     """A folder name for each class; class names may be a stranger's, such as .. or "".
 
-    The folder names differ even if case is ignored (macOS, Windows).
+    Numbers tell them apart if some would be one folder, also where case is ignored (macOS,
+    Windows), or none.
     """
     names = [re.sub("[/\0]", "_", name) for name in classes]
-    counts = collections.Counter(name.casefold() for name in names)
-    used, found = set(counts), []
-    for number, name in enumerate(names):
-        if name in ("", ".", "..") or counts[name.casefold()] > 1:
-            name = f"{name}_{number}"
-            while name.casefold() in used:
-                name += "_"
-            used.add(name.casefold())
-        found.append(name)
-    return found
+    if len({name.casefold() for name in names} - {"", ".", ".."}) == len(names):
+        return names
+    return [f"{number}_{name}" for number, name in enumerate(names)]
 
 
 def check_number(classes: int, seeds: int, steps: int | None, shape: Shape) -> None:

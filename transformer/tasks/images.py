@@ -40,6 +40,7 @@ from transformer.tasks.task import (
     Metric,
     Task,
     TrainingTask,
+    check_family,
     data_id,
     needs_model,
     read_classes,
@@ -73,7 +74,7 @@ class ImageTraining(TrainingTask):
         self.validation = validation
         steps, images = config.task.discriminator_steps, config.training.tokens_per_update
         self.order = TrainingBatches(
-            _Numbered(len(training.labels_N)),
+            range(len(training.labels_N)),
             Layout(images, steps, images // steps),
             config.training.seed,
         )
@@ -128,7 +129,10 @@ class ImageTraining(TrainingTask):
         made = task.images(ready, task.noise(np.arange(task.rows)), seen.labels_N)
         logits = [task.logits(state, images, seen.labels_N) for images in (seen.images_NHWC, made)]
         found = {
-            "discriminator_loss": float(discriminator_loss_on_host(*logits)),
+            # training/adversarial.py:discriminator_loss, with no program to compile.
+            "discriminator_loss": float(
+                np.maximum(1 - logits[0], 0).mean() + np.maximum(1 + logits[1], 0).mean()
+            ),
             "real_logit": float(logits[0].mean()),
             "fake_logit": float(logits[1].mean()),
         }
@@ -172,29 +176,10 @@ class ImageTraining(TrainingTask):
         ]
 
 
-def discriminator_loss_on_host(real_B: np.ndarray, fake_B: np.ndarray) -> np.floating:
-    """training/adversarial.py:discriminator_loss in NumPy, with no program to compile."""
-    return np.maximum(1 - real_B, 0).mean() + np.maximum(1 + fake_B, 0).mean()
-
-
-class _Numbered:
-    """The items that TrainingBatches orders."""
-
-    def __init__(self, count: int):
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-
 def check_config(config: Any, shards: int) -> None:
     """Raises UserError for settings that an update of two networks cannot have."""
     training, steps = config.training, config.task.discriminator_steps
-    if config.model.family != "sagan":
-        raise UserError(
-            "task.name is 'images', which needs model.family 'sagan'; it is "
-            f"{config.model.family!r}"
-        )
+    check_family(config, "sagan")
     for name in ("max_tokens_per_device", "label_smoothing"):
         if value := getattr(training, name):
             raise UserError(

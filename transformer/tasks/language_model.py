@@ -26,7 +26,14 @@ from transformer.system.errors import UserError
 from transformer.system.sharding import row_shards
 from transformer.tasks import seq2seq
 from transformer.tasks.supervised import EVALUATION_ROWS, SupervisedTraining, training_batches
-from transformer.tasks.task import Metric, Outputs, examples, needs_model
+from transformer.tasks.task import (
+    Metric,
+    Outputs,
+    check_family,
+    examples,
+    from_model,
+    needs_model,
+)
 
 # evaluate.py shows the model's continuation of the first words of each document beside the true
 # words.
@@ -99,10 +106,7 @@ class LanguageModel(seq2seq.Seq2Seq):
             "references": beginnings,
             "hypotheses": [translations[0].text for translations in written],
         }
-        scores = {
-            name: {"score": score, "definition": DEFINITIONS[name], "needs_model": True}
-            for name, score in metrics_of(losses, found.num_bytes).items()
-        }
+        scores = from_model(metrics_of(losses, found.num_bytes), DEFINITIONS)
         columns = {"prompt": prompts, "continued": texts["hypotheses"]}
         return Outputs(texts, scores, examples(columns) if prompts else "")
 
@@ -141,11 +145,7 @@ def prepare(
     config: Any, mesh: jax.sharding.Mesh, workdir: Path, begun_with: LanguageModel | None
 ) -> LanguageModelTraining:
     """See Task. Documents -> vocabulary -> windows -> rows."""
-    if config.model.family != "decoder_only":
-        raise UserError(
-            "task.name is 'language_model', which needs model.family 'decoder_only'; it is "
-            f"{config.model.family!r}"
-        )
+    check_family(config, "decoder_only")
     data, seed = config.data, config.training.seed
     # 1. Text and vocabulary.
     with distributed.first_alone():

@@ -29,7 +29,15 @@ from transformer.tasks.encoders import (
     no_ensemble,
 )
 from transformer.tasks.supervised import SupervisedTraining, training_batches
-from transformer.tasks.task import Facts, Metric, Outputs, Task, examples, needs_model
+from transformer.tasks.task import (
+    Facts,
+    Metric,
+    Outputs,
+    Task,
+    examples,
+    from_model,
+    needs_model,
+)
 from transformer.training.step import evaluation_step
 
 HEADS = ("masked_lm", "pre_training")
@@ -108,11 +116,7 @@ class MaskedLM(EncoderTask):
                 predicted = of_batch.predicted_BP[b][is_masked]
                 for name, ids in zip(columns, (*texts, predicted), strict=True):
                     columns[name].append(self.tokenizer.decode(ids.tolist()))
-        scores = {
-            name: {"score": score, "definition": DEFINITIONS[name], "needs_model": True}
-            for name, score in self.metrics(found).items()
-        }
-        return Outputs(columns, scores, examples(columns))
+        return Outputs(columns, from_model(self.metrics(found), DEFINITIONS), examples(columns))
 
 
 DEFINITIONS = {

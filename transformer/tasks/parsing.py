@@ -22,7 +22,7 @@ from transformer.system import distributed
 from transformer.tasks import seq2seq
 from transformer.tasks.mending import is_well_formed, repaired
 from transformer.tasks.pair_training import Texts
-from transformer.tasks.task import Metric, Outputs, Task, examples
+from transformer.tasks.task import Metric, Outputs, Task, examples, from_model
 
 _EVALB = "labelled brackets of all sentences, as EVALB with COLLINS.prm counts them"
 DEFINITIONS = {
@@ -104,9 +104,7 @@ def _malformed(written: Sequence[str], gold: Sequence[Tree]) -> dict[str, dict[s
         not is_well_formed(words_of(text), sum(1 for _ in tree.leaves()))
         for text, tree in zip(written, gold, strict=True)
     )
-    share = 100 * wrong / len(gold)
-    definition = DEFINITIONS["malformed"]
-    return {"malformed": {"score": share, "definition": definition, "needs_model": True}}
+    return from_model({"malformed": 100 * wrong / len(gold)}, DEFINITIONS)
 
 
 def content_sha256(data: TreebankConfig, split: str) -> str:

@@ -31,7 +31,7 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 from transformer.tasks.pair_training import Texts
-from transformer.tasks.task import Metric
+from transformer.tasks.task import Metric, from_model
 
 LEAD = 3  # the baselines take the document's first LEAD sentences or lines
 PERPLEXITY = "per token of the (first) references, EOS included; other vocabularies have another"
@@ -115,14 +115,12 @@ class Summarization(seq2seq.Seq2Seq):
         log_prob = sum(float(x.log_probs_T.sum(dtype="float64")) for x in forced)
         nll = -log_prob / sum(len(x.log_probs_T) for x in forced)
         longest, what = self.data.max_source_length, self.data.long_documents
-        return {
-            "perplexity": {"score": math.exp(nll), "definition": PERPLEXITY, "needs_model": True},
-            "long_documents": {
-                "score": float(self._num_long(texts.sources)),
-                "definition": f"documents of more than {longest} tokens, EOS included: {what}",
-                "needs_model": True,
-            },
-        }
+        long = f"documents of more than {longest} tokens, EOS included: {what}"
+        number = float(self._num_long(texts.sources))
+        return from_model(
+            {"perplexity": math.exp(nll), "long_documents": number},
+            {"perplexity": PERPLEXITY, "long_documents": long},
+        )
 
     def validation_scores(self, variables: Variables, texts: Texts) -> dict[str, float]:
         columns, line_break = [texts.references], self.data.line_break

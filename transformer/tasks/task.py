@@ -216,6 +216,25 @@ def find_task(name: str) -> Task:
     return importlib.import_module(f"transformer.tasks.{name}").TASK
 
 
+def check_family(config: Any, family: str) -> None:
+    """Raises UserError if the model of a Config is of another family than its task needs."""
+    if config.model.family != family:
+        raise UserError(
+            f"task.name is {config.task.name!r}, which needs model.family {family!r}; it is "
+            f"{config.model.family!r}"
+        )
+
+
+def from_model(
+    scores: Mapping[str, float], definitions: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Scores that need more than the hypotheses, in the form of Outputs.scores."""
+    return {
+        name: {"score": score, "definition": definitions[name], "needs_model": True}
+        for name, score in scores.items()
+    }
+
+
 def needs_model(data: Any, split: str, hypotheses: list[str]) -> dict[str, dict[str, Any]]:
     """Task.rescore of a task whose scores all need the model."""
     return {}

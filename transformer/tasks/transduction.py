@@ -18,9 +18,15 @@ from transformer.decoding.programs import Variables
 from transformer.metrics.accuracy import corpus_accuracies
 from transformer.tasks import seq2seq
 from transformer.tasks.pair_training import Texts
-from transformer.tasks.task import Metric
+from transformer.tasks.task import Metric, from_model
 
-FORCED_DEFINITION = "{} after the true tokens before it (teacher forcing)"
+AFTER = "after the true tokens before it (teacher forcing)"
+DEFINITIONS = {
+    "forced_accuracy": "per cent of the references' tokens, EOS included, each the most probable "
+    f"one {AFTER}",
+    "forced_sequence_accuracy": "per cent of the references whose tokens are all the most probable "
+    f"ones {AFTER}",
+}
 
 
 class Transduction(seq2seq.Seq2Seq):
@@ -46,23 +52,10 @@ class Transduction(seq2seq.Seq2Seq):
         forced = self.translator.forced.decode(variables, *pairs)
         hits = [found.expected_T == target for found, target in zip(forced, pairs[1], strict=True)]
         found = {
-            "forced_accuracy": (
-                100 * sum(int(hit.sum()) for hit in hits) / sum(map(len, hits)),
-                "per cent of the references' tokens, EOS included, each the most probable one",
-            ),
-            "forced_sequence_accuracy": (
-                100 * sum(bool(hit.all()) for hit in hits) / len(hits),
-                "per cent of the references whose tokens are all the most probable ones",
-            ),
+            "forced_accuracy": 100 * sum(int(hit.sum()) for hit in hits) / sum(map(len, hits)),
+            "forced_sequence_accuracy": 100 * sum(bool(hit.all()) for hit in hits) / len(hits),
         }
-        return {
-            name: {
-                "score": score,
-                "definition": FORCED_DEFINITION.format(definition),
-                "needs_model": True,
-            }
-            for name, (score, definition) in found.items()
-        }
+        return from_model(found, DEFINITIONS)
 
     def validation_scores(self, variables: Variables, texts: Texts) -> dict[str, float]:
         found = self.text_scores(self.data, texts) | self.model_scores(variables, texts)
