@@ -199,23 +199,9 @@ def send_at_any_time(run: Run, rng: random.Random, longest: float) -> None:
 
 
 def fill_the_disk(run: Run, rng: random.Random, longest: float) -> None:
-    """No room for a while: files cannot grow, as on a full disk or beyond a quota.
-
-    Where the work directory lies on a file system of its own, that is really filled.
-    """
-    if run.workdir.parent.is_mount():
-        process = run.start()
-        wait(process, rng.uniform(0, longest / 2))
-        ballast = run.workdir.parent / "ballast"
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-        wait(process, rng.uniform(0, longest))
-        ballast.unlink()
-        wait(process, rng.uniform(0, longest / 2))
-    else:
-        process = run.start(file_limit=rng.choice([100, 5_000, 100_000]))
-        wait(process, rng.uniform(0, longest))
+    """No room for a while: files cannot grow, as on a full disk or beyond a quota."""
+    process = run.start(file_limit=rng.choice([100, 5_000, 100_000]))
+    wait(process, rng.uniform(0, longest))
     process.send_signal(rng.choice([signal.SIGTERM, signal.SIGKILL]))
     process.wait(timeout=60)
 
@@ -311,20 +297,6 @@ def wait_for(process: subprocess.Popen, run: Run, text: bytes, seconds: float) -
 # --- The whole ----------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def small_disk(path: Path, megabytes: int):
-    """A file system of its own at `path`, where that is allowed; else a plain directory."""
-    path.mkdir(parents=True)
-    size = f"size={megabytes}m"
-    mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(path)]
-    mounted = shutil.which("mount") and subprocess.run(mount, capture_output=True).returncode == 0
-    try:
-        yield bool(mounted)
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
 def difference(expected: object, found: object, path: str = "") -> str | None:
     """The first place where two results differ."""
     if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
@@ -346,14 +318,13 @@ def soak(
     if not measure.is_finished:
         measure.finish()
 
-    with small_disk(directory / "disk", megabytes=24), contextlib.ExitStack() as stack:
-        run = Run(directory / "disk" / "run", fields, directory / "caches")
+    count: collections.Counter = collections.Counter()
+    (directory / "struck").mkdir()
+    with contextlib.ExitStack() as stack:
+        run = Run(directory / "struck" / "run", fields, directory / "caches")
         stack.callback(run.end)
-        count: collections.Counter = collections.Counter()
         try:
             while not run.is_finished and count.total() < most and time.monotonic() < end:
-                if run.log.exists() and run.log.stat().st_size > 1 << 20:
-                    run.log.unlink()  # it lies on the small disk
                 fault = rng.choices(list(faults), list(faults.values()))[0]
                 count[fault.__name__] += 1
                 fault(run, rng, longest=8.0)
@@ -362,10 +333,9 @@ def soak(
                 raise Failure(found)
         except Failure as failure:
             run.end()
-            kept = directory / "failed"
-            shutil.copytree(run.workdir.parent, kept)
+            kept = shutil.copytree(directory / "struck", directory / "failed")
             raise Failure(f"{variant}, {dict(count)}: {failure}; kept in {kept}") from None
-    shutil.rmtree(directory / "disk")
+    shutil.rmtree(directory / "struck")
     return count
 
 

@@ -64,13 +64,6 @@ def test_refused(directory, flags, part):
     assert_refused(run("sweep.py", *flags, cwd=directory), part)
 
 
-def test_a_wrong_sweep_file(directory):
-    (directory / "wrong.py").write_text(FILE.replace("grid", "gird"))
-    assert_refused(run("sweep.py", "--config=wrong.py", cwd=directory), "did you mean 'grid'?")
-    (directory / "twice.py").write_text(FILE.replace("[1, 3]", "[1, 1]"))
-    assert_refused(run("sweep.py", "--config=twice.py", cwd=directory), "two runs have the name")
-
-
 def sweep(directory, *flags):
     command = [sys.executable, ROOT / "sweep.py", flags[0], *FIELDS, *flags[1:]]
     return subprocess.Popen(

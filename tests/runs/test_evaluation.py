@@ -41,6 +41,10 @@ def scores_of(workdir, config, split, output_dir=None, **places):
         ("test", {"raw_dir": "other/craft/"}, "test-raw_dir=craft"),
         ("validation", {"raw_dir": "craft"}, "validation-raw_dir=craft"),
         ("test", {"test_file": "later.jsonl"}, "test-test_file=later.jsonl"),
+        # The same folder, one for what can be had again, and a file that is not read.
+        ("test", {"raw_dir": "./genia/"}, "test"),
+        ("test", {"data_dir": "elsewhere"}, "test"),
+        ("validation", {"test_file": "later.jsonl"}, "validation"),
     ],
 )
 def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, places, folder):
@@ -53,7 +57,7 @@ def test_other_data_have_a_folder_of_their_own(tmp_path, monkeypatch, split, pla
     for name in own.values():
         (tmp_path / name).touch()
     found, scores = scores_of(tmp_path, config, split, **places)
-    assert (found, scores["data"]) == (folder, places)
+    assert (found, scores.get("data")) == (folder, None if folder == split else places)
 
 
 def test_other_data_of_one_name(tmp_path, monkeypatch):
@@ -93,22 +97,6 @@ def test_another_place_for_outputs(tmp_path):
     assert [found[0][0], found[1][0].partition("-")[0]] == ["test", "test"]
     assert found[0][0] != found[1][0]
     assert found[0][1]["inputs"] == {"workdir": {"path": str(tmp_path / "a"), "sha256": None}}
-
-
-@pytest.mark.parametrize(
-    ("split", "places"),
-    [
-        ("test", {"raw_dir": "./genia/"}),  # the same folder
-        ("test", {"data_dir": "elsewhere"}),
-        ("validation", {"test_file": "later.jsonl"}),  # which is not read
-    ],
-)
-def test_the_data_of_the_config_are_not_named(tmp_path, split, places):
-    config = Config.from_dict(dialogsum_dmca.get_config().to_dict())
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, raw_dir="genia"))
-    found, scores = scores_of(tmp_path, config, split, **places)
-    assert found == split
-    assert "data" not in scores
 
 
 # --- What is advertised at the end of a run -----------------------------------------------

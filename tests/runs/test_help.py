@@ -90,12 +90,6 @@ def test_flags_that_choose_a_model_come_first(tmp_path):
     assert flags_in(help_of("classify", tmp_path, "--help"))[0] == "workdir"
 
 
-def test_help_of_train_py(tmp_path):
-    lines = help_of("train.py", tmp_path, "--help")
-    assert "    python train.py --config=configs/base.py --help-config" in lines
-    assert "data_dir" not in flags_in(lines)
-
-
 @pytest.mark.parametrize(
     ("name", "flag", "choices"),
     [

@@ -4,10 +4,7 @@ import itertools
 import math
 import os
 import resource
-import signal
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from transformer.data.pictures import Picture
-from transformer.runs import metric_writers
 from transformer.runs.metric_writers import MetricsWriter, read_metrics
 from transformer.system.errors import UserError
 
@@ -79,8 +75,9 @@ def write_steps(workdir: Path, first_step: int, steps: range, evaluated: bool = 
                 writer.write(step, {"eval/validation/nll": 0.1 * step})
 
 
-@pytest.mark.parametrize("torn", ["", '{"step": 8, "train/lo', '{"step": 8}', "\0\0"])
-@pytest.mark.parametrize("checkpoint", [0, 4])
+@pytest.mark.parametrize(
+    ("torn", "checkpoint"), [('{"step": 8, "train/lo', 0), ('{"step": 8}', 4), ("\0\0", 4)]
+)
 def test_resumed_file_is_that_of_an_uninterrupted_run(tmp_path, torn, checkpoint):
     write_steps(tmp_path / "whole", 0, range(1, 12))
     write_steps(tmp_path / "resumed", 0, range(1, 8))
@@ -96,29 +93,6 @@ def test_resumed_file_is_that_of_an_uninterrupted_run(tmp_path, torn, checkpoint
     assert resumed[0].session_log.status == SessionLog.START
     assert resumed[0].step == (5 if checkpoint else 0)
     assert [event.step for event in resumed[1:3]] == [checkpoint + 1, checkpoint + 2]
-
-
-def test_fresh_start_keeps_nothing_not_even_step_0(tmp_path):
-    for _ in range(2):
-        with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
-            writer.write(0, {"eval/validation/nll": 9.5})
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
-
-
-def test_killed_process_loses_nothing_written(tmp_path):
-    program = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from transformer.runs.metric_writers import MetricsWriter\n"
-        "writer = MetricsWriter(Path(sys.argv[1]), first_step=0, evaluated=True)\n"
-        "for step in range(1, 4): writer.write(step, {'train/loss': 0.5})\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    root = Path(metric_writers.__file__).parents[2]
-    killed = subprocess.run([sys.executable, "-c", program, tmp_path], cwd=root, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
-    (events,) = read_events(tmp_path)
-    assert [event.step for event in events] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -165,17 +139,7 @@ def shown(workdir: Path) -> list[tuple[int, str]]:
 TRAIN, EVAL = "train/loss", "eval/validation/nll"
 
 
-@pytest.mark.parametrize("evaluated", [True, False])
-def test_evaluated_again_written_once(tmp_path, evaluated):
-    write_steps(tmp_path, 0, range(1, 8))
-    before = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
-    write_steps(tmp_path, 4, range(5, 5), evaluated)
-    assert before[5].startswith('{"step": 4, "eval/')
-    kept = before[:6] if evaluated else before[:5]  # the training metrics of step 4 stay
-    assert (tmp_path / "metrics.jsonl").read_text() == "".join(kept)
-
-
-@pytest.mark.parametrize("step", [0, 2, 3, 5, 7])
+@pytest.mark.parametrize("step", [0, 3, 7])
 def test_rewind(tmp_path, capsys, step):
     with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
         if step == 0:
@@ -231,7 +195,7 @@ def said(capsys: pytest.CaptureFixture) -> list[str]:
     return [x for x in capsys.readouterr().err.splitlines() if "TensorBoard" not in x]
 
 
-@pytest.mark.parametrize("room", [0, 1, 31, 46, 47, 48, 60, 89, 120])
+@pytest.mark.parametrize("room", [0, 1, 46, 47, 48, 120])
 def test_no_room_for_a_while(tmp_path, capsys, room):
     with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
         for k in range(100, 108):
@@ -316,7 +280,7 @@ def test_written_but_not_seen_to_the_disk(tmp_path, monkeypatch, interruption):
     assert len(calls) >= 4
 
 
-@pytest.mark.parametrize("step", [0, 2, 3, 5])
+@pytest.mark.parametrize("step", [0, 3, 5])
 def test_rewind_without_room(tmp_path, capsys, step):
     with MetricsWriter(tmp_path, first_step=0, evaluated=True) as writer:
         for k in (1, 2, 3):
@@ -331,13 +295,6 @@ def test_rewind_without_room(tmp_path, capsys, step):
     kept = [(k, TRAIN) for k in range(1, step + 1)]
     assert written(tmp_path) == [*kept, (step + 1, EVAL)]
     assert len(said(capsys)) == 1
-
-
-def test_no_room_at_the_start(tmp_path):
-    write_steps(tmp_path, 0, range(1, 4))
-    with no_room_beyond(0):
-        MetricsWriter(tmp_path, first_step=2, evaluated=False).close()
-    assert written(tmp_path) == [(1, TRAIN), (2, TRAIN)]
 
 
 def test_tensorboard_shows_the_fields_of_the_config(tmp_path):

@@ -17,16 +17,6 @@ def test_starts_from_the_last_beginning_on(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["starts.jsonl"]
 
 
-def test_a_run_begun_by_an_older_version(tmp_path):
-    add_start(tmp_path, {"step": 30})
-    assert starts(tmp_path) == [{"step": 30}]
-
-
-def test_a_link_to_the_project(tmp_path):
-    (tmp_path / "link").symlink_to(ROOT)
-    assert relative(str(tmp_path / "link" / "configs" / "base.py")) == "configs/base.py"
-
-
 def test_a_damaged_file(tmp_path):
     (tmp_path / "starts.jsonl").write_text('{"step": 0}\n{"st')
     with pytest.raises(UserError, match=r"starts\.jsonl, line 2: it is damaged"):
@@ -52,5 +42,7 @@ def test_the_commit_of_a_copy_without_git(monkeypatch):
     ("path", "expected"),
     [(f"{ROOT}/configs/base.py", "configs/base.py"), ("/tmp/x.py", "/tmp/x.py"), ("../a", "../a")],
 )
-def test_relative(path, expected):
+def test_relative(path, expected, tmp_path):
     assert relative(path) == expected
+    (tmp_path / "link").symlink_to(ROOT)
+    assert relative(str(tmp_path / "link" / "configs" / "base.py")) == "configs/base.py"

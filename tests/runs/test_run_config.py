@@ -72,35 +72,6 @@ def test_every_preset_is_an_experiment(name):
                     with_fields(config, {path: 10**9})
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_state_only_what_differs(name):
-    """No assignment repeats the value that its field already had."""
-    if name == "base":
-        return
-    source = (ROOT / "configs" / f"{name}.py").read_text()
-    parent = re.search(r"config = (\w+)\.get_config\(\)", source)[1]
-    before = importlib.import_module(f"configs.{parent}").get_config()
-    if model := re.search(r"config\.model = (\w+)\.get_", source, re.M):
-        # Another family's section, from another config or from this one's get_model().
-        module = importlib.import_module(f"configs.{model[1]}")
-        before.model = module.get_config().model
-    elif "config.model = get_model()" in source:
-        before.model = importlib.import_module(f"configs.{name}").get_model()
-    if data := re.search(r"config\.data = (\w+)\.get_config\(\)\.data", source):
-        before.data = importlib.import_module(f"configs.{data[1]}").get_config().data
-    after = importlib.import_module(f"configs.{name}").get_config()
-    if another := re.search(r"config\.model = (\w+)\.get_model\(\)", source):
-        with before.unlocked():  # the model of another family
-            before.model = importlib.import_module(f"configs.{another[1]}").get_model()
-    assigned = re.findall(r"^    config\.(\w+)\.(\w+) = ", source, re.M)
-    others = re.findall(r"^    config\.(?!data = |model = )\w+.*=", source, re.M)
-    assert len(assigned) == len(others)
-    assert assigned or "config.model = " in source
-    assert len(set(assigned)) == len(assigned)
-    for section, field in assigned:
-        assert after[section][field] != before[section][field], f"{section}.{field}"
-
-
 RUNS = {
     "algorithmic": 12,
     "chinese": 4,

@@ -41,11 +41,6 @@ def test_rows_may_have_names_and_differ_in_fields():
     assert found[2].config.model.num_heads == 8
 
 
-def test_a_named_row_with_a_grid():
-    names = [run.name for run in runs(rows=[{"name": "A"}], grid={"model.d_ff": [7, 9]})]
-    assert names == ["A_d_ff=7-0", "A_d_ff=9-0"]
-
-
 def test_fields_of_one_name_keep_their_sections():
     (run,) = runs(rows=[{"optimizer.name": "sgd", "task.name": "seq2seq", "optimizer.epsilon": 1}])
     assert run.row == "optimizer.name=sgd_task.name=seq2seq_epsilon=1"
@@ -65,11 +60,6 @@ def test_a_combination_that_cannot_be_is_told_by_its_run():
     assert isinstance(bad.config, UserError)
     assert "d_model = 512 is not divisible" in str(bad.config)
     assert "model.num_heads is None; it must be of type int" in str(none.config)
-
-
-def test_a_name_may_have_200_bytes():
-    (run,) = runs(rows=[{"name": 198 * "n"}])
-    assert len(run.name) == 200
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 import transformer
 from transformer.system import commands
 from transformer.system.commands import ROOT, command, script
-from transformer.tasks.feature_classifier import how_to_train_one
 
 PYTHON, OURS = "/venv/bin/python", "/venv/bin/transformer"
 WITH = {"python": PYTHON}
@@ -55,12 +54,6 @@ def test_elsewhere_the_path_is_whole(tmp_path, monkeypatch):
     assert "--quantization=" in done.stdout
     monkeypatch.setattr(commands, "_is_found", lambda name, path: name == "transformer")
     assert command("evaluate") == "transformer evaluate"
-
-
-def test_how_to_train_a_classifier():
-    words = shlex.split(how_to_train_one().partition(" says")[0])
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "--epochs=N" in done.stdout
 
 
 # RESULTS.md has commands for readers of the repository.

@@ -41,7 +41,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("number", [*STOP_SIGNALS, signal.SIGINT])
+@pytest.mark.parametrize("number", [STOP_SIGNALS[0], signal.SIGINT])
 def test_a_signal_during_the_start_ends_with_code_75(number):
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE

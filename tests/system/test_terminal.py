@@ -7,7 +7,6 @@ import time
 from transformer.system.terminal import (
     escape_standard_output,
     go_on_without_readers,
-    is_terminal,
     printable,
     say,
     signs_of_life,
@@ -27,14 +26,6 @@ def test_messages_are_on_standard_error(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)  # closed
     say("nothing")
     assert capsys.readouterr().out == ""
-
-
-def test_a_terminal():
-    ours, theirs = os.openpty()
-    assert is_terminal(lambda: theirs)
-    os.close(theirs)
-    os.close(ours)
-    assert not is_terminal(lambda: theirs)
 
 
 def test_what_is_printed_to_a_terminal_is_escaped(monkeypatch):

@@ -42,12 +42,7 @@ def main() -> None:
     prompts = [PROMPT.value]
     if INPUT.value is not None:
         prompts = list(read_lines(os.path.expanduser(INPUT.value)))
-    model = restore_model()
-    if model.config.task.name != "language_model":
-        raise UserError(
-            f"{model.workdir} is a run of the task {model.config.task.name}; give the --workdir of "
-            "a language model"
-        )
+    model = restore_model(task="language_model")
     has_numbers = SEED_BY.value == "line"
     requests = [
         Request(prompt, number=number if has_numbers else None)

@@ -10,7 +10,7 @@ which EVALB leaves out of its figures; the output here includes their number.
 import os
 
 from transformer.system.errors import UserError
-from transformer.system.paths import DEFINE_path
+from transformer.system.paths import DEFINE_path, given
 
 GOLD = DEFINE_path("gold", None, "Gold trees, one on each line; plain or .gz.")
 TEST = DEFINE_path("test", None, "Trees to score.")
@@ -42,12 +42,10 @@ def main() -> None:
         trees_of_line,
     )
 
-    for flag in (GOLD, TEST):
-        if flag.value is None:
-            raise UserError(f"--{flag.name} is missing; give a file of trees")
+    files = given(GOLD, TEST)
     path = os.path.expanduser(PARAMETERS.value or "")
     parameters = read_parameters(read_lines(path), path) if path else COLLINS
-    gold, test = (list(read_lines(os.path.expanduser(flag.value))) for flag in (GOLD, TEST))
+    gold, test = (list(read_lines(file)) for file in files)
     if len(gold) != len(test):
         raise UserError(
             f"{GOLD.value} has {len(gold)} lines and {TEST.value} has {len(test)}; line n of one "

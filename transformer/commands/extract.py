@@ -8,12 +8,10 @@ other .txt files, whose paragraphs are separated by empty lines. A line of the o
 """
 
 import json
-from pathlib import Path
 
 from absl import flags
 
-from transformer.system.errors import UserError
-from transformer.system.paths import DEFINE_path
+from transformer.system.paths import DEFINE_path, given
 
 INPUT = DEFINE_path("input", None, "A folder with a folder for each article.")
 OUTPUT = DEFINE_path("output", None, "The JSON lines to write.")
@@ -26,12 +24,10 @@ def main() -> None:
     from transformer.data.extraction import extract, read_articles
     from transformer.system.files import check_can_write, write_named
 
-    if INPUT.value is None or OUTPUT.value is None:
-        raise UserError("--input or --output is missing; give both")
-    path = Path(OUTPUT.value).expanduser()
+    folder, path = given(INPUT, OUTPUT)
     check_can_write(path)
     lines = []
-    for article in read_articles(Path(INPUT.value).expanduser()):
+    for article in read_articles(folder):
         document = extract(article.title, article.paragraphs, MAX_WORDS.value)
         record = {"name": article.name, "title": article.title, "document": document}
         lines.append(json.dumps(record | {"summary": article.summary}, ensure_ascii=False) + "\n")

@@ -63,12 +63,7 @@ def main() -> None:
         raise UserError(f"--output={output} cannot be written; name a folder in another place")
     if INTERPOLATE.value and output:
         raise UserError("--interpolate makes images between seeds; give --grid, and not --output")
-    model = restore_model()
-    if model.config.task.name != "images":
-        raise UserError(
-            f"{model.workdir} is a run of the task {model.config.task.name}; give the --workdir of "
-            "one of images"
-        )
+    model = restore_model(task="images")
     task, seeds = model.task, seed_numbers(SEEDS.value)
     numbers = class_numbers(CLASSES.value, task.classes)
     check_number(len(numbers), len(seeds), INTERPOLATE.value, task.shape)

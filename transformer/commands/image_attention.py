@@ -95,12 +95,9 @@ def main() -> None:
 
     path = Path(FIGURE.value).expanduser()
     check_can_write(path, ".png", ".svg")
-    model = restore_model()
-    if model.config.task.name != "images" or model.config.model.attention == "none":
-        raise UserError(
-            f"{model.workdir} has no attention over images; give the --workdir of a run of the "
-            "task images with model.attention"
-        )
+    model = restore_model(task="images")
+    if model.config.model.attention == "none":
+        raise UserError(f"{model.workdir} has no attention; give a run with model.attention")
     task, seeds = model.task, seed_numbers(SEEDS.value)
     pixels = pixels_of(PIXELS.value, task.shape.size)
     numbers = class_numbers(CLASSES.value, task.classes)

@@ -14,8 +14,7 @@ from ml_collections import config_flags
 
 from transformer import configs
 from transformer.system.commands import script
-from transformer.system.errors import UserError
-from transformer.system.paths import DEFINE_path
+from transformer.system.paths import DEFINE_path, given
 
 DEFAULT = configs.FOLDER / "opus_mt.py"
 
@@ -35,11 +34,9 @@ def main() -> None:
     from transformer.system import distributed
 
     distributed.refuse_jobs(script("import-marian"))
-    for flag in (FOLDER, OUTPUT):
-        if not flag.value:
-            raise UserError(f"--{flag.name} is missing; see --help")
-    output = Path(os.path.normpath(os.path.expanduser(OUTPUT.value)))
+    folder, output = given(FOLDER, OUTPUT)
+    output = Path(os.path.normpath(output))
     check_is_new(output)
-    model = read(Path(FOLDER.value).expanduser(), Config.from_dict(cli.config_of(CONFIG)))
+    model = read(folder, Config.from_dict(cli.config_of(CONFIG)))
     export(model, output)
     print(f"written  {output}, with tokenizer.vocab_size={model.config.tokenizer.vocab_size}")

@@ -39,7 +39,6 @@ def main() -> None:
     from transformer.data.text_files import blocks_of_lines, open_text
     from transformer.inference.tree_drawing import drawing
     from transformer.system import distributed
-    from transformer.tasks.parsing import Parsing
 
     distributed.refuse_jobs(script("parse"))
     if INPUT.value is None and sys.stdin is None:  # closed by the shell
@@ -48,12 +47,7 @@ def main() -> None:
     if path:
         check_can_write(path)
     file = sys.stdin.buffer if INPUT.value is None else open_text(os.path.expanduser(INPUT.value))
-    model = restore_model()
-    if not isinstance(model.task, Parsing):
-        raise UserError(
-            f"{model.workdir} is of the task {model.config.task.name}; give the --workdir of a "
-            f"parser, or use {script('translate')}"
-        )
+    model = restore_model(task="parsing")
     parts: list[str] = []
     with file:
         for lines in blocks_of_lines(file, INPUT.value or "standard input", LINES_AT_ONCE):

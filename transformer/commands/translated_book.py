@@ -9,11 +9,10 @@ chapter_origin.md is English, and chapter.md is the Chinese translation of that 
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
-from transformer.system.paths import DEFINE_path
+from transformer.system.paths import DEFINE_path, given
 
 BOOK = DEFINE_path("book", None, "The folder of the book.")
 OUTPUT = DEFINE_path("output", None, "What to write: OUTPUT.en and OUTPUT.zh.")
@@ -71,10 +70,7 @@ def _split(block: str, end: str, between_lines: str) -> list[str]:
 def main() -> None:
     from transformer.data.text_files import read_lines
 
-    for flag in (BOOK, OUTPUT):
-        if flag.value is None:
-            raise UserError(f"--{flag.name} is missing; see --help")
-    folder, output = Path(BOOK.value).expanduser(), Path(OUTPUT.value).expanduser()
+    folder, output = given(BOOK, OUTPUT)
     paths = [output.with_name(f"{output.name}.{language}") for language in ("en", "zh")]
     for path in paths:
         check_can_write(path)

@@ -34,7 +34,7 @@ class Restored(NamedTuple):
     scores: dict[str, Any] | None  # as given to `record_scores`
 
 
-class Checkpoints:
+class Checkpoints(Store):
     """WORKDIR/checkpoints/<step>/: the last few, and the best by one metric.
 
     Scheduled checkpoints are kept and averaged. An unscheduled one, saved when a run is stopped in
@@ -52,7 +52,7 @@ class Checkpoints:
         read_only: bool = False,
     ):
         """`read_only` changes nothing that a training run in the same folder may be writing."""
-        self._store = Store(workdir.absolute() / CHECKPOINTS)
+        super().__init__(workdir.absolute() / CHECKPOINTS)
         self._keep_last = keep_last
         self._best_metric, self._direction = best_metric, direction
         self._read_only = read_only
@@ -61,11 +61,7 @@ class Checkpoints:
         self._damaged_scores: set[int] = set()  # steps
         self._failures = 0  # consecutive failed saves for a reason other than the disk
         if not read_only:
-            self._store.prepare()
-
-    @property
-    def directory(self) -> Path:
-        return self._store.directory
+            self.prepare()
 
     # --- Saving ---
 
@@ -81,16 +77,16 @@ class Checkpoints:
             return  # the run was just restored from it
         self._is_scheduled = scheduled
         try:
-            self._store.begin(step, _items(state), scheduled=scheduled, notes=dict(notes))
+            self.begin(step, _items(state), scheduled=scheduled, notes=dict(notes))
         except SAVE_ERRORS as error:
             self._give_up(error)
 
     def wait(self) -> None:
         """Returns when the current save is on the disk or has failed."""
-        if self._store.saving is None:
+        if self.saving is None:
             return
         try:
-            self._store.wait()
+            super().wait()
         except SAVE_ERRORS as error:
             self._give_up(error)
         else:
@@ -104,7 +100,7 @@ class Checkpoints:
         if not is_first() or not self.has(step):
             return
         try:
-            self._store.write_scores(step, scores)
+            self.write_scores(step, scores)
             self._damaged_scores.discard(step)
         except UserError as error:
             logging.warning("%s; after a restart, step %d is evaluated again", error, step)
@@ -116,17 +112,17 @@ class Checkpoints:
         if is_first():
             with contextlib.suppress(OSError):  # never averaged; the next save removes them
                 for step in set(self.steps()) - set(self.scheduled_steps()):
-                    if self._store.record(step) is not None:
-                        self._store.remove(step)
-            self._store.remove_leftovers()
+                    if self.record(step) is not None:
+                        self.remove(step)
+            self.remove_leftovers()
 
     def close(self) -> None:
         self.wait()
-        self._store.close()
+        super().close()
 
     def _give_up(self, error: BaseException) -> None:
-        step, reason = self._store.saving, reason_of(error)
-        self._store.abandon()
+        step, reason = self.saving, reason_of(error)
+        self.abandon()
         if not is_disk_trouble(error):
             self._failures += 1
             if self._failures == FAILURES_ALLOWED:
@@ -150,9 +146,9 @@ class Checkpoints:
                 keep.add(best)
             keep.update(self._damaged_scores)  # any of these may be the best
             for step in steps:
-                if step not in keep and self._store.record(step) is not None:
-                    self._store.remove(step)
-        self._store.remove_leftovers()
+                if step not in keep and self.record(step) is not None:
+                    self.remove(step)
+        self.remove_leftovers()
 
     # --- Listing ---
 
@@ -160,26 +156,22 @@ class Checkpoints:
         """The steps that have a complete checkpoint, in ascending order."""
         return steps_in(self.directory)
 
-    def has(self, step: int) -> bool:
-        """True if this step has a complete checkpoint that can be reached."""
-        return self._store.has(step)
-
     def scheduled_steps(self) -> list[int]:
         """The scheduled steps among `steps`, in ascending order.
 
         An unscheduled one becomes scheduled when a later start of the run ends there and scores it.
         """
-        records = ((step, self._store.record(step)) for step in self.steps())
+        records = ((step, self.record(step)) for step in self.steps())
         return [
             step
             for step, record in records
-            if record and (record["scheduled"] or self._store.has_scores(step))
+            if record and (record["scheduled"] or self.has_scores(step))
         ]
 
     def best_step(self) -> int:
         """The step of the checkpoint with the best validation score."""
         try:
-            scores = {step: self._store.scores(step) for step in self.scheduled_steps()}
+            scores = {step: self.scores(step) for step in self.scheduled_steps()}
         except Damaged as error:
             raise UserError(
                 f"{error}, and the best checkpoint cannot be told; restore that file, or use "
@@ -216,7 +208,7 @@ class Checkpoints:
     def _scores(self, step: int) -> dict[str, Any] | None:
         """The scores given to `record_scores`; None, with a warning, if they are damaged."""
         try:
-            return self._store.scores(step)
+            return self.scores(step)
         except Damaged as error:
             if step not in self._damaged_scores:
                 logging.warning("%s", error)
@@ -237,7 +229,7 @@ class Checkpoints:
         damaged = {}
         for step in reversed(from_first(self.scheduled_steps if scheduled_only else self.steps)):
             try:
-                items, record = self._store.restore(step, _items(like))
+                items, record = self.restore(step, _items(like))
                 if "notes" not in record:
                     raise Damaged("its record has no notes for training")
             except Damaged as error:
@@ -248,7 +240,7 @@ class Checkpoints:
                     logging.warning(
                         "the checkpoint of step %d is damaged (%s); going on from that of step "
                         "%d (kept as %s)",
-                        other, reason, step, self._store.set_aside(other),
+                        other, reason, step, self.set_aside(other),
                     )  # fmt: skip
             step_array = jax.make_array_from_callback(
                 (), like.step.sharding, lambda _, step=step: np.int32(step)
@@ -279,7 +271,7 @@ class Checkpoints:
         total, likes = None, {"params": params, "extra": extra}
         for step in steps:
             try:
-                items, _ = self._store.restore(step, likes)
+                items, _ = self.restore(step, likes)
             except Damaged as error:
                 raise UserError(
                     f"the checkpoint {self.directory / str(step)} is damaged ({error}); put back "

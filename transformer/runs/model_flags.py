@@ -22,8 +22,8 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
     """Defines the flags that choose a trained model, its data and its search.
 
     more: the command's own flags for further config fields, by field.
-    Returns the function that restores it. Keyword arguments of that function override the flags of
-    the same name.
+    Returns the function that restores it; `task` is the one that the command is for. Other keyword
+    arguments of that function override the flags of the same name.
     """
     workdir = DEFINE_path("workdir", None, "The work directory of a training run.")
     checkpoint = flags.DEFINE_string(
@@ -61,7 +61,7 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         "trained with them.",
     )
 
-    def restore_chosen(**instead: Any) -> "TrainedModel":
+    def restore_chosen(task: str | None = None, **instead: Any) -> "TrainedModel":
         from transformer.runs.restore import as_one, restore
 
         if workdir.value is None:
@@ -79,6 +79,11 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
         directories = [workdir.value, *others]
         options = {**which, "overrides": changes, "trust_paths": trust_paths.value}
         models = [restore(Path(name).expanduser(), **options) for name in directories]
+        if task not in (None, models[0].config.task.name):
+            raise UserError(
+                f"{models[0].workdir} is a run of the task {models[0].config.task.name}; give the "
+                f"--workdir of one of {task}"
+            )
         return models[0] if len(models) == 1 else as_one(models)
 
     return restore_chosen

@@ -165,6 +165,14 @@ class PathListParser(flags.ListParser):
         return names
 
 
+def given(*holders: flags.FlagHolder[str | None]) -> list[Path]:
+    """The paths of flags that a command cannot do without; raises UserError if one is missing."""
+    for holder in holders:
+        if not holder.value:
+            raise UserError(f"--{holder.name} is missing; see --help")
+    return [Path(holder.value).expanduser() for holder in holders]
+
+
 def argument(path: str) -> Path:
     """The `type` of an argument of argparse that names a file or a folder."""
     return Path(local(path, "an argument"))
