@@ -113,8 +113,8 @@ def test_files_that_are_refused(write):
     a, b, empty = write("a", b"1\n2\n3"), write("b", b"1\n2\n"), write("c.gz", b"")
     with pytest.raises(UserError) as error:
         TextPairs(a, b)
-    assert one_line(error).startswith(f"{a} has 3 lines and {b} has 2; line n of one must be ")
-    with pytest.raises(UserError, match=r"^no sentence pairs in "):
+    assert one_line(error).startswith(f"{a} has 3 lines and {b} has 2; line n of both must ")
+    with pytest.raises(UserError, match=r"c\.gz is empty; give text with"):
         TextPairs(empty, empty)
 
 

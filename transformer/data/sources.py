@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from transformer.data.pairs import CHUNK, JoinedPairs, Pair, PairSource, TextPairs, evenly_spaced
-from transformer.data.splits import SPLITS, DataSection, DatasetSplit, open_dataset
+from transformer.data.splits import SPLITS, DatasetSection, DatasetSplit, open_dataset
 from transformer.system.errors import UserError, check_range, place, setting
 from transformer.system.paths import cannot_read, local
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(DataSection):
+class DataConfig(DatasetSection):
     """The sentence pairs that a run reads; see configs/base.py."""
 
     dataset: str | None
@@ -42,13 +42,9 @@ class DataConfig(DataSection):
     what = "text files"
     kinds = (("source", "target"),)
 
-    @property
-    def uses_files(self) -> bool:
-        return any(map(self.given, SPLITS))
-
     def __post_init__(self):
         self.check_together(*SPLITS, "extra")
-        if not self.uses_files and not self.dataset:
+        if not self.dataset and not any(map(self.given, SPLITS)):
             raise UserError(
                 "no training data; give data.dataset, or data.train_source and data.train_target"
             )

@@ -63,6 +63,16 @@ class DataSection:
                 raise UserError(f"{' and '.join(chosen)} are both given; leave one out")
 
 
+class DatasetSection(DataSection):
+    """Base of those that may name a data set of TFDS; files win over it."""
+
+    dataset: str | None
+
+    @property
+    def uses_files(self) -> bool:
+        return not self.dataset or any(map(self.given, SPLITS))
+
+
 @dataclasses.dataclass(frozen=True)
 class TextSection(DataSection):
     """The fields of plain text."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer.data.pairs import Pair, PairSource, ReadPairs, TextPairs
 from transformer.data.sources import DatasetPairs
-from transformer.data.splits import SPLITS, DataSection
+from transformer.data.splits import SPLITS, DatasetSection
 from transformer.data.text_files import count_and_hash, json_rows
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.paths import local
@@ -18,7 +18,7 @@ _BREAK = "\x1f"  # Unicode's unit separator, which no text holds
 
 
 @dataclasses.dataclass(frozen=True)
-class SummaryData(DataSection):
+class SummaryData(DatasetSection):
     """The data section; see configs/summarization.py."""
 
     dataset: str | None
@@ -48,17 +48,13 @@ class SummaryData(DataSection):
     what = "files"
     kinds = (("file",), ("source", "target"))
 
-    @property
-    def uses_files(self) -> bool:
-        return any(map(self.given, SPLITS))
-
     def __post_init__(self):
         check_choice(self, "data", "long_documents", LONG_DOCUMENTS)
         check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
         if "\n" in self.line_break:
             raise UserError("data.line_break holds a line break; give what takes its place")
         self.check_together(*SPLITS)
-        if not self.uses_files and not self.dataset:
+        if not self.dataset and not any(map(self.given, SPLITS)):
             raise UserError(
                 "no training data; give data.dataset, data.train_file (JSON lines), or "
                 "data.train_source and data.train_target"
