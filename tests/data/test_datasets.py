@@ -9,7 +9,7 @@ import urllib.error
 from pathlib import Path
 
 import pytest
-from fake_downloads import tgz, zipped
+from fake_downloads import texts, tgz, write_raw, zipped
 from tensorflow_datasets.core.download import checksums, downloader
 
 from configs import base
@@ -27,12 +27,6 @@ RAW = ROOT.parent / "shared" / "data" / "multi30k" / "raw"
 def _scratch(tmp_path, monkeypatch):
     # TFDS leaves an empty folder in the temporary directory for each builder.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
-def texts(builder, split, *languages):
-    source = builder.as_data_source(split)
-    records = source.__getitems__(list(range(len(source))))
-    return [tuple(record[language].decode() for language in languages) for record in records]
 
 
 # --- The grammar --------------------------------------------------------------------------
@@ -53,14 +47,6 @@ def test_the_pairs_of_the_grammar(tmp_path, monkeypatch):
 
 
 # --- Multi30k -----------------------------------------------------------------------------
-
-
-def write_raw(folder, files):
-    folder.mkdir(exist_ok=True)
-    for name, lines in files.items():
-        content = "".join(f"{line}\n" for line in lines).encode()
-        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    return folder
 
 
 @pytest.fixture

@@ -98,11 +98,6 @@ def rows_of(sequences, tokenizer, seed=5, **changes):
     return MaskedRows(sequences, tokenizer, dataclasses.replace(DATA, **changes), seed)
 
 
-def test_more_predictions_than_tokens_take_no_memory(sequences, tokenizer):
-    rows = rows_of(sequences, tokenizer, max_predictions=999_999)
-    assert rows.masked(np.arange(2), 1.0).labels_BP.shape == (2, 40)
-
-
 def test_a_row_holds_its_sequences(sequences, tokenizer):
     """Unmasked again, each sequence is [CLS] A [SEP] B [SEP] with its types and its label."""
     rows = rows_of(sequences, tokenizer)

@@ -42,17 +42,6 @@ def test_perfect_translations():
     assert {name: s["score"] for name, s in found.items()} == pytest.approx(perfect)
 
 
-def test_sacrebleu_scores_are_those_of_the_library():
-    found = corpus_scores(HYPOTHESES, REFERENCES, target_language="de")
-    expected = {
-        "bleu": sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score,
-        "chrf": sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score,
-        "ter": sacrebleu.corpus_ter(HYPOTHESES, [REFERENCES]).score,
-    }
-    assert {name: found[name]["score"] for name in expected} == expected
-    assert bleu(HYPOTHESES, REFERENCES, target_language="de") == expected["bleu"]
-
-
 def test_signatures():
     found = corpus_scores(HYPOTHESES, REFERENCES, target_language="de")
     tail = f"version:{sacrebleu.__version__}"
