@@ -13,7 +13,7 @@ from fake_downloads import texts, tgz, write_raw, zipped
 from tensorflow_datasets.core.download import checksums, downloader
 
 from configs import base
-from transformer.data import datasets, sources
+from transformer.data import datasets, splits
 from transformer.data.datasets import folders, grammar_en_de, multi30k
 from transformer.data.pairs import TextPairs
 from transformer.data.sources import DataConfig, open_source
@@ -247,7 +247,7 @@ def test_wmt14_from_download_to_pairs_without_tensorflow(internet, tmp_path):
     })  # fmt: skip
     # The base config reads it, from English to German.
     config = DataConfig(**base.get_config().data.to_dict() | {"data_dir": str(tmp_path)})
-    pairs = {split: list(open_source(config, split).pairs()) for split in sources.SPLITS}
+    pairs = {split: list(open_source(config, split).pairs()) for split in splits.SPLITS}
     assert sorted(pairs["train"]) == [
         ("A hotel.", "Ein Hotel."),
         ("Thank you.", "Danke."),
@@ -292,7 +292,7 @@ def test_wmt17_chinese_from_download_to_pairs_without_tensorflow(internet, tmp_p
         "data_dir": str(tmp_path),
     }
     config = DataConfig(**base.get_config().data.to_dict() | changes)
-    pairs = {split: list(open_source(config, split).pairs()) for split in sources.SPLITS}
+    pairs = {split: list(open_source(config, split).pairs()) for split in splits.SPLITS}
     assert sorted(pairs["train"]) == sorted([
         ("Will gold rise to $10,000?", "黄金会涨到１万美元吗？"),
         ("Thank you.", "谢谢。"),

@@ -38,11 +38,6 @@ _UNREADABLE = (
 class ImageData(DatasetSection):
     """The data section; see configs/sagan_cifar10.py."""
 
-    dataset: str | None
-    data_dir: str = place()
-    train_split: str
-    validation_split: str
-    test_split: str
     train_images: str | None = place()
     validation_images: str | None = place()
     test_images: str | None = place()

@@ -20,11 +20,6 @@ from transformer.system.paths import local
 class LabelledData(DatasetSection):
     """The data section; see configs/classification.py."""
 
-    dataset: str | None
-    data_dir: str = place()
-    train_split: str
-    validation_split: str
-    test_split: str
     train_file: str | None = place()
     validation_file: str | None = place()
     test_file: str | None = place()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.data import languages
-from transformer.data.sources import SPLITS
+from transformer.data.splits import SPLITS
 from transformer.data.text_files import check_lines, read_lines
 from transformer.system.errors import UserError
 from transformer.system.paths import local
