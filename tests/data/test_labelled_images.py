@@ -282,8 +282,6 @@ def test_what_is_not_there(tmp_path):
             read_images(data(tmp_path / path), "train", SHAPE)
     with pytest.raises(UserError, match=r"validation split; give data.validation_images, or data"):
         read_images(data(tmp_path), "validation", SHAPE)
-    with pytest.raises(UserError, match="there is no split 'dev'"):
-        read_images(data(tmp_path), "dev", SHAPE)
 
 
 def test_too_many_images_for_the_memory(folder):

@@ -86,21 +86,11 @@ def test_fingerprint_is_of_the_content(write):
     assert len({fingerprint, *(other.fingerprint for other in others)}) == 5
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (1, [0]),
-        (2, [0, 5]),
-        (3, [0, 3, 6]),
-        (4, [0, 2, 5, 7]),
-        (10, range(10)),
-        (99, range(10)),
-    ],
-)
-def test_sample_is_evenly_spaced(write, size, expected):
+def test_sample_is_evenly_spaced(write):
     numbers = "".join(f"{i}\n" for i in range(10)).encode()
     source = TextPairs(write("a", numbers), write("b", numbers))
-    assert source.sample(size) == [(str(i), str(i)) for i in expected]
+    samples = {size: [int(a) for a, _ in source.sample(size)] for size in (1, 3, 4, 99)}
+    assert samples == {1: [0], 3: [0, 3, 6], 4: [0, 2, 5, 7], 99: [*range(10)]}
 
 
 def test_sample_over_several_chunks(write):
