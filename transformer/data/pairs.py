@@ -4,20 +4,22 @@ import abc
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from transformer.data.text_files import check_lines, count_and_hash, read_lines
 from transformer.system.errors import UserError
 from transformer.system.paths import local
 
 Pair = tuple[str, str]
+Item = TypeVar("Item")
 
 CHUNK = 16_384  # pairs that are read at once
 
 
-def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    """The pairs in lists of `size`; the last may be shorter."""
-    pairs = iter(pairs)
-    while chunk := list(itertools.islice(pairs, size)):
+def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of `size`; the last may be shorter."""
+    items = iter(items)
+    while chunk := list(itertools.islice(items, size)):
         yield chunk
 
 
