@@ -138,27 +138,17 @@ def test_text_files_win_over_the_dataset(write, tmp_path, monkeypatch):
         open_source(config, "validation")
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        (
-            {"dataset": "grammar_en_de", "extra_source": "a"},
-            "data.extra_source is given without data.extra_target; give both or neither",
-        ),
-        (
-            {"extra_source": "a", "extra_target": "b"},
-            "no training data; give data.dataset, or data.train_source and data.train_target",
-        ),
-        (
-            {"dataset": "grammar_en_de", "max_target_length": 1},
-            "data.max_target_length is 1; it must be at least 2",
-        ),
-    ],
-)
-def test_configurations_that_cannot_be(changes, expected):
-    with pytest.raises(UserError) as error:
-        make_config(**changes)
-    assert one_line(error) == expected
+def test_configurations_that_cannot_be():
+    dataset = {"dataset": "grammar_en_de"}
+    nothing = "no training data; give data.dataset, or data.train_source and data.train_target"
+    for changes, expected in (
+        (dataset | {"extra_source": "a"}, "data.extra_source is given without data.extra_target"),
+        ({"extra_source": "a", "extra_target": "b"}, nothing),
+        (dataset | {"max_target_length": 1}, "data.max_target_length is 1; it must be at least 2"),
+    ):
+        with pytest.raises(UserError) as error:
+            make_config(**changes)
+        assert one_line(error).startswith(expected)
 
 
 def test_extra_pairs(write):

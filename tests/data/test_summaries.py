@@ -71,7 +71,6 @@ def test_bad_json_lines(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "no training data"),
         ({"train_file": "a", "train_source": "b", "train_target": "c"}, "both given"),
         ({"train_file": "a", "long_documents": "drop"}, "must be one of: cut, refuse"),
         ({"train_file": "a", "line_break": "\n"}, "holds a line break"),
