@@ -1,9 +1,11 @@
 """Fabricated downloads, which TFDS unpacks and prepares as real ones."""
 
+import gzip
 import hashlib
 import io
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 import requests
@@ -11,6 +13,22 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums, downloader
 
 from transformer.data.datasets import multi30k
+
+
+def texts(builder, split: str, *languages: str) -> list[tuple[str, ...]]:
+    """What a prepared data set has."""
+    source = builder.as_data_source(split)
+    records = source.__getitems__(list(range(len(source))))
+    return [tuple(record[language].decode() for language in languages) for record in records]
+
+
+def write_raw(folder: Path, files: dict[str, list[str]]) -> Path:
+    """Writes files of these lines, compressed if their names say so."""
+    folder.mkdir(exist_ok=True)
+    for name, lines in files.items():
+        content = "".join(f"{line}\n" for line in lines).encode()
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return folder
 
 
 def tgz(files: dict[str, str]) -> bytes:

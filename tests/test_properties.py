@@ -3,10 +3,8 @@
 import ast
 import collections
 import gzip
-import io
 import itertools
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -32,13 +30,10 @@ from transformer.data.batches import (
 )
 from transformer.data.pairs import TextPairs
 from transformer.data.sentencepiece import MODEL_TYPES, train_sentencepiece
-from transformer.data.text_files import blocks_of_lines
 from transformer.data.token_cache import TokenizedPairs, token_cache
 from transformer.data.token_workers import PairEncoder
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
-from transformer.runs import run_config
-from transformer.runs.metric_writers import read_metrics
 from transformer.system.errors import UserError
 
 # The same examples each time. To search further, turn derandomize off and max_examples up.
@@ -270,25 +265,6 @@ def write(path: str, content: bytes, compress: bool) -> str:
     return path
 
 
-@PROPERTY
-@given(st.data(), st.integers(1, 9), st.integers(1, 99), st.booleans())
-def test_text_files_hold_their_lines(data, size, block, compress):
-    content, lines = data.draw(text_files())
-    other, translations = data.draw(text_files(len(lines)))
-    blocks = mock.patch("transformer.data.text_files._BLOCK", block)
-    with tempfile.TemporaryDirectory() as folder, blocks:
-        pairs = TextPairs(
-            write(f"{folder}/a", content, compress), write(f"{folder}/b", other, not compress)
-        )
-        assert len(pairs) == len(lines)
-        found = [pair for chunk in pairs.chunks(size) for pair in chunk]
-        assert found == list(zip(lines, translations))
-        assert pairs.sample(len(lines)) == found
-    blocks = list(blocks_of_lines(io.BytesIO(content), "a", size))
-    assert [line for block in blocks for line in block] == lines
-    assert all(len(block) == size for block in blocks[:-1])
-
-
 @FEWER
 @given(st.data(), st.integers(1, 3), SEEDS, st.integers(2, 40))
 def test_text_goes_through_cache_and_batches_unchanged(data, num_shards, seed, limit):
@@ -305,6 +281,7 @@ def test_text_goes_through_cache_and_batches_unchanged(data, num_shards, seed, l
     chunks_of_3 = mock.patch("transformer.data.token_cache._CHUNK", 3)
     with tempfile.TemporaryDirectory() as folder, chunks_of_3:
         pairs = TextPairs(write(f"{folder}/a", content, False), write(f"{folder}/b", other, True))
+        assert list(pairs.pairs()) == pairs.sample(99) == list(zip(lines, translations))
         cache = token_cache(pairs, PairEncoder(tokenizers), folder)
         batches = EvaluationBatches.of_pairs(cache, 7, 11, 5, num_shards)
         assert sorted(texts(batches)) == sorted(expected)
@@ -431,39 +408,6 @@ def test_no_module_reads_files_that_could_hold_code():
     assert {ROOT / x for x in ("train.py", "transformer/data/datasets/multi30k.py")} < {*paths}
     found = {str(path): code_runners(ast.parse(path.read_text())) for path in paths}
     assert {path: names for path, names in found.items() if names} == {}
-
-
-class Bomb:
-    """Makes a directory when it is unpickled."""
-
-    def __init__(self, marker: Path):
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.marker),)
-
-
-@pytest.fixture
-def bomb(tmp_path):
-    """A pickle that makes a directory; at the end there must be none."""
-    content = pickle.dumps(Bomb(tmp_path / "exploded"))
-    pickle.loads(content)
-    (tmp_path / "exploded").rmdir()
-    yield content + b"\n"
-    assert not (tmp_path / "exploded").exists()
-
-
-@pytest.mark.parametrize("name", ["tokenizer.model", "config.json", "metrics.jsonl"])
-def test_a_pickle_in_a_work_directory_is_refused(tmp_path, bomb, name):
-    (tmp_path / name).write_bytes(bomb)
-    read = {
-        "tokenizer.model": Tokenizers.load,
-        "config.json": run_config.load,
-        "metrics.jsonl": lambda workdir: read_metrics(workdir / name),
-    }
-    with pytest.raises(UserError) as error:
-        read[name](tmp_path)
-    assert name in str(error.value)
 
 
 # In a process of its own: what aborts in SentencePiece is no exception.

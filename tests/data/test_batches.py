@@ -1,5 +1,3 @@
-import collections
-
 import numpy as np
 import pytest
 
@@ -119,14 +117,6 @@ def test_rows_of_a_batch_as_asked_for():
     assert batch.num_tokens == 3 * 6
 
 
-def test_packing_depends_on_the_seed():
-    first = [
-        pairs_of(PackedPairs(many_pairs(), 17, 17, seed=seed).batch(np.array([0])))
-        for seed in (3, 3, 4)
-    ]
-    assert first[0] == first[1] != first[2]
-
-
 def test_without_packing_each_pair_has_a_row():
     pairs = numbered([3, 2, 5, 1], [1, 4, 2, 3])
     widths = row_widths(pairs.source_lengths, pairs.target_lengths, 64, 64, packing=False)
@@ -144,21 +134,6 @@ def test_without_packing_each_pair_has_a_row():
 
 
 # --- The batches of a run -----------------------------------------------------------------
-
-
-def test_an_update_may_hold_several_epochs():
-    packed = PackedPairs(numbered([3, 4, 5], [5, 4, 3]), 5, 5, seed=11)
-    assert len(packed) == 3
-    batch = TrainingBatches(packed, Layout(8, 1, 8), seed=11)[0]
-    counts = collections.Counter(pairs_of(batch))
-    assert sorted(counts.values()) == [2, 3, 3]
-    assert set(counts) == set(all_pairs(packed.pairs))
-
-
-def test_other_seeds_give_other_batches():
-    packed = PackedPairs(many_pairs(), 17, 13, seed=3)
-    first = [pairs_of(TrainingBatches(packed, Layout(7, 2, 4), seed)[0]) for seed in (3, 3, 4)]
-    assert first[0] == first[1] != first[2]
 
 
 def test_the_fingerprint_shows_other_batches_and_nothing_else(monkeypatch):
@@ -215,10 +190,6 @@ def test_layout(num_shards, max_tokens_per_device, expected):
     assert layout(97 * 256, max_tokens_per_device, 256, 256, num_shards) == expected
 
 
-def test_layout_of_the_paper():
-    assert layout(25_000, 0, 256, 256, 8) == Layout(97, 1, 104)
-
-
 def test_layout_counts_the_wider_side():
     assert layout(1000, 0, 100, 50, 1) == layout(1000, 0, 50, 100, 1) == Layout(10, 1, 10)
     assert layout(1000, 0, 2000, 50, 1) == Layout(1, 1, 1)
@@ -237,11 +208,3 @@ def test_evaluation_cuts_nothing_and_makes_fewer_rows_of_longer_ones():
     assert sorted(found) == sorted(all_pairs(pairs))
     batches = list(EvaluationBatches.of_pairs(pairs, 7, 11, rows=2, num_shards=2))
     assert batches[0].src_BS.shape == (2, 21)
-
-
-def test_evaluation_batches_have_one_shape():
-    pairs = numbered([5] * 13, [64] * 13)
-    batches = list(EvaluationBatches.of_pairs(pairs, 5, 64, rows=3, num_shards=1))
-    assert len(batches) == 5
-    assert {batch.tgt_in_BT.shape for batch in batches} == {(3, 64)}
-    assert [len(pairs_of(batch)) for batch in batches] == [3, 3, 3, 3, 1]

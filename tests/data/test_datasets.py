@@ -9,11 +9,11 @@ import urllib.error
 from pathlib import Path
 
 import pytest
-from fake_downloads import tgz, zipped
+from fake_downloads import texts, tgz, write_raw, zipped
 from tensorflow_datasets.core.download import checksums, downloader
 
 from configs import base
-from transformer.data import datasets, sources
+from transformer.data import datasets, splits
 from transformer.data.datasets import folders, grammar_en_de, multi30k
 from transformer.data.pairs import TextPairs
 from transformer.data.sources import DataConfig, open_source
@@ -27,12 +27,6 @@ RAW = ROOT.parent / "shared" / "data" / "multi30k" / "raw"
 def _scratch(tmp_path, monkeypatch):
     # TFDS leaves an empty folder in the temporary directory for each builder.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
-def texts(builder, split, *languages):
-    source = builder.as_data_source(split)
-    records = source.__getitems__(list(range(len(source))))
-    return [tuple(record[language].decode() for language in languages) for record in records]
 
 
 # --- The grammar --------------------------------------------------------------------------
@@ -53,14 +47,6 @@ def test_the_pairs_of_the_grammar(tmp_path, monkeypatch):
 
 
 # --- Multi30k -----------------------------------------------------------------------------
-
-
-def write_raw(folder, files):
-    folder.mkdir(exist_ok=True)
-    for name, lines in files.items():
-        content = "".join(f"{line}\n" for line in lines).encode()
-        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    return folder
 
 
 @pytest.fixture
@@ -261,7 +247,7 @@ def test_wmt14_from_download_to_pairs_without_tensorflow(internet, tmp_path):
     })  # fmt: skip
     # The base config reads it, from English to German.
     config = DataConfig(**base.get_config().data.to_dict() | {"data_dir": str(tmp_path)})
-    pairs = {split: list(open_source(config, split).pairs()) for split in sources.SPLITS}
+    pairs = {split: list(open_source(config, split).pairs()) for split in splits.SPLITS}
     assert sorted(pairs["train"]) == [
         ("A hotel.", "Ein Hotel."),
         ("Thank you.", "Danke."),
@@ -306,7 +292,7 @@ def test_wmt17_chinese_from_download_to_pairs_without_tensorflow(internet, tmp_p
         "data_dir": str(tmp_path),
     }
     config = DataConfig(**base.get_config().data.to_dict() | changes)
-    pairs = {split: list(open_source(config, split).pairs()) for split in sources.SPLITS}
+    pairs = {split: list(open_source(config, split).pairs()) for split in splits.SPLITS}
     assert sorted(pairs["train"]) == sorted([
         ("Will gold rise to $10,000?", "黄金会涨到１万美元吗？"),
         ("Thank you.", "谢谢。"),

@@ -28,11 +28,6 @@ def test_documents_are_between_empty_lines_and_ends_of_files(tmp_path):
     assert text_sha256(files) != text_sha256([str(tmp_path / "c.txt")])
 
 
-def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"^data\.test_text: there is no file .*x\*; name text"):
-        named_files(f"{tmp_path}/x*", "data.test_text")
-
-
 def test_lines_as_ids(tmp_path, monkeypatch):
     tokenizer = write_vocabulary(tmp_path)
     path = tmp_path / "text"
@@ -88,14 +83,6 @@ def test_every_token_is_in_some_pair():
         seen.update(range(a, a_end))
         seen.update(range(b, b_end))
     assert set(seen) == set(range(50 * 27))
-
-
-def test_more_than_half_of_the_pairs_are_random():
-    """Chunks of one line always are."""
-    found = cut(many(), 64, 0.1, 3, True, seed=0)
-    assert 0.5 < found.is_random.mean() < 0.65
-    lines = documents(*[[61] for _ in range(20)])
-    assert cut(lines, 64, 0.0, 1, True, seed=0).is_random.tolist() == [1] * 20
 
 
 def test_the_longer_part_is_cut_off_until_both_fit():

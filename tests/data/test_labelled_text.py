@@ -97,7 +97,6 @@ def test_numbers_of_labels():
         ("", {}, r"x\.tsv has no examples; give a file with one a line"),
         ("a\t0\nb\n", {}, r"line 2 has 1 columns, and line 1 has 2; put one tab"),
         ("a\t0\n", {"label_column": "2"}, r"line 1 has no column '2'; there are: 0, 1: see data"),
-        ("a\t0\n", {"second_column": "x"}, r"line 1 has no column 'x'"),
         ("a\t0\nb\t \n", {}, r"line 2 has no label in column '1'; remove the line"),
         ("a\ta\nb\tb\n", {"has_header": True}, r"line 1: two columns have one name"),
     ],
@@ -143,13 +142,6 @@ def test_labels_that_cannot_be_learned():
             numbers_of([Example("a", None, label)], None, "dev")
     with pytest.raises(UserError, match="dev has one label alone, 'x'; two at least are needed"):
         classes_of(given[:1], "dev")
-
-
-def test_splits_without_a_file():
-    with pytest.raises(UserError, match=r"no file for the test split; give data\.test_file"):
-        read_examples(DATA, "test")
-    with pytest.raises(UserError, match="there is no split 'dev'; there are: train, validation"):
-        read_examples(DATA, "dev")
 
 
 def test_glue_from_download_to_examples(internet, tmp_path):

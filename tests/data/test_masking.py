@@ -53,12 +53,12 @@ def test_eighty_ten_ten(tokenizer):
 def test_special_tokens_are_never_chosen_and_all_others_alike(tokenizer):
     tokens = np.array([tokenizer.cls, 9, 10, 11, tokenizer.sep, 12, 13, tokenizer.sep], np.int32)
     counts = collections.Counter()
-    for seed in range(2000):
+    for seed in range(500):
         chosen, _ = mask(tokens, 2, tokenizer, rng(seed), whole_words=False)
         assert len(chosen) == 2
         counts.update(chosen.tolist())
     assert sorted(counts) == [1, 2, 3, 5, 6]
-    np.testing.assert_allclose(list(counts.values()), 800, rtol=0.1)
+    np.testing.assert_allclose(list(counts.values()), 200, rtol=0.2)
 
 
 def test_whole_words(tokenizer):
@@ -96,11 +96,6 @@ DATA = dataclasses.replace(
 
 def rows_of(sequences, tokenizer, seed=5, **changes):
     return MaskedRows(sequences, tokenizer, dataclasses.replace(DATA, **changes), seed)
-
-
-def test_more_predictions_than_tokens_take_no_memory(sequences, tokenizer):
-    rows = rows_of(sequences, tokenizer, max_predictions=999_999)
-    assert rows.masked(np.arange(2), 1.0).labels_BP.shape == (2, 40)
 
 
 def test_a_row_holds_its_sequences(sequences, tokenizer):

@@ -86,21 +86,11 @@ def test_fingerprint_is_of_the_content(write):
     assert len({fingerprint, *(other.fingerprint for other in others)}) == 5
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (1, [0]),
-        (2, [0, 5]),
-        (3, [0, 3, 6]),
-        (4, [0, 2, 5, 7]),
-        (10, range(10)),
-        (99, range(10)),
-    ],
-)
-def test_sample_is_evenly_spaced(write, size, expected):
+def test_sample_is_evenly_spaced(write):
     numbers = "".join(f"{i}\n" for i in range(10)).encode()
     source = TextPairs(write("a", numbers), write("b", numbers))
-    assert source.sample(size) == [(str(i), str(i)) for i in expected]
+    samples = {size: [int(a) for a, _ in source.sample(size)] for size in (1, 3, 4, 99)}
+    assert samples == {1: [0], 3: [0, 3, 6], 4: [0, 2, 5, 7], 99: [*range(10)]}
 
 
 def test_sample_over_several_chunks(write):
@@ -113,8 +103,8 @@ def test_files_that_are_refused(write):
     a, b, empty = write("a", b"1\n2\n3"), write("b", b"1\n2\n"), write("c.gz", b"")
     with pytest.raises(UserError) as error:
         TextPairs(a, b)
-    assert one_line(error).startswith(f"{a} has 3 lines and {b} has 2; line n of one must be ")
-    with pytest.raises(UserError, match=r"^no sentence pairs in "):
+    assert one_line(error).startswith(f"{a} has 3 lines and {b} has 2; line n of both must ")
+    with pytest.raises(UserError, match=r"c\.gz is empty; give text with"):
         TextPairs(empty, empty)
 
 
@@ -148,27 +138,17 @@ def test_text_files_win_over_the_dataset(write, tmp_path, monkeypatch):
         open_source(config, "validation")
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        (
-            {"dataset": "grammar_en_de", "extra_source": "a"},
-            "data.extra_source is given without data.extra_target; give both or neither",
-        ),
-        (
-            {"extra_source": "a", "extra_target": "b"},
-            "no training data; give data.dataset, or data.train_source and data.train_target",
-        ),
-        (
-            {"dataset": "grammar_en_de", "max_target_length": 1},
-            "data.max_target_length is 1; it must be at least 2",
-        ),
-    ],
-)
-def test_configurations_that_cannot_be(changes, expected):
-    with pytest.raises(UserError) as error:
-        make_config(**changes)
-    assert one_line(error) == expected
+def test_configurations_that_cannot_be():
+    dataset = {"dataset": "grammar_en_de"}
+    nothing = "no training data; give data.dataset, or data.train_source and data.train_target"
+    for changes, expected in (
+        (dataset | {"extra_source": "a"}, "data.extra_source is given without data.extra_target"),
+        ({"extra_source": "a", "extra_target": "b"}, nothing),
+        (dataset | {"max_target_length": 1}, "data.max_target_length is 1; it must be at least 2"),
+    ):
+        with pytest.raises(UserError) as error:
+            make_config(**changes)
+        assert one_line(error).startswith(expected)
 
 
 def test_extra_pairs(write):

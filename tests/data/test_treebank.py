@@ -58,8 +58,3 @@ def test_refused(tmp_path, changes, message):
     write(tmp_path / "bad", "(S (NN a))\n(S (NN a)\n")
     with pytest.raises(UserError, match=message):
         TreePairs(config(tmp_path, **changes), "train")
-
-
-def test_other_splits(tmp_path):
-    with pytest.raises(UserError, match="no split 'dev'; there are: train"):
-        TreePairs(config(tmp_path), "dev")

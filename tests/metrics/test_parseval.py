@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from transformer.data.trees import read_trees
 from transformer.metrics.parseval import (
     COLLINS,
     ERROR,
@@ -12,7 +13,6 @@ from transformer.metrics.parseval import (
     count,
     read_parameters,
     total,
-    trees_of_line,
 )
 from transformer.runs.provenance import ROOT
 from transformer.system.errors import UserError
@@ -22,7 +22,7 @@ SHARED = next((p for x in ROOT.parents if (p := x / "shared/data/evalb").exists(
 
 
 def counted(gold, test, parameters=COLLINS):
-    return count(trees_of_line(gold, "gold"), trees_of_line(test, "test"), parameters)
+    return count(read_trees([gold], "gold"), read_trees([test], "test"), parameters)
 
 
 def test_labels_spans_and_multiplicity():

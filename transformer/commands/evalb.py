@@ -31,7 +31,8 @@ NAMES = {
 
 
 def main() -> None:
-    from transformer.data.text_files import read_lines
+    from transformer.data.text_files import check_lines, read_lines
+    from transformer.data.trees import read_trees
     from transformer.metrics.parseval import (
         COLLINS,
         ERROR,
@@ -39,23 +40,18 @@ def main() -> None:
         count,
         read_parameters,
         total,
-        trees_of_line,
     )
 
     files = given(GOLD, TEST)
     path = os.path.expanduser(PARAMETERS.value or "")
     parameters = read_parameters(read_lines(path), path) if path else COLLINS
     gold, test = (list(read_lines(file)) for file in files)
-    if len(gold) != len(test):
-        raise UserError(
-            f"{GOLD.value} has {len(gold)} lines and {TEST.value} has {len(test)}; line n of one "
-            "must be the tree of line n of the other"
-        )
+    check_lines({GOLD.value: len(gold), TEST.value: len(test)})
     counts: list[Counts] = []
     for number, (ours, theirs) in enumerate(zip(gold, test, strict=True), start=1):
-        trees = trees_of_line(ours, f"{GOLD.value}, tree {number}")
+        trees = list(read_trees([ours], f"{GOLD.value}, tree {number}"))
         try:
-            found = trees_of_line(theirs, TEST.value)
+            found = list(read_trees([theirs], TEST.value))
         except UserError:  # not a tree
             counts.append(count(trees, [], parameters)._replace(status=ERROR))
             continue

@@ -7,16 +7,18 @@ sequence is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], where A and B are one or mor
 import dataclasses
 import functools
 import hashlib
+import itertools
 import random
 from collections.abc import Iterator
 
 import numpy as np
 
+from transformer.data.pairs import in_chunks
 from transformer.data.text_files import read_lines
 from transformer.data.wordpiece import WordPiece
 from transformer.system.errors import UserError
 
-_BLOCK = 10_000  # lines tokenised at once
+_BLOCK = 500  # documents tokenised at once
 _TRIES = 10  # to find another document than one's own
 
 
@@ -60,35 +62,21 @@ class Documents:
 
 def tokenize(files: list[str], tokenizer: WordPiece) -> Documents:
     """The documents of text files. Raises UserError if they hold none."""
-    parts, lengths, starts = [], [np.zeros(1, np.int64)], [0]
-    lines: list[str] = []
-    counts: list[int] = []  # lines of each document of a block
-
-    def flush() -> None:
-        encoded = tokenizer.encode_batch(lines)
-        parts.extend(np.array(ids, np.int32) for ids in encoded if ids)
-        first = 0
-        for count in counts:
-            own = [len(ids) for ids in encoded[first : first + count] if ids]
-            lengths.append(np.array(own, np.int64))
+    parts, lengths, starts = [], [0], [0]
+    for block in in_chunks(read_documents(files), _BLOCK):
+        encoded = iter(tokenizer.encode_batch([line for document in block for line in document]))
+        for document in block:
+            own = [ids for ids in itertools.islice(encoded, len(document)) if ids]
+            parts += [np.array(ids, np.int32) for ids in own]
+            lengths += map(len, own)
             if own:  # other documents had only control characters
                 starts.append(starts[-1] + len(own))
-            first += count
-        lines.clear()
-        counts.clear()
-
-    for document in read_documents(files):
-        lines += document
-        counts.append(len(document))
-        if len(lines) >= _BLOCK:
-            flush()
-    flush()
     if len(starts) == 1:
         raise UserError(
             f"{', '.join(files)} hold no documents; give text with one sentence a line and an "
             "empty line between documents"
         )
-    return Documents(np.concatenate(parts), np.cumsum(np.concatenate(lengths)), np.array(starts))
+    return Documents(np.concatenate(parts), np.cumsum(lengths), np.array(starts))
 
 
 @dataclasses.dataclass(frozen=True)

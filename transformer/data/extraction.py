@@ -4,10 +4,7 @@ A paragraph's score is the sum over the words of the title of N_w log(N_d / N_dw
 word in the paragraph, N_d the paragraphs about this title, and N_dw those that have the word.
 """
 
-import functools
 import math
-import re
-import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -102,14 +99,20 @@ def _paragraphs(path: Path) -> Iterator[str]:
             lines = []
 
 
+class _Letters(dict):
+    """Each character's code, as `str.translate` wants it: itself in a word, or else a space."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        # Without the marks, words of Indian scripts would end at vowels.
+        is_of_word = character.isalnum() or unicodedata.category(character).startswith("M")
+        self[code] = character if is_of_word else " "
+        return self[code]
+
+
+_LETTERS = _Letters()
+
+
 def _words(text: str) -> list[str]:
     """Runs of letters and digits, in lower case. NFC makes both spellings of an accent equal."""
-    return _word().findall(unicodedata.normalize("NFC", text).lower())
-
-
-@functools.cache
-def _word() -> re.Pattern:
-    """The pattern of a word. Without the marks, words of Indian scripts would end at vowels."""
-    characters = map(chr, range(sys.maxunicode + 1))
-    marks = "".join(x for x in characters if unicodedata.category(x).startswith("M"))
-    return re.compile(rf"(?:[^\W_]|[{marks}])+")
+    return unicodedata.normalize("NFC", text).lower().translate(_LETTERS).split()

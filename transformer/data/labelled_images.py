@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from transformer.data.pictures import of_eight_bits, on_white
-from transformer.data.splits import DataSection, DatasetSplit, open_dataset
+from transformer.data.splits import DatasetSection, DatasetSplit, open_dataset
 from transformer.system.decimals import written
 from transformer.system.errors import UserError, check_choice, check_range, place
 from transformer.system.hardware import memory_of_host
@@ -35,14 +35,9 @@ _UNREADABLE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageData(DataSection):
+class ImageData(DatasetSection):
     """The data section; see configs/sagan_cifar10.py."""
 
-    dataset: str | None
-    data_dir: str = place()
-    train_split: str
-    validation_split: str
-    test_split: str
     train_images: str | None = place()
     validation_images: str | None = place()
     test_images: str | None = place()
@@ -58,10 +53,6 @@ class ImageData(DataSection):
         check_range(self, "data", "held_out", 0, 1)
         check_choice(self, "data", "other_sizes", ("refuse", "resize"))
         check_choice(self, "data", "corrupt_files", ("refuse", "skip"))
-
-    @property
-    def uses_files(self) -> bool:
-        return self.dataset is None or self.train_images is not None
 
 
 class ImageSet(NamedTuple):

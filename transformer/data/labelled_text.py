@@ -10,21 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer.data.splits import DataSection, open_dataset
+from transformer.data.splits import DatasetSection, open_dataset
 from transformer.data.text_files import ending, json_rows, read_lines
 from transformer.system.errors import UserError, check_range, place
 from transformer.system.paths import local
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledData(DataSection):
+class LabelledData(DatasetSection):
     """The data section; see configs/classification.py."""
 
-    dataset: str | None
-    data_dir: str = place()
-    train_split: str
-    validation_split: str
-    test_split: str
     train_file: str | None = place()
     validation_file: str | None = place()
     test_file: str | None = place()
@@ -41,10 +36,6 @@ class LabelledData(DataSection):
 
     def __post_init__(self):
         check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], a token each
-
-    @property
-    def uses_files(self) -> bool:
-        return not self.dataset
 
     @property
     def columns(self) -> dict[str, str]:

@@ -5,14 +5,13 @@ target may share a list and have two SentencePiece models.
 """
 
 import base64
-import itertools
 import json
 import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from transformer.data.vocabulary import EOS, LINE_BREAKS, UNK, Tokenizer, without_surrogates
+from transformer.data.vocabulary import LINE_BREAKS, UNK, Tokenizer, until_eos, without_surrogates
 from transformer.system.errors import UserError
 from transformer.system.reading import parse_json
 
@@ -81,8 +80,7 @@ class MarianTokenizer(Tokenizer):
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        tokens = itertools.takewhile(lambda token: token != EOS, map(int, ids))
-        pieces = [self._pieces[token] for token in tokens if token >= UNK]
+        pieces = [self._pieces[token] for token in until_eos(ids) if token >= UNK]
         text = self._processor.decode_pieces(pieces)
         # Pieces that only the other side's SentencePiece model knows keep their space mark.
         return text.replace("▁", " ").translate(LINE_BREAKS).strip(" ")

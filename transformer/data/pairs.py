@@ -4,20 +4,22 @@ import abc
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
-from transformer.data.text_files import count_and_hash, read_lines
+from transformer.data.text_files import check_lines, count_and_hash, read_lines
 from transformer.system.errors import UserError
 from transformer.system.paths import local
 
 Pair = tuple[str, str]
+Item = TypeVar("Item")
 
 CHUNK = 16_384  # pairs that are read at once
 
 
-def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    """The pairs in lists of `size`; the last may be shorter."""
-    pairs = iter(pairs)
-    while chunk := list(itertools.islice(pairs, size)):
+def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of `size`; the last may be shorter."""
+    items = iter(items)
+    while chunk := list(itertools.islice(items, size)):
         yield chunk
 
 
@@ -125,13 +127,7 @@ class TextPairs(ReadPairs):
     def __init__(self, source: str, target: str):
         paths = [local(path, "a text file") for path in (source, target)]
         (count, source_hash), (target_count, target_hash) = map(count_and_hash, paths)
-        if count != target_count:
-            raise UserError(
-                f"{paths[0]} has {count} lines and {paths[1]} has {target_count}; line n of one "
-                "must be the translation of line n of the other"
-            )
-        if not count:
-            raise UserError(f"no sentence pairs in {paths[0]} and {paths[1]}")
+        check_lines({paths[0]: count, paths[1]: target_count})
         fingerprint = hashlib.sha256(f"text {source_hash} {target_hash}".encode()).hexdigest()
         name = f"pairs of {paths[0]} and {paths[1]}"
         super().__init__(

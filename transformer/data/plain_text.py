@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from transformer.data.documents import read_documents, text_sha256
-from transformer.data.pairs import Pair, PairSource, ReadPairs
+from transformer.data.pairs import Pair, PairSource, ReadPairs, in_chunks
 from transformer.data.splits import TextSection
 from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
 from transformer.data.vocabulary import EOS, Tokenizer
@@ -61,23 +61,15 @@ def windows(files: list[str], tokenizer: Tokenizer, length: int) -> Windows:
     Windows do not overlap, and none holds parts of two documents.
     """
     dtype = token_dtype(tokenizer.vocab_size)
-    parts, lengths, texts, num_documents, num_bytes = [], [], [], 0, 0
-
-    def flush() -> None:
-        for tokens in tokenizer.encode_batch(texts, num_threads=-1):
-            tokens = np.asarray([*tokens, EOS], dtype)
-            parts.append(tokens)
-            whole, rest = divmod(len(tokens), length)
-            lengths.extend(whole * [length] + ([rest] if rest else []))
-        texts.clear()
-
-    for document in read_documents(files):
-        texts.append(" ".join(document))
-        num_documents += 1
-        num_bytes += len(texts[-1].encode(errors="replace"))
-        if len(texts) == _BLOCK:
-            flush()
-    flush()
+    parts, lengths, num_documents, num_bytes = [], [], 0, 0
+    for block in in_chunks(read_documents(files), _BLOCK):
+        texts = [" ".join(document) for document in block]
+        num_documents += len(texts)
+        num_bytes += sum(len(text.encode(errors="replace")) for text in texts)
+        for ids in tokenizer.encode_batch(texts, num_threads=-1):
+            parts.append(np.asarray([*ids, EOS], dtype))
+            whole, rest = divmod(len(parts[-1]), length)
+            lengths += whole * [length] + ([rest] if rest else [])
     if not parts:
         raise UserError(f"{', '.join(files)} hold no text; give files with lines of text")
     count = len(lengths)

@@ -7,7 +7,6 @@ unknown, and so is the empty word between two spaces.
 
 import functools
 import io
-import itertools
 import os
 import random
 import re
@@ -21,6 +20,7 @@ from transformer.data.vocabulary import (
     PAD,
     UNK,
     Tokenizer,
+    until_eos,
     without_surrogates,
 )
 from transformer.system.errors import UserError
@@ -165,8 +165,7 @@ class SentencePieceTokenizer(Tokenizer):
         It is one line: a line feed or carriage return becomes a space. Bytes that are not
         UTF-8, which a model may predict, become U+FFFD.
         """
-        tokens = list(itertools.takewhile(lambda token: token != EOS, map(int, ids)))
-        return self._processor.decode(tokens).translate(LINE_BREAKS)
+        return self._processor.decode(until_eos(ids)).translate(LINE_BREAKS)
 
 
 def train_sentencepiece(

@@ -8,36 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from transformer.data.pairs import CHUNK, JoinedPairs, Pair, PairSource, TextPairs, evenly_spaced
-from transformer.data.splits import SPLITS, DataSection, DatasetSplit, open_dataset
-from transformer.system.errors import UserError, check_range, place, setting
+from transformer.data.splits import DatasetSplit, PairSection, open_dataset
+from transformer.system.errors import UserError, place, setting
 from transformer.system.paths import cannot_read, local
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig(DataSection):
+class DataConfig(PairSection):
     """The sentence pairs that a run reads; see configs/base.py."""
 
-    dataset: str | None
     source_language: str
     target_language: str
-    data_dir: str = place()
-    raw_dir: str | None = place()
-    train_split: str
-    validation_split: str
-    test_split: str
-    train_source: str | None = place()
-    train_target: str | None = place()
-    validation_source: str | None = place()
-    validation_target: str | None = place()
-    test_source: str | None = place()
-    test_target: str | None = place()
     extra_source: str | None = place()
     extra_target: str | None = place()
     is_tokenized: bool
     bleu_tokenizer: str | None = setting(may_change=True, default=None)
-    max_source_length: int
-    max_target_length: int
-    packing: bool
 
     what = "text files"
     kinds = (("source", "target"),)
@@ -46,17 +31,9 @@ class DataConfig(DataSection):
     def languages(self) -> dict[str, str]:
         return {"source_language": self.source_language, "target_language": self.target_language}
 
-    @property
-    def uses_files(self) -> bool:
-        return any(map(self.given, SPLITS))
-
     def __post_init__(self):
-        self.check_together(*SPLITS, "extra")
-        if not self.uses_files and not self.dataset:
-            raise UserError(
-                "no training data; give data.dataset, or data.train_source and data.train_target"
-            )
-        check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
+        super().__post_init__()
+        self.check_together("extra")
 
 
 def open_source(config: DataConfig, split: str) -> PairSource:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from transformer.system.errors import UserError, place
+from transformer.system.errors import UserError, check_range, place
 from transformer.system.paths import local, named_files
 
 SPLITS = ("train", "validation", "test")
@@ -44,11 +44,16 @@ class DataSection:
             known = [name for name in SPLITS if self.given(name)] or SPLITS
             raise UserError(f"there is no split {split!r}; there are: {', '.join(known)}")
         if not (found := self.given(split)):
-            fields = [" and ".join(f"data.{split}_{x}" for x in kinds) for kinds in self.kinds]
             raise UserError(
-                f"no {self.what} for the {split} split; give {', or '.join(fields)}{others}"
+                f"no {self.what} for the {split} split; give {self.fields(split)}{others}"
             )
         return found
+
+    def fields(self, split: str) -> str:
+        """The fields of a split, for messages."""
+        return ", or ".join(
+            " and ".join(f"data.{split}_{x}" for x in kinds) for kinds in self.kinds
+        )
 
     def check_together(self, *splits: str) -> None:
         """Raises UserError if one of two fields that belong together is given, or alternatives."""
@@ -66,6 +71,43 @@ class DataSection:
                     chosen.append(given[0])
             if len(chosen) > 1:
                 raise UserError(f"{' and '.join(chosen)} are both given; leave one out")
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetSection(DataSection):
+    """Base of those that may name a data set of TFDS; files win over it."""
+
+    dataset: str | None
+    data_dir: str = place()
+    train_split: str
+    validation_split: str
+    test_split: str
+
+    @property
+    def uses_files(self) -> bool:
+        return not self.dataset or any(map(self.given, SPLITS))
+
+
+@dataclasses.dataclass(frozen=True)
+class PairSection(DatasetSection):
+    """Base of those whose examples are pairs of texts."""
+
+    raw_dir: str | None = place()
+    train_source: str | None = place()
+    train_target: str | None = place()
+    validation_source: str | None = place()
+    validation_target: str | None = place()
+    test_source: str | None = place()
+    test_target: str | None = place()
+    max_source_length: int
+    max_target_length: int
+    packing: bool
+
+    def __post_init__(self):
+        self.check_together(*SPLITS)
+        if not self.dataset and not any(map(self.given, SPLITS)):
+            raise UserError(f"no training data; give data.dataset, or {self.fields('train')}")
+        check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,11 +19,11 @@ from typing import TypedDict
 from transformer.data.bpe_dropout import LONGEST, segment
 from transformer.data.vocabulary import (
     BOS,
-    EOS,
     LINE_BREAKS,
     PAD,
     UNK,
     Tokenizer,
+    until_eos,
     without_surrogates,
 )
 from transformer.system.errors import UserError
@@ -101,8 +101,7 @@ class SubwordNmtTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         """See Tokenizer. One space separates words; a symbol that ends in "@@" joins the next."""
-        tokens = itertools.takewhile(lambda token: token != EOS, map(int, ids))
-        symbols = (self._symbols[token] for token in tokens if token not in (PAD, BOS))
+        symbols = (self._symbols[token] for token in until_eos(ids) if token not in (PAD, BOS))
         return " ".join(symbols).replace(_JOINED, "").removesuffix(_JOINED.strip())
 
 

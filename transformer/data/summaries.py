@@ -8,9 +8,9 @@ from typing import Any
 
 from transformer.data.pairs import Pair, PairSource, ReadPairs, TextPairs
 from transformer.data.sources import DatasetPairs
-from transformer.data.splits import SPLITS, DataSection
+from transformer.data.splits import PairSection
 from transformer.data.text_files import count_and_hash, json_rows
-from transformer.system.errors import UserError, check_choice, check_range, place
+from transformer.system.errors import UserError, check_choice, place
 from transformer.system.paths import local
 
 LONG_DOCUMENTS = ("cut", "refuse")
@@ -18,51 +18,26 @@ _BREAK = "\x1f"  # Unicode's unit separator, which no text holds
 
 
 @dataclasses.dataclass(frozen=True)
-class SummaryData(DataSection):
+class SummaryData(PairSection):
     """The data section; see configs/summarization.py."""
 
-    dataset: str | None
-    data_dir: str = place()
-    raw_dir: str | None = place()
-    train_split: str
-    validation_split: str
-    test_split: str
     train_file: str | None = place()
     validation_file: str | None = place()
     test_file: str | None = place()
     document_field: str
     summary_field: str
     test_summary_fields: str | None
-    train_source: str | None = place()
-    train_target: str | None = place()
-    validation_source: str | None = place()
-    validation_target: str | None = place()
-    test_source: str | None = place()
-    test_target: str | None = place()
     line_break: str
     long_documents: str
-    max_source_length: int
-    max_target_length: int
-    packing: bool
 
     what = "files"
     kinds = (("file",), ("source", "target"))
 
-    @property
-    def uses_files(self) -> bool:
-        return any(map(self.given, SPLITS))
-
     def __post_init__(self):
+        super().__post_init__()
         check_choice(self, "data", "long_documents", LONG_DOCUMENTS)
-        check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
         if "\n" in self.line_break:
             raise UserError("data.line_break holds a line break; give what takes its place")
-        self.check_together(*SPLITS)
-        if not self.uses_files and not self.dataset:
-            raise UserError(
-                "no training data; give data.dataset, data.train_file (JSON lines), or "
-                "data.train_source and data.train_target"
-            )
 
     def summary_fields(self, split: str) -> list[str]:
         """The fields of a split's summaries; the test split may have several."""

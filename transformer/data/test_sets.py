@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.data import languages
-from transformer.data.sources import SPLITS
-from transformer.data.text_files import read_lines
+from transformer.data.splits import SPLITS
+from transformer.data.text_files import check_lines, read_lines
 from transformer.system.errors import UserError
 from transformer.system.paths import local
 
@@ -86,19 +86,6 @@ def sacrebleu_test_set(name: str, source_language: str, target_language: str) ->
             f"network, and copy {utils.SACREBLEU_DIR} from there"
         ) from error
     return TestSet(name, lines_of(source), [lines_of(path) for path in references])
-
-
-def check_lines(numbers: dict[str, int]) -> None:
-    """Raises UserError unless files have equally many lines, and some. numbers: lines by path."""
-    first, *others = numbers
-    for other in others:
-        if numbers[other] != numbers[first]:
-            raise UserError(
-                f"{first} has {numbers[first]} lines and {other} has {numbers[other]}; line n of "
-                "both must be of the same sentence"
-            )
-    if not numbers[first]:
-        raise UserError(f"{first} is empty; give text with one sentence a line")
 
 
 def lines_of(path: str) -> list[str]:

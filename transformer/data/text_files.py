@@ -173,6 +173,19 @@ def count_and_hash(path: str) -> tuple[int, str]:
     return count, content.hexdigest()
 
 
+def check_lines(numbers: dict[str, int]) -> None:
+    """Raises UserError unless files have equally many lines, and some. numbers: lines by path."""
+    first, *others = numbers
+    for other in others:
+        if numbers[other] != numbers[first]:
+            raise UserError(
+                f"{first} has {numbers[first]} lines and {other} has {numbers[other]}; line n of "
+                "both must be of the same sentence"
+            )
+    if not numbers[first]:
+        raise UserError(f"{first} is empty; give text with one sentence a line")
+
+
 def _text(line: bytes, name: str | os.PathLike, number: int) -> str:
     if len(line) > MAX_LINE_BYTES:
         raise UserError(

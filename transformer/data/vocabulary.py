@@ -2,6 +2,7 @@
 
 import abc
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -51,6 +52,10 @@ class Tokenizer(abc.ABC):
     def encode(self, text: str) -> list[int]:
         """`encode_batch` of one line."""
         return self.encode_batch([text], num_threads=1)[0]
+
+
+def until_eos(ids: Iterable[int]) -> list[int]:
+    return list(itertools.takewhile(lambda token: token != EOS, map(int, ids)))
 
 
 def without_surrogates(text: str) -> str:

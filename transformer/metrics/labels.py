@@ -24,10 +24,13 @@ def class_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[s
     else:
         kind, of = {"average": "macro"}, f"mean of {len(labels)} classes"
     f1 = metrics.f1_score(references, hypotheses, zero_division=0.0, **kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where there is only one class
+        matthews = metrics.matthews_corrcoef(references, hypotheses)
     found = {
         "accuracy": (metrics.accuracy_score(references, hypotheses), "per cent that is right"),
         "f1": (f1, f"F1, {of}, times 100"),
-        "matthews": (_matthews(metrics, references, hypotheses), "Matthews correlation, times 100"),
+        "matthews": (matthews, "Matthews correlation, times 100"),
     }
     return {name: _entry(*score) for name, score in found.items()}
 
@@ -46,12 +49,6 @@ def number_scores(
         score = 0.0 if math.isnan(score) else score
         found[name] = _entry(score, f"{name.capitalize()} correlation, times 100")
     return found
-
-
-def _matthews(metrics: Any, references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where there is only one class
-        return metrics.matthews_corrcoef(references, hypotheses)
 
 
 def _entry(score: float, definition: str) -> dict[str, Any]:

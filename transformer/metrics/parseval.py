@@ -7,7 +7,7 @@ has it. Recall, precision and F1 are over the brackets of all sentences together
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from transformer.data.trees import Tree, read_trees
+from transformer.data.trees import Tree
 from transformer.data.words import words_of
 from transformer.system.errors import UserError
 
@@ -149,11 +149,6 @@ def total(counts: Sequence[Counts]) -> dict[str, float]:
         "two_or_less_crossing": _share(sum(x.crossing <= 2 for x in valid), len(valid)),
         "tagging": _share(sum(x.right_tags for x in valid), sum(x.words for x in valid)),
     }
-
-
-def trees_of_line(line: str, name: str) -> list[Tree]:
-    """The trees of a line of EVALB's files: one, several, or none."""
-    return list(read_trees([line], name))
 
 
 def read_parameters(lines: Iterable[str], name: str) -> Parameters:

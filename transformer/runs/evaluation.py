@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.data.sources import SPLITS
+from transformer.data.splits import SPLITS
 from transformer.data.test_sets import Input, TestSet
 from transformer.data.text_files import count_and_hash
 from transformer.metrics.scores import kind_of_text

@@ -10,11 +10,11 @@ from transformer.data.sources import open_source
 from transformer.data.test_sets import (
     Input,
     TestSet,
-    check_lines,
     lines_of,
     read_files,
     sacrebleu_test_set,
 )
+from transformer.data.text_files import check_lines
 from transformer.metrics.scores import check_language, kind_of_text
 from transformer.runs import run_config, trusted_paths
 from transformer.runs.evaluation import (

@@ -1,9 +1,9 @@
-import gzip
 import random
 import tempfile
 from pathlib import Path
 
 import pytest
+from fake_downloads import texts, write_raw
 
 from transformer.data import datasets
 from transformer.data.datasets.tatoeba_zh import sentence_key, split_pairs
@@ -20,8 +20,6 @@ def _scratch(tmp_path, monkeypatch):
 
 @pytest.fixture
 def raw(tmp_path):
-    folder = tmp_path / "raw"
-    folder.mkdir()
     files = {
         "train.en.gz": ["Hi.", "Run!", "I agree.", "He\u2028left."],
         "train.zh": ["嗨。", "跑！", "我同意。", "他\u2028走了。"],
@@ -30,10 +28,7 @@ def raw(tmp_path):
         "test.en": ["Cats?", "Dogs?"],
         "test.zh": ["猫？", "狗？"],
     }
-    for name, lines in files.items():
-        content = "".join(f"{line}\n" for line in lines).encode()
-        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    return folder
+    return write_raw(tmp_path / "raw", files)
 
 
 def prepared(raw, tmp_path):
@@ -44,44 +39,23 @@ def prepared(raw, tmp_path):
     return builder
 
 
-def texts(builder, split):
-    source = builder.as_data_source(split)
-    records = source.__getitems__(list(range(len(source))))
-    return [(record["en"].decode(), record["zh"].decode()) for record in records]
-
-
 def test_splits_of_a_folder(raw, tmp_path):
     builder = prepared(raw, tmp_path)
     assert list(builder.info.splits) == ["train", "validation", "test"]
-    assert texts(builder, "train") == [
+    assert texts(builder, "train", "en", "zh") == [
         ("Hi.", "嗨。"),
         ("Run!", "跑！"),
         ("I agree.", "我同意。"),
         ("He\u2028left.", "他\u2028走了。"),
     ]
-    assert texts(builder, "validation") == [("Stop!", "停！")]
-    assert texts(builder, "test") == [("Cats?", "猫？"), ("Dogs?", "狗？")]
+    assert texts(builder, "validation", "en", "zh") == [("Stop!", "停！")]
+    assert texts(builder, "test", "en", "zh") == [("Cats?", "猫？"), ("Dogs?", "狗？")]
 
     (raw / "test.zh").write_text("猫？\n犬？\n")
     changed = prepared(raw, tmp_path)
     assert changed.info.full_name != builder.info.full_name
-    assert texts(changed, "test")[1] == ("Dogs?", "犬？")
-    assert texts(builder, "test")[1] == ("Dogs?", "狗？")
-
-
-def test_a_split_without_files_is_cut_from_the_training_files(raw, tmp_path):
-    (raw / "test.en").unlink()
-    (raw / "test.zh").unlink()
-    builder = prepared(raw, tmp_path)
-    train, test = texts(builder, "train"), texts(builder, "test")
-    assert len(train) == 3
-    assert len(test) == 1
-    assert {*train, *test} == {
-        ("Hi.", "嗨。"),
-        ("Run!", "跑！"),
-        ("I agree.", "我同意。"),
-        ("He\u2028left.", "他\u2028走了。"),
-    }
+    assert texts(changed, "test", "en", "zh")[1] == ("Dogs?", "犬？")
+    assert texts(builder, "test", "en", "zh")[1] == ("Dogs?", "狗？")
 
 
 def test_training_pairs_that_share_a_sentence_are_dropped():
@@ -134,17 +108,14 @@ def test_a_cut_shares_no_chinese_sentence():
     assert len(splits["train"]) > 300
 
 
-def test_no_training_pair_is_left():
-    given = {
+def test_errors(raw, tmp_path):
+    shared = {
         "train": [("Hi.", "嗨。")],
         "validation": [("Hi!", "你好。")],
         "test": [("A.", "一。")],
     }
     with pytest.raises(UserError, match=r"no training pair .* other files into data\.raw_dir"):
-        split_pairs(given)
-
-
-def test_errors(raw, tmp_path):
+        split_pairs(shared)
     with pytest.raises(UserError, match=r"is not downloaded; set data\.raw_dir .* train\.zh"):
         prepared(None, tmp_path)
     with pytest.raises(UserError, match=r"nowhere/train\.en is missing"):

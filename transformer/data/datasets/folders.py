@@ -8,12 +8,6 @@ from transformer.system.errors import UserError
 from transformer.system.paths import looked_up
 
 
-def choose(folder: Path, names: Sequence[str]) -> list[Path]:
-    """A path for each name: of its gzipped file (name + ".gz") if there is one."""
-    zipped = [folder / f"{name}.gz" for name in names]
-    return [gz if gz.is_file() else gz.with_suffix("") for gz in zipped]
-
-
 def find(
     folder: Path, names: Mapping[str, Sequence[str]], advice: str, may_lack_one: bool = False
 ) -> dict[str, list[Path]]:
@@ -24,7 +18,8 @@ def find(
     """
     found = {}
     for split, names_of_split in names.items():
-        paths = choose(folder, names_of_split)
+        zipped = [folder / f"{name}.gz" for name in names_of_split]
+        paths = [gz if gz.is_file() else gz.with_suffix("") for gz in zipped]
         missing = [path for path in paths if not path.is_file()]
         if not missing:
             found[split] = paths

@@ -72,7 +72,12 @@ class Multi30k(OrderedPairs):
         self._pair = config or self.BUILDER_CONFIGS[0].name
         self._raw_files = None
         if raw_dir:
-            self._raw_files = _find(Path(raw_dir), self._pair)
+            names = {
+                split: [Path(file).name.removesuffix(".gz") for file in both]
+                for split, both in files(self._pair).items()
+            }
+            advice = "leave raw_dir unset to download Multi30k"
+            self._raw_files = folders.find(Path(raw_dir), names, advice, may_lack_one=True)
             content = folders.fingerprint(itertools.chain(*self._raw_files.values()))
             name = f"{self._pair}-local-{content}"
             config = tfds.core.BuilderConfig(name=name)
@@ -104,13 +109,3 @@ def files(config: str) -> dict[str, list[str]]:
 def urls(config: str) -> dict[str, list[str]]:
     """The files to download for each split."""
     return {split: [URL + file for file in both] for split, both in files(config).items()}
-
-
-def _find(folder: Path, config: str) -> dict[str, list[Path]]:
-    """The files in the folder, gzipped or not, of each split that it has in both languages."""
-    names = {
-        split: [Path(file).name.removesuffix(".gz") for file in both]
-        for split, both in files(config).items()
-    }
-    advice = "leave raw_dir unset to download Multi30k"
-    return folders.find(folder, names, advice, may_lack_one=True)

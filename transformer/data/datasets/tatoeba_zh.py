@@ -45,7 +45,10 @@ class TatoebaZh(OrderedPairs):
                 "tatoeba_zh is not downloaded; set data.raw_dir to a folder that holds "
                 "train.en and train.zh (docs/chinese.md)"
             )
-        self._files = _find(Path(raw_dir))
+        splits = ("train", "validation", "test")
+        names = {split: [f"{split}.{language}" for language in LANGUAGES] for split in splits}
+        advice = "point data.raw_dir to a folder that has them"
+        self._files = folders.find(Path(raw_dir), names, advice)
         content = folders.fingerprint(path for both in self._files.values() for path in both)
         super().__init__(config=tfds.core.BuilderConfig(name=f"local-{content}"), **kwargs)
 
@@ -105,10 +108,3 @@ def _apart_from(pairs: list[Pair], held_out: Collection[Pair]) -> list[Pair]:
         for en, zh in pairs
         if sentence_key(en) not in english and sentence_key(zh) not in chinese
     ]
-
-
-def _find(folder: Path) -> dict[str, list[Path]]:
-    """The files of each split that the folder has in both languages."""
-    splits = ("train", "validation", "test")
-    names = {split: [f"{split}.{language}" for language in LANGUAGES] for split in splits}
-    return folders.find(folder, names, "point data.raw_dir to a folder that has them")
