@@ -85,8 +85,9 @@ class LayerConfig(ModelSection):
 
         If this machine could not hold them, the message says how many bytes they take.
         """
-        attention = 2 * self.num_heads * (self.key_size + self.value_size) * self.d_model
-        each = 8 * (attention + 2 * self.d_model * self.d_ff)  # with gradients, in float32
+        each = 8 * (
+            self.attention_weights + 2 * self.d_model * self.d_ff
+        )  # with gradients, in float32
         for field in fields.split():
             number, memory = getattr(self, field), memory_of_host()
             if number > MOST_LAYERS and number * each > memory:
@@ -108,6 +109,16 @@ class LayerConfig(ModelSection):
     @property
     def value_size(self) -> int:
         return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def attention_pair(self) -> int:
+        """The multiplications of attention for a pair of tokens: score and weighted sum."""
+        return self.num_heads * (self.key_size + self.value_size)
+
+    @property
+    def attention_weights(self) -> int:
+        """The weights that multiply each token: query and key, value and output."""
+        return 2 * self.attention_pair * self.d_model
 
 
 class Linear(nnx.Module):

@@ -228,8 +228,7 @@ def training_flops(
     """
     c = config
     s, p = lengths.astype(np.float64), predictions.astype(np.float64)
-    pair = c.num_heads * (c.key_size + c.value_size)
-    layer = s * (2 * pair * c.d_model + 2 * c.d_model * c.d_ff) + s * s * pair
+    layer = s * (c.attention_weights + 2 * c.d_model * c.d_ff) + s * s * c.attention_pair
     heads = 0.0 if c.head == "masked_lm" else c.d_model**2
     if c.head in ("masked_lm", "pre_training"):
         heads = heads + p * (c.d_model**2 + c.d_model * sizes.source_vocab)
