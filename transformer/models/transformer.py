@@ -33,7 +33,7 @@ from transformer.models.encoder_decoder import (
     segments_or_one,
 )
 from transformer.models.family import Family, Sizes
-from transformer.models.layers import LayerConfig, Normalization
+from transformer.models.layers import MOST_LAYERS, LayerConfig, Normalization
 from transformer.models.numerics import dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.system.errors import UserError, check_choice, check_range
@@ -55,7 +55,8 @@ class TransformerConfig(LayerConfig):
     def __post_init__(self):
         super().__post_init__()
         check_range(self, "model", "max_positions words_per_position", 1)
-        self.check_layers("num_encoder_layers num_decoder_layers")
+        layers = "num_encoder_layers num_decoder_layers"
+        check_range(self, "model", layers, 1, MOST_LAYERS + 1)
         check_choice(self, "model", "positions", ("sinusoidal", "learned"))
         check_choice(self, "model", "share_embeddings", SHARE_EMBEDDINGS)
 

@@ -83,13 +83,10 @@ class Universal(SharedEmbeddings):
         return Decoded(y_BTD, weights, {"ponder": self.config.ponder_weight * cost})
 
     def num_steps(self, src_BS: jax.Array, tgt_in_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The number of steps of each position, [B, S / words] and [B, T]; ignore padding's."""
-        if not self.halts:
-            positions = self.source_segments(src_BS, None), tgt_in_BT
-            return tuple(
-                jnp.full(x.shape, side.num_steps, jnp.float32)
-                for x, side in zip(positions, (self.encoder, self.decoder), strict=True)
-            )
+        """The number of steps of each position, [B, S / words] and [B, T], of a model that halts.
+
+        Ignore padding's.
+        """
         _, halting, _ = self._decode(src_BS, tgt_in_BT, None, None, None)
         return halting[0].num_steps_BT, halting[1].num_steps_BT
 
