@@ -87,7 +87,7 @@ def tree(directory: Path) -> list[Path]:
         ({"model_d_model": 524288}, ["parameters, which need at least"]),
         (
             {"model_num_encoder_layers": 10**8},
-            ["num_encoder_layers is 100000000; they would need at least "],
+            ["num_encoder_layers is 100000000; it must be at least 1 and below 1001"],
         ),
         ({"model_dropout": math.nan}, ["model.dropout is nan"]),
         ({"tokenizer_joint": False}, ["share_embeddings is 'all'", "tokenizer.joint"]),

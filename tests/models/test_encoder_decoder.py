@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_configs import MODEL, sizes_of
+from stepwise import stepwise
 
 from configs import universal_base
 from transformer.models.family import build_model
@@ -51,29 +52,27 @@ def both(request, random_params):
 
 
 def test_a_position_is_the_sum_of_its_words(both):
-    """Rows of several sources, too; the last words of each row begin a position of their own."""
+    """In rows of several sources; the last words of each row begin a position of their own.
+
+    And step by step.
+    """
     (model, params), (plain, own) = both
     positions = np.arange(8).reshape(2, 4)
     segments = np.array([[1, 1, 2, 0], [1, 1, 0, 0]])
-    expected = jax.jit(lambda p: plain.bind(p)(positions, TGT_IN, segments, TGT_SEGMENTS))(own)
-    found = jax.jit(lambda p: model.bind(p)(SRC, TGT_IN, SEGMENTS, TGT_SEGMENTS))(params)
-    found, expected, real = np.asarray(found), np.asarray(expected), TGT_SEGMENTS > 0
+    src, tgt_in = SRC[1:], TGT_IN[:1, :3]
+
+    @jax.jit
+    def run(params, own):
+        bound = model.bind(params)
+        found = bound(SRC, TGT_IN, SEGMENTS, TGT_SEGMENTS)
+        expected = plain.bind(own)(positions, TGT_IN, segments, TGT_SEGMENTS)
+        return found, expected, stepwise(bound, src, tgt_in)[0], bound(src, tgt_in)
+
+    found, expected, step_by_step, at_once = map(np.asarray, run(params, own))
+    real = TGT_SEGMENTS > 0
     np.testing.assert_allclose(found[real], expected[real], atol=1e-5)
     assert np.ptp(found[real]) > 0.1
-
-
-def test_step_by_step_is_all_at_once(both):
-    (model, params), _ = both
-    tgt_in = TGT_IN[:1, :3]
-
-    def decode(params):
-        bound, src = model.bind(params), jnp.array(SRC[1:])
-        cache = bound.init_cache(bound.encode(src), src, 1, 3)
-        step = lambda cache, tokens_N: bound.decode_step(tokens_N, cache)[::-1]  # noqa: E731
-        return jax.lax.scan(step, cache, tgt_in.T)[1], bound(src, tgt_in)
-
-    found_TNV, expected = jax.jit(decode)(params)
-    np.testing.assert_allclose(found_TNV.swapaxes(0, 1), expected, atol=1e-5)
+    np.testing.assert_allclose(step_by_step, at_once, atol=1e-5)
 
 
 def test_masks_tell_places_apart_from_the_start():

@@ -101,7 +101,6 @@ def test_logits_of_any_size():
 def test_a_kernel_is_tried():
     config = model_config(dtype="bfloat16")
     assert kernels.disagreement("triton_norm", config, interpret=True) == ""
-    assert kernels.disagreement("blocked_loss", config) == ""
 
 
 def test_a_wrong_kernel_is_found(monkeypatch):
@@ -147,16 +146,16 @@ def test_nan_in_gradients_of_queries_with_low_scores_is_found(monkeypatch):
 @pytest.mark.parametrize("T", [2, 33, 64, 96, 128])
 @pytest.mark.parametrize("S", [48, 320])
 def test_lengths_that_cudnn_gets(monkeypatch, T, S):
-    attend, calls = jax.nn.dot_product_attention, []
+    calls = []
 
-    def counted(*arrays, mask, implementation):
+    def counted(query, *others, mask, implementation):
         calls.append(implementation)
-        return attend(*arrays, mask=mask)
+        return query
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
-    query, key = jnp.zeros((1, 1, T, 8), jnp.bfloat16), jnp.zeros((1, 1, S, 8), jnp.bfloat16)
-    mask = Mask(jnp.ones((1, T), int), jnp.ones((1, S), int))
-    fast_attention(query, KeyValues(key, key), mask)
+    query, key = (jax.ShapeDtypeStruct((1, 1, x, 8), jnp.bfloat16) for x in (T, S))
+    mask = Mask(np.ones((1, T), int), np.ones((1, S), int))
+    jax.eval_shape(lambda query, key: fast_attention(query, KeyValues(key, key), mask), query, key)
     assert calls == ["cudnn"] * (T not in (33, 64) and S != 320)
 
 
@@ -224,16 +223,15 @@ def test_models_agree(random_params, monkeypatch):
     words = np.random.default_rng(1).integers(3, 37, (2, 8))
     batch = Batch(words, segments, words, words, segments)
 
-    def loss_and_gradient(names):
+    def loss(names):
         model = build_model(model_config(kernels=names), sizes_of(37))
-        params = random_params(model)
 
         def loss(params):
             rngs = DropoutRngs(jax.random.key(2), jnp.arange(2))
-            return model.bind(params).loss(batch, rngs, 0.1).loss
+            return model.bind(params).loss(batch, rngs, 0.1)
 
-        return jax.jit(jax.value_and_grad(loss))(params)
+        return jax.jit(loss)(random_params(model))
 
-    plain, fast = loss_and_gradient("plain"), loss_and_gradient("triton_norm,blocked_loss")
+    plain, fast = loss("plain"), loss("triton_norm,blocked_loss")
     for ours, wanted in zip(jax.tree.leaves(fast), jax.tree.leaves(plain), strict=True):
-        np.testing.assert_allclose(ours, wanted, atol=2e-5, rtol=1e-4)
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5)

@@ -12,9 +12,10 @@ from transformer.models.numerics import (
     at_least_float32,
     dropout,
     multiply,
-    random_words,
     standardize,
 )
+
+random_words = jax.jit(numerics.random_words, static_argnums=1)
 
 F32, BF16 = jnp.dtype("float32"), jnp.dtype("bfloat16")
 
@@ -29,11 +30,12 @@ def test_at_least_float32():
     ]
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.75])
-def test_dropout_zeroes_at_its_rate_and_scales_the_rest(rate):
-    y = np.asarray(dropout(jnp.ones((311, 313)), rate, rngs(1)))
-    np.testing.assert_allclose(np.unique(y), [0, 1 / (1 - rate)], rtol=1e-6)
-    assert abs((y == 0).mean() - rate) < 4 * (rate * (1 - rate) / y.size) ** 0.5
+def test_dropout_zeroes_at_its_rate_and_scales_the_rest():
+    rates = 0.1, 0.25, 0.75
+    run = jax.jit(lambda x: [dropout(x, rate, rngs(1)) for rate in rates])
+    for rate, y in zip(rates, map(np.asarray, run(np.ones((311, 313), F32))), strict=True):
+        np.testing.assert_allclose(np.unique(y), [0, 1 / (1 - rate)], rtol=1e-6)
+        assert abs((y == 0).mean() - rate) < 4 * (rate * (1 - rate) / y.size) ** 0.5
 
 
 def correlation_is_small(a, b):
@@ -42,9 +44,12 @@ def correlation_is_small(a, b):
 
 
 def test_dropout_draws_are_independent():
-    stream = rngs(2)
-    dropped, other = (np.asarray(dropout(jnp.ones((401, 7, 54)), 0.5, stream)) for _ in "ab")
-    dropped, other = dropped == 0, other == 0
+    @jax.jit
+    def draw():
+        stream = rngs(2)
+        return [dropout(jnp.ones((401, 7, 54)), 0.5, stream) == 0 for _ in "ab"]
+
+    dropped, other = map(np.asarray, draw())
     assert correlation_is_small(dropped, other)
     for axis in range(3):
         for shift in (1, 2, 4, 5):
@@ -78,13 +83,15 @@ def test_random_words_of_a_row_depend_on_its_key_and_place_alone():
 
 
 def test_dropout_depends_on_its_key_and_on_nothing_else():
-    x = jnp.ones((7, 11))
-    first = dropout(x, 0.5, rngs(3))
-    np.testing.assert_array_equal(first, dropout(x, 0.5, rngs(3)))
-    assert (first != dropout(x, 0.5, rngs(4))).any()
-    stream = rngs(3)
-    np.testing.assert_array_equal(first, dropout(x, 0.5, stream))
-    assert (first != dropout(x, 0.5, stream)).any(), "two layers drew the same mask"
+    @jax.jit
+    def draw(seed):
+        stream = nnx.Rngs(dropout=jax.random.key(seed))
+        return [dropout(jnp.ones((7, 11)), 0.5, stream) for _ in "ab"]
+
+    (first, second), (other, _) = draw(3), draw(4)
+    np.testing.assert_array_equal(first, draw(3)[0])
+    assert (first != other).any()
+    assert (first != second).any(), "two layers drew the same mask"
 
 
 def test_dropout_is_off_without_rngs_or_rate():
@@ -95,8 +102,9 @@ def test_dropout_is_off_without_rngs_or_rate():
 
 def test_dropout_keeps_type_and_shape():
     for shape in ((1,), (5, 1), (2, 3, 7)):
-        assert dropout(jnp.ones(shape, BF16), 0.3, rngs()).shape == shape
-        assert dropout(jnp.ones(shape, BF16), 0.3, rngs()).dtype == BF16
+        x = jax.ShapeDtypeStruct(shape, BF16)
+        y = jax.eval_shape(lambda x: dropout(x, 0.3, rngs()), x)
+        assert (y.shape, y.dtype) == (x.shape, x.dtype)
 
 
 @pytest.mark.parametrize("d_out", [3, 13])  # the gradient's operands come in another order
@@ -181,11 +189,15 @@ def test_standardize_keeps_its_digits_where_the_mean_is_large(mean):
     x = (mean + rng.normal(size=(5, 7, 509))).astype(np.float32)
     gradient = rng.normal(size=x.shape).astype(np.float32)
 
-    found, backward = jax.vjp(lambda x: standardize(x, 1e-6), jnp.asarray(x))
-    (found_gradient,) = backward(jnp.asarray(gradient))
+    def both(function, x, gradient):
+        y, backward = jax.vjp(function, x)
+        return y, *backward(gradient)
+
+    run = jax.jit(both, static_argnums=0)
+    found, found_gradient = run(functools.partial(standardize, epsilon=1e-6), x, gradient)
     with jax.enable_x64(True):
-        expected, backward = jax.vjp(standardize_in_two_passes, jnp.asarray(x, jnp.float64))
-        (expected_gradient,) = backward(jnp.asarray(gradient, jnp.float64))
-        expected, expected_gradient = np.asarray(expected), np.asarray(expected_gradient)
+        expected, expected_gradient = map(
+            np.asarray, run(standardize_in_two_passes, np.float64(x), np.float64(gradient))
+        )
     np.testing.assert_allclose(found, expected, atol=2e-4 if mean else 2e-6)
     np.testing.assert_allclose(found_gradient, expected_gradient, atol=2e-4 if mean else 2e-6)

@@ -48,6 +48,10 @@ class Rate:
 RATES = by_part({"discriminator": Rate(0.5), "generator": Rate(0.25)})
 
 
+def both(rate):
+    return by_part({"discriminator": Rate(rate), "generator": Rate(rate)})
+
+
 @pytest.fixture(scope="module")
 def update(random_params):
     model = build_model(MODEL, Sizes(2, 2, False, 1, 1))
@@ -59,9 +63,8 @@ def update(random_params):
     images = np.random.default_rng(0).integers(0, 256, (1, 5, 32, 32, 1), np.uint8)
     batch = ImageBatch(images, np.array([[0, 1, 1, 0, 1]], np.int32))
 
-    def run(step_number=0, given=None, step=step):
-        start = jax.tree.map(jnp.array, given or state)._replace(step=jnp.int32(step_number))
-        return step(start, batch)
+    def run(step=step):
+        return step(jax.tree.map(jnp.array, state), batch)
 
     return state, run
 
@@ -71,6 +74,7 @@ def moved(a, b) -> dict[str, bool]:
     return {jax.tree_util.keystr(k): bool(np.any(x != y)) for (k, x), (_, y) in pairs}
 
 
+@pytest.mark.slow
 def test_both_networks_their_optimizers_and_vectors_move(update):
     state, run = update
     new, metrics = run()
@@ -121,54 +125,6 @@ def test_what_is_frozen_stays(update):
     assert not metrics.stuck
 
 
-def test_two_time_scales(update):
-    """The step of each network is its rate times its gradient, whose norm is logged."""
-    state, run = update
-    new, metrics = run()
-    for name, rate in (("discriminator", 0.5), ("generator", 0.25)):
-        differences = jax.tree.map(jnp.subtract, new.params[name], state.params[name])
-        length = np.sqrt(sum(float(jnp.sum(x**2)) for x in jax.tree.leaves(differences)))
-        logged = float(metrics.terms[f"{name}_grad_norm"]) / 5
-        assert length == pytest.approx(rate * logged, rel=1e-3)
-
-
-def test_the_average(update):
-    """Until update 2 the generator itself; then three quarters of the old average."""
-    state, run = update
-    new, _ = run(step_number=1)
-    assert not any(moved(new.extra["average"], new.params["generator"]).values())
-    new, _ = run(step_number=2)
-    old, now = (
-        tree["norm"]["scale_NC"] for tree in (state.extra["average"], new.params["generator"])
-    )
-    np.testing.assert_allclose(
-        new.extra["average"]["norm"]["scale_NC"], 0.75 * old + 0.25 * now, rtol=1e-6
-    )
-
-
-def test_what_is_drawn_depends_on_the_number_of_the_update_alone(update):
-    _, run = update
-    (a, _), (b, _), (c, _) = run(3), run(3), run(4)
-    assert not any(moved(a.params, b.params).values())
-    assert moved(a.params, c.params)["['generator']['first']['kernel']"]
-
-
-def test_an_update_that_is_not_finite_changes_nothing(update):
-    state, run = update
-    params = {**state.params, "generator": {**state.params["generator"]}}
-    params["generator"]["first"] = {
-        "kernel": jnp.full_like(state.params["generator"]["first"]["kernel"], jnp.nan),
-        "bias_O": state.params["generator"]["first"]["bias_O"],
-    }
-    given = state._replace(params=params)
-    new, metrics = run(5, given)
-    assert metrics.skipped
-    assert new.step == 6
-    for before, after in ((given.params, new.params), (given.extra, new.extra)):
-        jax.tree.map(np.testing.assert_array_equal, before, after)
-    assert list(map(int, new.opt_state)) == [0, 0]
-
-
 class Scale(nnx.Module):
     """Grey pixels tanh(w z), or their logits w x."""
 
@@ -184,24 +140,62 @@ class Toy(nnx.Module):
     def __init__(self, generator_weight):
         self.generator = Scale(generator_weight, makes_images=True)
         self.discriminator = Scale(0.0, makes_images=False)
-        self.average = nnx.data({"weight": Average(jnp.float32(0))})
+        self.average = nnx.data({"weight": Average(jnp.float32(2))})
 
 
-def toy_update(generator_weight, rate, parts):
-    """Of one step of the toy: white images, and no noise that is near 0."""
+def toy_update(generator_weight=0.5, parts=1, rates=RATES, steps=(0,)):
+    """For each number of an update: the state before and after it, and its metrics.
+
+    Of the toy: white images, and no noise that is near 0.
+    """
     model = FunctionalModel(lambda rngs: Toy(generator_weight))
-    optimizers = by_part({"discriminator": Rate(rate), "generator": Rate(rate)})
     params, extra = model.init(0), model.init_extra(0)
-    state = TrainState(jnp.int32(0), params, optimizers.init(params), extra)
+    state = TrainState(jnp.int32(0), params, rates.init(params), extra)
     mesh = data_mesh(jax.devices()[:1])
-    step = make_adversarial_step(model, optimizers, TRAINING, TASK, (1, 2), False, mesh)
+    step = make_adversarial_step(model, rates, TRAINING, TASK, (1, 2), False, mesh)
     batch = ImageBatch(np.full((parts, 3, 1, 1, 1), 255, np.uint8), np.zeros((parts, 3), np.int32))
-    return step(state, batch)[1]
+    for number in steps:
+        before = jax.tree.map(np.array, state)._replace(step=np.int32(number))
+        yield before, *step(jax.tree.map(jnp.array, before), batch)
+
+
+def test_two_time_scales():
+    """The step of each network is its rate times its gradient, whose norm is logged."""
+    ((before, after, metrics),) = toy_update()
+    assert after.step == 1
+    assert list(map(int, after.opt_state)) == [1, 1]
+    for name, rate in (("discriminator", 0.5), ("generator", 0.25)):
+        length = abs(float(after.params[name]["weight"] - before.params[name]["weight"]))
+        logged = float(metrics.terms[f"{name}_grad_norm"]) / 3
+        assert length == pytest.approx(rate * logged, rel=1e-3)
+        assert length > 0
+
+
+def test_the_average():
+    """Until update 2 the generator itself; then three quarters of the old average."""
+    (_, first, _), (_, second, _) = toy_update(steps=(1, 2))
+    assert first.extra["average"]["weight"] == first.params["generator"]["weight"]
+    expected = 0.75 * 2 + 0.25 * second.params["generator"]["weight"]
+    np.testing.assert_allclose(second.extra["average"]["weight"], expected, rtol=1e-6)
+
+
+def test_what_is_drawn_depends_on_the_number_of_the_update_alone():
+    weights = [
+        float(new.params["generator"]["weight"]) for _, new, _ in toy_update(steps=(3, 3, 4))
+    ]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_an_update_that_is_not_finite_changes_nothing():
+    ((before, after, metrics),) = toy_update(float("nan"), steps=(5,))
+    assert metrics.skipped
+    assert after.step == 6
+    jax.tree.map(np.testing.assert_array_equal, before._replace(step=6), after)
 
 
 def test_the_loss_before_the_update_is_watched():
     """At first all logits are 0, and the loss is 2, however far the first step then goes."""
-    metrics = toy_update(0.5, 1e6, parts=2)
+    ((_, _, metrics),) = toy_update(parts=2, rates=both(1e6))
     assert metrics.watched == 2 * metrics.tokens == 12
     assert metrics.loss > 1e5
 
@@ -216,7 +210,7 @@ def test_the_loss_before_the_update_is_watched():
     ],
 )
 def test_a_generator_without_a_gradient_is_stuck(weight, rate, is_stuck):
-    metrics = toy_update(weight, rate, parts=1)
+    ((_, _, metrics),) = toy_update(weight, rates=both(rate))
     assert metrics.stuck == is_stuck
     assert not metrics.skipped
 
@@ -237,6 +231,7 @@ def test_a_task_section_that_cannot_be():
             dataclasses.replace(TASK, **changes)
 
 
+@pytest.mark.slow
 def test_noise_has_no_outliers():
     """Of 8 million numbers JAX's generator makes about two the lowest float there is."""
     model = dataclasses.replace(MODEL, noise_size=2**17)

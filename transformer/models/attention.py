@@ -281,16 +281,12 @@ class MultiHeadAttention(nnx.Module):
         return as_cached(self.key_values(x_BSD))
 
     def step(
-        self, x_BMD: jax.Array, key_values: CachedKeyValues, mask_BMX: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Attends from the newest token of each hypothesis. Returns [B, M, D] and the weights."""
-        y_BMD, (weights_BHMX,) = self.step_over(x_BMD, [(key_values, mask_BMX)])
-        return y_BMD, weights_BHMX
-
-    def step_over(
         self, x_BMD: jax.Array, parts: Sequence[tuple[CachedKeyValues, jax.Array]]
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """`step` over keys and values in several arrays; see `attend_to_cache`."""
+        """Attends from the newest token of each hypothesis; see `attend_to_cache`.
+
+        Returns [B, M, D] and the weights of each part.
+        """
         y_BHMU, weights = attend_to_cache(self._split_heads(self.query(x_BMD)), parts)
         return self.output(y_BHMU.swapaxes(1, 2).reshape(*x_BMD.shape[:2], -1)), weights
 

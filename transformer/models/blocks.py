@@ -29,6 +29,8 @@ LAYER_SHARDING: ShardingRules = (
     (r".+_norm/norm/(scale|bias)", P()),
 )
 
+Network = Callable[[jax.Array, DropoutRngs | None], jax.Array]
+
 
 def maybe_remat(config: LayerConfig, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, a part of the model, for one call; rematerialised if the config says so.
@@ -43,7 +45,7 @@ class EncoderLayer(nnx.Module):
     """Self-attention and feed-forward network, each in add & norm (Figure 1, left)."""
 
     def __init__(self, config: LayerConfig, rngs: nnx.Rngs, feed_forward: nnx.Module | None = None):
-        """feed_forward: replaces the network, for callers that run `attend` and then it."""
+        """feed_forward: replaces the network."""
         self.self_attention = MultiHeadAttention(config, rngs)
         self.self_attention_norm = AddAndNorm(config)
         self.feed_forward = feed_forward or FeedForward(config, rngs)
@@ -55,26 +57,20 @@ class EncoderLayer(nnx.Module):
         mask: Mask,
         rngs: DropoutRngs | None = None,
         return_weights: bool = False,
+        feed_forward: Network | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the layer's output and the weights of its attention (see `attention`)."""
-        # 1. Self-attention.
-        x_BSD, weights_BHSS = self.attend(x_BSD, mask, rngs, return_weights)
-        # 2. Feed-forward network.
-        y_BSD = self.feed_forward(self.feed_forward_norm.before(x_BSD), rngs)
-        return self.feed_forward_norm.after(x_BSD, y_BSD, rngs), weights_BHSS
+        """Returns the layer's output and the weights of its attention (see `attention`).
 
-    def attend(
-        self,
-        x_BSD: jax.Array,
-        mask: Mask,
-        rngs: DropoutRngs | None = None,
-        return_weights: bool = False,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """The layer without its feed-forward network."""
+        feed_forward: calls the network, if it takes more than a `FeedForward` does.
+        """
+        # 1. Self-attention.
         y_BSD = self.self_attention_norm.before(x_BSD)
         key_values = self.self_attention.key_values(y_BSD)
         y_BSD, weights_BHSS = self.self_attention(y_BSD, key_values, mask, rngs, return_weights)
-        return self.self_attention_norm.after(x_BSD, y_BSD, rngs), weights_BHSS
+        x_BSD = self.self_attention_norm.after(x_BSD, y_BSD, rngs)
+        # 2. Feed-forward network.
+        y_BSD = (feed_forward or self.feed_forward)(self.feed_forward_norm.before(x_BSD), rngs)
+        return self.feed_forward_norm.after(x_BSD, y_BSD, rngs), weights_BHSS
 
 
 class DecoderLayer(nnx.Module):
@@ -97,24 +93,9 @@ class DecoderLayer(nnx.Module):
         memory_mask: Mask,
         rngs: DropoutRngs | None = None,
         return_weights: bool = False,
+        feed_forward: Network | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array | None, jax.Array | None]]:
-        """Returns the layer's output and the weights of both attentions (see `attention`)."""
-        # 1. and 2. Both attentions.
-        x_BTD, weights = self.attend(x_BTD, memory, self_mask, memory_mask, rngs, return_weights)
-        # 3. Feed-forward network.
-        y_BTD = self.feed_forward(self.feed_forward_norm.before(x_BTD), rngs)
-        return self.feed_forward_norm.after(x_BTD, y_BTD, rngs), weights
-
-    def attend(
-        self,
-        x_BTD: jax.Array,
-        memory: KeyValues,
-        self_mask: Mask,
-        memory_mask: Mask,
-        rngs: DropoutRngs | None = None,
-        return_weights: bool = False,
-    ) -> tuple[jax.Array, tuple[jax.Array | None, jax.Array | None]]:
-        """The layer without its feed-forward network."""
+        """Returns the layer's output and the weights of both attentions; see `EncoderLayer`."""
         # 1. Masked self-attention.
         y_BTD = self.self_attention_norm.before(x_BTD)
         key_values = self.self_attention.key_values(y_BTD)
@@ -128,6 +109,9 @@ class DecoderLayer(nnx.Module):
             y_BTD, memory, memory_mask, rngs, return_weights
         )
         x_BTD = self.cross_attention_norm.after(x_BTD, y_BTD, rngs)
+        # 3. Feed-forward network.
+        y_BTD = (feed_forward or self.feed_forward)(self.feed_forward_norm.before(x_BTD), rngs)
+        x_BTD = self.feed_forward_norm.after(x_BTD, y_BTD, rngs)
         return x_BTD, (self_weights_BHTT, cross_weights_BHTS)
 
     def step(
@@ -148,8 +132,9 @@ class DecoderLayer(nnx.Module):
         """`step` without the feed-forward network."""
         y_BMD = self.self_attention_norm.before(x_BMD)
         earlier = write_key_values(earlier, self.self_attention.cached_key_values(y_BMD), at.step)
-        y_BMD, _ = self.self_attention.step(y_BMD, earlier, at.mask_BMX)
+        y_BMD, _ = self.self_attention.step(y_BMD, [(earlier, at.mask_BMX)])
         x_BMD = self.self_attention_norm.after(x_BMD, y_BMD, None)
         y_BMD = self.cross_attention_norm.before(x_BMD)
-        y_BMD, weights_BHMS = self.cross_attention.step(y_BMD, memory, at.memory_mask_B1S)
+        parts = [(memory, at.memory_mask_B1S)]
+        y_BMD, (weights_BHMS,) = self.cross_attention.step(y_BMD, parts)
         return self.cross_attention_norm.after(x_BMD, y_BMD, None), earlier, weights_BHMS

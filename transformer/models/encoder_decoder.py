@@ -1,6 +1,6 @@
 """The trunk of encoder-decoders: loss, logits, and the three matrices of Section 3.4."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,12 @@ from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
 from transformer.models.family import Sizes
 from transformer.models.layers import Embedding
-from transformer.models.loss import Loss, OutputLayer, output_loss
-from transformer.models.numerics import DropoutRngs, multiply
+from transformer.models.loss import Loss, OutputLayer, logits_of, output_loss
+from transformer.models.numerics import DropoutRngs
+from transformer.models.positions import sinusoidal_encoding
 from transformer.system.errors import UserError
 
+Cache = dict[str, Any]
 SHARE_EMBEDDINGS = ("all", "decoder", "none")
 MASK_DEVIATION = 0.5  # the initial standard deviation of word masks
 
@@ -76,13 +78,33 @@ class EncoderDecoder(nnx.Module):
     ) -> Decoded:
         raise NotImplementedError
 
+    def encode(
+        self,
+        src_BS: jax.Array,
+        src_segments_BS: jax.Array | None = None,
+        rngs: DropoutRngs | None = None,
+    ) -> Any:
+        """The memory, which the decoder attends to."""
+        raise NotImplementedError
+
+    def init_cache(
+        self, memory: Any, src_BS: jax.Array, num_hypotheses: int, max_length: int
+    ) -> Cache:
+        """An empty cache for `max_length` tokens of `num_hypotheses` (M) per sentence.
+
+        What depends on the memory only is computed here, once per sentence.
+        """
+        raise NotImplementedError
+
+    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
+        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+        raise NotImplementedError
+
     def output_layer(self) -> OutputLayer:
         raise NotImplementedError
 
     def logits_of(self, y_BTD: jax.Array) -> jax.Array:
-        table_VD, bias_V, *_ = self.output_layer()
-        logits_BTV = multiply("BTD,VD->BTV", y_BTD, table_VD, self.dtype)
-        return logits_BTV if bias_V is None else logits_BTV + bias_V[None, None]
+        return logits_of(y_BTD, self.output_layer())
 
     def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
         """The loss of a batch of packed rows; `rngs=None` turns dropout off."""
@@ -119,6 +141,9 @@ class OwnOutput(EncoderDecoder):
 
     output_bias_V: nnx.Param | None = None
 
+    def position_table(self, length: int) -> jax.Array:
+        return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
+
     def output_layer(self) -> OutputLayer:
         bias_V = None if self.output_bias_V is None else self.output_bias_V[...]
         blocked = self.config.uses("blocked_loss")
@@ -141,21 +166,10 @@ class OwnOutput(EncoderDecoder):
         return self.target_embedding if is_shared else self.output_embedding
 
 
-class EmbeddingsConfig(Protocol):
-    """The fields of a model section that `SharedEmbeddings` reads."""
-
-    d_model: int
-    share_embeddings: str
-    scale_embeddings: bool
-    words_per_position: int
-    kernels: str
-    dtype: str
-
-
 class SharedEmbeddings(OwnOutput):
     """The three matrices of Section 3.4: source embedding, target embedding, output layer."""
 
-    def __init__(self, config: EmbeddingsConfig, sizes: Sizes, *, rngs: nnx.Rngs):
+    def __init__(self, config: Any, sizes: Sizes, *, rngs: nnx.Rngs):
         """config.share_embeddings: which of the three are one: all; decoder, the latter two; none.
 
         config.words_per_position: source tokens per position of the encoder. A position's embedding

@@ -22,7 +22,6 @@ from transformer.models.numerics import (
 )
 from transformer.models.weight_layout import WeightLayout, multiply_int8, quantized
 from transformer.system.errors import UserError, check_choice, check_range, setting
-from transformer.system.hardware import memory_of_host, units
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -33,7 +32,15 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 NORMALIZATIONS = "layer_norm", "rms_norm"
-MOST_LAYERS = 1000
+MOST_LAYERS = 1000  # each is built and compiled by itself, which takes time
+
+
+def check_dtype(config: ModelSection) -> None:
+    """Raises UserError for a model.dtype that does not exist here."""
+    check_choice(config, "model", "dtype", ("float32", "bfloat16", "float64"))
+    if config.dtype == "float64" and not jax.config.jax_enable_x64:
+        raise UserError("model.dtype is 'float64', which JAX has only with JAX_ENABLE_X64=1")
+
 
 # Glorot, as in Tensor2Tensor; the paper does not say.
 kernel_init = nnx.initializers.xavier_uniform()
@@ -71,31 +78,12 @@ class LayerConfig(ModelSection):
         check_choice(self, "model", "norm", ("post", "pre"))
         check_choice(self, "model", "normalization", NORMALIZATIONS)
         check_range(self, "model", "norm_epsilon", 1e-12, 1)
-        check_choice(self, "model", "dtype", ("float32", "bfloat16", "float64"))
-        if self.dtype == "float64" and not jax.config.jax_enable_x64:
-            raise UserError("model.dtype is 'float64', which JAX has only with JAX_ENABLE_X64=1")
+        check_dtype(self)
         if not (self.d_k and self.d_v) and self.d_model % self.num_heads:
             raise UserError(
                 f"model.d_model = {self.d_model} is not divisible by model.num_heads = "
                 f"{self.num_heads}; change one of them, or set model.d_k and model.d_v"
             )
-
-    def check_layers(self, fields: str) -> None:
-        """Raises UserError for a number of layers below 1 or above MOST_LAYERS.
-
-        If this machine could not hold them, the message says how many bytes they take.
-        """
-        attention = 2 * self.num_heads * (self.key_size + self.value_size) * self.d_model
-        each = 8 * (attention + 2 * self.d_model * self.d_ff)  # with gradients, in float32
-        for field in fields.split():
-            number, memory = getattr(self, field), memory_of_host()
-            if number > MOST_LAYERS and number * each > memory:
-                raise UserError(
-                    f"model.{field} is {number}; they would need at least {units(number * each)} "
-                    f"of memory to be trained, and there is {units(memory)}; lower it"
-                )
-        # Each layer is built and compiled by itself, which takes time.
-        check_range(self, "model", fields, 1, MOST_LAYERS + 1)
 
     @property
     def width(self) -> int:
@@ -108,6 +96,16 @@ class LayerConfig(ModelSection):
     @property
     def value_size(self) -> int:
         return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def attention_pair(self) -> int:
+        """The multiplications of attention for a pair of tokens: score and weighted sum."""
+        return self.num_heads * (self.key_size + self.value_size)
+
+    @property
+    def attention_weights(self) -> int:
+        """The weights that multiply each token: query and key, value and output."""
+        return 2 * self.attention_pair * self.d_model
 
 
 class Linear(nnx.Module):

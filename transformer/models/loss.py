@@ -37,6 +37,13 @@ class OutputLayer(NamedTuple):
     blocked: bool = False
 
 
+@jax.named_scope("logits")
+def logits_of(hidden_BTD: jax.Array, layer: OutputLayer) -> jax.Array:
+    """The linear transformation before the softmax, [B, T, V], in at least float32."""
+    logits_BTV = multiply("BTD,VD->BTV", hidden_BTD, layer.table_VD, layer.dtype)
+    return logits_BTV if layer.bias_V is None else logits_BTV + layer.bias_V[None, None]
+
+
 @jax.named_scope("loss")
 def cross_entropy(
     logits_BTV: jax.Array, labels_BT: jax.Array, real_BT: jax.Array, label_smoothing: float
@@ -92,11 +99,7 @@ def output_loss(
         blocks = tuple(split(x, num_blocks, axis=1) for x in sides)
         losses = jax.lax.map(jax.checkpoint(of_block, prevent_cse=False), blocks)
         return jax.tree.map(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), losses)
-    with jax.named_scope("logits"):
-        logits_BTV = multiply("BTD,VD->BTV", hidden_BTD, output_VD, dtype)
-        if bias_V is not None:
-            logits_BTV += bias_V[None, None]
-    return cross_entropy(logits_BTV, labels_BT, real_BT, label_smoothing)
+    return cross_entropy(logits_of(hidden_BTD, layer), labels_BT, real_BT, label_smoothing)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -148,10 +151,7 @@ def _block(static, output_VD, bias_V, hidden_BTD, labels_BT, real_BT):
     """The sums of loss and nll, and the gradient [B, T, V] of the loss with respect to logits."""
     label_smoothing, dtype = static
     V = output_VD.shape[0]
-    with jax.named_scope("logits"):
-        logits_BTV = multiply("BTD,VD->BTV", hidden_BTD, output_VD, dtype)
-        if bias_V is not None:
-            logits_BTV += bias_V[None, None]
+    logits_BTV = logits_of(hidden_BTD, OutputLayer(output_VD, bias_V, dtype))
     with jax.named_scope("loss"):
         normalizer_BT, mean_BT = _log_sum_exp_and_mean(logits_BTV)
         label_logit_BT = jnp.take_along_axis(logits_BTV, labels_BT[..., None], 2)[..., 0]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,12 +33,10 @@ from transformer.models.encoder_decoder import (
     segments_or_one,
 )
 from transformer.models.family import Family, Sizes
-from transformer.models.layers import LayerConfig, Normalization
-from transformer.models.numerics import DropoutRngs, dropout
+from transformer.models.layers import MOST_LAYERS, LayerConfig, Normalization
+from transformer.models.numerics import dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.system.errors import UserError, check_choice, check_range
-
-Cache = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +55,8 @@ class TransformerConfig(LayerConfig):
     def __post_init__(self):
         super().__post_init__()
         check_range(self, "model", "max_positions words_per_position", 1)
-        self.check_layers("num_encoder_layers num_decoder_layers")
+        layers = "num_encoder_layers num_decoder_layers"
+        check_range(self, "model", layers, 1, MOST_LAYERS + 1)
         check_choice(self, "model", "positions", ("sinusoidal", "learned"))
         check_choice(self, "model", "share_embeddings", SHARE_EMBEDDINGS)
 
@@ -87,14 +85,9 @@ class Transformer(SharedEmbeddings):
     def position_table(self, length: int) -> jax.Array:
         if self.config.positions == "learned":
             return self.source_positions[...][:length]
-        return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
+        return super().position_table(length)
 
-    def encode(
-        self,
-        src_BS: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-    ) -> jax.Array:
+    def encode(self, src_BS, src_segments_BS=None, rngs=None) -> jax.Array:
         """The memory: the encoder's output, [B, S, D], or [B, S / words_per_position, D]."""
         return self._encode(src_BS, src_segments_BS, rngs, return_weights=False)[0]
 
@@ -133,13 +126,7 @@ class Transformer(SharedEmbeddings):
             weights.cross.append(cross_weights_BHTS)
         return Decoded(self._normalize(y_BTD), weights)
 
-    def init_cache(
-        self, memory_BSD: jax.Array, src_BS: jax.Array, num_hypotheses: int, max_length: int
-    ) -> Cache:
-        """An empty cache for `max_length` tokens of `num_hypotheses` (M) per sentence.
-
-        The keys and values of the memory are computed here, once per sentence.
-        """
+    def init_cache(self, memory_BSD, src_BS, num_hypotheses, max_length):
         layers = self.decoder_layers
         memory = [layer.cross_attention.cached_key_values(memory_BSD) for layer in layers]
         return {
@@ -149,8 +136,7 @@ class Transformer(SharedEmbeddings):
             "key_values": [empty_key_values(x, num_hypotheses, max_length) for x in memory],
         }
 
-    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+    def decode_step(self, tokens_N, cache):
         step, sentence = cache["step"], cache["sentence"]
         at = decoding_step(step, cache["hypothesis"], sentence["segments"], cache["key_values"][0])
         tokens_BM = tokens_N.reshape(sentence["segments"].shape[0], -1)
@@ -218,20 +204,21 @@ def training_flops(
     Padding, dropout, normalisation and recomputation do not count; attention counts every
     position of its own sentence, causally masked or not.
     """
-    c = config
+    layers = config.num_encoder_layers, config.num_decoder_layers
+    return transformer_flops(config, sizes, source_lengths, target_lengths, *layers)
+
+
+def transformer_flops(c, sizes, source_lengths, target_lengths, encoder_layers, decoder_layers):
+    """`training_flops` of so many layers of the sizes in the config c."""
     s, t = source_lengths / c.words_per_position, target_lengths.astype(np.float64)
-    # Weights that multiply each token in self-attention: query and key, value and output.
-    own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
-    feed_forward = 2 * c.d_model * c.d_ff
-    # Scores and weighted sums, for each pair of tokens.
-    pair = c.num_heads * (c.key_size + c.value_size)
-    encoder = s * (own_token + feed_forward) + s * s * pair
-    decoder = t * (own_token + feed_forward) + t * t * pair
+    each, pair, feed_forward = c.attention_weights, c.attention_pair, 2 * c.d_model * c.d_ff
+    encoder = s * (each + feed_forward) + s * s * pair
+    decoder = t * (each + feed_forward) + t * t * pair
     # In attention over the memory, queries and outputs come from target tokens, keys and values
     # from source tokens.
-    decoder += (s + t) * own_token / 2 + s * t * pair
+    decoder += (s + t) * each / 2 + s * t * pair
     output = t * c.d_model * sizes.target_vocab
-    return 3 * 2 * (c.num_encoder_layers * encoder + c.num_decoder_layers * decoder + output)
+    return 3 * 2 * (encoder_layers * encoder + decoder_layers * decoder + output)
 
 
 FAMILY = Family(

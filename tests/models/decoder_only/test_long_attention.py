@@ -84,7 +84,8 @@ def test_sequences_of_a_row_do_not_see_each_other(kind, changes):
 
     @jax.jit
     def both(x):
-        alone = module.forward(x.reshape(3, 7, 8), rows_of(7), None)[0]
+        single = jax.tree.map(lambda x: x.repeat(3, axis=0), rows_of(7))
+        alone = module.forward(x.reshape(3, 7, 8), single, None)[0]
         return module.forward(x, rows_of(7, 7, 7), None)[0], alone.reshape(x.shape)
 
     np.testing.assert_allclose(*both(x), rtol=1e-4, atol=1e-6)

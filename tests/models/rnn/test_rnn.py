@@ -283,7 +283,7 @@ def test_flops_are_those_xla_counts(name, monkeypatch):
             {"attend": "current", "readout": "tanh"},
             r"attend is 'current', but model\.readout = 'tanh' does not see the context",
         ),
-        ("sutskever", {"attention_window": 1}, r"attention_window is set, but there is no att"),
+        ("sutskever", {"attention_window": 1}, r"attention_window is 1, but there is no att"),
         ("sutskever", {"attention_bias": True}, r"attention_bias is True, but there is no att"),
         ("cho", {"attention_bias": True}, r"attention_bias is True, but there is no attention"),
         ("luong", {"attention_bias": True}, r"attention_bias is True, and model\.attention 'gen"),

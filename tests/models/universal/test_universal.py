@@ -262,10 +262,13 @@ def test_it_is_the_paper_in_packed_rows(variant):
     batch = packed(SOURCE, TARGET)
     inputs = batch.src_BS, batch.tgt_in_BT, batch.src_segments_BS, batch.tgt_segments_BT
     src, tgt = np.array([[*SRC, 0, 0]]), np.array([[*TGT, 0]])
-    run = jax.jit(
-        lambda params: (model.bind(params)(*inputs), model.bind(params).num_steps(src, tgt))
-    )
-    found, (of_source, of_target) = jax.tree.map(np.asarray, run(params))
+
+    @jax.jit
+    def run(params):
+        bound = model.bind(params)
+        return bound(*inputs), bound.num_steps(src, tgt) if bound.halts else None
+
+    found, steps = jax.tree.map(np.asarray, run(params))
     for row, segment in SENTENCES:
         source = batch.src_BS[row][batch.src_segments_BS[row] == segment]
         is_target = batch.tgt_segments_BT[row] == segment
@@ -273,10 +276,10 @@ def test_it_is_the_paper_in_packed_rows(variant):
         logits, _, _ = transcription(params, config, source.tolist(), target.tolist())
         np.testing.assert_allclose(found[row][is_target], logits, atol=2e-4)
     logits, source_steps, target_steps = transcription(params, config, SRC, TGT)
-    np.testing.assert_array_equal(of_source[0, :5], source_steps)
-    np.testing.assert_array_equal(of_target[0, :4], target_steps)
     assert np.ptp(logits) > 0.1
     if config.halting != "none":
+        np.testing.assert_array_equal(steps[0][0, :5], source_steps)
+        np.testing.assert_array_equal(steps[1][0, :4], target_steps)
         assert len({*source_steps, *target_steps}) > 1
 
 

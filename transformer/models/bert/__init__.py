@@ -1,5 +1,3 @@
 """BERT (Devlin et al. 2019)."""
 
-from transformer.models.bert.bert import FAMILY
-
-__all__ = ["FAMILY"]
+from transformer.models.bert.bert import FAMILY as FAMILY

@@ -25,7 +25,14 @@ from transformer.models.blocks import (
 )
 from transformer.models.encoder_decoder import segments_or_one
 from transformer.models.family import Family, Sizes
-from transformer.models.layers import ACTIVATIONS, Embedding, LayerConfig, Linear, Normalization
+from transformer.models.layers import (
+    ACTIVATIONS,
+    MOST_LAYERS,
+    Embedding,
+    LayerConfig,
+    Linear,
+    Normalization,
+)
 from transformer.models.loss import Loss, OutputLayer, cross_entropy, output_loss
 from transformer.models.numerics import DropoutRngs, at_least_float32, dropout
 from transformer.models.positions import segment_positions
@@ -50,7 +57,7 @@ class BertConfig(LayerConfig):
     def __post_init__(self):
         super().__post_init__()
         check_range(self, "model", "max_positions num_token_types", 1)
-        self.check_layers("num_layers")
+        check_range(self, "model", "num_layers", 1, MOST_LAYERS + 1)
         check_choice(self, "model", "head", HEADS)
 
 
@@ -228,8 +235,7 @@ def training_flops(
     """
     c = config
     s, p = lengths.astype(np.float64), predictions.astype(np.float64)
-    pair = c.num_heads * (c.key_size + c.value_size)
-    layer = s * (2 * pair * c.d_model + 2 * c.d_model * c.d_ff) + s * s * pair
+    layer = s * (c.attention_weights + 2 * c.d_model * c.d_ff) + s * s * c.attention_pair
     heads = 0.0 if c.head == "masked_lm" else c.d_model**2
     if c.head in ("masked_lm", "pre_training"):
         heads = heads + p * (c.d_model**2 + c.d_model * sizes.source_vocab)

@@ -7,7 +7,6 @@ product, C channels, W width of a convolution, X = W I.
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +28,8 @@ from transformer.models.convolutional.convolutional_blocks import (
 from transformer.models.encoder_decoder import Decoded, EncoderDecoder, segments_or_one
 from transformer.models.family import Family, Sizes
 from transformer.models.loss import OutputLayer
-from transformer.models.numerics import DropoutRngs, dropout
+from transformer.models.numerics import dropout
 from transformer.models.positions import segment_positions
-
-Cache = dict[str, Any]
 
 
 class Side(nnx.Module):
@@ -88,12 +85,7 @@ class Convolutional(EncoderDecoder):
     def logits_of(self, y_BTO: jax.Array) -> jax.Array:
         return self.logits.unrounded(y_BTO)
 
-    def encode(
-        self,
-        src_BS: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-    ) -> Memory:
+    def encode(self, src_BS, src_segments_BS=None, rngs=None) -> Memory:
         segments_BS = segments_or_one(src_BS, src_segments_BS)
         x_BSE = self.encoder.embed(src_BS, segment_positions(segments_BS))
         e_BSE = dropout(x_BSE, self.config.dropout, rngs)
@@ -131,10 +123,8 @@ class Convolutional(EncoderDecoder):
         times = len(self.decoder.blocks) if self.config.share_attention else 1
         return [*self.attentions] * times
 
-    def init_cache(
-        self, memory: Memory, src_BS: jax.Array, num_hypotheses: int, max_length: int
-    ) -> Cache:
-        """A cache for `num_hypotheses` (M) per sentence: the last W - 1 inputs of each block."""
+    def init_cache(self, memory, src_BS, num_hypotheses, max_length):
+        """A hypothesis has the last W - 1 inputs of each block."""
         rows, blocks = src_BS.shape[0] * num_hypotheses, self.config.decoder
         inputs = [blocks[0].channels, *[block.channels for block in blocks[:-1]]]
         return {
@@ -146,8 +136,7 @@ class Convolutional(EncoderDecoder):
             ],
         }
 
-    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+    def decode_step(self, tokens_N, cache):
         memory, step = cache["sentence"]["memory"], cache["step"]
         mask_B1S = (cache["sentence"]["segments"] > 0)[:, None]
         by_sentence = (mask_B1S.shape[0], -1)  # the M hypotheses of a sentence share its memory

@@ -1,5 +1,3 @@
 """The decoder-only Transformer and memory-compressed attention (Liu et al. 2018)."""
 
-from transformer.models.decoder_only.decoder_only import FAMILY
-
-__all__ = ["FAMILY"]
+from transformer.models.decoder_only.decoder_only import FAMILY as FAMILY

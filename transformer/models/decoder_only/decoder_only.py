@@ -16,12 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import BOS, EOS, PAD
-from transformer.models.blocks import (
-    D_FF,
-    D_MODEL,
-    HEADS,
-    maybe_remat,
-)
+from transformer.models.blocks import D_FF, D_MODEL, HEADS, maybe_remat
 from transformer.models.cache import (
     CachedKeyValues,
     decoding_step,
@@ -33,18 +28,12 @@ from transformer.models.decoder_only.experts import Experts
 from transformer.models.decoder_only.long_attention import KINDS, Now, Rows
 from transformer.models.encoder_decoder import Decoded, OwnOutput, segments_or_one
 from transformer.models.family import Family, Sizes
-from transformer.models.layers import (
-    AddAndNorm,
-    FeedForward,
-    Normalization,
-)
+from transformer.models.layers import AddAndNorm, FeedForward, Normalization
 from transformer.models.loss import Loss, output_loss
 from transformer.models.numerics import DropoutRngs, dropout
 from transformer.models.positions import segment_positions, sinusoidal_encoding
 from transformer.models.transformer import FAMILY as TRANSFORMER
 from transformer.system.errors import UserError
-
-Cache = dict[str, Any]
 
 
 class Layer(nnx.Module):
@@ -105,9 +94,6 @@ class DecoderOnly(OwnOutput):
 
     def attention_maps(self, weights: list[jax.Array]) -> dict[str, list[jax.Array]]:
         return {"decoder": weights}
-
-    def position_table(self, length: int) -> jax.Array:
-        return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
 
     def loss(self, batch: Batch, rngs: DropoutRngs | None, label_smoothing: float) -> Loss:
         """The loss of a batch of packed rows; `rngs=None` turns dropout off.
@@ -184,10 +170,7 @@ class DecoderOnly(OwnOutput):
         is_read_BS = (src_BS != PAD) & (src_BS != EOS)
         return self._forward(src_BS, is_read_BS.astype(jnp.int32), None)[1]
 
-    def init_cache(
-        self, memory: list[Any], src_BS: jax.Array, num_hypotheses: int, max_length: int
-    ) -> Cache:
-        """An empty cache for `max_length` tokens of `num_hypotheses` (M) per sentence."""
+    def init_cache(self, memory, src_BS, num_hypotheses, max_length):
         c, B = self.config, src_BS.shape[0]
         no_key_values = CachedKeyValues(
             jnp.zeros((B, c.num_heads, c.key_size, 0), self.dtype),
@@ -205,8 +188,7 @@ class DecoderOnly(OwnOutput):
             ],
         }
 
-    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+    def decode_step(self, tokens_N, cache):
         if "attention" in cache:
             raise UserError(
                 "this needs attention from the target to the source, and a decoder-only model has "
@@ -284,8 +266,7 @@ def training_flops(
     c = config
     t = target_lengths.astype(np.float64)
     x = source_lengths - 1 + t  # without the source's EOS
-    own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
-    pair = c.num_heads * (c.key_size + c.value_size)
+    own_token, pair = c.attention_weights, c.attention_pair
     seen = (1 + (c.local_attention == "tensor2tensor")) * c.block_length
     convolution = c.num_heads**2 * (c.key_size**2 + c.value_size**2)
     if c.compressed_attention == "tensor2tensor":

@@ -93,7 +93,7 @@ class FullAttention(MultiHeadAttention):
         """Attends from the newest tokens. Returns [B, M, D], and the next `earlier` and `state`."""
         earlier = write_key_values(earlier, self.cached_key_values(x_BMD), now.step)
         parts = [(memory, now.source_mask_B1S), (earlier, now.own_mask_BMX)]
-        return self.step_over(x_BMD, parts)[0], earlier, state
+        return self.step(x_BMD, parts)[0], earlier, state
 
 
 class LocalAttention(FullAttention):
@@ -125,7 +125,7 @@ class LocalAttention(FullAttention):
         is_near_BX = (positions_BX >= 0) & self._is_near(position_B1, positions_BX)
         own_BX = self._is_near(position_B1, now.own_positions_BX)
         parts = [(source, is_near_BX[:, None]), (earlier, now.own_mask_BMX & own_BX[:, None])]
-        return self.step_over(x_BMD, parts)[0], earlier, state
+        return self.step(x_BMD, parts)[0], earlier, state
 
     def _is_near(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
         first = query_positions // self.block_length - self.blocks_before
@@ -293,7 +293,7 @@ class CompressedAttention(FullAttention):
             (earlier, now.own_mask_BMX & is_seen_BX[:, None]),
             (first, jnp.eye(M, dtype=bool)[None]),
         ]
-        return self.step_over(x_BMD, parts)[0], earlier, CompressedState(last_NxC[:, 1:], first_NC)
+        return self.step(x_BMD, parts)[0], earlier, CompressedState(last_NxC[:, 1:], first_NC)
 
     def _inputs(self, x_BXD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The tokens' own keys and values, and the inputs of the convolution."""

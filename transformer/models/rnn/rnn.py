@@ -14,7 +14,7 @@ U an annotation (the encoder's output at a token), X a summary of the source, R 
 Matrices act from the right (x W).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +32,11 @@ from transformer.models.encoder_decoder import (
 )
 from transformer.models.family import Family, Sizes
 from transformer.models.loss import OutputLayer
-from transformer.models.numerics import DropoutRngs, dropout, multiply
+from transformer.models.numerics import dropout, multiply
 from transformer.models.rnn.recurrence import CELLS, INITIALIZATIONS, run_cell
 from transformer.models.rnn.rnn_config import READOUTS, RNNConfig
 from transformer.models.rnn.rnn_decoder import Decoder, Source
 from transformer.system.errors import UserError
-
-Cache = dict[str, Any]
 
 
 class Memory(NamedTuple):
@@ -89,12 +87,7 @@ class RNN(EncoderDecoder):
 
     # --- Encoder ---
 
-    def encode(
-        self,
-        src_BS: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-    ) -> Memory:
+    def encode(self, src_BS, src_segments_BS=None, rngs=None) -> Memory:
         """All layers over the whole source. "reversed" reads it from its end."""
         c = self.config
         segments_BS = segments_or_one(src_BS, src_segments_BS)
@@ -167,10 +160,8 @@ class RNN(EncoderDecoder):
 
     # --- Search ---
 
-    def init_cache(
-        self, memory: Memory, src_BS: jax.Array, num_hypotheses: int, max_length: int
-    ) -> Cache:
-        """A cache for `num_hypotheses` (M) per sentence: states, whose size is fixed."""
+    def init_cache(self, memory, src_BS, num_hypotheses, max_length):
+        """A hypothesis has states, whose size is fixed."""
         segments_BS = segments_or_one(src_BS, None)
         mask_B1S = (segments_BS > 0)[:, None]
         source = self._source(memory, mask_B1S, segments_BS)
@@ -180,8 +171,7 @@ class RNN(EncoderDecoder):
             "hypothesis": self.decoder.first_states(source, num_hypotheses),
         }
 
-    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+    def decode_step(self, tokens_N, cache):
         y_N1E = self.target_embedding_VE[...][tokens_N][:, None]
         sentence = cache["sentence"]
         readout_N1R, hypothesis, weights_BMS = self.decoder.step(

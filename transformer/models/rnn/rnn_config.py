@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.models.family import ModelSection
-from transformer.models.layers import MOST_LAYERS
+from transformer.models.layers import MOST_LAYERS, check_dtype
 from transformer.models.rnn.recurrence import CELLS, INITIALIZATIONS
 from transformer.system.errors import UserError, check_choice, check_range, setting
 
@@ -82,11 +82,9 @@ class RNNConfig(ModelSection):
             ("readout", READOUTS),
             ("share_embeddings", ("all", "decoder", "none")),
             ("initialization", INITIALIZATIONS),
-            ("dtype", ("float32", "bfloat16", "float64")),
         ):
             check_choice(self, "model", field, choices)
-        if self.dtype == "float64" and not jax.config.jax_enable_x64:
-            raise UserError("model.dtype is 'float64', which JAX has only with JAX_ENABLE_X64=1")
+        check_dtype(self)
         for wrong, message in self._contradictions():
             if wrong:
                 raise UserError(message)
@@ -131,14 +129,11 @@ class RNNConfig(ModelSection):
             f"model.attend is 'current', but model.readout = {c.readout!r} does not see the "
             "context; choose concat, deep, attentional or maxout",
         )
-        yield (
-            c.attention_window > 0 and not self.attends,
-            "model.attention_window is set, but there is no attention to limit; set it to 0",
-        )
-        yield (
-            c.attention_bias and not self.attends,
-            "model.attention_bias is True, but there is no attention to add it to; set it to False",
-        )
+        for field, off in (("attention_window", 0), ("attention_bias", False)):
+            yield (
+                getattr(c, field) != off and not self.attends,
+                f"model.{field} is {getattr(c, field)}, but there is no attention; set it to {off}",
+            )
         yield (
             c.attention_bias and self.attends and c.attention != "additive",
             f"model.attention_bias is True, and model.attention {c.attention!r}, which has no "

@@ -1,5 +1,3 @@
 """The self-attention GAN (Zhang et al. 2018)."""
 
-from transformer.models.sagan.sagan import FAMILY
-
-__all__ = ["FAMILY"]
+from transformer.models.sagan.sagan import FAMILY as FAMILY

@@ -1,5 +1,3 @@
 """The Universal Transformer (Dehghani et al. 2019)."""
 
-from transformer.models.universal.universal import FAMILY
-
-__all__ = ["FAMILY"]
+from transformer.models.universal.universal import FAMILY as FAMILY

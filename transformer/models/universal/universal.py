@@ -5,7 +5,7 @@ number of steps or, with adaptive computation time, until a position halts. Each
 adding the coordinates of position and step. The steps and halting are in universal_steps.py.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from transformer.models.encoder_decoder import (
     segments_or_one,
 )
 from transformer.models.family import Family, Sizes
-from transformer.models.numerics import DropoutRngs, dropout, row_keys
+from transformer.models.numerics import dropout, row_keys
 from transformer.models.positions import (
     positions_from_the_end,
     segment_positions,
@@ -37,12 +37,11 @@ from transformer.models.positions import (
     split_segments,
 )
 from transformer.models.transformer import FAMILY as TRANSFORMER
+from transformer.models.transformer import transformer_flops
 from transformer.models.universal.halting import Halting
 from transformer.models.universal.separable import SeparableTransition
 from transformer.models.universal.universal_steps import Recurrence, UniversalConfig
 from transformer.system.errors import check_range
-
-Cache = dict[str, Any]
 
 
 class Spacing(NamedTuple):
@@ -62,9 +61,6 @@ class Universal(SharedEmbeddings):
         self.encoder = Recurrence(config, config.encoder_steps, False, rngs)
         self.decoder = Recurrence(config, config.decoder_steps, True, rngs)
         self.halts = config.halting != "none"
-
-    def position_table(self, length: int) -> jax.Array:
-        return sinusoidal_encoding(jnp.arange(length), self.config.d_model)
 
     def decode(
         self, src_BS, tgt_in_BT, src_segments_BS, tgt_segments_BT, rngs, return_weights=False
@@ -87,22 +83,14 @@ class Universal(SharedEmbeddings):
         return Decoded(y_BTD, weights, {"ponder": self.config.ponder_weight * cost})
 
     def num_steps(self, src_BS: jax.Array, tgt_in_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The number of steps of each position, [B, S / words] and [B, T]; ignore padding's."""
-        if not self.halts:
-            positions = self.source_segments(src_BS, None), tgt_in_BT
-            return tuple(
-                jnp.full(x.shape, side.num_steps, jnp.float32)
-                for x, side in zip(positions, (self.encoder, self.decoder), strict=True)
-            )
+        """The number of steps of each position, [B, S / words] and [B, T], of a model that halts.
+
+        Ignore padding's.
+        """
         _, halting, _ = self._decode(src_BS, tgt_in_BT, None, None, None)
         return halting[0].num_steps_BT, halting[1].num_steps_BT
 
-    def encode(
-        self,
-        src_BS: jax.Array,
-        src_segments_BS: jax.Array | None = None,
-        rngs: DropoutRngs | None = None,
-    ) -> jax.Array:
+    def encode(self, src_BS, src_segments_BS=None, rngs=None) -> jax.Array:
         """The memory: the encoder's output, [B, S, D], or [B, S / words_per_position, D]."""
         segments_BS = self.source_segments(src_BS, src_segments_BS)
         return self._encode(src_BS, segments_BS, self._spacing(src_BS, rngs), rngs, False)[0]
@@ -111,9 +99,8 @@ class Universal(SharedEmbeddings):
         mask = Mask(segments_BS, segments_BS)
 
         def transform(x_BSD, rngs, _):
-            x_BSD, weights_BHSS = self.encoder.layer.attend(x_BSD, mask, rngs, return_weights)
-            y_BSD, _ = self._transition(self.encoder, x_BSD, segments_BS, rngs)
-            return y_BSD, weights_BHSS
+            network = self._network(self.encoder, segments_BS)
+            return self.encoder.layer(x_BSD, mask, rngs, return_weights, network)
 
         x_BSD = dropout(self._embed_words(src_BS), self.config.dropout, rngs)
         positions_BSD = self._positions(segments_BS, spacing, src_BS)
@@ -135,10 +122,8 @@ class Universal(SharedEmbeddings):
         memory_mask = Mask(tgt_segments_BT, src_segments_BS)
 
         def transform(x_BTD, rngs, _):
-            x_BTD, weights = layer.attend(
-                x_BTD, memory, self_mask, memory_mask, rngs, return_weights=return_weights
-            )
-            return self._transition(self.decoder, x_BTD, tgt_segments_BT, rngs)[0], weights
+            network = self._network(self.decoder, tgt_segments_BT)
+            return layer(x_BTD, memory, self_mask, memory_mask, rngs, return_weights, network)
 
         y_BTD = dropout(self.target_embedding.embed(tgt_in_BT), self.config.dropout, rngs)
         positions_BTD = self._positions(tgt_segments_BT, spacing)
@@ -146,13 +131,8 @@ class Universal(SharedEmbeddings):
         weights = AttentionWeights(encoder_weights, decoder, cross)
         return y_BTD, (of_source, of_target), weights
 
-    def init_cache(
-        self, memory_BSD: jax.Array, src_BS: jax.Array, num_hypotheses: int, max_length: int
-    ) -> Cache:
-        """An empty cache for `max_length` tokens of `num_hypotheses` (M) per sentence.
-
-        All steps share one layer, but its keys and values differ from step to step.
-        """
+    def init_cache(self, memory_BSD, src_BS, num_hypotheses, max_length):
+        """All steps share one layer, but its keys and values differ from step to step."""
         layer = self.decoder.layer
         memory = layer.cross_attention.cached_key_values(memory_BSD)
         rows = src_BS.shape[0] * num_hypotheses
@@ -167,8 +147,7 @@ class Universal(SharedEmbeddings):
             "key_values": [empty_key_values(memory, num_hypotheses, max_length) for _ in steps],
         }
 
-    def decode_step(self, tokens_N: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        """Logits [N, V] of the token after `tokens_N`, the newest of each hypothesis."""
+    def decode_step(self, tokens_N, cache):
         position, layer, sentence = cache["step"], self.decoder.layer, cache["sentence"]
         B, N = sentence["segments"].shape[0], tokens_N.shape[0]
         ancestors_NL, inputs = cache["hypothesis"]
@@ -181,7 +160,12 @@ class Universal(SharedEmbeddings):
             )
             # The convolution treats hypotheses as rows of one token each.
             x_N1D = x_BMD.reshape(N, 1, -1)
-            y_N1D, inputs = self._transition(self.decoder, x_N1D, None, None, inputs)
+            y_N1D = layer.feed_forward_norm.before(x_N1D)
+            if inputs is None:
+                y_N1D = layer.feed_forward(y_N1D)
+            else:
+                y_N1D, inputs = layer.feed_forward(y_N1D, None, None, inputs)
+            y_N1D = layer.feed_forward_norm.after(x_N1D, y_N1D, None)
             return y_N1D.reshape(x_BMD.shape), (key_values, inputs, weights_BHMS)
 
         first = position[None] + self.config.first_position
@@ -208,15 +192,11 @@ class Universal(SharedEmbeddings):
             cache["attention"] = attention_to_see(list(weights))
         return self.logits_of(self.decoder.finish(carry).reshape(N, 1, -1))[:, 0], cache
 
-    def _transition(self, recurrence, x_BTD, segments_BT, rngs, cache=None):
-        """The layer's second half; takes segments for whole rows, or else the cache."""
-        layer = recurrence.layer
-        y_BTD = layer.feed_forward_norm.before(x_BTD)
+    def _network(self, recurrence, segments_BT):
+        """The call of a convolution, which sees no other sentence of a row."""
         if self.config.transition == "feed_forward":
-            y_BTD = layer.feed_forward(y_BTD, rngs)
-        else:
-            y_BTD, cache = layer.feed_forward(y_BTD, segments_BT, rngs, cache)
-        return layer.feed_forward_norm.after(x_BTD, y_BTD, rngs), cache
+            return None
+        return lambda x_BTD, rngs: recurrence.layer.feed_forward(x_BTD, segments_BT, rngs)[0]
 
     def _spacing(self, src_BS, rngs) -> Spacing:
         """The spacing of each row's positions, the same on both sides."""
@@ -277,19 +257,16 @@ def training_flops(
 ) -> np.ndarray:
     """FLOPs of all steps, counted as for the Transformer; halted positions are computed, too."""
     c = config
-    s, t = source_lengths / c.words_per_position, target_lengths.astype(np.float64)
-    own_token = 2 * c.num_heads * (c.key_size + c.value_size) * c.d_model
-    transition = 2 * c.d_model * c.d_ff
+    flops = transformer_flops(
+        c, sizes, source_lengths, target_lengths, c.encoder_steps, c.decoder_steps
+    )
+    s, t = source_lengths / c.words_per_position, target_lengths
+    more = c.d_model * (c.halting != "none")
     if c.transition == "separable_convolution":
-        transition += SeparableTransition.taps(c)
-    halting = c.d_model if c.halting != "none" else 0
-    pair = c.num_heads * (c.key_size + c.value_size)
-    encoder = s * (own_token + transition + halting) + s * s * pair
-    decoder = t * (own_token + transition + halting) + t * t * pair
-    # Attention over the memory: queries and outputs at each step, keys and values once.
-    decoder += t * own_token / 2 + s * t * pair
-    once = s * own_token / 2 + t * c.d_model * sizes.target_vocab
-    return 3 * 2 * (c.encoder_steps * encoder + c.decoder_steps * decoder + once)
+        more += SeparableTransition.taps(c)
+    more *= s * c.encoder_steps + t * c.decoder_steps
+    # The memory's keys and values are computed once.
+    return flops + 3 * 2 * (more - s * (c.decoder_steps - 1) * c.attention_weights / 2)
 
 
 FAMILY = Family(

@@ -8,11 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from transformer.models.blocks import (
-    DecoderLayer,
-    EncoderLayer,
-    maybe_remat,
-)
+from transformer.models.blocks import DecoderLayer, EncoderLayer, maybe_remat
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.layers import MOST_LAYERS, LayerConfig, Normalization
 from transformer.models.numerics import (
