@@ -83,18 +83,11 @@ def test_synthetic_pairs():
         assert 1.5 < (words == UNK + 1).mean() / (words == UNK + 2).mean() < 2.5
 
 
-@pytest.fixture(scope="module")
-def speed(tmp_path_factory) -> Path:
-    """A folder with the result of training_speed.py and a trace."""
-    folder = tmp_path_factory.mktemp("speed")
+@pytest.mark.slow
+def test_training_speed_and_where_it_goes(tmp_path):
     flags = ["--steps=5", "--output=speed.json", "--profile=trace", *TINY, *TINY_DATA]
-    result = succeeded(run("benchmarks/training_speed.py", *flags, cwd=folder))
-    (folder / "printed").write_bytes(result.out)
-    return folder
-
-
-def test_training_speed(speed):
-    result = json.loads((speed / "speed.json").read_text())
+    printed = succeeded(run("benchmarks/training_speed.py", *flags, cwd=tmp_path)).out.decode()
+    result = json.loads((tmp_path / "speed.json").read_text())
     seconds = result["step_seconds"]
     assert len(seconds["values"]) == 5
     tokens = result["tokens_per_update"]
@@ -104,9 +97,16 @@ def test_training_speed(speed):
     assert result["padding"] == pytest.approx(1 - tokens / positions)
     assert result["tokens_per_second"] == pytest.approx(5 * tokens / sum(seconds["values"]))
     assert result["mfu"] is None  # on a CPU
-    printed = (speed / "printed").read_text()
     assert f"{result['tokens_per_second']:,.0f} a second" in printed
     assert f"{timing.shown(seconds['values'])} ms" in printed
+
+    summary = summary_of(tmp_path, "trace")
+    assert summary["steps"] == 3
+    assert all(summary["kinds_ms"].values()), summary["kinds_ms"]
+    # By number, since on a busy machine any instruction may take long.
+    program = next((tmp_path / "trace").rglob(profile_summary.HLO_FILE)).read_text()
+    kinds = [kind_of(x) for x in hlo.parse(program).values()]
+    assert kinds.count("other") < 0.3 * len(kinds)
 
 
 # --- input_pipeline.py --------------------------------------------------------------------
@@ -229,16 +229,6 @@ def summary_of(folder: Path, path: str) -> dict:
     return json.loads((folder / "summary.json").read_text())
 
 
-def test_profile_summary_knows_the_models_parts(speed):
-    summary = summary_of(speed, "trace")
-    assert summary["steps"] == 3
-    assert all(summary["kinds_ms"].values()), summary["kinds_ms"]
-    # By number, since on a busy machine any instruction may take long.
-    program = next((speed / "trace").rglob(profile_summary.HLO_FILE)).read_text()
-    kinds = [kind_of(x) for x in hlo.parse(program).values()]
-    assert kinds.count("other") < 0.3 * len(kinds)
-
-
 @pytest.mark.slow
 def test_profile_of_train(tmp_path):
     write_toy(tmp_path, train=97, validation=5)
@@ -253,10 +243,11 @@ def test_profile_of_train(tmp_path):
 
 
 def test_profile_summary_without_a_trace(tmp_path):
-    nothing = run("benchmarks/profile_summary.py", ".", cwd=tmp_path)
-    assert_refused(nothing, "no *.xplane.pb", "train.py --profile")
+    with pytest.raises(UserError, match=r"holds no \*\.xplane\.pb; .* train\.py --profile"):
+        profile_summary.find(tmp_path)
     (tmp_path / "x.xplane.pb").touch()
-    assert_refused(run("benchmarks/profile_summary.py", ".", cwd=tmp_path), "train_step.hlo.txt")
+    with pytest.raises(UserError, match=r"there is no train_step\.hlo\.txt above"):
+        profile_summary.find(tmp_path)
 
 
 # --- cost_growth.py -----------------------------------------------------------------------
@@ -442,15 +433,13 @@ def test_what_is_not_compared_with_pytorch(config, part):
         check(config)
 
 
-def test_what_is_compared_with_pytorch(tmp_path):
+def test_what_is_compared_with_pytorch():
     """The configs of the tables in docs/."""
     names = "base big multi30k_convs2s multi30k_universal bert_tiny bert_base sagan_cifar10"
     gates = "rnn_conditional multi30k_bahdanau multi30k_lstm multi30k_luong"
     configs = [config_with(name) for name in names.split()]
     for config in configs + [config_with(name, model_gate_biases=2) for name in gates.split()]:
         check(config)
-    other = run("benchmarks/versus_pytorch.py", "--versus=tensorflow", cwd=tmp_path)
-    assert_refused(other, "tensorflow", "pytorch_compiled")
 
 
 # --- Scripts that start many processes ----------------------------------------------------
@@ -542,8 +531,7 @@ def test_table2(tmp_path):
     assert float(hours["NVIDIA H100"]["$ big"]) == pytest.approx(expected * 8 * 2.5, abs=0.6)
     assert hours["NVIDIA A100"]["$ big"] == ""
     assert "--average_last=20" in parts[2]
-    for flag, part in (("--prices=H100=2", "'H100'"), ("--utilisation=2", "in (0, 1]")):
-        assert_refused(run("benchmarks/table2.py", flag, cwd=tmp_path), part)
+    assert_refused(run("benchmarks/table2.py", "--prices=H100=2", cwd=tmp_path), "'H100'")
 
 
 @pytest.mark.slow

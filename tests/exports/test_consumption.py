@@ -34,10 +34,8 @@ def small_bert(random_params, folder) -> TrainedModel:
     tokenizer = write_vocabulary(folder / "vocabulary")
     config = dataclasses.replace(BERT, model=dataclasses.replace(BERT.model, head="masked_lm"))
     model = build_model(config.model, Sizes(*2 * [tokenizer.vocab_size], False, 1, 1))
-    task = HubTask(model, tokenizer, None)
-    return TrainedModel(
-        Path("run"), config, task, Chosen("last", [3], 3, False), random_params(model), {}
-    )
+    task, chosen = HubTask(model, tokenizer, None), Chosen("last", [3], 3, False)
+    return TrainedModel(Path("run"), config, task, chosen, random_params(model), {})
 
 
 class Export(NamedTuple):

@@ -28,13 +28,15 @@ def pieces_of(tokenizer, lines):
 @pytest.mark.parametrize(
     ("vocab_sizes", "changes"),
     [
-        ((271,), {}),
-        ((271,), {"norm": "pre", "activation": "swish", "scale_embeddings": False}),
-        ((271,), {"attention_bias": True, "num_encoder_layers": 2, "norm_epsilon": 0.03}),
+        ((271,), {"activation": "swish", "scale_embeddings": False, "attention_bias": True}),
+        ((271,), {"norm": "pre", "num_encoder_layers": 2, "norm_epsilon": 0.03}),
         ((271,), {"share_embeddings": "decoder", "activation": "gelu", "output_bias": True}),
         ((271, 269), {"share_embeddings": "none", "positions": "learned", "max_positions": 3}),
-        ((271, 269), {"share_embeddings": "decoder", "norm": "pre", "normalization": "rms_norm"}),
-        ((271,), {"num_decoder_layers": 2, "d_k": 7, "d_v": 7}),
+        (
+            (271, 269),
+            {"share_embeddings": "decoder", "norm": "pre", "normalization": "rms_norm"}
+            | {"num_decoder_layers": 2, "d_k": 7, "d_v": 7},
+        ),
     ],
 )
 def test_each_token_is_as_probable(random_params, tmp_path, vocab_sizes, changes):
@@ -88,21 +90,21 @@ def test_the_arguments_of_its_search(random_params, tmp_path):
     assert [x.hypotheses for x in others] != [x.hypotheses for x in results]
 
 
-@pytest.mark.parametrize("quantization", ["float16", "int8"])
-def test_quantised_models_are_smaller_and_run(random_params, tmp_path, quantization):
+def test_quantised_models_are_smaller_and_run(random_params, tmp_path):
     model = trained(trained_model(random_params, d_model=64, d_ff=96))
-    translator_of(model, tmp_path / "float32")
-    translator = translator_of(model, tmp_path / quantization, quantization, compute_type="float32")
-    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("float32", quantization)]
-    assert sizes[1] < 0.75 * sizes[0]
     source, target = model.task.tokenizers
-    (found,) = translator.score_batch(pieces_of(source, LINES[:1]), pieces_of(target, LINES[2:3]))
+    texts = pieces_of(source, LINES[:1]), pieces_of(target, LINES[2:3])
     (expected,) = log_probs(model, [(source.encode(LINES[0]), [*target.encode(LINES[2]), EOS])])
-    np.testing.assert_allclose(found.log_probs, expected, rtol=0.1, atol=0.3)
-    # By its int8 sums, on an AMD EPYC with AVX2, one token in twelve was off by a factor of 3.
-    native = ctranslate2.Translator(str(tmp_path / quantization))
-    (found,) = native.score_batch(pieces_of(source, LINES[:1]), pieces_of(target, LINES[2:3]))
-    assert np.isfinite(found.log_probs).all()
+    translator_of(model, tmp_path / "float32")
+    for name in ("float16", "int8"):
+        translator = translator_of(model, tmp_path / name, name, compute_type="float32")
+        sizes = [(tmp_path / x / "model.bin").stat().st_size for x in ("float32", name)]
+        assert sizes[1] < 0.75 * sizes[0]
+        (found,) = translator.score_batch(*texts)
+        np.testing.assert_allclose(found.log_probs, expected, rtol=0.1, atol=0.3)
+        # By its int8 sums, on an AMD EPYC with AVX2, one token in twelve was off by a factor of 3.
+        (found,) = ctranslate2.Translator(str(tmp_path / name)).score_batch(*texts)
+        assert np.isfinite(found.log_probs).all()
 
 
 def test_the_folder_says_what_decoding_needs(random_params, tmp_path):

@@ -189,16 +189,11 @@ def identity(model: Model, options: Any) -> dict[str, Any]:
     options: see engine.py. A line that is passed over does not change the others.
     """
     restored = model.restored
-    decoding = dataclasses.asdict(restored.task.translator.config)
-    parameters = digest((restored.params, restored.extra))[:16]
-    tokenizers = restored.task.tokenizers.sha256
     asked = {name: x for name, x in options._asdict().items() if name != "skip_bad_lines"}
-    return (
-        decoding
-        | asked
-        | {
-            "max_tokens": list(model.limits),
-            "tokenizer": [sha256[:16] for sha256 in tokenizers],
-            "parameters": parameters,
-        }
-    )
+    return {
+        **dataclasses.asdict(restored.task.translator.config),
+        **asked,
+        "max_tokens": list(model.limits),
+        "tokenizer": [sha256[:16] for sha256 in restored.task.tokenizers.sha256],
+        "parameters": digest((restored.params, restored.extra))[:16],
+    }
