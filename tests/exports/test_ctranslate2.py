@@ -1,7 +1,9 @@
 """CTranslate2 computes what our models compute."""
 
+import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 from small_models import LINES, log_probs, trained, trained_model
@@ -91,7 +93,9 @@ def test_the_arguments_of_its_search(random_params, tmp_path):
 
 
 def test_quantised_models_are_smaller_and_run(random_params, tmp_path):
-    model = trained(trained_model(random_params, d_model=64, d_ff=96))
+    model = trained_model(random_params, d_model=64, d_ff=96)
+    # Small differences between logits, as of a model that has learned.
+    model = dataclasses.replace(model, params=jax.tree.map(lambda x: x / 3, model.params))
     source, target = model.task.tokenizers
     texts = pieces_of(source, LINES[:1]), pieces_of(target, LINES[2:3])
     (expected,) = log_probs(model, [(source.encode(LINES[0]), [*target.encode(LINES[2]), EOS])])
