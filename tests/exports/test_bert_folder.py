@@ -214,19 +214,6 @@ def test_what_cannot_be_imported(tmp_path):
     refused(r"pytorch_model.bin can run code .* AutoModel.from_pretrained\(folder\)")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"norm": "pre"}, "model.norm is 'pre', and Hugging Face's BERT has only 'post'"),
-        ({"d_k": 5}, "model.d_k is 5"),
-        ({"attention_bias": False}, "model.attention_bias is False"),
-    ],
-)
-def test_what_cannot_be_exported(changes, message):
-    with pytest.raises(UserError, match=message):
-        bert_folder.check(dataclasses.replace(CONFIG.model, **changes))
-
-
 def test_a_folder_is_no_work_directory_of_ours(tmp_path: Path):
     (tmp_path / "config.json").write_text("[]")
     assert not hub_files.is_hub_folder(tmp_path)

@@ -13,6 +13,8 @@ from small_bert import write_vocabulary
 from small_configs import MODEL, PAPER
 from small_models import trained_model
 
+from transformer.data.subword_nmt import train_subword_nmt
+from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.config import DecodingConfig
 from transformer.exports import bert_folder, ctranslate2, marian, stablehlo
 from transformer.exports.consumption import recorded
@@ -154,3 +156,35 @@ def test_fields_that_are_read_are_noted():
     assert read == set()
     assert (copy.d_ff, copy.key_size) == (11, 7)
     assert read == {"d_ff", "d_k", "d_model", "num_heads"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("ctranslate2", {"activation": "elu"}, "'elu', and CTranslate2 has only 'relu', 'gelu' or"),
+        ("ctranslate2", {"words_per_position": 3}, "model.words_per_position is 3"),
+        ("ctranslate2", {"d_v": 5}, "d_v 5, and CTranslate2 has only heads of d_model / num_head"),
+        ("huggingface", {"norm": "pre"}, "model.norm is 'pre', and .*Marian has only 'post'; use"),
+        ("huggingface", {"normalization": "rms_norm"}, "model.normalization is 'rms_norm'"),
+        ("huggingface", {"positions": "learned"}, "model.positions is 'learned'"),
+        ("huggingface", {"activation": "elu"}, "model.activation is 'elu'"),
+        ("huggingface", {"words_per_position": 3}, "model.words_per_position is 3"),
+        ("huggingface", {"d_k": 3}, "d_k is 3 .* only heads of d_model / num_heads = 7; use --f"),
+        ("bert", {"norm": "pre"}, "model.norm is 'pre', and Hugging Face's BERT has only 'post'"),
+        ("bert", {"d_k": 5}, "model.d_k is 5"),
+        ("bert", {"attention_bias": False}, "model.attention_bias is False"),
+    ],
+)
+def test_models_that_a_format_cannot_hold(random_params, name, changes, message):
+    base = BERT.model if name == "bert" else dataclasses.replace(MODEL, attention_bias=True)
+    config = dataclasses.replace(base, **changes)
+    tokenizers = [trained_model(random_params).task.tokenizers] * (name == "huggingface")
+    with pytest.raises(UserError, match=message):
+        EXPORTS[name].module.check(config, *tokenizers)
+
+
+def test_marian_needs_sentencepiece():
+    words = train_subword_nmt(["one one two two"], num_merges=2)
+    config = dataclasses.replace(MODEL, activation="swish")
+    with pytest.raises(UserError, match="need a SentencePiece vocabulary"):
+        marian.check(config, Tokenizers(words, words))

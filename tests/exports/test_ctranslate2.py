@@ -12,7 +12,6 @@ from transformer.data.vocabulary import BOS, EOS
 from transformer.decoding.inputs import Request
 from transformer.exports import ctranslate2 as exporting
 from transformer.exports.folder import new_folder
-from transformer.system.errors import UserError
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=".[exports]")
 
@@ -124,19 +123,3 @@ def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
         "translate_batch.json",
         "tokenizer.source.model", "tokenizer.target.model",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"activation": "elu"}, "model.activation is 'elu', and CTranslate2 has only 'relu', 'g"),
-        ({"words_per_position": 3}, "model.words_per_position is 3"),
-        ({"d_v": 5}, "d_v 5, and CTranslate2 has only heads of d_model / num_heads = 7"),
-        ({"num_heads": 3, "d_k": 4, "d_v": 4}, "only heads of d_model / num_heads = 4.66667"),
-    ],
-)
-def test_what_it_cannot_run(random_params, tmp_path, changes, message):
-    model = trained_model(random_params, **changes)
-    with pytest.raises(UserError, match=message):
-        translator_of(model, tmp_path / "exported")
-    assert not list(tmp_path.iterdir())
