@@ -467,6 +467,7 @@ def test_startup(tmp_path):
 # --- Baselines ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_bag_of_words(tmp_path):
     """One task's label is a word of the text, the other's one of the second text."""
     sweep = f"""

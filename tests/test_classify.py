@@ -93,6 +93,7 @@ def test_what_comes_before_a_bad_line_is_kept(folder):
     assert whole.count("\n") == 3
 
 
+@pytest.mark.slow
 def test_a_result_is_recorded_and_verified(folder):
     arguments = ["--workdir=run", "--split=validation", "--record=results/x.json"]
     succeeded(run("evaluate.py", *arguments, cwd=folder))

@@ -43,10 +43,6 @@ class DataConfig(DataSection):
     kinds = (("source", "target"),)
 
     @property
-    def languages(self) -> dict[str, str]:
-        return {"source_language": self.source_language, "target_language": self.target_language}
-
-    @property
     def uses_files(self) -> bool:
         return any(map(self.given, SPLITS))
 

@@ -22,11 +22,6 @@ class DataSection:
     kinds: ClassVar[tuple[tuple[str, ...], ...]]
     uses_files = True  # False if its data set is read instead
 
-    @property
-    def languages(self) -> dict[str, str]:
-        """The codes of its languages, by field; most sections have none."""
-        return {}
-
     def given(self, split: str) -> dict[str, str]:
         """The values of a split's fields by the ends of their names; {} if none are given."""
         for kinds in self.kinds:
@@ -34,6 +29,12 @@ class DataSection:
             if all(found.values()):
                 return found
         return {}
+
+    @property
+    def languages(self) -> dict[str, str]:
+        """The codes of its languages, by field; most sections have none."""
+        names = "source_language", "target_language"
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def needed(self, split: str, others: str = "") -> dict[str, str]:
         """`given`; raises UserError for an unknown split, and for one without files.
