@@ -38,7 +38,6 @@ from transformer.decoding.inputs import Request
 from transformer.decoding.translation import Translator
 from transformer.exports import ctranslate2 as ct2
 from transformer.exports import marian
-from transformer.exports.folder import optional_module
 from transformer.models.family import Sizes, build_model, find_family
 from transformer.models.numerics import multiply
 from transformer.models.transformer import TransformerConfig
@@ -48,6 +47,7 @@ from transformer.runs.restore import restore
 from transformer.runs.run_config import Config
 from transformer.system.cpu import available_cores
 from transformer.system.errors import UserError
+from transformer.system.packages import optional_module
 from transformer.system.paths import DEFINE_path
 from transformer.system.sharding import data_mesh
 from transformer.system.startup import use_huge_pages
@@ -85,7 +85,8 @@ def main() -> None:
         if engine not in possible:
             raise UserError(f"--engines has {engine!r}; give some of: {', '.join(possible)}")
         if not engine.startswith(("ours", "products")):
-            optional_module("ctranslate2" if "ctranslate2" in engine else "transformers")
+            name = "ctranslate2" if "ctranslate2" in engine else "transformers"
+            optional_module(name, "exports")
     with tempfile.TemporaryDirectory() as folder:
         write_task(Path(folder))
         flag = f"--folder={folder}"

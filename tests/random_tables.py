@@ -107,3 +107,23 @@ def all_outputs(table_XV, max_length):
 def outputs_of(found, b):
     """The hypotheses of sentence b as tuples without the padding."""
     return [tuple(int(t) for t in row if t != PAD) for row in np.asarray(found.tokens_BML)[b]]
+
+
+def scores_of(log_probs, alpha, is_allowed=lambda output: True):
+    """The scores of those of `all_outputs` that are allowed."""
+    return {
+        output: log_prob / penalty(len(output), alpha)
+        for output, log_prob in log_probs.items()
+        if is_allowed(output)
+    }
+
+
+def assert_best(found, b, scores, rtol=1e-5):
+    """Sentence b has the best of these outputs, as many as there are or as there is room for."""
+    M = found.scores_BM.shape[1]
+    best = sorted(scores, key=scores.get, reverse=True)[:M]
+    assert list(filter(None, outputs_of(found, b))) == best
+    expected = np.full(M, -np.inf)
+    expected[: len(best)] = [scores[output] for output in best]
+    np.testing.assert_allclose(found.scores_BM[b], expected, rtol=rtol)
+    return best

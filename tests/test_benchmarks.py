@@ -83,18 +83,11 @@ def test_synthetic_pairs():
         assert 1.5 < (words == UNK + 1).mean() / (words == UNK + 2).mean() < 2.5
 
 
-@pytest.fixture(scope="module")
-def speed(tmp_path_factory) -> Path:
-    """A folder with the result of training_speed.py and a trace."""
-    folder = tmp_path_factory.mktemp("speed")
+@pytest.mark.slow
+def test_training_speed_and_where_it_goes(tmp_path):
     flags = ["--steps=5", "--output=speed.json", "--profile=trace", *TINY, *TINY_DATA]
-    result = succeeded(run("benchmarks/training_speed.py", *flags, cwd=folder))
-    (folder / "printed").write_bytes(result.out)
-    return folder
-
-
-def test_training_speed(speed):
-    result = json.loads((speed / "speed.json").read_text())
+    printed = succeeded(run("benchmarks/training_speed.py", *flags, cwd=tmp_path)).out.decode()
+    result = json.loads((tmp_path / "speed.json").read_text())
     seconds = result["step_seconds"]
     assert len(seconds["values"]) == 5
     tokens = result["tokens_per_update"]
@@ -104,9 +97,16 @@ def test_training_speed(speed):
     assert result["padding"] == pytest.approx(1 - tokens / positions)
     assert result["tokens_per_second"] == pytest.approx(5 * tokens / sum(seconds["values"]))
     assert result["mfu"] is None  # on a CPU
-    printed = (speed / "printed").read_text()
     assert f"{result['tokens_per_second']:,.0f} a second" in printed
     assert f"{timing.shown(seconds['values'])} ms" in printed
+
+    summary = summary_of(tmp_path, "trace")
+    assert summary["steps"] == 3
+    assert all(summary["kinds_ms"].values()), summary["kinds_ms"]
+    # By number, since on a busy machine any instruction may take long.
+    program = next((tmp_path / "trace").rglob(profile_summary.HLO_FILE)).read_text()
+    kinds = [kind_of(x) for x in hlo.parse(program).values()]
+    assert kinds.count("other") < 0.3 * len(kinds)
 
 
 # --- input_pipeline.py --------------------------------------------------------------------
@@ -229,16 +229,6 @@ def summary_of(folder: Path, path: str) -> dict:
     return json.loads((folder / "summary.json").read_text())
 
 
-def test_profile_summary_knows_the_models_parts(speed):
-    summary = summary_of(speed, "trace")
-    assert summary["steps"] == 3
-    assert all(summary["kinds_ms"].values()), summary["kinds_ms"]
-    # By number, since on a busy machine any instruction may take long.
-    program = next((speed / "trace").rglob(profile_summary.HLO_FILE)).read_text()
-    kinds = [kind_of(x) for x in hlo.parse(program).values()]
-    assert kinds.count("other") < 0.3 * len(kinds)
-
-
 @pytest.mark.slow
 def test_profile_of_train(tmp_path):
     write_toy(tmp_path, train=97, validation=5)
@@ -246,17 +236,14 @@ def test_profile_of_train(tmp_path):
     succeeded(run("train.py", *flags, "--workdir=run", "--profile=1:4", cwd=tmp_path))
     assert list((tmp_path / "run" / "profile").rglob("perfetto_trace.json.gz"))
     assert summary_of(tmp_path, "run")["steps"] == 3
-    # Once more: the steps to trace are done, and the run goes on without.
-    flags = toy_flags(training_steps=6, training_checkpoint_every=5)
-    again = run("train.py", *flags, "--workdir=run", "--profile=1:4", cwd=tmp_path)
-    assert b"profile  not made: step 1 is done" in succeeded(again).out
 
 
 def test_profile_summary_without_a_trace(tmp_path):
-    nothing = run("benchmarks/profile_summary.py", ".", cwd=tmp_path)
-    assert_refused(nothing, "no *.xplane.pb", "train.py --profile")
+    with pytest.raises(UserError, match=r"holds no \*\.xplane\.pb; .* train\.py --profile"):
+        profile_summary.find(tmp_path)
     (tmp_path / "x.xplane.pb").touch()
-    assert_refused(run("benchmarks/profile_summary.py", ".", cwd=tmp_path), "train_step.hlo.txt")
+    with pytest.raises(UserError, match=r"there is no train_step\.hlo\.txt above"):
+        profile_summary.find(tmp_path)
 
 
 # --- cost_growth.py -----------------------------------------------------------------------
@@ -299,23 +286,6 @@ def test_cost_growth(tmp_path):
         fits = "{} GB: T-ED {}, T-D {}, T-DMCA {}".format(number, *row.groups())
         assert fits in again.out.decode()  # first of training, a row at once
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.slow
-def test_memory_of_documents(tmp_path):
-    """By XLA's plan, blocks need less than a row at once, and a smaller memory less than a row.
-
-    A process that runs the plan holds most of it: less only if the machine takes pages away.
-    """
-    found = {}
-    for case in ("T-D,whole", "T-D,blocks", "T-DMCA,whole", "T-DMCA,search"):
-        flags = [DOCUMENTS, f"--case={case},512,1,0", "--output=case.json"]
-        succeeded(run("benchmarks/cost_growth.py", *flags, cwd=tmp_path))
-        found[case] = json.loads((tmp_path / "case.json").read_text())
-        assert 0.4 * found[case]["planned"] < found[case]["used"] < 10e9
-    planned = [case["planned"] for case in found.values()]
-    assert planned[0] > 1.2 * max(planned[1:])
-    assert planned[3] < 0.5 * min(planned[:3])
 
 
 # --- versus_pytorch.py --------------------------------------------------------------------
@@ -442,15 +412,13 @@ def test_what_is_not_compared_with_pytorch(config, part):
         check(config)
 
 
-def test_what_is_compared_with_pytorch(tmp_path):
+def test_what_is_compared_with_pytorch():
     """The configs of the tables in docs/."""
     names = "base big multi30k_convs2s multi30k_universal bert_tiny bert_base sagan_cifar10"
     gates = "rnn_conditional multi30k_bahdanau multi30k_lstm multi30k_luong"
     configs = [config_with(name) for name in names.split()]
     for config in configs + [config_with(name, model_gate_biases=2) for name in gates.split()]:
         check(config)
-    other = run("benchmarks/versus_pytorch.py", "--versus=tensorflow", cwd=tmp_path)
-    assert_refused(other, "tensorflow", "pytorch_compiled")
 
 
 # --- Scripts that start many processes ----------------------------------------------------
@@ -499,6 +467,7 @@ def test_startup(tmp_path):
 # --- Baselines ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_bag_of_words(tmp_path):
     """One task's label is a word of the text, the other's one of the second text."""
     sweep = f"""
@@ -542,8 +511,7 @@ def test_table2(tmp_path):
     assert float(hours["NVIDIA H100"]["$ big"]) == pytest.approx(expected * 8 * 2.5, abs=0.6)
     assert hours["NVIDIA A100"]["$ big"] == ""
     assert "--average_last=20" in parts[2]
-    for flag, part in (("--prices=H100=2", "'H100'"), ("--utilisation=2", "in (0, 1]")):
-        assert_refused(run("benchmarks/table2.py", flag, cwd=tmp_path), part)
+    assert_refused(run("benchmarks/table2.py", "--prices=H100=2", cwd=tmp_path), "'H100'")
 
 
 @pytest.mark.slow

@@ -96,9 +96,3 @@ def test_the_score_of_the_new_task():
     assert found["order"]["score"] == pytest.approx(100 * 3 / 5)
     assert names["TASK"].main_metric in names["TASK"].metrics
     assert len(code.splitlines()) <= 120
-
-
-def test_a_hunk_whose_context_is_not_there_is_noticed():
-    with pytest.raises(AssertionError):
-        patch("a\nb\n", " c\n+d\n")
-    assert patch("a\nb\n", " a\n-b\n+c\n") == "a\nc\n"

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pty
-import re
 import shlex
 import signal
 import subprocess
@@ -92,33 +91,22 @@ def test_a_line_in_an_open_pipe_is_answered(script):
         assert popen.stderr.read() == b""
 
 
-def test_ctrl_c_keeps_what_is_translated(script):
-    output = script.parent / "out"
-    with process(script, "--input=in", "--output=out", seconds=0.2) as popen:
-        wait_until(lambda: output.exists() and output.stat().st_size, popen)
-        popen.send_signal(signal.SIGINT)
-        assert popen.wait() == 130
-        message = popen.stderr.read().decode()
-    lines = output.read_text().splitlines()
-    assert lines == [line.upper() for line in LINES[: len(lines)]]
-    assert re.fullmatch(
-        rf"{re.escape(str(output))} has {len(lines)} lines; the same command continues it\n",
-        message,
-    )
-    assert len(lines) < len(LINES)
-
-
-def test_a_killed_process_is_continued(script, translate):
+def test_ctrl_c_keeps_what_is_translated(script, translate):
+    """And the same command continues it, when the process has ended."""
     output, note = script.parent / "out", script.parent / ".out.unfinished"
     arguments = ["--input=in", "--output=out"]
     with process(script, *arguments, seconds=0.05) as popen:
         wait_until(lambda: note.exists() and '"lines": 8' in note.read_text(), popen)
         popen.send_signal(signal.SIGSTOP)
         assert_refused(translate(*arguments), "out is being written by another process")
-        popen.kill()
-        popen.wait()
-    kept = output.read_text()
-    assert 0 < len(kept) < len(TEXT)
+        popen.send_signal(signal.SIGINT)
+        popen.send_signal(signal.SIGCONT)
+        assert popen.wait() == 130
+        message = popen.stderr.read().decode()
+    lines = output.read_text().splitlines()
+    assert lines == [line.upper() for line in LINES[: len(lines)]]
+    assert message == f"{output} has {len(lines)} lines; the same command continues it\n"
+    assert 0 < len(lines) < len(LINES)
     assert note.exists()
     assert_refused(
         translate(*arguments, "--nbest=2"), "out is unfinished", "(nbest was 1 and is 2)"
@@ -129,21 +117,17 @@ def test_a_killed_process_is_continued(script, translate):
 
 
 def test_standard_output_that_fails(script):
-    """Full, closed, and with a reader who has seen enough."""
+    """Closed, and with a reader who has seen enough."""
     command = f"{shlex.quote(sys.executable)} shim.py --input=in"
-    shell = f"{command} >/dev/full; echo $?; {command} >&-; echo $?; {command} | head -1; echo $?"
     done = subprocess.run(
-        ["sh", "-c", shell],
+        ["sh", "-c", f"{command} >&-; echo $?; {command} | head -1; echo $?"],
         cwd=script.parent,
         env=os.environ | environment(),
         capture_output=True,
         text=True,
     )
-    assert done.stdout == "2\n2\nLINE 0\n0\n"
-    assert done.stderr.splitlines() == [
-        "error: cannot write standard output: No space left on device; mend that, then start again",
-        "error: standard output is closed; leave it open, or give --output",
-    ]
+    assert done.stdout == "2\nLINE 0\n0\n"
+    assert done.stderr == "error: standard output is closed; leave it open, or give --output\n"
 
 
 # --- What --output names ------------------------------------------------------------------

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from small_bert import CONFIG as BERT
-from small_bert import write_vocabulary
+from small_bert import PIECES, WORDS, write_vocabulary
 from small_configs import PAPER, model_config
 from small_models import trained_model
 
@@ -106,6 +106,10 @@ def test_marian_there_and_back(folder_of_marian, tmp_path):
             "has the tensor model.encoder.layers.0.self_attn.q_norm.weight, for which ours has no",
         ),
         (WEIGHTS, "no tensors", "model.safetensors cannot be read"),
+        ("config.json", {"model_type": "t5"}, "model_type 't5'; expected 'marian'"),
+        ("config.json", {"activation_function": "gelu"}, "activation_function is 'gelu'; ours has"),
+        ("config.json", {"decoder_ffn_dim": 13}, "encoder_ffn_dim and decoder_ffn_dim differ"),
+        ("config.json", {"encoder_layers": 3}, "safetensors lacks model.encoder.layers.1.self_att"),
     ],
 )  # fmt: skip
 def test_a_spoiled_folder_of_marian(folder_of_marian, tmp_path, name, change, message):
@@ -147,6 +151,16 @@ def test_bert_there_and_back(folder_of_bert, tmp_path):
             WEIGHTS,
             {"bert.pooler.dense.weight": np.ones((14, 14, 2), "f")},
             "does not fit the config",
+        ),
+        ("config.json", {"model_type": "gpt2"}, "has model_type 'gpt2'; expected 'bert'"),
+        ("config.json", {"hidden_act": "tanh"}, "hidden_act is 'tanh'; ours has gelu"),
+        ("config.json", {"position_embedding_type": "x"}, "position_embedding_type is 'x'"),
+        ("config.json", {"intermediate_size": 12}, "does not fit the config.json beside it"),
+        ("config.json", {"hidden_size": None}, "lacks 'hidden_size'"),
+        (
+            "vocab.txt",
+            "".join(f"{piece}\n" for piece in [*PIECES, *WORDS, "more"]),
+            r"a vocabulary of \d+ pieces, and WEIGHTS has embeddings of \d+",
         ),
     ],
 )

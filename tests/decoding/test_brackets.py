@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_tables import EOS, all_outputs, outputs_of, penalty, random_tables, search
+from random_tables import EOS, all_outputs, assert_best, random_tables, scores_of, search
 
 from transformer.decoding.brackets import CLOSE, OPEN, OTHER, TAG, Brackets, grammar_of
 from transformer.decoding.config import DecodingConfig
@@ -41,17 +41,16 @@ def test_the_best_trees():
         parts=lambda _: {"rules": [rule]},
     )
     for b in range(B):
-        scores = {}
-        for output, log_prob in all_outputs(tables[b], int(LENGTHS[b])).items():
-            tokens = [PIECES[x].removeprefix("\u2581") for x in output if x != EOS]
-            if 3 not in output and is_well_formed(tokens, WORDS[b]):
-                scores[output] = log_prob / penalty(len(output), ALPHA)
-        best = sorted(scores, key=scores.get, reverse=True)
-        assert best
-        assert list(filter(None, outputs_of(found, b))) == best
-        np.testing.assert_allclose(
-            found.scores_BM[b, : len(best)], [scores[x] for x in best], rtol=1e-5
-        )
+        scores = scores_of(all_outputs(tables[b], int(LENGTHS[b])), ALPHA, is_tree_of(WORDS[b]))
+        assert assert_best(found, b, scores)
+
+
+def is_tree_of(words):
+    def is_tree(output):
+        tokens = [PIECES[x].removeprefix("\u2581") for x in output if x != EOS]
+        return 3 not in output and is_well_formed(tokens, words)
+
+    return is_tree
 
 
 def test_samples_are_refused():

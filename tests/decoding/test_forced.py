@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from small_configs import MODEL, sizes_of
 
-from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever
+from configs import rnn_bahdanau, rnn_sutskever
 from transformer.data.vocabulary import BOS, EOS
 from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.forced import ForcedDecoder
-from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
 from transformer.models.family import build_model
 from transformer.models.rnn.rnn import RNNConfig
 from transformer.system.errors import UserError
@@ -18,11 +17,6 @@ from transformer.system.sharding import MeshConfig, make_mesh
 
 DEEP = dataclasses.replace(MODEL, num_decoder_layers=3)
 RNN = RNNConfig(**rnn_bahdanau.get_model().to_dict() | {"embedding_size": 6, "hidden_size": 7})
-CONVOLUTIONAL = ConvolutionalConfig(
-    **convs2s_iwslt.get_model().to_dict()
-    | {"embedding_size": 6, "output_size": 6, "encoder_blocks": "8x3x1"}
-    | {"decoder_blocks": "8x3x3", "max_positions": 29}
-)
 MESH = make_mesh(MeshConfig(0, 1, 1))
 V = 11
 # Targets shorter and longer than their sources, some beyond the narrowest batch.
@@ -57,7 +51,7 @@ def shown(config, weights):
     """Of the last layer but one, the mean of the heads, [T, S]."""
     if config == DEEP:
         return weights.cross[1][0].mean(axis=0)
-    return weights[1][0] if config == CONVOLUTIONAL else weights[0]
+    return weights[0]
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +70,7 @@ def decoded(random_params):
     return decode
 
 
-@pytest.mark.parametrize(
-    "config",
-    [DEEP, RNN, pytest.param(CONVOLUTIONAL, marks=pytest.mark.slow)],
-    ids=["transformer", "rnn", "convolutional"],
-)
+@pytest.mark.parametrize("config", [DEEP, RNN], ids=["transformer", "rnn"])
 def test_it_is_the_full_forward_pass(config, decoded):
     model, params, found = decoded(config)
     hits = 0

@@ -9,10 +9,12 @@ from random_tables import (
     STATES,
     V,
     all_outputs,
+    assert_best,
     log_probs_after,
     outputs_of,
     penalty,
     random_tables,
+    scores_of,
     search,
 )
 from small_configs import MODEL, sizes_of
@@ -209,15 +211,9 @@ def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_outputs():
             tables, np.full(B, max_length), alpha, beam_size=64, longest=max_length, nbest=64
         )
         for b in range(B):
-            scores = {
-                output: log_prob / penalty(len(output), alpha)
-                for output, log_prob in all_outputs(tables[b], max_length).items()
-            }
+            scores = scores_of(all_outputs(tables[b], max_length), alpha)
             assert len(scores) == 1 + 4 + 16 + 64
-            best = sorted(scores, key=scores.get, reverse=True)[:64]
-            assert outputs_of(found, b) == best
-            np.testing.assert_allclose(found.scores_BM[b], [scores[x] for x in best], rtol=1e-5)
-            lengths.add(len(best[0]))
+            lengths.add(len(assert_best(found, b, scores)[0]))
     assert len(lengths) > 1
 
 

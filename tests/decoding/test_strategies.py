@@ -16,6 +16,7 @@ from random_tables import (
     outputs_of,
     penalty,
     random_tables,
+    scores_of,
     search,
 )
 
@@ -178,11 +179,11 @@ def test_the_best_that_contain_all_phrases():
         arrays=tables_of(PHRASES, 4, 4),
     )
     for b, phrases in enumerate(PHRASES):
-        scores = {
-            output: log_prob / penalty(len(output), ALPHA)
-            for output, log_prob in all_outputs(tables[b], L).items()
-            if all(contains(output, phrase) for phrase in phrases)
-        }
+        scores = scores_of(
+            all_outputs(tables[b], L),
+            ALPHA,
+            lambda output: all(contains(output, phrase) for phrase in phrases),  # noqa: B023
+        )
         best = max(scores, key=scores.get)
         assert outputs_of(found, b)[0] == best
         assert found.scores_BM[b, 0] == pytest.approx(scores[best], rel=1e-5)

@@ -214,40 +214,27 @@ def test_parameters_are_laid_out_once_for_as_long_as_they_are_the_same(translato
 
 
 @pytest.mark.parametrize(
-    ("changes", "longest", "shortest"),
+    ("changes", "source", "longest", "shortest"),
     [
-        ({}, 15, 0),  # Section 6.1: the input is counted without EOS, the output with it
-        ({"max_length": 12}, 12, 0),
-        ({"max_length": 16, "min_length": 3}, 15, 3),
-        ({"max_length_ratio": 2.25, "max_extra_length": 0}, 22, 0),
-        ({"min_length_ratio": 0.75, "min_length": 2}, 15, 8),
-        ({"min_length_ratio": 3.0}, 15, 15),  # what contradicts itself for some lengths alone
+        ({}, 10, 15, 0),  # Section 6.1: the input is counted without EOS, the output with it
+        ({"max_length": 12}, 10, 12, 0),
+        ({"max_length": 16, "min_length": 3}, 10, 15, 3),
+        ({"max_length_ratio": 2.25, "max_extra_length": 0}, 10, 22, 0),
+        ({"min_length_ratio": 0.75, "min_length": 2}, 10, 15, 8),
+        ({"min_length_ratio": 3.0}, 10, 15, 15),  # what contradicts itself for some lengths only
+        # Those of the decimal: as floats, 45 * 1.4 is less than 63, and 50 * 1.1 more than 55.
+        ({"max_length_ratio": 1.4}, 45, 68, 0),
+        ({"max_length_ratio": 1.4, "min_length_ratio": 1.1}, 50, 75, 55),
+        ({"max_length_ratio": 1.4, "min_length_ratio": 1.4}, 46, 69, 65),  # of 64.4
+        ({"min_length_ratio": 0.07}, 100, 105, 7),
+        ({"max_length_ratio": 0.29, "min_length_ratio": 1e-3}, 1000, 295, 1),
+        ({"max_length_ratio": 1, "min_length_ratio": 1}, 50, 55, 50),  # a whole number
+        ({"max_length_ratio": 1024.9}, 10, 10254, 0),
     ],
 )
-def test_lengths(changes, longest, shortest):
+def test_lengths(changes, source, longest, shortest):
     config = dataclasses.replace(DECODING, **changes)
-    assert (config.longest(10), config.shortest(10)) == (longest, shortest)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "source", "down", "up"),
-    [  # as floats, 45 * 1.4 is less than 63, and 50 * 1.1 more than 55
-        (1.4, 45, 63, 63),
-        (1.1, 50, 55, 55),
-        (1.4, 46, 64, 65),  # of 64.4
-        (0.07, 100, 7, 7),
-        (2.3, 10, 23, 23),
-        (0.29, 100, 29, 29),
-        (1e-3, 1000, 1, 1),
-        (1, 50, 50, 50),  # a whole number may be written for a float
-        (1024.9, 10, 10249, 10249),
-    ],
-)
-def test_lengths_are_those_of_the_decimal(ratio, source, down, up):
-    config = dataclasses.replace(DECODING, max_extra_length=1, max_length_ratio=ratio)
-    assert config.longest(source) == down + 1
-    config = dataclasses.replace(DECODING, max_extra_length=999_999, min_length_ratio=ratio)
-    assert config.shortest(source) == up
+    assert (config.longest(source), config.shortest(source)) == (longest, shortest)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """BERT models of Hugging Face's library, imported and exported, compute what ours compute."""
 
 import dataclasses
-import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +8,9 @@ import numpy as np
 import pytest
 from small_bert import CONFIG, write_vocabulary
 
-from transformer.data import hub_files
 from transformer.data.sequences import Labelled
 from transformer.exports import bert_folder
 from transformer.models.functional import num_params
-from transformer.system.errors import UserError
 from transformer.tasks import pretrained_bert
 
 torch = pytest.importorskip("torch", reason=".[bert-test]")
@@ -171,62 +167,3 @@ def test_names_of_older_files_and_weights_without_a_prefix(tmp_path):
     save_file(old, tmp_path / "model.safetensors")
     found = pretrained_bert.read(tmp_path, CONFIG).params
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-def test_what_cannot_be_imported(tmp_path):
-    def refused(message, **changes):
-        with pytest.raises(UserError, match=message):
-            pretrained_bert.read(tmp_path, dataclasses.replace(CONFIG, **changes))
-
-    tokenizer = write_vocabulary(tmp_path)
-    their_model("none", tmp_path, tokenizer.vocab_size)
-    path, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
-    good = path.read_text(), weights.read_bytes()
-    assert hub_files.is_hub_folder(tmp_path)
-    assert not hub_files.is_hub_folder(tmp_path / "nothing")
-
-    for field, value, message in (
-        ("model_type", "gpt2", "has model_type 'gpt2'; expected 'bert'"),
-        ("hidden_act", "tanh", "hidden_act is 'tanh'; ours has gelu"),
-        ("position_embedding_type", "relative_key", "position_embedding_type is 'relative_key'"),
-        ("intermediate_size", 12, "does not fit the config.json beside it"),
-    ):
-        path.write_text(json.dumps(json.loads(good[0]) | {field: value}))
-        refused(message)
-    content = json.loads(good[0])
-    del content["hidden_size"]
-    path.write_text(json.dumps(content))
-    refused("lacks 'hidden_size'")
-    path.write_text(good[0])
-
-    lines = (tmp_path / "vocab.txt").read_text()
-    (tmp_path / "vocab.txt").write_text(lines + "more\n")
-    refused(
-        rf"a vocabulary of {tokenizer.vocab_size + 1} pieces, and model.safetensors has "
-        rf"embeddings of {tokenizer.vocab_size}"
-    )
-    (tmp_path / "vocab.txt").write_text(lines)
-    weights.write_bytes(good[1][:100])
-    refused("model.safetensors cannot be read")
-    weights.unlink()
-    refused("has no model.safetensors$")
-    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    refused(r"pytorch_model.bin can run code .* AutoModel.from_pretrained\(folder\)")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"norm": "pre"}, "model.norm is 'pre', and Hugging Face's BERT has only 'post'"),
-        ({"d_k": 5}, "model.d_k is 5"),
-        ({"attention_bias": False}, "model.attention_bias is False"),
-    ],
-)
-def test_what_cannot_be_exported(changes, message):
-    with pytest.raises(UserError, match=message):
-        bert_folder.check(dataclasses.replace(CONFIG.model, **changes))
-
-
-def test_a_folder_is_no_work_directory_of_ours(tmp_path: Path):
-    (tmp_path / "config.json").write_text("[]")
-    assert not hub_files.is_hub_folder(tmp_path)

@@ -1,7 +1,9 @@
 """CTranslate2 computes what our models compute."""
 
+import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 from small_models import LINES, log_probs, trained, trained_model
@@ -10,7 +12,6 @@ from transformer.data.vocabulary import BOS, EOS
 from transformer.decoding.inputs import Request
 from transformer.exports import ctranslate2 as exporting
 from transformer.exports.folder import new_folder
-from transformer.system.errors import UserError
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=".[exports]")
 
@@ -28,13 +29,15 @@ def pieces_of(tokenizer, lines):
 @pytest.mark.parametrize(
     ("vocab_sizes", "changes"),
     [
-        ((271,), {}),
-        ((271,), {"norm": "pre", "activation": "swish", "scale_embeddings": False}),
-        ((271,), {"attention_bias": True, "num_encoder_layers": 2, "norm_epsilon": 0.03}),
+        ((271,), {"activation": "swish", "scale_embeddings": False, "attention_bias": True}),
+        ((271,), {"norm": "pre", "num_encoder_layers": 2, "norm_epsilon": 0.03}),
         ((271,), {"share_embeddings": "decoder", "activation": "gelu", "output_bias": True}),
         ((271, 269), {"share_embeddings": "none", "positions": "learned", "max_positions": 3}),
-        ((271, 269), {"share_embeddings": "decoder", "norm": "pre", "normalization": "rms_norm"}),
-        ((271,), {"num_decoder_layers": 2, "d_k": 7, "d_v": 7}),
+        (
+            (271, 269),
+            {"share_embeddings": "decoder", "norm": "pre", "normalization": "rms_norm"}
+            | {"num_decoder_layers": 2, "d_k": 7, "d_v": 7},
+        ),
     ],
 )
 def test_each_token_is_as_probable(random_params, tmp_path, vocab_sizes, changes):
@@ -88,21 +91,23 @@ def test_the_arguments_of_its_search(random_params, tmp_path):
     assert [x.hypotheses for x in others] != [x.hypotheses for x in results]
 
 
-@pytest.mark.parametrize("quantization", ["float16", "int8"])
-def test_quantised_models_are_smaller_and_run(random_params, tmp_path, quantization):
-    model = trained(trained_model(random_params, d_model=64, d_ff=96))
-    translator_of(model, tmp_path / "float32")
-    translator = translator_of(model, tmp_path / quantization, quantization, compute_type="float32")
-    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("float32", quantization)]
-    assert sizes[1] < 0.75 * sizes[0]
+def test_quantised_models_are_smaller_and_run(random_params, tmp_path):
+    model = trained_model(random_params, d_model=64, d_ff=96)
+    # Small differences between logits, as of a model that has learned.
+    model = dataclasses.replace(model, params=jax.tree.map(lambda x: x / 3, model.params))
     source, target = model.task.tokenizers
-    (found,) = translator.score_batch(pieces_of(source, LINES[:1]), pieces_of(target, LINES[2:3]))
+    texts = pieces_of(source, LINES[:1]), pieces_of(target, LINES[2:3])
     (expected,) = log_probs(model, [(source.encode(LINES[0]), [*target.encode(LINES[2]), EOS])])
-    np.testing.assert_allclose(found.log_probs, expected, rtol=0.1, atol=0.3)
-    # By its int8 sums, on an AMD EPYC with AVX2, one token in twelve was off by a factor of 3.
-    native = ctranslate2.Translator(str(tmp_path / quantization))
-    (found,) = native.score_batch(pieces_of(source, LINES[:1]), pieces_of(target, LINES[2:3]))
-    assert np.isfinite(found.log_probs).all()
+    translator_of(model, tmp_path / "float32")
+    for name in ("float16", "int8"):
+        translator = translator_of(model, tmp_path / name, name, compute_type="float32")
+        sizes = [(tmp_path / x / "model.bin").stat().st_size for x in ("float32", name)]
+        assert sizes[1] < 0.75 * sizes[0]
+        (found,) = translator.score_batch(*texts)
+        np.testing.assert_allclose(found.log_probs, expected, rtol=0.1, atol=0.3)
+        # By its int8 sums, on an AMD EPYC with AVX2, one token in twelve was off by a factor of 3.
+        (found,) = ctranslate2.Translator(str(tmp_path / name)).score_batch(*texts)
+        assert np.isfinite(found.log_probs).all()
 
 
 def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
@@ -118,19 +123,3 @@ def test_the_folder_says_what_decoding_needs(random_params, tmp_path):
         "translate_batch.json",
         "tokenizer.source.model", "tokenizer.target.model",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"activation": "elu"}, "model.activation is 'elu', and CTranslate2 has only 'relu', 'g"),
-        ({"words_per_position": 3}, "model.words_per_position is 3"),
-        ({"d_v": 5}, "d_v 5, and CTranslate2 has only heads of d_model / num_heads = 7"),
-        ({"num_heads": 3, "d_k": 4, "d_v": 4}, "only heads of d_model / num_heads = 4.66667"),
-    ],
-)
-def test_what_it_cannot_run(random_params, tmp_path, changes, message):
-    model = trained_model(random_params, **changes)
-    with pytest.raises(UserError, match=message):
-        translator_of(model, tmp_path / "exported")
-    assert not list(tmp_path.iterdir())

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 from small_models import LINES, trained, trained_model
 
-from transformer.data.subword_nmt import train_subword_nmt
-from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS
 from transformer.exports import marian
 from transformer.exports.folder import new_folder
-from transformer.system.errors import UserError
 
 torch = pytest.importorskip("torch", reason=".[bert-test]")
 transformers = pytest.importorskip("transformers", reason=".[bert-test]")
@@ -63,26 +60,3 @@ def test_generate_finds_our_translations(random_params, tmp_path):
     inputs = tokenizer(LINES, return_tensors="pt", padding=True)
     found = theirs.generate(**inputs, length_penalty=0.0, early_stopping="never")
     assert tokenizer.batch_decode(found, skip_special_tokens=True) == ours
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"norm": "pre"}, "model.norm is 'pre', and Hugging Face's Marian has only 'post'; use"),
-        ({"normalization": "rms_norm"}, "model.normalization is 'rms_norm'"),
-        ({"positions": "learned"}, "model.positions is 'learned'"),
-        ({"activation": "elu"}, "model.activation is 'elu'"),
-        ({"words_per_position": 3}, "model.words_per_position is 3"),
-        ({"d_k": 3}, "model.d_k is 3 .* only heads of d_model / num_heads = 7; use --format=c"),
-    ],
-)
-def test_what_it_cannot_be(random_params, changes, message):
-    model = trained_model(random_params, **changes)
-    with pytest.raises(UserError, match=message):
-        marian.check(model.config.model, model.task.tokenizers)
-
-
-def test_it_needs_sentencepiece(random_params):
-    words = train_subword_nmt(["one one two two"], num_merges=2)
-    with pytest.raises(UserError, match="need a SentencePiece vocabulary"):
-        marian.check(trained_model(random_params).config.model, Tokenizers(words, words))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from small_bert import CONFIG as BERT
 from small_bert import PIECES, WORDS
+from small_configs import SMALL, model_config
 from small_models import trained_model
 
 from configs import convs2s_iwslt, rnn_bahdanau, rnn_sutskever, t_dmca, universal_base
@@ -34,27 +35,35 @@ from transformer.system.sharding import data_mesh
 from transformer.tasks.masked_lm import MaskedLM, sizes_of
 
 SOURCE, TARGET = "one two three", "three  one"
-RNN = RNNConfig(**rnn_bahdanau.get_model().to_dict() | {"embedding_size": 6, "hidden_size": 7})
-WITHOUT = RNNConfig(
-    **rnn_sutskever.get_config().model.to_dict()
-    | {"embedding_size": 6, "hidden_size": 6, "num_layers": 1}
-)
-UNIVERSAL = UniversalConfig(**universal_base.get_config().model.to_dict())
-CONVOLUTIONAL = ConvolutionalConfig(
-    **convs2s_iwslt.get_model().to_dict()
-    | {"embedding_size": 6, "output_size": 6, "encoder_blocks": "8x3x1"}
-    | {"decoder_blocks": "8x3x3", "max_positions": 29}
+RNN = model_config(RNNConfig, rnn_bahdanau, embedding_size=6, hidden_size=7)
+WITHOUT = model_config(RNNConfig, rnn_sutskever, embedding_size=6, hidden_size=6, num_layers=1)
+UNIVERSAL = model_config(UniversalConfig, universal_base, halting="paper", **SMALL)
+CONVOLUTIONAL = model_config(
+    ConvolutionalConfig,
+    convs2s_iwslt,
+    **{"embedding_size": 6, "output_size": 6, "encoder_blocks": "8x3x1"},
+    **{"decoder_blocks": "8x3x3", "max_positions": 29},
 )
 
 
 def test_it_is_that_of_a_forward_pass(random_params):
+    """For several pairs at once; and by hand for the first encoder layer."""
     model = trained_model(random_params, num_decoder_layers=2)
-    found = attention_of(model, SOURCE, TARGET)
+    pairs = [(SOURCE, TARGET), ("three", "one two one two one"), ("two one", "")]
+    found, *_, short = attentions(model, pairs)
     source, target = model.task.tokenizers
-    src, tgt = source.encode(SOURCE), target.encode(TARGET)
+    src_BS = np.array([[*source.encode(SOURCE), EOS]])
+    tgt_BT = np.array([[BOS, *target.encode(TARGET)]])
     bound = model.task.model.bind(model.params)
-    arrays = np.array([[*src, EOS]]), np.array([[BOS, *tgt]])
-    _, weights = jax.jit(lambda: bound(*arrays, return_weights=True))()
+
+    @jax.jit
+    def run():
+        layer = bound.encoder_layers[0].self_attention
+        x_BSD = bound._embed_source(src_BS, np.arange(src_BS.shape[1])[None], None)
+        y_BSD = layer(x_BSD, layer.key_values(x_BSD), Mask(src_BS > 0, src_BS > 0))[0]
+        return bound(src_BS, tgt_BT, return_weights=True)[1], x_BSD, y_BSD
+
+    weights, x_BSD, y_BSD = jax.device_get(run())
     for name in ("encoder", "decoder", "cross"):
         queries, keys = found.tokens(name)
         expected = np.stack([x[0] for x in getattr(weights, name)])
@@ -66,58 +75,33 @@ def test_it_is_that_of_a_forward_pass(random_params):
     assert [token.text for token in found.inputs[:1]] == ["BOS"]
     assert found.inputs[1:] == found.target[:-1]
     assert found.source[-1] == found.target[-1] == Token("EOS", -1, "EOS")
+    assert short.target == [Token("EOS", -1, "EOS")]
     words = [token.word for token in found.source[:-1]]
     assert sorted(set(words)) == [0, 1, 2]
     assert by_words(found.source)[0] == ["one", "two", "three", "EOS"]
+    # The weights reproduce what the layer makes of its input.
+    kernels = jax.tree.map(np.asarray, model.params["encoder_layers"][0]["self_attention"])
+    value_SHU = (x_BSD[0] @ kernels["value"]["kernel"]).reshape(src_BS.shape[1], 2, 7)
+    weights_HSS = found.maps["encoder"][0]
+    joined_SX = np.einsum("hst,thu->shu", weights_HSS, value_SHU).reshape(-1, 14)
+    np.testing.assert_allclose(joined_SX @ kernels["output"]["kernel"], y_BSD[0], atol=1e-5)
 
 
-@pytest.mark.parametrize(("base", "layers"), [(RNN, 1), (CONVOLUTIONAL, 3)])
-def test_other_families(random_params, base, layers):
-    """For the translation by the model itself."""
+@pytest.mark.parametrize(("base", "layers", "target"), [(RNN, 1, None), (CONVOLUTIONAL, 3, TARGET)])
+def test_other_families(random_params, base, layers, target):
+    """None: for the translation by the model itself."""
     model = trained_model(random_params, base=base)
-    found = attention_of(model, SOURCE)
+    found = attention_of(model, SOURCE, target)
     assert list(found.maps) == ["cross"]
     assert found.maps["cross"].shape == (layers, 1, len(found.target), len(found.source))
     np.testing.assert_allclose(found.maps["cross"].sum(axis=-1), 1, rtol=1e-5)
-    (expected,) = model.task.translate(model.params, model.extra, [SOURCE])
+    expected = target or model.task.translate(model.params, model.extra, [SOURCE])[0]
     assert [x for x in by_words(found.target[:-1])[0] if x] == expected.split()
 
 
-def test_several_pairs_at_once_are_as_one_by_one(random_params):
-    model = trained_model(random_params, num_decoder_layers=2)
-    pairs = [(SOURCE, TARGET), ("three", "one two one two one"), ("two one", "")]
-    for pair, found in zip(pairs, attentions(model, pairs), strict=True):
-        alone = attention_of(model, *pair)
-        assert found.target == alone.target
-        for name, weights in found.maps.items():
-            np.testing.assert_allclose(weights, alone.maps[name], atol=1e-6)
-
-
-def test_weights_reproduce_the_output_of_the_layer(random_params):
-    """Of the first encoder layer, by hand."""
-    model = trained_model(random_params)
-    weights_HSS = attention_of(model, SOURCE, TARGET).maps["encoder"][0]
-    params = model.params["encoder_layers"][0]["self_attention"]
-    bound = model.task.model.bind(model.params)
-    src_BS = np.array([[*model.task.tokenizers.source.encode(SOURCE), EOS]])
-
-    @jax.jit
-    def run():
-        layer = bound.encoder_layers[0].self_attention
-        x_BSD = bound._embed_source(src_BS, np.arange(src_BS.shape[1])[None], None)
-        return x_BSD, layer(x_BSD, layer.key_values(x_BSD), Mask(src_BS > 0, src_BS > 0))[0]
-
-    x_BSD, expected = map(np.asarray, run())
-    kernels = {name: np.asarray(x["kernel"]) for name, x in params.items()}
-    value_SHU = (x_BSD[0] @ kernels["value"]).reshape(src_BS.shape[1], 2, 7)
-    joined_SX = np.einsum("hst,thu->shu", weights_HSS, value_SHU).reshape(-1, 14)
-    np.testing.assert_allclose(joined_SX @ kernels["output"], expected[0], atol=1e-5)
-
-
 def test_a_universal_transformer_has_steps(random_params):
-    changes = {"halting": "paper", "num_heads": 2, "d_model": 14, "d_ff": 11}
-    base = dataclasses.replace(UNIVERSAL, **changes, encoder_steps=3, decoder_steps=2)
-    model = trained_model(random_params, base=base)
+    steps = {"encoder_steps": 3, "decoder_steps": 2}
+    model = trained_model(random_params, base=UNIVERSAL, **steps)
     found = attention_of(model, SOURCE, TARGET)
     assert found.layer == "step"
     assert found.maps["encoder"].shape[0] == 3
@@ -161,12 +145,10 @@ def test_bert_has_that_of_its_two_sentences(random_params):
         attention_of(trained, "one " * 13)
 
 
-@pytest.mark.parametrize("form", ["paper", pytest.param("tensor2tensor", marks=pytest.mark.slow)])
-def test_a_decoder_alone_has_one_sequence(random_params, form):
+def test_a_decoder_alone_has_one_sequence(random_params):
     """Its weights, multiplied with the values, are what each kind of attention makes of them."""
     changes = {"layers": "LMF", "block_length": 4, "num_heads": 2, "d_model": 14, "d_ff": 11}
-    forms = dict.fromkeys(("local_attention", "compressed_attention"), form)
-    base = DecoderOnlyConfig(**t_dmca.get_model().to_dict() | changes | forms)
+    base = model_config(DecoderOnlyConfig, t_dmca, **changes, local_attention="tensor2tensor")
     model = trained_model(random_params, base=base)
     found = attention_of(model, "one two three one two", TARGET)
     assert list(found.maps) == ["decoder"]
@@ -179,7 +161,7 @@ def test_a_decoder_alone_has_one_sequence(random_params, form):
     assert (np.triu(weights_LHXX, 1) == 0).all()
     local, compressed, full = weights_LHXX
     block = np.arange(size) // 4
-    near = (block[:, None] - block[None]) <= (form == "tensor2tensor")
+    near = (block[:, None] - block[None]) <= 1  # this block, and the one before
     assert ((local > 0) == (np.tril(np.ones_like(near)) & near)).all()
     assert (full > 0).sum() == 2 * size * (size + 1) // 2
     x = np.arange(size)
@@ -187,12 +169,8 @@ def test_a_decoder_alone_has_one_sequence(random_params, form):
     first = np.eye(1, size, dtype=bool)
     assert ((compressed > 0) == (before | first)).all()
     np.testing.assert_allclose(compressed[..., 1], compressed[..., 2], rtol=1e-6)
-    (expected,) = model.task.translate(model.params, model.extra, [SOURCE])
-    own = attention_of(model, SOURCE)
-    assert by_words(own.target[:-1])[0] == expected.split()
     assert not has_attention(model)  # from a target to a source
-    page = attention_page(model, found, SOURCE, TARGET)
-    assert "Positions" in page
+    assert "Positions" in attention_page(model, found, SOURCE, TARGET)
 
 
 def test_words_by_hand():

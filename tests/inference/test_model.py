@@ -26,30 +26,10 @@ def toy(tmp_path_factory):
     return directory
 
 
-def test_the_example_of_the_docstring(toy, monkeypatch):
-    monkeypatch.chdir(toy)
-    runner = doctest.DocTestRunner()
-    for test in doctest.DocTestFinder().find(transformer.load, globs=vars(transformer)):
-        runner.run(test)
-    assert runner.summarize() == (0, 7)
-
-
 def test_the_examples_of_the_page(toy, monkeypatch):
+    """They change no setting of the process. The docstring's are the first of them."""
     monkeypatch.chdir(toy)
-    page = ROOT / "docs" / "python.md"
-    assert doctest.testfile(str(page), module_relative=False) == (0, 11)
-
-
-def test_a_path_is_as_good_as_a_text(toy):
-    sentences = ["one two"]
-    texts = [
-        transformer.load(toy / "runs/demo", checkpoint=x).translate(sentences) for x in (2, "2")
-    ]
-    assert texts[0] == texts[1]
-
-
-def test_to_load_a_model_changes_no_setting_of_the_process(toy):
-    """Whoever uses the library has log levels, handlers and settings of JAX."""
+    page, parser = ROOT / "docs" / "python.md", doctest.DocTestParser()
 
     def settings():
         handlers = [signal.getsignal(number) for number in signal.valid_signals()]
@@ -60,16 +40,24 @@ def test_to_load_a_model_changes_no_setting_of_the_process(toy):
     logging.set_verbosity(logging.INFO)
     try:
         wanted = settings()
-        transformer.load(toy / "runs/demo").translate(["one two"])
+        assert doctest.testfile(str(page), module_relative=False) == (0, 11)
         with pytest.raises(UserError):
             transformer.load(toy / "nowhere")
         assert settings() == wanted
     finally:
         logging.set_verbosity(before)
+    docstring, of_page = (
+        [(x.source.partition("#")[0].strip(), x.want) for x in parser.get_examples(text)]
+        for text in (transformer.load.__doc__, page.read_text().replace("transformer.load", "load"))
+    )
+    assert docstring == of_page[1:8]
 
 
-def test_an_ensemble(toy):
+def test_checkpoints_and_ensembles(toy):
+    """A path is as good as a text, and a number too."""
     run = toy / "runs" / "demo"
+    chosen = [transformer.load(run, checkpoint=x).restored.chosen for x in (2, "2")]
+    assert chosen[0] == chosen[1]
     model = transformer.load(str(run), ensemble=[str(run)], checkpoint="last")
     assert len(model.restored.params) == 2
     assert str(model.restored.chosen.checkpoint) == "last"
@@ -115,8 +103,6 @@ def test_options_that_cannot_be(toy):
     refused("--nbest=4", "--skip_bad_lines", parts=["error: 4 translations of each sentence"])
     refused("--nbset=4", parts=["Unknown command line flag 'nbset'"])
     refused("--score", "--nbest=2", parts=["--score is given"])
-    refused("--score", "--seed_by=line", parts=["--score is given"])
-    refused("--seed_by=line", parts=["is for samples; set"])
     refused("--length_penalty=-1", parts=["decoding.length_penalty"])
     refused("--max_tokens=0", parts=["max_tokens is 0"])
 
@@ -140,22 +126,3 @@ def test_long_sentences():
         capitals().translate(["a b. c d"], constraints=[["B"]])
     with pytest.raises(UserError, match="long_lines is 'no'; it must be one of: split, cut"):
         capitals(long_lines="no")
-
-
-def test_only_the_first_piece_has_the_prefix():
-    model = capitals()
-    model.restored.task.search = lambda params, extra, requests, **_: [
-        [echo_model.translation(request.prefix)] for request in requests
-    ]
-    sentences, prefixes = ["x", "a b. c d.", "y"], ["X", "A", ""]
-    found = [x.text for (x,) in model.search(sentences, prefixes=prefixes)]
-    assert found == ["X", "A ", ""]
-
-
-def test_prefixes_and_constraints_are_one_for_each_sentence():
-    with pytest.raises(UserError, match=r"prefixes are \['a', 'b'\] for 1 sentences"):
-        capitals().translate(["x"], prefixes=["a", "b"])
-    with pytest.raises(UserError, match="prefixes are 'a' for 1 sentences"):
-        capitals().translate(["x"], prefixes="a")
-    with pytest.raises(UserError, match="give each sentence a list of phrases"):
-        capitals().translate(["x"], constraints=["a"])

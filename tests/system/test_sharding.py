@@ -30,7 +30,8 @@ from transformer.data.batches import Batch, PackedPairs, TrainingBatches, layout
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.tokenizers import Tokenizers
 from transformer.decoding.config import DecodingConfig
-from transformer.decoding.translation import Translator
+from transformer.decoding.inputs import Request
+from transformer.decoding.translation import Translator, best_texts
 from transformer.models import fused_norm
 from transformer.models.attention import KeyValues, _cudnn_attention
 from transformer.models.family import build_model
@@ -312,7 +313,8 @@ class Toy:
             lambda x: jax.device_put(rng.normal(0, 0.3, x.shape).astype("float32"), x.sharding),
             params,
         )
-        return translator.translate((params, {}), ["a b", "c", "b a c a", "", "cc", "bac"])
+        sentences = ["a b", "c", "b a c a", "", "cc", "bac"]
+        return best_texts(translator.search((params, {}), list(map(Request, sentences))))
 
 
 def gradient_with_kernels(mesh: jax.sharding.Mesh, H: int) -> dict[str, Any]:

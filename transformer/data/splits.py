@@ -22,17 +22,17 @@ class DataSection:
     kinds: ClassVar[tuple[tuple[str, ...], ...]]
     uses_files = True  # False if its data set is read instead
 
-    @property
-    def languages(self) -> dict[str, str]:
-        """The codes of its languages, by field; most sections have none."""
-        return {}
-
     def given(self, split: str) -> dict[str, str]:
         """The values of a split's fields by the ends of their names; {} if none are given."""
         for kinds in self.kinds:
             found = {kind: getattr(self, f"{split}_{kind}") for kind in kinds}
             if all(found.values()):
                 return found
+        return {}
+
+    @property
+    def languages(self) -> dict[str, str]:
+        """The codes of its languages, by field; most sections have none."""
         return {}
 
     def needed(self, split: str, others: str = "") -> dict[str, str]:

@@ -122,11 +122,11 @@ class LongLines:
 
     def search(
         self,
-        find: Callable[[list[Request], Progress], list[list[Translation]]],
+        find: Callable[..., list[list[Translation]]],
         requests: Sequence[Request],
         progress: Progress,
     ) -> list[list[Translation]]:
-        """The n-best list of each request. find(requests, progress): the search of pieces.
+        """The n-best list of each request. find(requests, progress=...): the search of pieces.
 
         Only the first piece has the prefix.
         """
@@ -140,7 +140,8 @@ class LongLines:
             prefixes = [request.prefix, *[""] * len(sources)]
             parts += [request._replace(source=x, prefix=y) for x, y in zip(sources, prefixes)]
             owner += [number] * len(sources)
-        found = iter(find(parts, lambda done: progress(owner[done - 1] + 1 if done else 0)))
+        found = find(parts, progress=lambda done: progress(owner[done - 1] + 1 if done else 0))
+        found = iter(found)
         results = []
         for request, sources in zip(requests, pieces, strict=True):
             answers = [next(found) for _ in sources]

@@ -121,7 +121,10 @@ def beam_search(
     def extend(inputs: _Inputs, state: _State) -> _State:
         """One more token for each live hypothesis."""
         # 1. The probability of every continuation, rescored by the rules; 0 if one forbids it.
-        logits_NV, cache = step_fn(_newest_N(state), state.cache)
+        newest_BM = jax.lax.dynamic_index_in_dim(
+            state.live_tokens_BML, state.step, axis=2, keepdims=False
+        )
+        logits_NV, cache = step_fn(newest_BM.reshape(-1), state.cache)
         view = StepView(
             state.step, state.live_tokens_BML, cache.get("attention"), logits_NV.shape[-1]
         )
@@ -156,13 +159,6 @@ def _unsettled(settings: Settings, inputs: _Inputs, state: _State) -> jax.Array:
     return (state.step < inputs.max_length_B) & (
         bound_B > state.finished.scores_BM[:, settings.nbest - 1]
     )
-
-
-def _newest_N(state: _State) -> jax.Array:
-    newest_BM = jax.lax.dynamic_index_in_dim(
-        state.live_tokens_BML, state.step, axis=2, keepdims=False
-    )
-    return newest_BM.reshape(-1)
 
 
 def _allowed_log_probs(

@@ -10,7 +10,6 @@ from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, expect
 from transformer.models.bert import bert_weights
 from transformer.models.bert.bert import INITIAL_STDDEV, BertConfig
 from transformer.runs.restore import TrainedModel
-from transformer.system.errors import UserError
 from transformer.system.files import write_json
 from transformer.system.packages import optional_module
 
@@ -28,9 +27,8 @@ IRRELEVANT = NOT_AT_INFERENCE
 
 def check(config: BertConfig) -> None:
     """Raises UserError for a model that Hugging Face's BERT cannot represent."""
-    if config.family != "bert":
-        raise UserError(f"model.family is {config.family!r}; --format=bert is for 'bert'")
     expected = {
+        "family": ("bert",),
         "norm": ("post",),
         "normalization": ("layer_norm",),
         "attention_bias": (True,),

@@ -11,19 +11,15 @@ import numpy as np
 
 from transformer.data.vocabulary import BOS, EOS, UNK
 from transformer.decoding.config import DecodingConfig
-from transformer.exports.consumption import (
-    NOT_AT_INFERENCE,
-    OF_THE_CALL,
-    Reading,
-    expect,
-)
-from transformer.exports.folder import optional_module, unique_pieces
+from transformer.exports.consumption import NOT_AT_INFERENCE, OF_THE_CALL, Reading, expect
+from transformer.exports.folder import unique_pieces
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params
 from transformer.models.positions import sinusoidal_encoding
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.files import write_json
+from transformer.system.packages import optional_module
 
 # The size of the position table. CTranslate2 cuts sources at 1,024 tokens unless told otherwise.
 NUM_POSITIONS = 2048
@@ -100,7 +96,7 @@ def write_model(
     quantization: str,
 ) -> None:
     """Writes all files but the tokenizers', whose pieces are given."""
-    specs = optional_module("ctranslate2").specs
+    specs = optional_module("ctranslate2", "exports").specs
     check(config)
     spec = specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),

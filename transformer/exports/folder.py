@@ -1,21 +1,14 @@
-"""Shared by the exports to other systems: all-or-nothing folders, and optional packages."""
+"""Shared by the exports to other systems: all-or-nothing folders, and names of pieces."""
 
 import contextlib
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 from transformer.data.vocabulary import Tokenizer
-from transformer.system import packages
 from transformer.system.errors import UserError
 from transformer.system.files import folder_allows, leftovers_of, remove_leftovers, temporary_beside
-
-
-def optional_module(name: str) -> ModuleType:
-    """A package of the extra `exports`; raises UserError if it is not installed."""
-    return packages.optional_module(name, "exports")
 
 
 def check_is_new(folder: Path, flag: str = "output") -> None:

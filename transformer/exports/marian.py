@@ -15,19 +15,15 @@ from transformer.data.marian_vocabulary import MarianTokenizer
 from transformer.data.sentencepiece import SentencePieceTokenizer
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import BOS, EOS, PAD, UNK
-from transformer.exports.consumption import (
-    NOT_AT_INFERENCE,
-    OF_THE_CALL,
-    Reading,
-    expect,
-)
-from transformer.exports.folder import optional_module, unique_pieces
+from transformer.exports.consumption import NOT_AT_INFERENCE, OF_THE_CALL, Reading, expect
+from transformer.exports.folder import unique_pieces
 from transformer.models.encoder_decoder import SHARE_EMBEDDINGS
 from transformer.models.functional import Params, at
 from transformer.models.transformer import TransformerConfig
 from transformer.runs.restore import TrainedModel
 from transformer.system.errors import UserError
 from transformer.system.files import write_json
+from transformer.system.packages import optional_module
 
 # Our name: theirs. Their gelu is the exact one.
 ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_new"}
@@ -120,7 +116,7 @@ def write(model: TrainedModel, folder: Path) -> None:
     Raises UserError for a model that Hugging Face's Marian cannot represent, and without
     safetensors.
     """
-    safetensors = optional_module("safetensors.numpy")
+    safetensors = optional_module("safetensors.numpy", "exports")
     reading = Reading(model)
     config, tokenizers = reading.model, model.task.tokenizers
     check(config, tokenizers)

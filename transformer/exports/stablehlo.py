@@ -19,10 +19,10 @@ from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import SearchInputs
 from transformer.decoding.translation import Translator
 from transformer.exports.consumption import NOT_AT_INFERENCE, Reading, leaf_names
-from transformer.exports.folder import optional_module
 from transformer.models.family import build_model
 from transformer.runs.restore import TrainedModel
 from transformer.system.files import write_json
+from transformer.system.packages import optional_module
 from transformer.tasks.pair_training import sizes_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -41,16 +41,12 @@ def write(model: TrainedModel, folder: Path, widths: Sequence[int]) -> None:
     EOS and then PAD. It returns the best output's tokens [B, L], which end in EOS and then PAD, and
     its score [B]. B is any number. The decoding section sets the lengths of outputs.
     """
-    optional_module("flatbuffers")  # jax.export needs it
+    optional_module("flatbuffers", "exports")  # jax.export needs it
     tokenizers, mesh = model.task.tokenizers, model.task.translator.mesh
     reading, own = Reading(model), model.task.translator.config
-    arrays = dict(
-        zip(
-            leaf_names((model.params, model.extra)),
-            map(np.asarray, jax.tree.leaves((model.params, model.extra))),
-            strict=True,
-        )
-    )
+    names = leaf_names((model.params, model.extra))
+    leaves = map(np.asarray, jax.tree.leaves((model.params, model.extra)))
+    arrays = dict(zip(names, leaves, strict=True))
     # The model's own code reads its config, so a field that it does not read is in no program.
     functional = build_model(reading.model, sizes_of(model.config, tokenizers))
     shapes = functional.abstract_params(), functional.abstract_extra()

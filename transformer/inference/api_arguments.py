@@ -56,9 +56,7 @@ def pairs(name: str, values: Any) -> list[tuple[str, str]]:
     what = "pairs of two texts, source and target"
     found = []
     for i, pair in enumerate(listed(name, values, what)):
-        if isinstance(pair, str | bytes) or not isinstance(pair, Iterable):
-            raise wrong(f"{name}[{i}]", pair, f"a list of {what}")
-        sides = texts(f"{name}[{i}]", pair)
+        sides = texts(f"{name}[{i}]", listed(f"{name}[{i}]", pair, what))
         if len(sides) != 2:
             raise wrong(f"{name}[{i}]", pair, "two texts, source and target")
         found.append((sides[0], sides[1]))

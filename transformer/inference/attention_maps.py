@@ -108,7 +108,12 @@ def attentions(model: TrainedModel, pairs: Sequence[tuple[str, str]]) -> list[At
     ]
     bound = bound_to(model)
     words = bound.words
-    _check_lengths(*(sentence[::words] for sentence in ids[0]), *ids[1])
+    longest = max(map(len, [*(sentence[::words] for sentence in ids[0]), *ids[1]]))
+    if longest > MOST_TOKENS:
+        raise UserError(
+            f"a text has {longest} tokens, and attention is shown for {MOST_TOKENS} at most; "
+            "shorten it"
+        )
     src_BS = _rows([[*sentence, EOS] for sentence in ids[0]])
     tgt_in_BT = _rows([[BOS, *sentence] for sentence in ids[1]])
 
@@ -147,15 +152,6 @@ def _positions(tokens: list[Token], words: int) -> list[Token]:
     facts = [tokens[start : start + words] for start in range(0, len(tokens), words)]
     texts = [" ".join(x.text for x in fact if x.word >= 0 and x.text != FILLER) for fact in facts]
     return [Token(text, number, text) for number, text in enumerate(texts)]
-
-
-def _check_lengths(*sentences: Sequence[int]) -> None:
-    """Raises UserError for a sentence with too many tokens."""
-    if (longest := max(map(len, sentences))) > MOST_TOKENS:
-        raise UserError(
-            f"a text has {longest} tokens, and attention is shown for {MOST_TOKENS} at most; "
-            "shorten it"
-        )
 
 
 def _of_encoder(model: TrainedModel, first: str, second: str | None) -> Attention:

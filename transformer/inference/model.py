@@ -1,6 +1,7 @@
 """The Python API: a trained model that translates and scores lists of sentences."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Model:
             )
         if max_tokens is not None:
             arguments.number("max_tokens", max_tokens)
-        self.restored = restored
+        self.restored, self._variables = restored, (restored.params, restored.extra)
         self.long_lines = long_lines or task.long_lines
         if self.long_lines not in POLICIES:
             raise UserError(
@@ -109,14 +110,9 @@ class Model:
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Translation]]:
         """`search` for requests that are known to be well-formed."""
-        task, variables = self.restored.task, (self.restored.params, self.restored.extra)
-
-        def search(pieces: list[Request], progress: Callable[[int], None]) -> list:
-            return task.search(
-                *variables, pieces, nbest=nbest, alignments=alignments, progress=progress
-            )
-
-        return self._lines.search(search, requests, progress)
+        variables, options = self._variables, {"nbest": nbest, "alignments": alignments}
+        find = functools.partial(self.restored.task.search, *variables, **options)
+        return self._lines.search(find, requests, progress)
 
     @named_as_in_python()
     def score(
@@ -134,12 +130,7 @@ class Model:
         pairs = arguments.pairs("pairs", pairs)
         sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
         return self.restored.task.score(
-            self.restored.params,
-            self.restored.extra,
-            sources,
-            targets,
-            alignments=alignments,
-            progress=progress,
+            *self._variables, sources, targets, alignments=alignments, progress=progress
         )
 
     @named_as_in_python()
@@ -189,16 +180,11 @@ def identity(model: Model, options: Any) -> dict[str, Any]:
     options: see engine.py. A line that is passed over does not change the others.
     """
     restored = model.restored
-    decoding = dataclasses.asdict(restored.task.translator.config)
-    parameters = digest((restored.params, restored.extra))[:16]
-    tokenizers = restored.task.tokenizers.sha256
     asked = {name: x for name, x in options._asdict().items() if name != "skip_bad_lines"}
-    return (
-        decoding
-        | asked
-        | {
-            "max_tokens": list(model.limits),
-            "tokenizer": [sha256[:16] for sha256 in tokenizers],
-            "parameters": parameters,
-        }
-    )
+    return {
+        **dataclasses.asdict(restored.task.translator.config),
+        **asked,
+        "max_tokens": list(model.limits),
+        "tokenizer": [sha256[:16] for sha256 in restored.task.tokenizers.sha256],
+        "parameters": digest((restored.params, restored.extra))[:16],
+    }

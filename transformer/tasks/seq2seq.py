@@ -1,6 +1,7 @@
 """Sequence to sequence: training, translation and scores on sentence pairs."""
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -121,12 +122,8 @@ class Seq2Seq(Supervised):
                     "translated in pieces",
                     *(number, WHOLE_UP_TO * self.lines.limit, WHOLE_UP_TO),
                 )
-        translator = self.translator
-
-        def find(requests: list[Request], progress: Callable[[int], None]) -> list:
-            cut = translator.source_cut
-            return translator.search((params, extra), requests, progress=progress, source_cut=cut)
-
+        cut = self.translator.source_cut
+        find = functools.partial(self.translator.search, (params, extra), source_cut=cut)
         return best_texts(self.lines.search(find, list(map(Request, sentences)), progress))
 
     def search(
@@ -288,11 +285,8 @@ def restore(config: Any, workdir: Path, kind: type[Seq2Seq] = Seq2Seq) -> Seq2Se
 
 
 def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
-    """See Task; uses the first member's data and search. UserError if vocabularies differ."""
+    """See Task; uses the first member's data and search."""
     first = members[0]
-    for member in members[1:]:
-        if member.tokenizers.sha256 != first.tokenizers.sha256:
-            raise UserError("--ensemble: the runs have different tokenizers; give runs that share")
     model = Ensemble([member.model for member in members])
     return type(first)(first.data, first.tokenizers, model, first.translator.config, data_mesh())
 
