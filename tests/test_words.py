@@ -129,9 +129,9 @@ def test_lines_in_are_lines_out(c, tmp_path):
     test = test_sets.read_files(str(path), [str(path), str(path)])
     assert [test.sources, *test.references] == [lines] * 3
     assert list(lines_as_they_come(io.BytesIO(path.read_bytes()), "x")) == lines
-    texts = dict.fromkeys(translations.Texts._fields, lines)
+    texts = dict.fromkeys(("sources", "references", "hypotheses"), lines)
     Destination(tmp_path / "eval", "test").write(Outputs(texts, {}, ""), {})
-    assert translations.read(tmp_path, "test") == (lines, lines, lines)
+    assert translations.read(tmp_path, "test") == ("test", lines, lines, lines)
     # Columns, and records.
     (tmp_path / "tsv").write_bytes("".join(f"{line}\t1\n" for line in lines).encode())
     rows = list(labelled_text._tsv_rows(str(tmp_path / "tsv"), False))

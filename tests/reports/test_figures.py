@@ -1,5 +1,7 @@
 """Figures of trained models, for papers and notebooks."""
 
+import warnings
+
 import numpy as np
 import pytest
 from small_configs import PAPER
@@ -10,6 +12,7 @@ from transformer.inference.model import Model
 from transformer.reports import figures
 from transformer.reports.figures import (
     attention_figure,
+    draw_attention,
     masks_figure,
     positions_figure,
     positions_of,
@@ -34,17 +37,18 @@ def test_a_notebook_shows_the_weights(model):
     (shown,) = images(figure)
     np.testing.assert_allclose(shown, found.maps["encoder"][0, 1])
     assert figure.axes[0].get_title() == "layer 1, head 2"
-    last = attention_figure(model, "one two", "two")
+    last = draw_attention(found, None, None, None, False)
     np.testing.assert_allclose(images(last), found.maps["cross"][1])
-
-
-@pytest.mark.filterwarnings("error:Glyph")
-def test_letters_that_no_font_has_are_text_in_an_svg(model):
-    figure = attention_figure(model, "one \U000e0041\u0378", "$x$ two", words=True)
+    assert last.fonts == (["DejaVu Sans"], True)
+    # Letters that no font has are text in an SVG.
+    words = [Token(text, i, text) for i, text in enumerate(("$x$", "\U000e0041\u0378", "two"))]
+    found = found._replace(source=words, maps={"encoder": np.ones((1, 1, 3, 3))})
+    figure = draw_attention(found, None, None, None, True)
     assert not figure.fonts.complete
-    assert "two" in figure.drawn("svg").decode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Glyph")
+        assert "two" in figure.drawn("svg").decode()
     assert fonts_for("Größe\u200d").complete
-    assert attention_figure(model, "one", "two").fonts == (["DejaVu Sans"], True)
 
 
 def test_positions_by_hand(model, random_params):

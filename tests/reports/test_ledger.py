@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from damage import assert_used_or_refused, damaged
-from scripts import run
+from scripts import assert_refused, run
 from small_configs import config_of
 from small_models import trained_model
 
@@ -127,39 +127,22 @@ def test_the_files_are_whole(monkeypatch):
                 ledger.saved_outputs(path, content, split)
 
 
-def test_the_words_of_rows(tmp_path):
-    """They stand in the order of rows.toml, which may have rows that are no results."""
-    folder = saved(tmp_path / "results", first=result(), second=result(beam_size=1))
-    old = "".join(f'{c} = "x"\n' for c in ("model", "data", "score", "published", "ours"))
-    words = f'[second]\nmodel = "Greedy"\npublished = "39"\n[old]\n{old}'
-    (folder / "rows.toml").write_text(words)
-    pages = results_page.pages(folder)
-    found = [[row[0], row[3], row[5]] for row in rows(pages["RESULTS.md"])[2:]]
-    assert found == [
-        ["Greedy", "39", "[second](results/second.md)"],
-        ["x", "x", "[old](results/old.md)"],
-        ["first", "-", "[first](results/first.md)"],
-    ]
-    assert pages["results/second.md"].startswith("# Greedy\n")
-    assert "results/old.md" not in pages
-    wrong = {"[gone]": r"has gone; there is no such result or column"}
-    wrong |= {"[first]\npublshed = 'x'": r"has publshed; there is no such result or column"}
-    wrong |= {
+def test_wrong_words_of_rows_and_names_of_runs(tmp_path):
+    folder = saved(tmp_path / "results", first=result())
+    for text, message in {
+        "[gone]": r"has gone; there is no such result or column",
+        "[first]\npublshed = 'x'": r"has publshed; there is no such result or column",
         "[first": r"cannot be used: Expected ']'",
         "first = 3": r"first is 3; expected an object",
-    }
-    wrong |= {"[first]\nmodel = 3": r"first.model is 3; expected a text"}
-    for text, message in wrong.items():
+        "[first]\nmodel = 3": r"first.model is 3; expected a text",
+    }.items():
         (folder / "rows.toml").write_text(text)
         with pytest.raises(UserError, match=rf"rows.toml .*{message}"):
             results_page.pages(folder)
-
-
-def test_a_run_of_a_sweep_has_its_seed_in_its_name(tmp_path):
-    saved(tmp_path / "results", alone=result())
-    saved(tmp_path / "results/mine", ensemble=result())
+    (folder / "rows.toml").unlink()
+    saved(folder / "mine", ensemble=result())
     with pytest.raises(UserError, match=r"ensemble is no run of a sweep; .* end in -0, its seed"):
-        results_page.pages(tmp_path / "results")
+        results_page.pages(folder)
 
 
 def test_an_ensemble_is_one_of_its_seeds_in_any_order(tmp_path):
@@ -350,22 +333,22 @@ def trained(tmp_path, *, last_step=3000, stopped_early=False, init_from=None):
 
 
 def test_what_cannot_be_recorded(tmp_path):
-    def check(**changes):
-        history.check_can_be_repeated(trained(tmp_path, **changes))
-
     def refused(message, **changes):
         with pytest.raises(UserError, match=message):
-            check(**changes)
+            history.check_can_be_repeated(trained(tmp_path, **changes))
 
-    not_begun = r"starts\.jsonl does not say how this run was begun"
-    refused(not_begun)
-    add_start(tmp_path, {"step": 30})
-    refused(not_begun)
+    def begin(origin):
+        write_atomically(tmp_path / ORIGIN, json.dumps(signed(origin)))
+
+    for start in (None, {"step": 30}):
+        if start:
+            add_start(tmp_path, start)
+        refused(r"starts\.jsonl does not say how this run was begun")
     add_start(tmp_path, {"step": 0})
     refused(r"starts\.jsonl names no config file, as a run from Python code has none")
     add_start(tmp_path, {"step": 0, "config_file": "configs/demo.py", "overrides": {}})
-    check()
-    check(last_step=7, stopped_early=True)
+    for changes in ({}, {"last_step": 7, "stopped_early": True}):
+        history.check_can_be_repeated(trained(tmp_path, **changes))
     refused("is at step 7 of 3000; train it to the end", last_step=7)
     both = dataclasses.replace(trained(tmp_path), others=[trained(tmp_path, last_step=7)])
     with pytest.raises(UserError, match="is at step 7 of 3000"):
@@ -374,18 +357,20 @@ def test_what_cannot_be_recorded(tmp_path):
     known = {"starts": [{"step": 0}], "steps": 7, "stopped_early": False, "overrides": {}}
     known["config"] = {"training.steps": 7}
     begun = known | {"overrides": {"training.init_from": "FILE"}}
+    stopped = known | {"steps": 6}
+    for origin in (known, stopped | {"stopped_early": True}, begun | {"init_from": known}):
+        begin(origin)
+        history.check_can_be_repeated(trained(tmp_path, init_from="a"))
+    no_starts, late = known | {"starts": []}, known | {"starts": [{"step": 3}]}
     for origin in (
-        known,
-        known | {"steps": 6, "stopped_early": True},
-        begun | {"init_from": known},
+        {"checkpoint": "best"},
+        no_starts,
+        late,
+        stopped,
+        begun,
+        begun | {"init_from": {}},
     ):
-        write_atomically(tmp_path / ORIGIN, json.dumps(signed(origin)))
-        check(init_from="a")
-    for origin in (
-        *({"checkpoint": "best"}, known | {"starts": []}, known | {"starts": [{"step": 3}]}),
-        *(known | {"steps": 6}, begun | {"init_from": {}}, begun),
-    ):
-        write_atomically(tmp_path / ORIGIN, json.dumps(signed(origin)))
+        begin(origin)
         refused("does not have that from its beginning to its end", init_from="a")
     (tmp_path / ORIGIN).write_text("{}")
     refused(r"initial/origin\.json is damaged; restore it", init_from="a")
@@ -445,19 +430,6 @@ def test_what_a_run_began_with_is_recorded_and_checked(tmp_path):
         check()
 
 
-def test_the_text_of_a_result_is_all_that_training_saw(tmp_path):
-    for name in ("a", "b", "c"):
-        (tmp_path / name).write_text(f"{name}\n")
-    a, b, c = (str(tmp_path / name) for name in ("a", "b", "c"))
-    data = Config.from_dict(demo.get_config().to_dict()).data
-    files = {"train_source": a, "train_target": b, "validation_source": a, "validation_target": c}
-    data = dataclasses.replace(data, **files)
-    extra = dataclasses.replace(data, extra_source=b, extra_target=a)
-    assert seq2seq.content_sha256(data, "train") == hash_of(("a", "b"))
-    assert seq2seq.content_sha256(extra, "train") == hash_of(("a", "b"), ("b", "a"))
-    assert seq2seq.content_sha256(extra, "validation") == hash_of(("a", "c"))
-
-
 def test_no_result(tmp_path):
     path, text = tmp_path / "x.json", json.dumps(result())
     with pytest.raises(UserError, match=r"cannot read the result .*x\.json: No such file"):
@@ -502,15 +474,9 @@ def test_what_the_commands_refuse(tmp_path):
         (["--verify="], "cannot read the result"),
         (["--verify=x.json", "--ensemble=x"], "--ensemble is given without --workdir"),
         (["--workdir=x", "--split="], "--split is empty"),
-        (
-            ["--verify=x.json", "--beam_size=1"],
-            "--beam_size is given, and --verify takes",
-        ),
+        (["--verify=x.json", "--beam_size=1"], "--beam_size is given, and --verify takes"),
     ):
-        refused = run("evaluate.py", *options, cwd=tmp_path)
-        assert refused.code == 2
-        assert message in refused.err
-        assert refused.err.count("\n") == 1
+        assert_refused(run("evaluate.py", *options, cwd=tmp_path), message)
     assert not (tmp_path / "y.json").exists()
 
 

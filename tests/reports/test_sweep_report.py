@@ -58,8 +58,8 @@ def test_mean_and_deviation_over_the_seeds_so_far(sweep):
     assert head.index("best nll") < head.index("model.d_ff") < head.index("updates")
 
 
-def test_what_is_no_mean_of_the_runs(sweep):
-    """Scores of translations by others, and settings that seeds do not share."""
+def test_what_is_no_mean_of_the_runs(sweep, capsys):
+    """Scores of translations by others, settings that seeds do not share, and damaged runs."""
     launcher, runs = sweep
     others = {"bleu": {"score": 90.0}, "split": "test", "hypotheses": "others.de"}
     write_json(launcher.workdir(runs[0]) / "eval/test-of-others.de/scores.json", others)
@@ -71,6 +71,13 @@ def test_what_is_no_mean_of_the_runs(sweep):
     found = dict(zip(head, lines[0], strict=True))
     assert found["test bleu"] == "12"
     assert found["data.data_dir"].endswith(", elsewhere")
+    (launcher.workdir(runs[0]) / "config.json").write_text("{")
+    head, lines = sweep_report.table(sweep_report.rows_of(*sweep))
+    found = dict(zip(head, lines[0], strict=True))
+    assert (found["row"], found["best bleu"]) == ("a", "24")
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: without a-0: ")
+    assert "config.json is damaged" in warning
 
 
 def evaluate(workdir, folder, bleu, steps, split="test"):
@@ -101,17 +108,6 @@ def test_an_evaluation_is_named_after_its_folder_without_what_seeds_do_not_share
         "test-step-10 bleu": [9.0, 9.0],
         "wmt14_full bleu": [7.0, 7.0],
     }
-
-
-def test_a_damaged_run_is_left_out_with_a_warning(sweep, capsys):
-    launcher, runs = sweep
-    (launcher.workdir(runs[0]) / "config.json").write_text("{")
-    head, lines = sweep_report.table(sweep_report.rows_of(*sweep))
-    found = dict(zip(head, lines[0], strict=True))
-    assert (found["row"], found["best bleu"]) == ("a", "24")
-    (warning,) = capsys.readouterr().err.splitlines()
-    assert warning.startswith("warning: without a-0: ")
-    assert "config.json is damaged" in warning
 
 
 def test_numbers_that_are_none_are_left_out(sweep, tmp_path):

@@ -112,13 +112,13 @@ def test_what_it_learns_and_says_of_new_text(name, text, tmp_path):
     )
 
 
-def hub_folder(text, folder, head="pre_training", **others):
+def hub_folder(text, folder, random_params, head="pre_training", **others):
     """A folder of the hub with the sizes of `config_of`; returns its model."""
     tokenizer = write_vocabulary(folder)
     model_config = dataclasses.replace(config_of(text).model, head=head, activation="gelu_exact")
     sizes = Sizes(tokenizer.vocab_size, 3 if head == "classification" else 7, False, 13, 13)
     model = build_model(model_config, sizes)
-    params, _ = initial_variables(model, 5)
+    params = random_params(model)
     theirs = {
         "model_type": "bert",
         "hidden_size": 14,
@@ -154,9 +154,9 @@ def begun_with(text, folder, **changes):
     return task, init_from.with_heads(origin, task, config).params
 
 
-def test_a_run_begins_with_a_folder_of_the_hub(text, tmp_path):
+def test_a_run_begins_with_a_folder_of_the_hub(text, tmp_path, random_params):
     """The encoder and the pooler are theirs, the classifier is new, the vocabulary is theirs."""
-    given = hub_folder(text, tmp_path / "hub")
+    given = hub_folder(text, tmp_path / "hub", random_params)
     task, found = begun_with(text, tmp_path / "hub")
     assert set(given) - set(found) == {"masked_lm", "next_sentence"}
     for name in set(found) & set(given):
@@ -166,24 +166,21 @@ def test_a_run_begins_with_a_folder_of_the_hub(text, tmp_path):
     task.save(tmp_path)
     assert (tmp_path / "vocab.txt").read_text() == (tmp_path / "hub/vocab.txt").read_text()
 
-    # With a classifier for other classes, that is new, too; without a pooler, so is that.
-    given = hub_folder(text, tmp_path / "three", "classification")
-    _, found = begun_with(text, tmp_path / "three")
-    assert given["classifier"]["kernel"].shape == (14, 3)
-    jax.tree.map(np.testing.assert_array_equal, found["classifier"], fresh["classifier"])
-    # Classes of the same names keep theirs.
-    names = {"0": "yes", "1": "x", "2": "no"}
-    given = hub_folder(text, tmp_path / "named", "classification", id2label=names)
+    # Classes of the same names keep their classifiers, others begin with fresh ones.
+    names = {"0": "x", "1": "y", "2": "no"}
+    given = hub_folder(text, tmp_path / "named", random_params, "classification", id2label=names)
     _, found = begun_with(text, tmp_path / "named")
-    expected = given["classifier"]["kernel"][:, np.array([2, 0])]
-    np.testing.assert_array_equal(found["classifier"]["kernel"], expected)
-    hub_folder(text, tmp_path / "masked", "masked_lm")
+    no_kernel, yes_kernel = found["classifier"]["kernel"].T
+    np.testing.assert_array_equal(no_kernel, given["classifier"]["kernel"][:, 2])
+    np.testing.assert_array_equal(yes_kernel, fresh["classifier"]["kernel"][:, 1])
+    # Without a pooler, that is new, too.
+    hub_folder(text, tmp_path / "masked", random_params, "masked_lm")
     _, found = begun_with(text, tmp_path / "masked")
     jax.tree.map(np.testing.assert_array_equal, found["pooler"], fresh["pooler"])
 
 
-def test_a_folder_of_other_sizes_is_refused_with_the_flags_that_fit(text, tmp_path):
-    hub_folder(text, tmp_path / "hub")
+def test_a_folder_of_other_sizes_is_refused_with_the_flags_that_fit(text, tmp_path, random_params):
+    hub_folder(text, tmp_path / "hub", random_params)
     with pytest.raises(UserError) as error:
         begun_with(text, tmp_path / "hub", d_model=16, d_ff=12)
     assert "training.init_from: model.d_model is 14 in" in str(error.value)
@@ -216,15 +213,16 @@ def test_what_cannot_be_learned(name, changes, message, text):
         classification.prepare(config, mesh, text / "new", None)
 
 
-def test_pairs_and_their_export(text, tmp_path):
+def test_pairs_and_their_export(text, tmp_path, random_params):
     """Hugging Face's library gives an exported classifier's probabilities of pairs."""
     torch = pytest.importorskip("torch", reason=".[bert-test]")
     transformers = pytest.importorskip("transformers", reason=".[bert-test]")
     from transformer.exports import bert_folder
 
-    config = config_of(text, "pairs", steps=20, checkpoint_every=20)
-    train.train(config, tmp_path / "run", Going())
-    model: TrainedModel = restore(tmp_path / "run")
+    config, mesh = config_of(text, "pairs"), data_mesh(jax.devices()[:1])
+    task = classification.prepare(config, mesh, tmp_path / "run", None).task
+    params = random_params(task.model)
+    model = TrainedModel(tmp_path, config, task, [0], "last", 0, False, params, {})
     (tmp_path / "out").mkdir()
     bert_folder.write(model, tmp_path / "out")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")

@@ -99,6 +99,7 @@ def test_standing_statistics_are_of_classes_at_random():
     assert np.bincount(first // 100, minlength=10).min() > 30  # 51 if they were even
 
 
+@pytest.mark.slow
 def test_images_are_normalised_by_the_vectors_of_the_average(random_params):
     """Not by those of the live generator, whose weights are others."""
     model = build_model(MODEL, Sizes(2, 2, False, 1, 1))
@@ -109,8 +110,9 @@ def test_images_are_normalised_by_the_vectors_of_the_average(random_params):
     extra["average"] = random_params(model, seed=1)["generator"]
     found = generator.ready(params, extra).extra
     u_O = extra["generator"]["first"]["u_O"]
+    iterate = jax.jit(power_iteration)
     for _ in range(8):  # once with each batch
-        u_O, v_X = power_iteration(extra["average"]["first"]["kernel"], u_O)
+        u_O, v_X = iterate(extra["average"]["first"]["kernel"], u_O)
     np.testing.assert_allclose(found["generator"]["first"]["u_O"], u_O, atol=1e-5)
     np.testing.assert_allclose(found["generator"]["first"]["v_X"], v_X, atol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, found["discriminator"], extra["discriminator"])

@@ -4,12 +4,16 @@ import json
 import math
 import random
 
+import jax
 import numpy as np
 import pytest
 from scripts import ROOT, assert_refused, metrics, run, succeeded
+from small_configs import config_of
 
 from transformer.data.plain_text import windows
 from transformer.data.vocabulary import EOS
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh
 
 TEXT = "one two three.\nfour five.\n\nsix seven one two.\n" * 20
 FIELDS = {
@@ -48,18 +52,17 @@ def test_windows(tmp_path):
     assert (len(found.pairs), found.num_documents, found.num_bytes) == (3, 2, 7)
 
 
-def train(folder, **changes):
-    fields = FIELDS | {name.replace("_", ".", 1): value for name, value in changes.items()}
-    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
-    config = f"--config={ROOT / 'configs/lm.py'}"
-    return run("train.py", config, *overrides, "--workdir=run", cwd=folder)
+FLAGS = [
+    f"--config={ROOT / 'configs/lm.py'}",
+    *(f"--config.{name}={value}" for name, value in FIELDS.items()),
+]
 
 
 @pytest.mark.slow
 def test_it_trains_and_samples(tmp_path):
     long_word = "".join(random.Random(0).choices("fhirsuvwx", k=90))
     (tmp_path / "text.txt").write_text(f"{TEXT}\n{long_word}\n")
-    succeeded(train(tmp_path))
+    succeeded(run("train.py", *FLAGS, "--workdir=run", cwd=tmp_path))
     out = succeeded(run("evaluate.py", "--workdir=run", cwd=tmp_path)).out.decode()
     assert "test: 1 of 22 documents are not continued: their first 6 words fill the 25 tok" in out
     prompts, beginnings, written = (
@@ -101,7 +104,11 @@ def test_it_trains_and_samples(tmp_path):
     assert_refused(translated, "a prompt is a prefix already")
 
 
-def test_bad_input(tmp_path):
-    assert_refused(train(tmp_path), "data.train_text: there is no file text.txt")
-    (tmp_path / "text.txt").write_text("\n\n")
-    assert_refused(train(tmp_path), "text.txt hold no text")
+@pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
+def test_bad_input(tmp_path, monkeypatch):
+    config, _ = config_of(["train.py", *FLAGS], monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for message in ("data.train_text: there is no file text.txt", "text.txt hold no text"):
+        with pytest.raises(UserError, match=message):
+            config.kind.prepare(config, data_mesh(jax.devices()[:1]), tmp_path / "run", None)
+        (tmp_path / "text.txt").write_text("\n\n")

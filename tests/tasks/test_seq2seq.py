@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -60,11 +61,19 @@ def test_what_cannot_be_scored_is_not_translated_first(data):
     seq2seq.Seq2Seq.check_data(dataclasses.replace(thai, bleu_tokenizer="char"))
 
 
-def test_a_hash_of_a_split(data, tmp_path):
-    before = seq2seq.content_sha256(data, "test")
-    assert before == seq2seq.content_sha256(data, "test")
-    (tmp_path / "de").write_text("Eine Katze.\na\n\n")
-    assert seq2seq.content_sha256(data, "test") != before
+def test_the_hash_of_a_split_is_of_all_that_training_sees(tmp_path):
+    def hash_of(text):
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(f"{name}\n")
+    a, b, c = (str(tmp_path / name) for name in ("a", "b", "c"))
+    files = {"train_source": a, "train_target": b, "validation_source": a, "validation_target": c}
+    data = dataclasses.replace(DATA, **files)
+    extra = dataclasses.replace(data, extra_source=b, extra_target=a)
+    assert seq2seq.content_sha256(data, "train") == hash_of("a\nb\n")
+    assert seq2seq.content_sha256(extra, "train") == hash_of("a\nb\nb\na\n")
+    assert seq2seq.content_sha256(extra, "validation") == hash_of("a\nc\n")
 
 
 def test_a_family_that_cannot_pack_is_told_so():

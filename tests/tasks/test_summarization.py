@@ -2,8 +2,13 @@
 
 import json
 
+import jax
 import pytest
 from scripts import ROOT, assert_refused, metrics, run, succeeded, write_toy
+from small_configs import config_of
+
+from transformer.system.errors import UserError
+from transformer.system.sharding import data_mesh
 
 FIELDS = {
     "data.train_file": "train.jsonl",
@@ -28,11 +33,10 @@ FIELDS = {
 }
 
 
-def train(tmp_path, **changes):
+def flags(**changes):
     fields = FIELDS | {name.replace("_", ".", 1): value for name, value in changes.items()}
     config = f"--config={ROOT / 'configs/dialogsum_dmca.py'}"
-    overrides = [f"--config.{name}={value}" for name, value in fields.items()]
-    return run("train.py", config, *overrides, "--workdir=run", cwd=tmp_path)
+    return [config, *(f"--config.{name}={value}" for name, value in fields.items())]
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 def test_it_trains_and_is_scored(folder):
-    out = succeeded(train(folder)).out.decode()
+    out = succeeded(run("train.py", *flags(), "--workdir=run", cwd=folder)).out.decode()
     assert "61 of 62 pairs; dropped: 1 empty, 0 source too long" in out
     assert "sources cut: 60" in out
     assert "of 6 documents have more than 8 tokens (cut)" in out
@@ -82,13 +86,14 @@ def test_it_trains_and_is_scored(folder):
     assert "it is cut there" in summaries.err
 
 
-def test_what_is_refused(folder):
+@pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
+def test_what_is_refused(folder, monkeypatch):
+    long = "60 of 62 documents of train have more than data.max_source_length = 8"
     for changes, message in (
-        (
-            {"data_long_documents": "refuse"},
-            "60 of 62 documents of train have more than data.max_source_length = 8",
-        ),
+        ({"data_long_documents": "refuse"}, long),
         ({"tokenizer_joint": False}, "set tokenizer.joint to True"),
     ):
-        assert_refused(train(folder, **changes), message)
-        assert not (folder / "run").exists()
+        config, _ = config_of(["train.py", *flags(**changes)], monkeypatch)
+        monkeypatch.chdir(folder)
+        with pytest.raises(UserError, match=message):
+            config.kind.prepare(config, data_mesh(jax.devices()[:1]), folder / "run", None)

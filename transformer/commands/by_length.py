@@ -22,7 +22,7 @@ from transformer.system.paths import DEFINE_path, DEFINE_paths
 
 if TYPE_CHECKING:
     from transformer.data.sources import DataConfig
-    from transformer.reports.translations import Texts
+    from transformer.tasks.pair_training import Texts
 
 WORKDIRS = DEFINE_paths("workdirs", [], "Work directories of evaluated runs, comma-separated.")
 RESULTS = DEFINE_paths("results", [], "JSON files of the ledger, comma-separated.")

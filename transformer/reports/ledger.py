@@ -24,7 +24,6 @@ from typing import Any
 from transformer.data.sources import DataConfig, open_source
 from transformer.models.functional import num_params
 from transformer.reports.results import Result, checkpoint_flags, search_flags
-from transformer.reports.translations import Texts
 from transformer.runs import history, provenance, run_config
 from transformer.runs.evaluation import check_can_evaluate, evaluate
 from transformer.runs.history import Run
@@ -36,6 +35,7 @@ from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_named
 from transformer.system.paths import cannot_read
 from transformer.system.reading import MOST, MOST_JSON, parse_json, read_plain
+from transformer.tasks.pair_training import Texts
 from transformer.tasks.task import Outputs, Task, find_task
 
 # How far scores may be from the recorded ones. On other hardware the same checkpoint may word some
@@ -269,7 +269,7 @@ def translations(
     data = _recorded_data(path, result, task, data_dir, raw_dir)
     _check_same_text(path, result, task, data, split)
     sources, references = zip(*open_source(data, split).pairs(), strict=True)
-    return data, Texts([*sources], [*references], saved_outputs(path, result, split))
+    return data, Texts(split, [*sources], [*references], saved_outputs(path, result, split))
 
 
 # --- Verifying ----------------------------------------------------------------------------

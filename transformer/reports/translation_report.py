@@ -10,7 +10,8 @@ from sacrebleu.significance import PairedTest
 from transformer.data.words import words_of
 from transformer.metrics import scores
 from transformer.reports.pages import table, text, thumbnail
-from transformer.reports.translations import Texts, bleu_by_length, groups
+from transformer.reports.translations import bleu_by_length, groups
+from transformer.tasks.pair_training import Texts
 
 EXAMPLES = 8
 BOUNDS = (8, 12, 16, 20)

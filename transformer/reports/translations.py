@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from transformer.data.sources import DataConfig
 from transformer.data.words import words_of
@@ -11,14 +10,7 @@ from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
 from transformer.system.reading import MISSING, read_text
-
-
-class Texts(NamedTuple):
-    """The texts of a split that evaluate.py has written, line by line."""
-
-    sources: list[str]
-    references: list[str]
-    hypotheses: list[str]
+from transformer.tasks.pair_training import Texts
 
 
 def names_of(workdirs: Sequence[Path]) -> list[str]:
@@ -36,16 +28,15 @@ def names_of(workdirs: Sequence[Path]) -> list[str]:
 def read(workdir: Path, split: str) -> Texts:
     folder = workdir / "eval" / split
     try:
-        texts = Texts(
-            *(read_text(folder / f"{name}.txt", workdir).split("\n")[:-1] for name in Texts._fields)
-        )
+        names = Texts._fields[1:]
+        columns = [read_text(folder / f"{n}.txt", workdir).split("\n")[:-1] for n in names]
     except MISSING as error:
         first = command("evaluate", f"--workdir={workdir}", f"--split={split}")
         advice = f"; evaluate the run first: {first}"
         raise cannot_read(error.filename, error, advice=advice) from error
-    if len({len(lines) for lines in texts}) > 1:
+    if len({len(lines) for lines in columns}) > 1:
         raise UserError(f"{folder} has files of different lengths; evaluate the run again")
-    return texts
+    return Texts(split, *columns)
 
 
 def groups(sources: Sequence[str], bounds: Sequence[int]) -> dict[str, list[int]]:
@@ -62,6 +53,6 @@ def bleu_by_length(data: DataConfig, texts: Texts, bounds: Sequence[int]) -> dic
     """BLEU of each group, of the kind that evaluate.py reports for a run with this data section."""
     kind = scores.kind_of_text(data)
     return {
-        name: scores.bleu(*([side[i] for i in members] for side in reversed(texts[1:])), **kind)
+        name: scores.bleu(*([side[i] for i in members] for side in texts[:1:-1]), **kind)
         for name, members in groups(texts.sources, bounds).items()
     }

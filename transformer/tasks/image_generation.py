@@ -228,6 +228,14 @@ class ImageGenerator:
         order = np.random.default_rng(0).permutation(len(found.labels_N))
         return found.take(order[:size]), found.take(order[size : 2 * size])
 
+    def made(
+        self, ready: Ready, number: int, check: Callable[[int], None]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The images that scores are of, of all classes in turn, and their labels."""
+        seeds = np.arange(number)
+        labels = seeds % len(self.classes)
+        return self.images(ready, self.noise(seeds), labels, check), labels
+
     def evaluate(
         self, params: Params, extra: dict, split: str, progress: Callable[[int, int], None]
     ) -> Outputs:
@@ -235,9 +243,7 @@ class ImageGenerator:
         with distributed.first_alone():
             reference, others = self.halves(self.real(split))
         size, ready = len(reference.labels_N), self.ready(params, extra)
-        seeds = np.arange(size)
-        labels = seeds % len(self.classes)
-        made = self.images(ready, self.noise(seeds), labels, lambda done: progress(done, size))
+        made, labels = self.made(ready, size, lambda done: progress(done, size))
         features = {
             "reference": classifier.features(reference.images_NHWC),
             "others": classifier.features(others.images_NHWC),
@@ -250,7 +256,7 @@ class ImageGenerator:
             "real.npz": _npz(images=reference.images_NHWC, labels=reference.labels_N),
             "samples.png": picture(self.samples(ready)).png,
         }
-        texts = {"hypotheses": [f"{self.classes[n]}\t{s}" for n, s in zip(labels, seeds)]}
+        texts = {"hypotheses": [f"{self.classes[n]}\t{s}" for s, n in enumerate(labels)]}
         examples = "samples of each class: samples.png"
         return Outputs(texts, scores, examples, files)
 

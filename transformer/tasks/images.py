@@ -20,7 +20,7 @@ from transformer.data.labelled_images import (
 )
 from transformer.data.labelled_images import Shape as ImageShape
 from transformer.data.pictures import picture
-from transformer.metrics.image_scores import fid, kid, precision_recall
+from transformer.metrics.image_scores import image_scores
 from transformer.models.family import Sizes, build_model
 from transformer.models.sagan.sagan import multiplications
 from transformer.system import distributed
@@ -85,7 +85,7 @@ class ImageTraining(TrainingTask):
         generator, discriminator = multiplications(config.model)
         once = generator + 6 * discriminator + (3 * generator + 2 * discriminator) / steps
         self.flops = 2.0 * once * self.num_tokens
-        self._reference: np.ndarray | None = None  # features of real images
+        self._real: list[np.ndarray] | None = None  # features of both halves of the real images
 
     def batch(self, number: int) -> tuple[ImageBatch, int]:
         rows = self.order.rows(number)
@@ -147,21 +147,13 @@ class ImageTraining(TrainingTask):
         return found, Examples()
 
     def scores(self, ready: Ready, check: Callable[..., None]) -> dict[str, float]:
-        task = self.task
-        if self._reference is None:
-            reference, _ = task.halves(self.validation)
-            self._reference = task.classifier.features(reference.images_NHWC, check)
-        seeds = np.arange(len(self._reference))
-        labels = seeds % len(task.classes)
-        made = task.images(ready, task.noise(seeds), labels, lambda done: check())
-        features = task.classifier.features(made, check)
-        precision, recall = precision_recall(self._reference, features)
-        return {
-            "fid_ours": fid(self._reference, features),
-            "kid_ours": 1000 * kid(self._reference, features),
-            "precision": 100 * precision,
-            "recall": 100 * recall,
-        }
+        features = self.task.classifier.features
+        if self._real is None:
+            halves = self.task.halves(self.validation)
+            self._real = [features(half.images_NHWC, check) for half in halves]
+        made, _ = self.task.made(ready, len(self._real[0]), lambda done: check())
+        found = image_scores(*self._real, features(made, check), self.task.classifier.words)
+        return {name: x["score"] for name, x in found.items() if name in TASK.metrics}
 
     def facts(self) -> Facts:
         labels = collections.Counter(self.images.labels_N.tolist())
