@@ -14,7 +14,7 @@ from scripts import ROOT, assert_refused, run, succeeded
 import transformer
 from transformer import configs
 from transformer.models.family import FAMILIES, find_family
-from transformer.runs import cli, provenance, run_config, trusted_paths
+from transformer.runs import cli, provenance, run_config
 from transformer.runs.run_config import Config
 from transformer.runs.sweep import sections_of
 from transformer.system.compilation import use_cache
@@ -214,15 +214,6 @@ def test_load_and_the_folder_of_compiled_programs(monkeypatch):
             use_cache()
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
-
-
-def test_a_relative_folder_of_state_is_ignored(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_STATE_HOME", "gs://b")
-    config = sections_of(str(ROOT / "configs" / "base.py"), {"data.data_dir": "data"})
-    trusted_paths.remember(Config.from_dict(config))
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
 def test_a_helper_thread_that_fails_says_so_in_one_line(capsys, monkeypatch):

@@ -10,8 +10,7 @@ import pytest
 from damage import assert_used_or_refused, damaged
 
 from configs import base
-from transformer.models import transformer
-from transformer.runs import run_config, sweep
+from transformer.runs import sweep
 from transformer.runs.run_config import (
     FORMAT,
     Config,
@@ -23,7 +22,6 @@ from transformer.runs.run_config import (
 )
 from transformer.system.errors import UserError
 from transformer.system.files import temporary_beside
-from transformer.tasks import seq2seq
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted(path.stem for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
@@ -102,17 +100,6 @@ def test_every_sweep_has_runs(name, monkeypatch):
         big, small = by_name["big-1"], by_name["base-1"]
         assert big.training.steps == 3 * small.training.steps
         assert (big.model.d_model, big.model.num_heads) == (256, 16)
-
-
-def test_a_config_finds_its_task_and_family_once(monkeypatch):
-    config = base_experiment()
-    monkeypatch.setattr(run_config, "find_task", None)
-    assert config.kind is seq2seq.TASK
-    assert config.best_metric is seq2seq.TASK.metrics[config.training.best_metric]
-    assert config.family is transformer.FAMILY
-    monkeypatch.setattr(run_config, "find_family", None)
-    assert config.family.packs
-    assert config.sections.keys() == base_dict().keys()  # no section is new
 
 
 def test_base_is_the_paper():

@@ -137,18 +137,3 @@ def test_offline(tmp_path, monkeypatch):
     assert b"train/nll" in content
     assert b"4.5" in content
     assert b"model.d_model" in content
-
-
-@is_installed
-@pytest.mark.filterwarnings("ignore")
-def test_without_an_account(tmp_path, monkeypatch):
-    import wandb
-
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("HOME", "NETRC", "WANDB_CONFIG_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / "nobody"))
-    wandb.teardown()
-    with pytest.raises(UserError, match="no API key is known; log in with `wandb login`"):
-        check_login()
-    wandb.teardown()

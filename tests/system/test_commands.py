@@ -1,16 +1,12 @@
 """Commands in messages: they work in the shell in which the process was started."""
 
-import ast
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import transformer
 from transformer.system import commands
 from transformer.system.commands import ROOT, command, script
 
@@ -54,33 +50,3 @@ def test_elsewhere_the_path_is_whole(tmp_path, monkeypatch):
     assert "--quantization=" in done.stdout
     monkeypatch.setattr(commands, "_is_found", lambda name, path: name == "transformer")
     assert command("evaluate") == "transformer evaluate"
-
-
-# RESULTS.md has commands for readers of the repository.
-APART = "commands.py", "__main__.py", "results_page.py"
-
-
-def test_no_message_names_a_script_by_itself():
-    """Where messages do, the name is right for some ways to start alone."""
-    named = re.compile(
-        r"python -m|\b(train|evaluate|translate|classify|sweep|complete|extract|generate)\.py\b"
-    )
-    found = []
-    for path in Path(transformer.__file__).parent.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        docs = {
-            ast.get_docstring(x, clean=False)
-            for x in ast.walk(tree)
-            if hasattr(x, "body") and isinstance(x, ast.Module | ast.ClassDef | ast.FunctionDef)
-        }
-        found += [
-            f"{path}:{x.lineno}: {x.value}"
-            for x in ast.walk(tree)
-            if isinstance(x, ast.Constant)
-            and isinstance(x.value, str)
-            and " " in x.value  # else it is the name of a file
-            and x.value not in docs
-            and named.search(x.value)
-            and path.name not in APART
-        ]
-    assert not found

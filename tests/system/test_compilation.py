@@ -1,7 +1,5 @@
 import resource
-import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -159,21 +157,6 @@ def test_compilations_after_the_start():
     assert compilations.programs == 4
 
 
-def test_a_line_for_each_program(caches, capsys):
-    warnings.simplefilter("default")  # what Python has outside of tests
-    use_cache()
-    f = function("grow")
-    with Compilations() as compilations:
-        compilations.expect_none()
-        f(ones(2))
-        f(ones(3))
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(" was new")[0] for line in lines] == [
-        "warning: program 1, jit(grow),",
-        "warning: program 2, jit(grow),",
-    ]
-
-
 # --- Memory ---------------------------------------------------------------------------------
 
 
@@ -185,19 +168,6 @@ def test_donated_memory_counts_once():
 
     assert summary() == "6.0 MiB, 0.0 MiB of it temporary"
     assert summary(donate_argnums=0) == "3.0 MiB, 0.0 MiB of it temporary"
-
-
-def test_temporary_memory():
-    analysis = SimpleNamespace(
-        argument_size_in_bytes=2**29,
-        output_size_in_bytes=2**28,
-        alias_size_in_bytes=2**27,
-        temp_size_in_bytes=7 * 2**27,
-        generated_code_size_in_bytes=2**29,
-    )
-    compiled = SimpleNamespace(memory_analysis=lambda: analysis)
-    assert memory_summary(compiled) == "2.0 GiB, 896.0 MiB of it temporary"
-    assert memory_summary(SimpleNamespace(memory_analysis=lambda: None)) == "unknown"
 
 
 def test_options_for_convolutions(monkeypatch):

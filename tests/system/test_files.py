@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from transformer.exports.folder import new_folder
 from transformer.system import files
 from transformer.system.errors import UserError
 from transformer.system.files import check_can_write, write_atomically, write_named
@@ -145,19 +144,3 @@ def test_what_dead_processes_left_is_removed(tmp_path, dead):
     assert victim.exists()
     assert not beside(tmp_path / "k", dead).is_symlink()
     files.remove_leftovers((tmp_path / "missing").rglob("*.tmp"))
-
-
-def test_the_next_write_of_a_name_removes_what_the_last_left(tmp_path, dead):
-    path, other = tmp_path / "a[1].txt", tmp_path / "b.txt"
-    for name in (path, other):
-        beside(name, dead).touch()
-    folder = beside(tmp_path / ".model", dead).with_suffix(".export")
-    (folder / "deep").mkdir(parents=True)
-    write_named(path, "x")
-    with new_folder(tmp_path / "model"):
-        pass
-    assert sorted(x.name for x in tmp_path.iterdir()) == [
-        path.name,
-        beside(other, dead).name,
-        "model",
-    ]
