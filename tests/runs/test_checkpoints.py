@@ -340,11 +340,12 @@ def test_when_all_are_damaged_nothing_is_touched(copy):
     assert kept(copy) == ["10", "20"]
 
 
-def test_a_link_in_a_checkpoint_is_refused(copy):
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
+def test_a_link_or_a_pipe_in_a_checkpoint_is_refused(make, copy):
     path = copy / "checkpoints/20/params/manifest.ocdbt"
     path.unlink()
-    path.symlink_to("/dev/zero")
-    with pytest.raises(UserError, match=r"manifest\.ocdbt is a link"):
+    make(path)
+    with pytest.raises(UserError, match=r"manifest\.ocdbt is a link or no file"):
         newest(copy)
 
 

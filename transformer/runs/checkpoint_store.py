@@ -197,8 +197,8 @@ class Store:
         # 1. Read the record.
         def read_record() -> dict[str, Any] | None:
             for path in directory.rglob("*"):
-                if path.is_symlink():
-                    raise UserError(f"{path} is a link; put a copy of the file there")
+                if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                    raise UserError(f"{path} is a link or no file; put a copy of the file there")
             try:
                 return self.record(step)
             except OSError as error:
