@@ -1,7 +1,7 @@
 """How broken sequences become trees."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_trees import JOHN, SEQUENCE, read
 
@@ -43,6 +43,7 @@ def test_tags_of_the_sequence_itself():
     assert [own_tag(word) for word in (",", "--", "dog")] == [",", ":", "XX"]
 
 
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LEAVES = st.builds(lambda tag, word: Tree(tag, (), word), st.sampled_from("ABC"), st.just("w"))
 TREES = st.builds(
     lambda children: Tree("S", tuple(children)),
@@ -62,6 +63,7 @@ TREES = st.builds(
 )
 
 
+@patient
 @given(TREES)
 def test_a_tree_comes_back(tree):
     leaves = list(tree.leaves())
@@ -72,6 +74,7 @@ def test_a_tree_comes_back(tree):
     assert read(str(tree)) == [tree]
 
 
+@patient
 @given(
     st.lists(st.sampled_from(["(S", ")S", "(NP", ")NP", "XX", "(S(NP", ")S(", "X)"])),
     st.integers(1, 5),
