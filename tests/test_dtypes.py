@@ -203,6 +203,7 @@ def test_an_update_of_bert(head, dtype):
     check_update(model, masked() if targets == VOCAB else labelled())
 
 
+@slow
 def test_an_update_of_images():
     section = sagan_cifar10.get_model().to_dict()
     small = {"generator_width": 8, "discriminator_width": 8, "dtype": "bfloat16"}

@@ -102,24 +102,29 @@ def flags(family: str, **changes) -> list[str]:
     return [path, *(f"--config.{name}={value}" for name, value in fields.items())]
 
 
-@functools.cache
-def trained(family: str, tmp_path_factory) -> Path:
-    directory = tmp_path_factory.mktemp(family)
-    write_toy(directory, train=97, validation=5, test=7)
-    for split in ("train", "validation", "test"):
-        lines = (directory / f"{split}.en").read_text().splitlines()
-        parts = ["\n".join(lines[i : i + 4]) for i in range(0, len(lines), 4)]
-        (directory / f"{split}.txt").write_text("\n\n".join(parts))
-        rows = [f"{line}\t{int(line.startswith('one'))}\n" for line in lines]
-        (directory / f"{split}.tsv").write_text("".join(rows))
-    succeeded(run("train.py", *flags(family), "--workdir=whole", cwd=directory))
-    return directory / "whole"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """trained(family): the work directory of a run of six updates with dropout, made once."""
+
+    @functools.cache
+    def train(family: str) -> Path:
+        directory = tmp_path_factory.mktemp(family)
+        write_toy(directory, train=97, validation=5, test=7)
+        for split in ("train", "validation", "test"):
+            lines = (directory / f"{split}.en").read_text().splitlines()
+            parts = ["\n".join(lines[i : i + 4]) for i in range(0, len(lines), 4)]
+            (directory / f"{split}.txt").write_text("\n\n".join(parts))
+            rows = [f"{line}\t{int(line.startswith('one'))}\n" for line in lines]
+            (directory / f"{split}.tsv").write_text("".join(rows))
+        succeeded(run("train.py", *flags(family), "--workdir=whole", cwd=directory))
+        return directory / "whole"
+
+    return train
 
 
 @pytest.fixture(params=FAMILIES)
-def whole(request, tmp_path_factory) -> tuple[str, Path]:
-    """A family, and the work directory of a run of six updates with dropout."""
-    return request.param, trained(request.param, tmp_path_factory)
+def whole(request, trained) -> tuple[str, Path]:
+    return request.param, trained(request.param)
 
 
 def assert_same_state(a: Path, b: Path) -> None:
