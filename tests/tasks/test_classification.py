@@ -13,7 +13,7 @@ from test_masked_lm import Going
 from transformer.models.bert.bert_weights import to_theirs
 from transformer.models.family import Sizes, build_model
 from transformer.runs import init_from, train
-from transformer.runs.restore import TrainedModel, restore
+from transformer.runs.restore import Chosen, TrainedModel, restore
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
@@ -222,7 +222,7 @@ def test_pairs_and_their_export(text, tmp_path, random_params):
     config, mesh = config_of(text, "pairs"), data_mesh(jax.devices()[:1])
     task = classification.prepare(config, mesh, tmp_path / "run", None).task
     params = random_params(task.model)
-    model = TrainedModel(tmp_path, config, task, [0], "last", 0, False, params, {})
+    model = TrainedModel(tmp_path, config, task, Chosen("last", [0], 0, False), params, {})
     (tmp_path / "out").mkdir()
     bert_folder.write(model, tmp_path / "out")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
