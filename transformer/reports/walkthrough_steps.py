@@ -160,7 +160,7 @@ def steps(model: TrainedModel, one: Pass, layer: int, head: int) -> list[Step]:
             "Q from the decoder, K and V from the encoder  (Section 3.2.3)",
             "The same once more, but keys and values are made of the encoder's output. The encoder "
             "has no causal mask and is else alike. Again add & norm.",
-            [Line(DecoderLayer.attend, "y_BTD, cross_weights_BHTS")],
+            [Line(DecoderLayer.__call__, "y_BTD, cross_weights_BHTS")],
             [
                 Matrix(f"weights of head {head}", one.cross_TS, outputs, src),
                 Matrix("after add & norm", one.after_cross_TD, inputs),
