@@ -403,6 +403,7 @@ def test_an_ensemble(learned):
     shutil.rmtree(learned.parent / "again")
 
 
+@pytest.mark.slow
 def test_a_result_is_recorded_and_verified(learned):
     directory = learned.parent
     options = ["--workdir=run", "--split=test"]

@@ -55,7 +55,13 @@ def both(family, **changes):
     return kept, loss_of(dataclasses.replace(config, rematerialize=True), batch)[0], model
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        "transformer",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in FAMILIES if x != "transformer"),
+    ],
+)
 def test_the_backward_pass_is_given_less(family):
     kept, again, model = both(family)
     params = model.abstract_params()

@@ -106,6 +106,7 @@ def test_two_optimizers():
         assert updates.keys() == grads.keys()
 
 
+@pytest.mark.slow
 def test_a_step_and_its_checkpoint(tmp_path):
     toy, mesh = model(), data_mesh(jax.devices()[:1])
     batch = update_batch(layout(119, 0, 17, 17, 1))

@@ -150,6 +150,7 @@ def test_the_loss_over_all_tokens(random_params):
     np.testing.assert_allclose(found.terms["source"], nll_X[:7].sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_dropout_and_the_balance_of_experts(random_params):
     model = model_of(layers="FM", expert_layer=2, dropout=0.3, attention_dropout=0.3)
     params = random_params(model)

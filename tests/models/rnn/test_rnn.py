@@ -177,9 +177,8 @@ def test_numbers_of_parameters(config, vocabularies, expected):
 # --- Gradients ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["luong", *(pytest.param(x, marks=pytest.mark.slow) for x in ("bahdanau", "sutskever"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["luong", "bahdanau", "sutskever"])
 def test_the_gradient_is_that_of_finite_differences(name, params_of):
     """And no parameter is without one."""
     model, params = model_of(PRESETS[name]), params_of(PRESETS[name])
