@@ -196,10 +196,13 @@ class Store:
 
         # 1. Read the record.
         def read_record() -> dict[str, Any] | None:
-            for path in directory.rglob("*"):
-                if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                    raise UserError(f"{path} is a link or no file; put a copy of the file there")
             try:
+                for path in directory.rglob("*"):
+                    is_there = path.is_symlink() or path.exists()  # a run may remove it meanwhile
+                    if is_there and (path.is_symlink() or not (path.is_file() or path.is_dir())):
+                        raise UserError(
+                            f"{path} is a link or no file; put a copy of the file there"
+                        )
                 return self.record(step)
             except OSError as error:
                 raise unreadable(f"{error.filename}: {error.strerror}") from error

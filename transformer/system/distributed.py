@@ -153,7 +153,12 @@ def refuse_jobs(what: str) -> None:
 
 
 def _num_tpu_hosts() -> int:
-    """The number of hosts in the TPU slices of this job, as JAX finds it; 1 without a TPU."""
+    """The number of hosts in the TPU slices of this job, as JAX finds it; 1 without a TPU.
+
+    And with JAX_PLATFORMS=cpu on a host of a TPU, where a process works by itself.
+    """
+    if "tpu" not in (jax.config.jax_platforms or "").split(","):
+        return 1
     with contextlib.suppress(OSError):  # a metadata server that does not answer
         for cluster in (GkeTpuCluster, GceTpuCluster):
             if cluster.is_env_present():
