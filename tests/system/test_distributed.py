@@ -41,7 +41,12 @@ def no_job_here(monkeypatch):
 
 @pytest.fixture
 def on_a_tpu(monkeypatch):
+    """On a TPU's host, where JAX, at import, chooses the platforms."""
     monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", "tpu,cpu")
+    yield
+    jax.config.update("jax_platforms", before)
 
 
 def set_all(monkeypatch, variables: dict[str, str]) -> None:
@@ -109,6 +114,13 @@ def test_what_is_no_job(monkeypatch, given, message):
 def test_hosts_of_a_tpu(monkeypatch, on_a_tpu, variables, is_job):
     set_all(monkeypatch, variables)
     assert distributed.job() == ({} if is_job else None)
+
+
+def test_a_host_of_a_tpu_without_its_chips_is_no_job(monkeypatch, on_a_tpu):
+    """As with JAX_PLATFORMS=cpu, to prepare data on one of the hosts."""
+    jax.config.update("jax_platforms", "cpu")
+    set_all(monkeypatch, GKE)
+    assert distributed.job() is None
 
 
 def joined(monkeypatch) -> tuple[dict, str]:
