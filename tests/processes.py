@@ -1,8 +1,9 @@
-"""Scripts in processes of their own, alone or as one job."""
+"""Scripts in processes of their own, alone or as one job, and limits of a process."""
 
 import contextlib
 import os
 import random
+import resource
 import socket
 import subprocess
 import sys
@@ -11,6 +12,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scripts import ROOT, Result, environment
+
+
+@contextlib.contextmanager
+def no_room_beyond(size: int) -> Iterator[None]:
+    """The system lets no file of this process grow beyond `size` bytes: parts are written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def on_devices(count: int) -> dict[str, str]:

@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import random
-import resource
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from processes import no_room_beyond
 
 from transformer.runs.checkpoint_store import Store
 from transformer.runs.checkpoints import Checkpoints
@@ -421,20 +421,10 @@ def test_a_checkpoint_of_another_model_is_named_as_that(change, message, good):
 # --- Disks that fail ----------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def no_file_beyond(size: int):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_saves_that_fail_destroy_nothing_and_are_tried_again(tmp_path, capsys, caplog):
     manager = saved(tmp_path, {10: {"bleu": 1.0}}, keep_last=1)
     for step, size in ((20, 10), (30, 0), (40, 200)):
-        with no_file_beyond(size):
+        with no_room_beyond(size):
             manager.save(state(step), {}, scheduled=True)
             manager.record_scores(step, {"bleu": float(step)})
         assert f"the checkpoint of step {step} could not be saved" in caplog.text

@@ -3,12 +3,12 @@ import errno
 import itertools
 import math
 import os
-import resource
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import no_room_beyond
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
@@ -170,17 +170,6 @@ def test_rewind_to_a_step_that_is_evaluated_again(tmp_path, evaluated, is_full):
 
 
 # --- Disks that are full or away ----------------------------------------------------------
-
-
-@contextlib.contextmanager
-def no_room_beyond(size: int):
-    """The system lets no file of this process grow beyond `size` bytes: parts are written."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
-import resource
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
+from processes import no_room_beyond
 
 from transformer.system import compilation
 from transformer.system.compilation import (
@@ -120,12 +120,8 @@ def test_a_folder_that_is_a_file(caches, capsys):
 
 
 def test_a_full_disk(caches, capsys):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
+    with no_room_beyond(1000):
         assert start() == (2, 0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "File too large" in error

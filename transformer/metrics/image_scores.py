@@ -76,24 +76,35 @@ def _squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.maximum(squares, 0)
 
 
+def compare(real_ND: np.ndarray, fake_ND: np.ndarray) -> dict[str, float]:
+    """The scores of generated images, by their names; precision and recall in per cent."""
+    precision, recall = precision_recall(real_ND, fake_ND)
+    return {
+        "fid_ours": fid(real_ND, fake_ND),
+        "kid_ours": 1000 * kid(real_ND, fake_ND),
+        "precision": 100 * precision,
+        "recall": 100 * recall,
+    }
+
+
 def image_scores(
     reference_ND: np.ndarray, others_ND: np.ndarray, fake_ND: np.ndarray, features: str
 ) -> dict[str, dict[str, Any]]:
-    """All scores, in the form of Outputs.
+    """All scores and their floors, in the form of Outputs.
 
     reference_ND: features of one half of the real images. others_ND: features of the other half,
     for the floor, the score of real images themselves. features: their description, in words.
     """
     size = f"{len(fake_ND)} generated and {len(reference_ND)} real images"
     floor = f"{len(others_ND)} and {len(reference_ND)} real images"
-    precision, recall = precision_recall(reference_ND, fake_ND)
+    scores = compare(reference_ND, fake_ND)
     found = {
-        "fid_ours": (fid(reference_ND, fake_ND), "Frechet distance, ", size),
+        "fid_ours": (scores["fid_ours"], "Frechet distance, ", size),
         "fid_ours_floor": (fid(reference_ND, others_ND), "Frechet distance, ", floor),
-        "kid_ours": (1000 * kid(reference_ND, fake_ND), "1000 x squared MMD, ", size),
+        "kid_ours": (scores["kid_ours"], "1000 x squared MMD, ", size),
         "kid_ours_floor": (1000 * kid(reference_ND, others_ND), "1000 x squared MMD, ", floor),
-        "precision": (100 * precision, "per cent, ", size),
-        "recall": (100 * recall, "per cent, ", size),
+        "precision": (scores["precision"], "per cent, ", size),
+        "recall": (scores["recall"], "per cent, ", size),
     }
     return {
         name: {"score": value, "definition": f"{kind}{of}, {features}", "needs_model": True}

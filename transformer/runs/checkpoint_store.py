@@ -198,8 +198,8 @@ class Store:
         def read_record() -> dict[str, Any] | None:
             try:
                 for path in directory.rglob("*"):
-                    is_there = path.is_symlink() or path.exists()  # a run may remove it meanwhile
-                    if is_there and (path.is_symlink() or not (path.is_file() or path.is_dir())):
+                    is_other = path.exists() and not (path.is_file() or path.is_dir())
+                    if path.is_symlink() or is_other:  # a run may remove a file meanwhile
                         raise UserError(
                             f"{path} is a link or no file; put a copy of the file there"
                         )

@@ -20,7 +20,7 @@ from transformer.data.labelled_images import (
 )
 from transformer.data.labelled_images import Shape as ImageShape
 from transformer.data.pictures import picture
-from transformer.metrics.image_scores import image_scores
+from transformer.metrics.image_scores import compare
 from transformer.models.family import Sizes, build_model
 from transformer.models.sagan.sagan import multiplications
 from transformer.system import distributed
@@ -85,7 +85,7 @@ class ImageTraining(TrainingTask):
         generator, discriminator = multiplications(config.model)
         once = generator + 6 * discriminator + (3 * generator + 2 * discriminator) / steps
         self.flops = 2.0 * once * self.num_tokens
-        self._real: list[np.ndarray] | None = None  # features of both halves of the real images
+        self._reference: np.ndarray | None = None  # features of real images
 
     def batch(self, number: int) -> tuple[ImageBatch, int]:
         rows = self.order.rows(number)
@@ -148,12 +148,11 @@ class ImageTraining(TrainingTask):
 
     def scores(self, ready: Ready, check: Callable[..., None]) -> dict[str, float]:
         features = self.task.classifier.features
-        if self._real is None:
-            halves = self.task.halves(self.validation)
-            self._real = [features(half.images_NHWC, check) for half in halves]
-        made, _ = self.task.made(ready, len(self._real[0]), lambda done: check())
-        found = image_scores(*self._real, features(made, check), self.task.classifier.words)
-        return {name: x["score"] for name, x in found.items() if name in TASK.metrics}
+        if self._reference is None:
+            reference, _ = self.task.halves(self.validation)
+            self._reference = features(reference.images_NHWC, check)
+        made, _ = self.task.made(ready, len(self._reference), lambda done: check())
+        return compare(self._reference, features(made, check))
 
     def facts(self) -> Facts:
         labels = collections.Counter(self.images.labels_N.tolist())
