@@ -103,7 +103,7 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
     smoothing, h = model.config.training.label_smoothing, head - 1
 
     @jax.jit
-    def values(params: Params, extra: dict[str, Any]) -> list[jax.Array]:
+    def values(params: Params, extra: dict[str, Any]) -> dict[str, jax.Array]:
         # 1. From tokens to the layer.
         bound = model.task.model.bind(params, extra)
         memory_BSD = bound.encode(src_BS)
@@ -149,23 +149,41 @@ def follow(model: TrainedModel, source: str, target: str, layer: int, head: int)
 
         losses = jax.vmap(loss_of)(positions_T)
         scaled_TT = scores_BHTT[0, h].astype(jnp.float32) * config.key_size**-0.5
-        return [
-            bound.target_embedding.table_VD[...][tgt_BT[0]],
-            *(x[0] for x in (embedded_BTD, x_BTD, layer_input_BTD)),
-            *(x[0, h] for x in (query_BHTK, kv.key_BHSK, kv.value_BHSU, scores_BHTT)),
-            jnp.where(self_mask.dense()[0], scaled_TT, -jnp.inf),
-            *(x[0, h] for x in (weights_BHTT, heads_BHTU)),
-            *(x[0] for x in (joined_BTX, attended_BTD, after_self_BTD)),
-            cross_BHTS[0, h],
-            *(x[0] for x in (after_cross_BTD, hidden_BTF, transformed_BTD, after_BTD, y_BTD)),
-            *(logits_BTV[0], losses.nll, losses.loss),
-        ]
+        return {
+            "embedding_TD": bound.target_embedding.table_VD[...][tgt_BT[0]],
+            "embedded_TD": embedded_BTD[0],
+            "x_TD": x_BTD[0],
+            "layer_input_TD": layer_input_BTD[0],
+            "query_TK": query_BHTK[0, h],
+            "key_TK": kv.key_BHSK[0, h],
+            "value_TU": kv.value_BHSU[0, h],
+            "scores_TT": scores_BHTT[0, h],
+            "masked_TT": jnp.where(self_mask.dense()[0], scaled_TT, -jnp.inf),
+            "weights_TT": weights_BHTT[0, h],
+            "head_TU": heads_BHTU[0, h],
+            "joined_TX": joined_BTX[0],
+            "attended_TD": attended_BTD[0],
+            "after_self_TD": after_self_BTD[0],
+            "cross_TS": cross_BHTS[0, h],
+            "after_cross_TD": after_cross_BTD[0],
+            "hidden_TF": hidden_BTF[0],
+            "transformed_TD": transformed_BTD[0],
+            "after_feed_forward_TD": after_BTD[0],
+            "y_TD": y_BTD[0],
+            "logits_TV": logits_BTV[0],
+            "nll_T": losses.nll,
+            "smoothed_T": losses.loss,
+        }
 
-    sides = (found.source, found.inputs, found.target)
+    arrays = values(model.params, model.extra)
     return Pass(
-        *(src_ids, tgt_in, tgt_out),
-        *([token.text for token in side] for side in sides),
-        *(np.asarray(x, np.float32) for x in values(model.params, model.extra)),
+        src_ids=src_ids,
+        tgt_in=tgt_in,
+        tgt_out=tgt_out,
+        src=[token.text for token in found.source],
+        inputs=[token.text for token in found.inputs],
+        outputs=[token.text for token in found.target],
+        **{name: np.asarray(x, np.float32) for name, x in arrays.items()},
     )
 
 
