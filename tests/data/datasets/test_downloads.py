@@ -17,12 +17,12 @@ from transformer.data import datasets
 from transformer.data.datasets import multi30k
 from transformer.system import terminal
 
-BLOCKS, PAUSE = 20, 0.02  # of an answer, which takes 0.4 s
+BLOCKS, PAUSE = 20, 0.05  # of an answer, which takes a second
 
 
 def zipped_text() -> bytes:
     numbers = random.Random(3)
-    lines = (f"{numbers.random()}\n" for _ in range(3000))
+    lines = (f"{numbers.random()}\n" for _ in range(5000))  # TFDS reads 16 kB at once
     return gzip.compress("".join(lines).encode(), mtime=0)
 
 
