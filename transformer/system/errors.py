@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import math
 import traceback
 from collections.abc import Collection, Iterator
@@ -103,3 +104,9 @@ def check_choice(config: Any, section: str, field: str, choices: Collection[Any]
     if value not in choices:
         allowed = ", ".join(map(str, choices))
         raise UserError(f"{section}.{field} is {value!r:.60}; it must be one of: {allowed}")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The end of a message about an unknown name."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}"

@@ -6,20 +6,19 @@ pairs = builder.as_data_source("train")
 """
 
 import contextlib
-import difflib
 import importlib.resources.abc
 import io
 import re
 import shutil
 import sys
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow_datasets as tfds
 from absl import logging
 
-from transformer.system.errors import UserError
+from transformer.system.errors import UserError, nearest
 from transformer.system.locks import lock_file
 from transformer.system.terminal import signs_of_life, verbosity
 
@@ -58,8 +57,8 @@ def get_builder(
     configs = [f"{dataset}/{known.name}" for known in cls.BUILDER_CONFIGS]
     if config and name not in configs:
         turned = f"{dataset}/{'-'.join(reversed(config.split('-')))}"  # a pair serves both ways
-        nearest = _nearest(turned if turned in configs else name, configs or [dataset])
-        raise UserError(f"unknown dataset {name!r}; {nearest}")
+        advice = nearest(turned if turned in configs else name, configs or [dataset])
+        raise UserError(f"unknown dataset {name!r}; {advice}")
     if len(configs) > 1 and not config:  # TFDS would take the first, Czech for WMT 2014
         raise UserError(f"dataset {name!r} needs a config; choose one of {', '.join(configs)}")
     if raw_dir and dataset not in (*_FROM_FOLDERS, *_BY_HAND):
@@ -117,13 +116,8 @@ def _builder_class(dataset: str) -> type[tfds.core.DatasetBuilder]:
     try:
         return tfds.builder_cls(dataset)
     except ValueError as error:  # DatasetNotFoundError, with a list of 200 names
-        nearest = _nearest(dataset, (*_OURS, *_TRANSLATION, *_SUMMARIES))
-        raise UserError(f"unknown dataset {dataset!r}; {nearest}") from error
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(known)}"
+        advice = nearest(dataset, (*_OURS, *_TRANSLATION, *_SUMMARIES))
+        raise UserError(f"unknown dataset {dataset!r}; {advice}") from error
 
 
 def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:

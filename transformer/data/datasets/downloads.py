@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensorflow_datasets.core.download import downloader
-from tqdm import tqdm
 
-_OF_KNOWN = "{n_fmt}B of {total_fmt}B downloaded, {rate_fmt}, {remaining} left"
-_OF_UNKNOWN = "{n_fmt}B downloaded, {rate_fmt}"
+from transformer.system.terminal import transfer_in_words
 
 
 class Downloads:
@@ -41,14 +39,8 @@ class Downloads:
             downloader._open_url = open_url
 
     def words(self) -> str:
-        """Text such as "12.0MB of 346MB downloaded, 1.2MB/s, 04:38 left"; "" at first."""
         with self._lock:
-            done, total = self._done, self._total
-        if not done:
-            return ""
-        shape = _OF_KNOWN if done <= total else _OF_UNKNOWN
-        elapsed = time.monotonic() - self._start
-        return tqdm.format_meter(done, total, elapsed, unit="B", unit_scale=True, bar_format=shape)
+            return transfer_in_words(self._done, self._total, self._start)
 
     def _count(self, block: bytes) -> bytes:
         with self._lock:
