@@ -40,7 +40,18 @@ def get_config() -> ConfigDict:
     config.data.train_split = "train"
     config.data.validation_split = "validation"
     config.data.test_split = "test"
-    # Your own text instead of `dataset`: plain or .gz, UTF-8, one sentence a line.
+    # Your own data instead of `dataset` (docs/tasks.md): records in .tsv, .jsonl or .parquet.
+    # Several with commas between them, or patterns such as news/*.tsv.gz.
+    config.data.train_file = placeholder(str)
+    config.data.validation_file = placeholder(str)
+    config.data.test_file = placeholder(str)
+    # The fields of a record with source and target, by name such as translation.de, or as a column
+    # of .tsv, from 1 on. Those of the data set, too. None: the codes of the languages.
+    config.data.source_field = placeholder(str)
+    config.data.target_field = placeholder(str)
+    # Whether the first line of .tsv names the columns.
+    config.data.has_header = False
+    # Or text files, line by line: UTF-8, one sentence a line.
     config.data.train_source = placeholder(str)
     config.data.train_target = placeholder(str)
     config.data.validation_source = placeholder(str)

@@ -1,7 +1,7 @@
 """BERT, base size, pre-trained on your own text; every field of this family and of its task.
 
     python train.py --config=configs/bert_base.py --workdir=runs/bert_base \
-        --config.data.train_text='books/*.txt.gz' --config.data.validation_text=held_out.txt
+        --config.data.train_file='books/*.txt.gz' --config.data.validation_file=held_out.txt
 
 Devlin et al. 2019: 16 TPU chips, 4 days, 3.3 billion words. Not yet trained here. The paper's last
 tenth of the updates has sequences of 512 tokens: docs/bert.md.
@@ -44,11 +44,14 @@ def get_config() -> ConfigDict:
 
 def get_data() -> ConfigDict:
     data = ConfigDict()
-    # Text files, plain or .gz, UTF-8: one sentence a line, an empty line between documents. Several
-    # with commas between them, or patterns such as books/*.gz.
-    data.train_text = placeholder(str)
-    data.validation_text = placeholder(str)
-    data.test_text = placeholder(str)
+    # Text files: one sentence a line, an empty line between documents; or .jsonl, .parquet or
+    # .tsv, a document a record (docs/tasks.md). Several with commas between them, or patterns such
+    # as books/*.gz.
+    data.train_file = placeholder(str)
+    data.validation_file = placeholder(str)
+    data.test_file = placeholder(str)
+    data.text_field = "text"  # the field of a record that is the document
+    data.has_header = False  # see configs/base.py
     # Of a sequence, in tokens, [CLS] and both [SEP] included; and of a row of a batch.
     data.max_length = 128
     data.short_rate = 0.1  # the share of sequences that are shorter, by a random length

@@ -1,7 +1,7 @@
 """BERT, mini size (Turc et al. 2019): 11 million parameters.
 
     python train.py --config=configs/bert_mini.py --workdir=runs/bert_mini \
-        --config.data.train_text='books/*.txt.gz' --config.data.validation_text=held_out.txt
+        --config.data.train_file='books/*.txt.gz' --config.data.validation_file=held_out.txt
 """
 
 from ml_collections import ConfigDict

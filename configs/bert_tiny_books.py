@@ -1,8 +1,8 @@
 """BERT, tiny, on a few million words of books and other English text.
 
     python train.py --config=configs/bert_tiny_books.py --workdir=runs/bert_tiny_books \
-        --config.data.train_text='books/[A-Z]*.txt.gz,text/*.txt.gz' \
-        --config.data.validation_text=books/validation-ABronte_Agnes.txt.gz
+        --config.data.train_file='books/[A-Z]*.txt.gz,text/*.txt.gz' \
+        --config.data.validation_file=books/validation-ABronte_Agnes.txt.gz
 
 About 20 minutes on 2 CPU cores. Sequences have 32 tokens; docs/bert.md has a second run with 128.
 What differs from bert_tiny.py is for a short run: this, a smaller vocabulary, smaller batches at a

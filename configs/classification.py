@@ -44,15 +44,15 @@ def get_data() -> ConfigDict:
     data.train_split = "train"
     data.validation_split = "validation"
     data.test_split = "test"
-    # Files, plain or .gz: .tsv, with a tab between columns; or .jsonl, a JSON object a line.
+    # Files of records instead (docs/tasks.md): .tsv, .jsonl or .parquet.
     data.train_file = placeholder(str)
     data.validation_file = placeholder(str)
     data.test_file = placeholder(str)
-    # Whether the first line of a .tsv names the columns; if not, they are 0, 1, 2, ...
-    data.has_header = False
-    data.text_column = "0"
-    data.second_column = placeholder(str)  # of pairs
-    data.label_column = "1"
+    data.has_header = False  # see configs/base.py
+    # The fields of an example, in files and data sets: names, or numbers of columns, from 1 on.
+    data.text_field = "1"
+    data.second_field = placeholder(str)  # of pairs
+    data.label_field = "2"
     data.regression = False  # labels are numbers, as in STS-B
     # In tokens, [CLS] and [SEP] included: longer texts are cut off.
     data.max_length = 128

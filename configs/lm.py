@@ -1,7 +1,7 @@
 """A decoder-only language model on plain text.
 
     python train.py --config=configs/lm.py --workdir=runs/lm \
-        --config.data.train_text='books/*.txt.gz' --config.data.validation_text=held_out.txt
+        --config.data.train_file='books/*.txt.gz' --config.data.validation_file=held_out.txt
     python -m transformer complete --workdir=runs/lm --prompt="It was a" --temperature=0.8
 
 Sized for 90 minutes of two cores. Not yet trained here. docs/language-models.md explains it.
@@ -46,11 +46,14 @@ def get_config() -> ConfigDict:
 
 def get_data() -> ConfigDict:
     data = ConfigDict()
-    # Text files, plain or .gz, UTF-8: lines of text, an empty line between documents. Several with
-    # commas between them, or patterns such as books/*.gz.
-    data.train_text = placeholder(str)
-    data.validation_text = placeholder(str)
-    data.test_text = placeholder(str)
+    # Text files: lines of text, an empty line between documents; or .jsonl, .parquet or .tsv, a
+    # document a record (docs/tasks.md). Several with commas between them, or patterns such as
+    # books/*.gz.
+    data.train_file = placeholder(str)
+    data.validation_file = placeholder(str)
+    data.test_file = placeholder(str)
+    data.text_field = "text"  # the field of a record that is the document
+    data.has_header = False  # see configs/base.py
     # Of a window, in tokens. Documents are cut into windows, which do not overlap.
     data.max_length = 256
     # The ends of documents share a row. False: one window a row.

@@ -36,16 +36,17 @@ def get_data() -> ConfigDict:
     data.train_split = "train"
     data.validation_split = "validation"
     data.test_split = "test"
-    # JSON lines instead of `dataset`, plain or .gz: an object a line.
+    # Files of records instead of `dataset` (docs/tasks.md): .jsonl, .parquet or .tsv.
     data.train_file = placeholder(str)
     data.validation_file = placeholder(str)
     data.test_file = placeholder(str)
-    # The names of both texts, in JSON lines and in data sets.
+    data.has_header = False  # see configs/base.py
+    # The names of both texts, in files of records and in data sets.
     data.document_field = "article"
     data.summary_field = "highlights"
     # Of the test split, if it has others or several, with commas between them.
     data.test_summary_fields = placeholder(str)
-    # Or two text files for each split, a document and a summary a line.
+    # Or text files for each split, a document and a summary a line.
     data.train_source = placeholder(str)
     data.train_target = placeholder(str)
     data.validation_source = placeholder(str)

@@ -24,8 +24,8 @@ FIELDS = {
     "optimizer.warmup_steps": 1,
 }
 PRE_TRAINING = {
-    "data.train_text": "train.txt",
-    "data.validation_text": "train.txt",
+    "data.train_file": "train.txt",
+    "data.validation_file": "train.txt",
     "data.max_length": 13,
     "data.duplicates": 1,
     "tokenizer.source_model": "vocab.txt",
@@ -121,7 +121,7 @@ def test_a_result_is_recorded_and_verified(folder):
             "model.d_model is 14 in run and 16 in the run to begin",
         ),
         (flags("bert_tiny", PRE_TRAINING, data_train_text="empty.txt"), "hold no documents; give"),
-        (flags("bert_tiny", PRE_TRAINING, data_train_text=None), "give data.train_text"),
+        (flags("bert_tiny", PRE_TRAINING, data_train_text=None), "give data.train_file"),
         (flags("bert_tiny", PRE_TRAINING, model_head="x"), "model.head is 'x'; it must be one of"),
     ],
 )

@@ -24,9 +24,9 @@ TASKS = {
     "MRPC": (
         {
             "data.has_header": True,
-            "data.text_column": "#1 String",
-            "data.second_column": "#2 String",
-            "data.label_column": "Quality",
+            "data.text_field": "#1 String",
+            "data.second_field": "#2 String",
+            "data.label_field": "Quality",
         },
         240,
         "f1",
@@ -34,14 +34,14 @@ TASKS = {
     "RTE": (
         {
             "data.has_header": True,
-            "data.text_column": "sentence1",
-            "data.second_column": "sentence2",
-            "data.label_column": "label",
+            "data.text_field": "sentence1",
+            "data.second_field": "sentence2",
+            "data.label_field": "label",
         },
         190,
         "accuracy",
     ),
-    "CoLA": ({"data.text_column": "3", "data.label_column": "1"}, 110, "matthews"),
+    "CoLA": ({"data.text_field": "4", "data.label_field": "2"}, 110, "matthews"),
 }
 
 

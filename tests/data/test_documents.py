@@ -20,7 +20,7 @@ from transformer.system.paths import named_files
 def test_documents_are_between_empty_lines_and_ends_of_files(tmp_path):
     (tmp_path / "a.txt").write_text("one\n two \n\n \nthree\n")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"four\r\n\r\n"))
-    files = named_files(f"{tmp_path}/a.txt, {tmp_path}/*.gz", "data.train_text")
+    files = named_files(f"{tmp_path}/a.txt, {tmp_path}/*.gz", "data.train_file")
     assert list(read_documents(files)) == [["one", "two"], ["three"], ["four"]]
     (tmp_path / "c.txt").write_text("one\ntwo\n\n\n\nthree\n\nfour")
     assert text_sha256(files) == text_sha256([str(tmp_path / "c.txt")])

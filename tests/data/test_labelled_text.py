@@ -29,17 +29,17 @@ def test_tsv_with_and_without_a_header(tmp_path):
     (tmp_path / "sst2.tsv").write_text('a "film\t0\nfunny\t1\n')
     assert read(tmp_path / "sst2.tsv") == [Example('a "film', None, "0"), ("funny", None, "1")]
     (tmp_path / "cola.tsv.gz").write_bytes(gzip.compress(b"gj04\t1\t\tThe sailors rode.\r\n"))
-    columns = {"text_column": "3", "label_column": "1"}
+    columns = {"text_field": "3", "label_field": "1"}
     assert read(tmp_path / "cola.tsv.gz", **columns) == [("The sailors rode.", None, "1")]
     (tmp_path / "mrpc.tsv").write_text("Quality\t#1 String\t#2 String\n1\tone\ttwo\n")
-    columns = {"text_column": "#1 String", "second_column": "#2 String", "label_column": "Quality"}
+    columns = {"text_field": "#1 String", "second_field": "#2 String", "label_field": "Quality"}
     assert read(tmp_path / "mrpc.tsv", has_header=True, **columns) == [("one", "two", "1")]
 
 
 def test_json_lines(tmp_path):
     rows = [{"a": "one", "l": 1}, {"a": "two", "l": "x", "more": None}, {"a": "", "l": 2.5}]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n\n" for row in rows))
-    found = read(tmp_path / "x.jsonl", text_column="a", label_column="l")
+    found = read(tmp_path / "x.jsonl", text_field="a", label_field="l")
     assert found == [("one", None, "1"), ("two", None, "x"), ("", None, "2.5")]
 
 
@@ -96,7 +96,7 @@ def test_numbers_of_labels():
     [
         ("", {}, r"x\.tsv has no examples; give a file with one a line"),
         ("a\t0\nb\n", {}, r"line 2 has 1 columns, and line 1 has 2; put one tab"),
-        ("a\t0\n", {"label_column": "2"}, r"line 1 has no column '2'; there are: 0, 1: see data"),
+        ("a\t0\n", {"label_field": "2"}, r"line 1 has no column '2'; there are: 0, 1: see data"),
         ("a\t0\nb\t \n", {}, r"line 2 has no label in column '1'; remove the line"),
         ("a\ta\nb\tb\n", {"has_header": True}, r"line 1: two columns have one name"),
     ],
@@ -151,7 +151,7 @@ def test_glue_from_download_to_examples(internet, tmp_path):
         "SST-2/dev.tsv": "sentence\tlabel\nthree\t0\n",
         "SST-2/test.tsv": "index\tsentence\n0\tfour\n",
     })  # fmt: skip
-    columns = {"text_column": "sentence", "label_column": "label"}
+    columns = {"text_field": "sentence", "label_field": "label"}
     data = dataclasses.replace(DATA, dataset="glue/sst2", data_dir=str(tmp_path), **columns)
     found = read_examples(data, "train")
     assert sorted(found) == [("one ö", None, "positive"), ("two", None, "negative")]
@@ -160,8 +160,8 @@ def test_glue_from_download_to_examples(internet, tmp_path):
     with pytest.raises(UserError, match=r"test, example 1 has no label in column 'label'"):
         read_examples(data, "test")  # GLUE keeps them
     with pytest.raises(
-        UserError, match=r"glue/sst2 has no 'x' \(data.text_column\); it has: .*label"
+        UserError, match=r"glue/sst2 has no 'x' \(data.text_field\); it has: .*label"
     ):
-        read_examples(dataclasses.replace(data, text_column="x"), "train")
+        read_examples(dataclasses.replace(data, text_field="x"), "train")
     with pytest.raises(UserError, match=r"the split is 'dev', which glue/sst2 does not have; "):
         read_examples(data, "dev")

@@ -108,7 +108,7 @@ def test_it_trains_and_samples(tmp_path):
 def test_bad_input(tmp_path, monkeypatch):
     config, _ = config_of(["train.py", *FLAGS], monkeypatch)
     monkeypatch.chdir(tmp_path)
-    for message in ("data.train_text: there is no file text.txt", "text.txt hold no text"):
+    for message in ("data.train_file: there is no file text.txt", "text.txt hold no text"):
         with pytest.raises(UserError, match=message):
             config.kind.prepare(config, data_mesh(jax.devices()[:1]), tmp_path / "run", None)
         (tmp_path / "text.txt").write_text("\n\n")

@@ -53,9 +53,9 @@ def text(tmp_path_factory):
 
 def config_of(text, **changes):
     fields = {
-        "train_text": f"{text}/train.txt",
-        "validation_text": f"{text}/train.txt",
-        "test_text": f"{text}/train.txt",
+        "train_file": f"{text}/train.txt",
+        "validation_file": f"{text}/train.txt",
+        "test_file": f"{text}/train.txt",
         "max_length": 20,
         "duplicates": 1,
         "vocab_size": 90,
@@ -178,8 +178,8 @@ def test_validation_is_evaluation_and_a_new_head_is_begun(text, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_text": None}, r"no text for the train split; give data\.train_text"),
-        ({"validation_text": "nowhere/*"}, r"data\.validation_text: there is no file nowhere/\*"),
+        ({"train_file": None}, r"no text for the train split; give data\.train_file"),
+        ({"validation_file": "nowhere/*"}, r"data\.validation_file: there is no file nowhere/\*"),
         ({"max_length": 21}, r"data\.max_length is 21, but model\.max_positions is 20"),
         ({"head": "classification"}, r"model\.head is 'classification', and task\.name is 'mask"),
         ({"vocab_size": 5000}, r"the training text gives only \d+ pieces"),
@@ -197,7 +197,7 @@ def test_a_text_without_documents(text, tmp_path):
     vocabulary.save(tmp_path)
     path = str(tmp_path / "empty.txt")
     with pytest.raises(UserError, match=r"empty\.txt hold no documents; give text with one"):
-        prepared(text, train_text=path, source_model=str(tmp_path / "vocab.txt"))
+        prepared(text, train_file=path, source_model=str(tmp_path / "vocab.txt"))
 
 
 def test_settings_that_cannot_be():

@@ -1,7 +1,8 @@
-"""Documents of text files as token ids, and the sequences that BERT's pre-training cuts from them.
+"""Documents of plain text as token ids, and the sequences that BERT's pre-training cuts from them.
 
-Files have one sentence a line and an empty line between documents, as in the original code. A
-sequence is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], where A and B are one or more lines each.
+Text files have one sentence a line and an empty line between documents, as in the original code; in
+other files, each record is a document. A sequence is [CLS] A [SEP] or [CLS] A [SEP] B [SEP], where
+A and B are one or more lines each.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from transformer.data.pairs import in_chunks
-from transformer.data.text_files import read_lines
+from transformer.data.records import Records
 from transformer.data.wordpiece import WordPiece
 from transformer.system.errors import UserError
 
@@ -22,24 +23,17 @@ _BLOCK = 500  # documents tokenised at once
 _TRIES = 10  # to find another document than one's own
 
 
-def read_documents(files: list[str]) -> Iterator[list[str]]:
-    """The lines of each document. The end of a file ends a document, too."""
-    for file in files:
-        document: list[str] = []
-        for line in read_lines(file):
-            if line := line.strip():
-                document.append(line)
-            elif document:
-                yield document
-                document = []
-        if document:
+def read_documents(texts: Records) -> Iterator[list[str]]:
+    """The lines of each document that has any."""
+    for (text,) in texts.texts():
+        if document := [line for x in text.split("\n") if (line := x.strip())]:
             yield document
 
 
-def text_sha256(files: list[str]) -> str:
+def text_sha256(texts: Records) -> str:
     """A hash of the documents."""
     content = hashlib.sha256()
-    for document in read_documents(files):
+    for document in read_documents(texts):
         content.update(("\n".join(document) + "\n\n").encode(errors="surrogatepass"))
     return content.hexdigest()
 
@@ -60,10 +54,10 @@ class Documents:
         return len(self.starts) - 1
 
 
-def tokenize(files: list[str], tokenizer: WordPiece) -> Documents:
-    """The documents of text files. Raises UserError if they hold none."""
+def tokenize(texts: Records, tokenizer: WordPiece) -> Documents:
+    """The documents of texts. Raises UserError if they hold none."""
     parts, lengths, starts = [], [0], [0]
-    for block in in_chunks(read_documents(files), _BLOCK):
+    for block in in_chunks(read_documents(texts), _BLOCK):
         encoded = iter(tokenizer.encode_batch([line for document in block for line in document]))
         for document in block:
             own = [ids for ids in itertools.islice(encoded, len(document)) if ids]
@@ -73,7 +67,7 @@ def tokenize(files: list[str], tokenizer: WordPiece) -> Documents:
                 starts.append(starts[-1] + len(own))
     if len(starts) == 1:
         raise UserError(
-            f"{', '.join(files)} hold no documents; give text with one sentence a line and an "
+            f"{texts} hold no documents; give text with one sentence a line and an "
             "empty line between documents"
         )
     return Documents(np.concatenate(parts), np.cumsum(lengths), np.array(starts))

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer.data.text_files import ending, read_lines
+from transformer.data.text_files import ending, read_lines, unpacked_name
 from transformer.data.words import words_of
 from transformer.system.errors import UserError
 from transformer.system.paths import check_utf8, looked_up
 from transformer.system.reading import plain
 
 TITLE, SUMMARY = "title.txt", "summary.txt"
-NO_TEXTS = TITLE, SUMMARY, f"{TITLE}.gz", f"{SUMMARY}.gz"
 
 
 class Article(NamedTuple):
@@ -54,7 +53,7 @@ def read_articles(folder: Path) -> Iterator[Article]:
     """Reads a folder of articles, each a folder with title.txt, texts and perhaps summary.txt.
 
     All other .txt files are texts about the title, in the order of their names, with empty lines
-    between paragraphs. Each file may be .gz, too. Raises UserError for a folder without a title or
+    between paragraphs. Each file may be packed. Raises UserError for a folder without a title or
     texts.
     """
     if not folder.is_dir():
@@ -74,7 +73,7 @@ def read_articles(folder: Path) -> Iterator[Article]:
         summary = _one_line(article, SUMMARY) or ""
         texts = sorted((x for x in article.iterdir() if ending(x) == ".txt"), reverse=True)
         texts = sorted({path.resolve(): path for path in texts}.values())  # each once
-        texts = [path for path in texts if path.name.lower() not in NO_TEXTS]
+        texts = [path for path in texts if unpacked_name(path) not in (TITLE, SUMMARY)]
         paragraphs = [paragraph for path in texts for paragraph in _paragraphs(plain(path))]
         if not paragraphs:
             raise UserError(f"{article} has no texts about its title; add .txt files")
@@ -82,9 +81,9 @@ def read_articles(folder: Path) -> Iterator[Article]:
 
 
 def _one_line(article: Path, name: str) -> str | None:
-    """The text of a file, plain or .gz, in one line; None if there is no such file."""
+    """The text of a file, plain or packed, in one line; None if there is no such file."""
     for path in sorted(article.iterdir()):
-        if path.name.lower() in (name, f"{name}.gz") and path.is_file():
+        if unpacked_name(path) == name and path.is_file():
             return " ".join(words_of(" ".join(read_lines(path))))
     return None
 

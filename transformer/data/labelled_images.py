@@ -122,7 +122,7 @@ def _source(config: ImageData, split: str) -> tuple[Path, str | None]:
     if config.held_out and not config.validation_images and split in ("train", "validation"):
         part, given = "rest" if split == "train" else "held out", "train"
     hint = ", or data.held_out" if given == "validation" else ""
-    path = config.needed(given, f"{hint}, or data.dataset")["images"]
+    path = config.needed(given, hint)["images"]
     path = Path(local(path, f"data.{given}_images"))
     if not path.exists():
         raise UserError(f"there is no {path}{looked_up(path)}; give a folder, .npz or .npy file")

@@ -1,14 +1,15 @@
-"""Sentence pairs in a fixed order, and two text files as such a source."""
+"""Sentence pairs in a fixed order, and text files and records as such sources."""
 
 import abc
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from transformer.data.records import Records, listed
 from transformer.data.text_files import check_lines, count_and_hash, read_lines
 from transformer.system.errors import UserError
-from transformer.system.paths import local
 
 Pair = tuple[str, str]
 Item = TypeVar("Item")
@@ -118,21 +119,56 @@ class ReadPairs(PairSource):
 
 
 class TextPairs(ReadPairs):
-    """Two text files, line by line; see text_files for what a line is.
+    """Text files of sources and as many of targets, line by line; see text_files for a line.
 
-    Both files are read once here, so that all errors come first: UserError for a file that
-    cannot be read or is not UTF-8, for different numbers of lines, and for empty files.
+    All are read once here, so that all errors come first: UserError for a file that cannot be read
+    or is not UTF-8, for different numbers of lines, and for empty files.
     """
 
-    def __init__(self, source: str, target: str):
-        paths = [local(path, "a text file") for path in (source, target)]
-        (count, source_hash), (target_count, target_hash) = map(count_and_hash, paths)
-        check_lines({paths[0]: count, paths[1]: target_count})
-        fingerprint = hashlib.sha256(f"text {source_hash} {target_hash}".encode()).hexdigest()
-        name = f"pairs of {paths[0]} and {paths[1]}"
+    def __init__(self, source: Sequence[str], target: Sequence[str]):
+        if len(source) != len(target):
+            raise UserError(
+                f"{listed(source)} and {listed(target)} are {len(source)} and {len(target)} files; "
+                "give as many of sources as of targets, in the same order"
+            )
+        sides = [list(map(count_and_hash, paths)) for paths in (source, target)]
+        for one, other, (count, _), (other_count, _) in zip(source, target, *sides, strict=True):
+            check_lines({one: count, other: other_count})
+        content = " ".join(["text", *(found for side in sides for _, found in side)])
+
+        def read() -> Iterator[Pair]:
+            both = (itertools.chain.from_iterable(map(read_lines, x)) for x in (source, target))
+            return zip(*both, strict=True)
+
         super().__init__(
-            lambda: zip(*map(read_lines, paths), strict=True), count, fingerprint, name
+            read,
+            sum(count for count, _ in sides[0]),
+            hashlib.sha256(content.encode()).hexdigest(),
+            f"pairs of {listed(source, 3)} and {listed(target, 3)}",
         )
+
+
+class RecordPairs(ReadPairs):
+    """Two texts of each record.
+
+    clean: turns a text into one line.
+    Raises UserError for files without records, or that cannot be read; for others, when the
+    record is read.
+    """
+
+    def __init__(self, records: Records, clean: Callable[[str], str]):
+        count, hashes = records.count_and_hash()
+        if not count:
+            raise UserError(f"{records} has no records; give a file with one a line")
+        identity = [*hashes, *records.fields.values(), clean("a\nb")]
+        if records.has_header:
+            identity.append("header")
+
+        def read() -> Iterator[Pair]:
+            return ((clean(first), clean(second)) for first, second in records.texts())
+
+        fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        super().__init__(read, count, fingerprint, f"records of {records}")
 
 
 def evenly_spaced(total: int, size: int) -> list[int]:

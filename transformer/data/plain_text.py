@@ -1,4 +1,4 @@
-"""Text files for a language model: documents as token ids, cut into windows of one length."""
+"""Plain text for a language model: documents as token ids, cut into windows of one length."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ import numpy as np
 
 from transformer.data.documents import read_documents, text_sha256
 from transformer.data.pairs import Pair, PairSource, ReadPairs, in_chunks
+from transformer.data.records import Records
 from transformer.data.splits import TextSection
 from transformer.data.token_files import COUNTED, TokenizedPairs, token_dtype
 from transformer.data.vocabulary import EOS, Tokenizer
@@ -36,15 +37,15 @@ class LanguageData(TextSection):
         return self.max_length
 
 
-def text_lines(files: list[str]) -> PairSource:
-    """The lines of text files, each the target of an empty source; empty lines are left out."""
+def text_lines(texts: Records) -> PairSource:
+    """The lines of texts, each the target of an empty source; empty lines are left out."""
 
     def read() -> Iterator[Pair]:
-        return (("", line) for document in read_documents(files) for line in document)
+        return (("", line) for document in read_documents(texts) for line in document)
 
     if not (count := sum(1 for _ in read())):
-        raise UserError(f"{', '.join(files)} hold no text; give files with lines of text")
-    return ReadPairs(read, count, text_sha256(files), f"lines of {', '.join(files)}")
+        raise UserError(f"{texts} hold no text; give files with lines of text")
+    return ReadPairs(read, count, text_sha256(texts), f"lines of {texts}")
 
 
 class Windows(NamedTuple):
@@ -55,23 +56,23 @@ class Windows(NamedTuple):
     num_bytes: int  # UTF-8, with one space between the lines of a document
 
 
-def windows(files: list[str], tokenizer: Tokenizer, length: int) -> Windows:
+def windows(texts: Records, tokenizer: Tokenizer, length: int) -> Windows:
     """The documents' tokens, EOS after each document, in windows of at most `length` tokens.
 
     Windows do not overlap, and none holds parts of two documents.
     """
     dtype = token_dtype(tokenizer.vocab_size)
     parts, lengths, num_documents, num_bytes = [], [], 0, 0
-    for block in in_chunks(read_documents(files), _BLOCK):
-        texts = [" ".join(document) for document in block]
-        num_documents += len(texts)
-        num_bytes += sum(len(text.encode(errors="replace")) for text in texts)
-        for ids in tokenizer.encode_batch(texts, num_threads=-1):
+    for block in in_chunks(read_documents(texts), _BLOCK):
+        joined = [" ".join(document) for document in block]
+        num_documents += len(joined)
+        num_bytes += sum(len(text.encode(errors="replace")) for text in joined)
+        for ids in tokenizer.encode_batch(joined, num_threads=-1):
             parts.append(np.asarray([*ids, EOS], dtype))
             whole, rest = divmod(len(parts[-1]), length)
             lengths += whole * [length] + ([rest] if rest else [])
     if not parts:
-        raise UserError(f"{', '.join(files)} hold no text; give files with lines of text")
+        raise UserError(f"{texts} hold no text; give files with lines of text")
     count = len(lengths)
     pairs = TokenizedPairs(
         source_tokens=np.full(count, EOS, dtype),

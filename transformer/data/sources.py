@@ -1,4 +1,4 @@
-"""Sources of sentence pairs: parallel text files, or a TFDS dataset."""
+"""Sources of sentence pairs: files of records, parallel text files, or a TFDS dataset."""
 
 import dataclasses
 import hashlib
@@ -7,7 +7,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from transformer.data.pairs import CHUNK, JoinedPairs, Pair, PairSource, TextPairs, evenly_spaced
+from transformer.data.pairs import (
+    CHUNK,
+    JoinedPairs,
+    Pair,
+    PairSource,
+    RecordPairs,
+    TextPairs,
+    evenly_spaced,
+)
 from transformer.data.splits import DatasetSplit, PairSection, open_dataset
 from transformer.system.errors import UserError, place, setting
 from transformer.system.paths import cannot_read, local
@@ -19,33 +27,61 @@ class DataConfig(PairSection):
 
     source_language: str
     target_language: str
+    source_field: str | None = setting(default=None)
+    target_field: str | None = setting(default=None)
     extra_source: str | None = place()
     extra_target: str | None = place()
     is_tokenized: bool
     bleu_tokenizer: str | None = setting(may_change=True, default=None)
 
-    what = "text files"
-    kinds = (("source", "target"),)
-
     @property
     def languages(self) -> dict[str, str]:
         return {"source_language": self.source_language, "target_language": self.target_language}
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The names of both fields of a record, by the fields of this section that decide them."""
+        sides = (("source_field", "source_language"), ("target_field", "target_language"))
+        chosen = (one if getattr(self, one) else other for one, other in sides)
+        return {field: getattr(self, field) for field in chosen}
+
     def __post_init__(self):
         super().__post_init__()
-        self.check_together("extra")
+        if bool(self.extra_source) != bool(self.extra_target):
+            given, missing = ("source", "target") if self.extra_source else ("target", "source")
+            raise UserError(
+                f"data.extra_{given} is given without data.extra_{missing}; give both or neither"
+            )
 
 
-def open_source(config: DataConfig, split: str) -> PairSource:
+def in_one_line(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+def open_pairs(
+    config: PairSection,
+    split: str,
+    columns: Mapping[str, str],
+    clean: Callable[[str], str] = in_one_line,
+) -> PairSource:
     """The pairs of a split; raises UserError for anything wrong with them.
 
     split: 'train', 'validation' or 'test', which the config maps to files or to TFDS splits; for
       a dataset, also any other split or slice of it.
+    columns: the names of the fields of source and target, by the config's fields that name them.
+    clean: turns a text into one line.
     A dataset that is not on disk yet is prepared first.
     """
-    if config.uses_files:
-        return TextPairs(**config.needed(split))
-    return DatasetPairs(config, split, config.languages)
+    if not config.uses_files:
+        return DatasetPairs(config, split, columns, clean)
+    if "file" in (kinds := config.needed(split)):
+        return RecordPairs(config.records(split, columns), clean)
+    return TextPairs(*(config.files(split, kind) for kind in kinds))
+
+
+def open_source(config: DataConfig, split: str) -> PairSource:
+    """See `open_pairs`."""
+    return open_pairs(config, split, config.columns)
 
 
 def training_source(config: DataConfig) -> PairSource:
@@ -54,8 +90,10 @@ def training_source(config: DataConfig) -> PairSource:
     Raises UserError for anything wrong with them.
     """
     source = open_source(config, "train")
-    extra = config.given("extra")
-    return JoinedPairs(source, TextPairs(**extra)) if extra else source
+    if not (config.extra_source and config.extra_target):
+        return source
+    extra = (config.files("extra", kind) for kind in ("source", "target"))
+    return JoinedPairs(source, TextPairs(*extra))
 
 
 class DatasetPairs(PairSource):
@@ -70,7 +108,7 @@ class DatasetPairs(PairSource):
         config: Any,
         split: str,
         columns: Mapping[str, str],
-        clean: Callable[[str], str] = lambda text: text.replace("\n", " "),
+        clean: Callable[[str], str] = in_one_line,
     ):
         """clean: turns a text into one line."""
         self._columns, self._clean = tuple(columns.values()), clean

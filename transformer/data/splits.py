@@ -4,14 +4,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from transformer.system.errors import UserError, check_range, place
+from transformer.data.records import Records
+from transformer.system.errors import UserError, check_range, place, setting
 from transformer.system.paths import local, named_files
 
 SPLITS = ("train", "validation", "test")
 
 
 class DataSection:
-    """Base of the data sections. A field for a split begins with its name: data.train_text.
+    """Base of the data sections. A field for a split begins with its name: data.train_file.
 
     what: a word for the files of a split, in messages.
     kinds: the ends of the names of its fields: alternatives, each of one field or of several that
@@ -49,15 +50,19 @@ class DataSection:
             )
         return found
 
+    def files(self, split: str, kind: str) -> list[str]:
+        """The files that a field of a split names, in order; raises UserError if one is missing."""
+        return named_files(getattr(self, f"{split}_{kind}"), f"data.{split}_{kind}")
+
     def fields(self, split: str) -> str:
         """The fields of a split, for messages."""
         return ", or ".join(
             " and ".join(f"data.{split}_{x}" for x in kinds) for kinds in self.kinds
         )
 
-    def check_together(self, *splits: str) -> None:
+    def check_together(self) -> None:
         """Raises UserError if one of two fields that belong together is given, or alternatives."""
-        for split in splits:
+        for split in SPLITS:
             chosen = []
             for kinds in self.kinds:
                 names = {f"data.{split}_{x}": getattr(self, f"{split}_{x}") for x in kinds}
@@ -74,6 +79,24 @@ class DataSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class RecordSection(DataSection):
+    """Base of those whose examples are records of files: data/records.py."""
+
+    train_file: str | None = place(default=None)
+    validation_file: str | None = place(default=None)
+    test_file: str | None = place(default=None)
+    has_header: bool = setting(default=False)
+
+    what = "files"
+    kinds = (("file",),)
+
+    def records(self, split: str, columns: Mapping[str, str]) -> Records:
+        """The records of a split. columns: the names of the fields, by the section's fields."""
+        self.needed(split)
+        return Records(self.files(split, "file"), columns, self.has_header)
+
+
+@dataclasses.dataclass(frozen=True)
 class DatasetSection(DataSection):
     """Base of those that may name a data set of TFDS; files win over it."""
 
@@ -87,9 +110,12 @@ class DatasetSection(DataSection):
     def uses_files(self) -> bool:
         return not self.dataset or any(map(self.given, SPLITS))
 
+    def fields(self, split: str) -> str:
+        return super().fields(split) + ("" if self.dataset else ", or data.dataset")
+
 
 @dataclasses.dataclass(frozen=True)
-class PairSection(DatasetSection):
+class PairSection(DatasetSection, RecordSection):
     """Base of those whose examples are pairs of texts."""
 
     raw_dir: str | None = place()
@@ -103,27 +129,24 @@ class PairSection(DatasetSection):
     max_target_length: int
     packing: bool
 
+    kinds = (("file",), ("source", "target"))
+
     def __post_init__(self):
-        self.check_together(*SPLITS)
+        self.check_together()
         if not self.dataset and not any(map(self.given, SPLITS)):
-            raise UserError(f"no training data; give data.dataset, or {self.fields('train')}")
+            raise UserError(f"no training data; give {self.fields('train')}")
         check_range(self, "data", "max_source_length max_target_length", 2)  # a word and EOS
 
 
 @dataclasses.dataclass(frozen=True)
-class TextSection(DataSection):
+class TextSection(RecordSection):
     """The fields of plain text."""
 
-    train_text: str | None = place()
-    validation_text: str | None = place()
-    test_text: str | None = place()
+    text_field: str = setting(default="text")
 
-    what = "text"
-    kinds = (("text",),)
-
-    def files(self, split: str) -> list[str]:
+    def texts(self, split: str) -> Records:
         """The text files of a split; raises UserError if there are none."""
-        return named_files(self.needed(split)["text"], f"data.{split}_text")
+        return self.records(split, {"text_field": self.text_field})
 
 
 class DatasetSplit(NamedTuple):

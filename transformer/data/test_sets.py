@@ -41,7 +41,7 @@ class TestSet(NamedTuple):
 
 
 def read_files(source: str | None, references: Sequence[str]) -> TestSet:
-    """Reads text files, plain or .gz, one sentence a line; raises UserError unless they match."""
+    """Reads text files, one sentence a line; raises UserError unless they match."""
     named = source or references[0]
     given = {path: lines_of(path) for path in filter(None, [source, *references])}
     check_lines({path: len(lines) for path, lines in given.items()})

@@ -1,4 +1,6 @@
-"""Reading text, plain or gzipped, line by line.
+"""Reading text, plain or packed, line by line.
+
+A file whose name ends in .gz, .xz or .zst is packed, in capitals, too.
 
 A line ends only at a line feed. Python also takes U+2028, U+0085, form feeds and lone carriage
 returns for line ends, but they occur inside real sentences. The carriage return before a line
@@ -10,15 +12,16 @@ Everything here raises UserError for a file that cannot be read, is damaged or i
 import contextlib
 import gzip
 import hashlib
+import io
 import itertools
-import json
+import lzma
 import os
 import select
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import PurePath
-from typing import IO, Any
+from typing import IO, NamedTuple
 
 from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
@@ -29,20 +32,54 @@ _CHUNK = 1 << 16  # bytes: the capacity of a pipe
 _PATIENCE = 0.01  # seconds: a steady writer is not slower
 
 
-def is_gzip(path: str | os.PathLike) -> bool:
-    """True if the name of a file says that it is compressed: .gz or .GZ."""
-    return os.fspath(path).lower().endswith(".gz")
+class Packing(NamedTuple):
+    """A way to pack a file. A packed file may have several parts, one after the other."""
+
+    name: str
+    open: Callable[[str | os.PathLike], IO[bytes]]
+    pack: Callable[[bytes], bytes]
+
+
+def _open_zstd(path: str | os.PathLike) -> IO[bytes]:
+    import pyarrow  # TFDS brings it, but it takes a while to import
+
+    return io.BufferedReader(pyarrow.CompressedInputStream(open(path, "rb"), "zstd"), _CHUNK)
+
+
+def _pack_zstd(content: bytes) -> bytes:
+    import pyarrow
+
+    return pyarrow.compress(content, "zstd", asbytes=True)
+
+
+PACKINGS = {
+    ".gz": Packing("gzip", gzip.open, lambda content: gzip.compress(content, mtime=0)),
+    ".xz": Packing("xz", lzma.open, lzma.compress),
+    ".zst": Packing("zstd", _open_zstd, _pack_zstd),
+}
+
+
+def packing(path: str | os.PathLike) -> Packing | None:
+    """The packing that a file's name tells; None for a plain file."""
+    return PACKINGS.get(PurePath(os.fspath(path).lower()).suffix)
+
+
+def unpacked_name(path: str | os.PathLike) -> str:
+    """A file's name in lower case, without the ending of a packing: x.jsonl for /a/X.JSONL.gz."""
+    name = PurePath(os.fspath(path).lower())
+    return name.stem if packing(path) else name.name
 
 
 def ending(path: str | os.PathLike) -> str:
-    """The ending of a file's name in lower case, without .gz: .jsonl for X.JSONL.gz."""
-    return PurePath(os.fspath(path).lower().removesuffix(".gz")).suffix
+    """The ending of `unpacked_name`: .jsonl for X.JSONL.gz."""
+    return PurePath(unpacked_name(path)).suffix
 
 
 def open_text(path: str | os.PathLike) -> IO[bytes]:
-    """Opens a text file, plain or ending in '.gz', for its bytes."""
-    with _read_errors(path):
-        return gzip.open(path) if is_gzip(path) else open(path, "rb")
+    """Opens a text file, plain or packed, for its bytes."""
+    with read_errors(path):
+        found = packing(path)
+        return found.open(path) if found else open(path, "rb")
 
 
 def blocks_of_lines(file: IO[bytes], name: str | os.PathLike, size: int) -> Iterator[list[str]]:
@@ -50,7 +87,7 @@ def blocks_of_lines(file: IO[bytes], name: str | os.PathLike, size: int) -> Iter
     all_lines, number = iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 0
     while True:
         lines = []
-        with _read_errors(name):
+        with read_errors(name):
             for line in itertools.islice(all_lines, size):
                 number += 1
                 lines.append(_text(line, name, number))
@@ -82,7 +119,7 @@ def lines_as_they_come(
     while True:
         if not _has_more(file):
             yield None
-        with _read_errors(name):
+        with read_errors(name):
             chunk = file.read1(_CHUNK)
         *ends, rest = chunk.split(b"\n")
         for end in ends:
@@ -108,15 +145,15 @@ def count_lines(file: IO[bytes]) -> int:
         descriptor = file.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return 0
-        if isinstance(file, gzip.GzipFile):
+        if isinstance(file, gzip.GzipFile | lzma.LZMAFile):
             count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
-            file.rewind()
+            file.seek(0)
             return count
         count, place = 0, os.lseek(descriptor, 0, os.SEEK_CUR)
         while chunk := os.pread(descriptor, _CHUNK, place):
             count, place = count + chunk.count(b"\n"), place + len(chunk)
         return count
-    except (OSError, EOFError, zlib.error):  # reading will report it
+    except (OSError, EOFError, zlib.error, lzma.LZMAError):  # reading will report it
         return 0
 
 
@@ -135,40 +172,22 @@ def read_lines(path: str | os.PathLike) -> Iterator[str]:
             yield from lines
 
 
-def json_rows(path: str | os.PathLike, example: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The position and the object of each line of a JSON-lines file; skips blank lines.
-
-    example: an example of a line, for the UserError about one that is no object. NaN and Infinity
-      are not JSON, and half of a surrogate pair is not text.
-    """
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        place = f"{path}, line {number}"
-        try:
-            row = json.loads(line, parse_constant=refuse)
-            if "\\u" in line:
-                json.dumps(row, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place} is not JSON ({error}); correct it") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{place}: expected an object such as {example}")
-        yield place, row
-
-
-def count_and_hash(path: str) -> tuple[int, str]:
-    """The number of lines of a text file, and the SHA-256 of their text."""
+def check_is_file(path: str) -> None:
+    """Raises UserError for a folder, and for a pipe: data are read more than once."""
     if os.path.exists(path) and not os.path.isfile(path):
-        # Pipes are refused, too: the files are read more than once.
-        raise UserError(f"{path} is not a file; give a text file, or one ending in .gz")
+        raise UserError(f"{path} is not a file; give a file, plain or packed")
+
+
+def count_and_hash(path: str, *, with_blank: bool = True) -> tuple[int, str]:
+    """The number of lines of a text file, and the SHA-256 of their text.
+
+    with_blank: whether blank lines count, too.
+    """
+    check_is_file(path)
     count, content = 0, hashlib.sha256()
     with open_text(path) as file:
         for lines in blocks_of_lines(file, path, _BLOCK):
-            count += len(lines)
+            count += len(lines) if with_blank else sum(1 for line in lines if line.strip(" "))
             content.update("".join(f"{line}\n" for line in lines).encode())
     return count, content.hexdigest()
 
@@ -202,11 +221,18 @@ def _text(line: bytes, name: str | os.PathLike, number: int) -> str:
 
 
 @contextlib.contextmanager
-def _read_errors(name: str | os.PathLike) -> Iterator[None]:
-    """Turns errors while a file is read into a UserError."""
+def read_errors(
+    name: str | os.PathLike, kind: str = "", *errors: type[Exception]
+) -> Iterator[None]:
+    """Turns errors while a file is read into a UserError.
+
+    kind: of a file that is not text; errors: those of a damaged one.
+    """
     try:
         yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{name} is damaged or not a gzip file: {error}") from error
-    except OSError as error:
-        raise cannot_read(name, error) from error
+    except (EOFError, zlib.error, lzma.LZMAError, OSError, *errors) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise cannot_read(name, error) from error
+        if found := packing(name):
+            kind = kind or found.name
+        raise UserError(f"{name} is damaged or not a {kind} file: {error}") from error

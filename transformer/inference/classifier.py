@@ -21,7 +21,7 @@ class Classifier(Engine):
                 "--workdir of one of classification"
             )
         super().__init__(model, Options(format="json"), output, name)
-        self._columns = 1 + (model.task.data.second_column is not None)
+        self._columns = 1 + (model.task.data.second_field is not None)
 
     def identity(self) -> dict[str, Any]:
         """The settings that the output depends on, besides its input."""

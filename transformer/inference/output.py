@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import gzip
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypedDict
 
-from transformer.data.text_files import is_gzip
+from transformer.data.text_files import packing
 from transformer.system.errors import UserError
 from transformer.system.files import leftovers_of, remove_leftovers, write_atomically
 from transformer.system.reading import MISSING, Count, read_json
@@ -40,7 +39,7 @@ class Note(TypedDict):
 
 
 class Output:
-    """An open descriptor, written to without a buffer. A name that ends in .gz is compressed.
+    """An open descriptor, written to without a buffer. The name of a packed file packs it.
 
     done: the part that an earlier start has written.
     """
@@ -74,8 +73,8 @@ class Output:
     def _write(self, text: str) -> bytes:
         """Writes the text; returns the bytes written."""
         data = text.encode(errors="replace")
-        if is_gzip(self.name):
-            data = gzip.compress(data, mtime=0)  # a gzip file may have several members
+        if found := packing(self.name):
+            data = found.pack(data)
         rest = memoryview(data)
         try:
             while rest:

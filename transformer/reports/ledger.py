@@ -28,6 +28,7 @@ from transformer.runs import history, provenance, run_config
 from transformer.runs.evaluation import check_can_evaluate, evaluate
 from transformer.runs.history import Run
 from transformer.runs.outputs import one_a_line
+from transformer.runs.renamed_fields import renew
 from transformer.runs.restore import TrainedModel
 from transformer.system import distributed
 from transformer.system.commands import ROOT, command
@@ -198,6 +199,8 @@ def read(path: Path) -> Result:
         result = parse_json(read_plain(path, None, MOST_JSON), Result)
         if reason := _contradiction(result):
             raise ValueError(reason)
+        for run in runs(result):
+            renew(run)
     except OSError as error:
         raise cannot_read(path, error, kind="the result ") from error
     except ValueError as error:

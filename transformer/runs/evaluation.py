@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.data.records import content_sha256
 from transformer.data.splits import SPLITS
 from transformer.data.test_sets import Input, TestSet
-from transformer.data.text_files import count_and_hash
 from transformer.metrics.scores import kind_of_text
 from transformer.runs import run_config
 from transformer.runs.outputs import Destination, digest
@@ -168,7 +168,7 @@ def data_beside(usual: Any, asked: Any, of: str) -> tuple[list[str], dict[str, I
         configured, path = getattr(usual, field), absolute(given)
         if configured and os.path.exists(absolute(configured)):
             parts.append(f"{field}={os.path.basename(path)}")
-            content = count_and_hash(path)[1] if os.path.isfile(path) else None
+            content = content_sha256(path) if os.path.isfile(path) else None
             inputs[field] = Input(path, content)
     paths = run_config.path_fields(type(usual))
     changed = _changed(usual, asked).items()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from transformer import configs
+from transformer.runs.renamed_fields import renew
 from transformer.system.commands import ROOT
 from transformer.system.cpu import available_cores, cpu_lines
 from transformer.system.errors import UserError
@@ -78,6 +79,8 @@ def starts(workdir: Path) -> list[Start]:
     path = workdir / _STARTS
     mend = "it is damaged; restore it"
     found = read_json_lines(path, workdir, Start, mend) if path.exists() else []
+    for start in found:
+        renew(start)
     first = max((i for i, start in enumerate(found) if start["step"] == 0), default=0)
     return found[first:]
 
@@ -94,6 +97,7 @@ def origin(workdir: Path) -> Origin | None:
         return None
     if (content := read_signed(path, workdir, Origin)) is None:
         raise UserError(f"{path} is damaged; restore it")
+    renew(content)
     return content
 
 

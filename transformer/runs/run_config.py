@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.models.family import FAMILIES, Family, find_family
+from transformer.runs import renamed_fields
 from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import remove_leftovers, write_atomically
@@ -231,6 +232,10 @@ def load(workdir: Path) -> Config:
             "use the commit that the run was started with (starts.jsonl names it), or start a new "
             "run"
         )
+    if isinstance(config.get("data"), dict):
+        data = {f"data.{field}": value for field, value in config["data"].items()}
+        data = renamed_fields.with_new_names(data)
+        config["data"] = {name.removeprefix("data."): value for name, value in data.items()}
     try:
         return Config.from_dict(config, paths_are_here=False)
     except UserError as error:  # the file was edited
@@ -334,6 +339,8 @@ def _check_keys(
     for key in given:
         if key not in known:
             listing = f"{command('train', *choice, '--help-config')} lists the fields"
+            if new := renamed_fields.FIELDS.get(f"{prefix}{key}"):
+                raise UserError(f"config.{prefix}{key} is called config.{new} now: {listing}")
             section, others = prefix.removesuffix("."), _all_fields()
             if key in (others[section] if section else others):
                 hint = "of another task or model family; give a config file that is made for this"

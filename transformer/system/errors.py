@@ -74,9 +74,9 @@ def setting(
     return dataclasses.field(default=default, kw_only=kw_only, metadata=flags)
 
 
-def place() -> Any:
+def place(default: Any = dataclasses.MISSING) -> Any:
     """A field with the path of data. They may move: a hash identifies their content."""
-    return setting(may_change=True, recorded=False, place=True)
+    return setting(may_change=True, recorded=False, place=True, default=default)
 
 
 def check_range(config: Any, section: str, fields: str, low: float, below: float | None = None):

@@ -56,7 +56,7 @@ class LanguageModel(seq2seq.Seq2Seq):
 
     @staticmethod
     def open_source(data: LanguageData, split: str) -> PairSource:
-        return text_lines(data.files(split))
+        return text_lines(data.texts(split))
 
     def searched(self, requests: Sequence[Request]) -> list[Request]:
         """Prompts as prefixes: outputs are continuations, prompts included."""
@@ -69,7 +69,7 @@ class LanguageModel(seq2seq.Seq2Seq):
             raise UserError("a language model scores text without a source; leave it empty")
 
     def windows(self, split: str) -> Windows:
-        return windows(self.data.files(split), self.tokenizers.target, self.data.max_length)
+        return windows(self.data.texts(split), self.tokenizers.target, self.data.max_length)
 
     def batches(self, found: Windows, rows: int) -> EvaluationBatches:
         widths, shards = widths_of(self.data), row_shards(self.mesh)
@@ -80,7 +80,7 @@ class LanguageModel(seq2seq.Seq2Seq):
     ) -> Outputs:
         with distributed.first_alone():
             found = self.windows(split)
-            documents = list(read_documents(self.data.files(split)))
+            documents = list(read_documents(self.data.texts(split)))
         batches = self.batches(found, EVALUATION_ROWS * row_shards(self.mesh))
         losses = self.measured(params, extra, batches)
         words = [words_of(" ".join(document)) for document in documents]
@@ -169,7 +169,7 @@ def prepare(
     packed = PackedPairs(train.pairs, *widths, seed=seed, packing=data.packing)
     batches = training_batches(config, packed, mesh, f"{data.max_length}")
     held_out = task.batches(validation, batches.layout.rows_per_step)
-    files = [text_sha256(data.files(split)) for split in ("train", "validation")]
+    files = [text_sha256(data.texts(split)) for split in ("train", "validation")]
     source = LanguageModel.open_source(data, "validation")
     hashes = *files, *(t.sha256 for t in tokenizers)
     made = LanguageModelTraining(config, task, batches, held_out, source, hashes)
@@ -179,7 +179,7 @@ def prepare(
 
 def content_sha256(data: LanguageData, split: str) -> str:
     """See Task."""
-    return text_sha256(data.files(split))
+    return text_sha256(data.texts(split))
 
 
 TASK = seq2seq.TASK._replace(

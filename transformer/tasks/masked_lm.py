@@ -60,7 +60,7 @@ class MaskedLM(EncoderTask):
     def rows(self, split: str, seed: int, duplicates: int) -> MaskedRows:
         """The sequences of a split, packed in rows."""
         data = self.data
-        documents = tokenize(data.files(split), self.tokenizer)
+        documents = tokenize(data.texts(split), self.tokenizer)
         asked = data.max_length, data.short_rate, duplicates, self.has_pairs, seed
         sequences = cut(documents, *asked)
         return MaskedRows(sequences, self.tokenizer, data, seed)
@@ -178,13 +178,13 @@ def prepare(
     data, seed = config.data, config.training.seed
     # 1. Text and vocabulary. One process makes new files; the others would make the same.
     with distributed.first_alone():
-        files = {split: data.files(split) for split in ("train", "validation")}
-        print(f"data     {', '.join(files['train'])}", flush=True)
+        texts = {split: data.texts(split) for split in ("train", "validation")}
+        print(f"data     {texts['train']}", flush=True)
         tokenizer = get_tokenizer(
             config,
             workdir,
             begun_with,
-            lambda: (line for document in read_documents(files["train"]) for line in document),
+            lambda: (line for document in read_documents(texts["train"]) for line in document),
         )
         sizes = sizes_of(config, tokenizer)
         model = build_model(proven(config.model, mesh), sizes)
@@ -205,7 +205,7 @@ def prepare(
         f"baseline the most frequent token is {shares['unigram']:.1%} of the masked tokens of "
         f"validation, that after the token before {shares['bigram']:.1%}"
     )
-    hashes = [text_sha256(paths) for paths in files.values()]
+    hashes = [*map(text_sha256, texts.values())]
     spans = packed.sequences.spans.astype("<i8")
     hashes += [hashlib.sha256(spans.data).hexdigest(), tokenizer.sha256]
     held_out = task.in_batches(validation, training.layout.rows_per_step)
@@ -221,7 +221,7 @@ def restore(config: Any, workdir: Path) -> MaskedLM:
 
 def content_sha256(data: MaskedLMData, split: str) -> str:
     """See Task."""
-    return text_sha256(data.files(split))
+    return text_sha256(data.texts(split))
 
 
 TASK = Task(

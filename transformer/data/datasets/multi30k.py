@@ -90,7 +90,7 @@ class Multi30k(OrderedPairs):
     def _split_generators(self, dl_manager) -> dict[str, Iterator]:
         paths = self._raw_files or dl_manager.download(urls(self._pair))
         return {
-            split: self._generate_examples(TextPairs(*map(str, both)).pairs())
+            split: self._generate_examples(TextPairs(*([str(path)] for path in both)).pairs())
             for split, both in paths.items()
         }
 

@@ -54,7 +54,8 @@ class TatoebaZh(OrderedPairs):
 
     def _split_generators(self, dl_manager) -> dict[str, Iterator]:
         given = {
-            name: list(TextPairs(*map(str, both)).pairs()) for name, both in self._files.items()
+            name: list(TextPairs(*([str(path)] for path in both)).pairs())
+            for name, both in self._files.items()
         }
         return {name: self._generate_examples(pairs) for name, pairs in split_pairs(given).items()}
 

@@ -1,0 +1,29 @@
+"""Config fields that have another name than in earlier commits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+FIELDS = {
+    **{f"data.{split}_text": f"data.{split}_file" for split in ("train", "validation", "test")},
+    **{f"data.{side}_column": f"data.{side}_field" for side in ("text", "second", "label")},
+}
+
+
+def with_new_names(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded values by names such as data.train_file; all others stay as they are."""
+    found = {}
+    for name, value in recorded.items():
+        if name.endswith("_column") and not recorded.get("data.has_header"):
+            # Columns without names were numbered from 0 on.
+            value = str(int(value) + 1) if str(value).isdecimal() else value
+        found[FIELDS.get(name, name)] = value
+    return found
+
+
+def renew(run: dict[str, Any]) -> None:
+    """Gives new names to the recorded fields of a run, and of those that it began with."""
+    for part in ("config", "overrides"):
+        if part in run:
+            run[part] = with_new_names(run[part])
+    if origin := run.get("init_from"):
+        renew(origin)
