@@ -25,18 +25,20 @@ def get_config() -> ConfigDict:
     config.task.name = "seq2seq"
 
     config.data = ConfigDict()
-    # A TFDS builder with its config, downloaded and prepared when first used.
-    config.data.dataset = "wmt14_translate/de-en"
-    # Text features of the data set; the target language also tells BLEU how to split words, by
+    # A data set of the Hugging Face hub as hf:REPOSITORY:CONFIG, or with @REVISION (docs/hub.md);
+    # or a TFDS builder with its config, such as wmt14_translate/de-en. Downloaded when first used.
+    config.data.dataset = "hf:wmt/wmt14:de-en"
+    # Text fields of the data set; the target language also tells BLEU how to split words, by
     # its code (de, deu, pt-BR, zh_Hans, ...).
     config.data.source_language = "en"
     config.data.target_language = "de"
     # Where TFDS keeps data sets and we keep the tokenised text.
     config.data.data_dir = "~/tensorflow_datasets"
-    # A local folder with the raw files: instead of the download for multi30k, needed for babi
-    # and tatoeba_zh.
+    # A local folder with the raw files: instead of the download for multi30k and for data sets of
+    # the hub, needed for babi and tatoeba_zh.
     config.data.raw_dir = placeholder(str)
-    # TFDS splits, or slices such as train[:10%]. WMT14: newstest2013 and newstest2014.
+    # Splits of the data set; of TFDS also slices such as train[:10%]. WMT14: newstest2013 and
+    # newstest2014.
     config.data.train_split = "train"
     config.data.validation_split = "validation"
     config.data.test_split = "test"

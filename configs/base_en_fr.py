@@ -12,7 +12,7 @@ from transformer.configs import base
 
 def get_config() -> ConfigDict:
     config = base.get_config()
-    config.data.dataset = "wmt14_translate/fr-en"
+    config.data.dataset = "hf:wmt/wmt14:fr-en"
     config.data.target_language = "fr"
     config.tokenizer.vocab_size = 32_000
     return config

@@ -52,6 +52,12 @@ def get_data() -> ConfigDict:
     data.test_file = placeholder(str)
     data.text_field = "text"  # the field of a record that is the document
     data.has_header = False  # see configs/base.py
+    # Or a data set of the Hugging Face hub: see configs/base.py, also for the next four.
+    data.dataset = placeholder(str)
+    data.raw_dir = placeholder(str)
+    data.train_split = "train"
+    data.validation_split = "validation"
+    data.test_split = "test"
     # Of a sequence, in tokens, [CLS] and both [SEP] included; and of a row of a batch.
     data.max_length = 128
     data.short_rate = 0.1  # the share of sequences that are shorter, by a random length

@@ -14,7 +14,7 @@ from transformer.configs import big
 
 def get_config() -> ConfigDict:
     config = big.get_config()
-    config.data.dataset = "wmt14_translate/fr-en"
+    config.data.dataset = "hf:wmt/wmt14:fr-en"
     config.data.target_language = "fr"
     config.tokenizer.vocab_size = 32_000
     config.model.dropout = 0.1

@@ -38,8 +38,10 @@ def get_config() -> ConfigDict:
 
 def get_data() -> ConfigDict:
     data = ConfigDict()
-    # A TFDS data set such as glue/sst2, instead of files; its splits; where TFDS keeps it.
+    # A data set instead of files, of the Hugging Face hub (hf:nyu-mll/glue:sst2) or TFDS (glue/sst2);
+    # a copy of the former; its splits; where TFDS keeps the latter.
     data.dataset = placeholder(str)
+    data.raw_dir = placeholder(str)
     data.data_dir = "~/tensorflow_datasets"
     data.train_split = "train"
     data.validation_split = "validation"

@@ -54,6 +54,12 @@ def get_data() -> ConfigDict:
     data.test_file = placeholder(str)
     data.text_field = "text"  # the field of a record that is the document
     data.has_header = False  # see configs/base.py
+    # Or a data set of the Hugging Face hub: see configs/base.py, also for the next four.
+    data.dataset = placeholder(str)
+    data.raw_dir = placeholder(str)
+    data.train_split = "train"
+    data.validation_split = "validation"
+    data.test_split = "test"
     # Of a window, in tokens. Documents are cut into windows, which do not overlap.
     data.max_length = 256
     # The ends of documents share a row. False: one window a row.

@@ -15,7 +15,7 @@ from transformer.configs import rnn_sutskever
 
 def get_config() -> ConfigDict:
     config = rnn_sutskever.get_config()
-    config.data.dataset = "wmt14_translate/de-en"
+    config.data.dataset = "hf:wmt/wmt14:de-en"
     config.data.target_language = "de"
     config.model.attention = "general"
     config.model.attend = "current"

@@ -27,11 +27,12 @@ def get_config() -> ConfigDict:
 
 def get_data() -> ConfigDict:
     data = ConfigDict()
-    # A TFDS builder: cnn_dailymail, gigaword, xsum, scientific_papers/arxiv, ...
+    # A TFDS builder: cnn_dailymail, gigaword, xsum, scientific_papers/arxiv, ...; or a data set of
+    # the Hugging Face hub, such as hf:abisee/cnn_dailymail:3.0.0.
     data.dataset = "cnn_dailymail"
     data.data_dir = "~/tensorflow_datasets"
-    # xsum: the folder with xsum-extracts-from-downloads.tar.gz, which you make with its authors'
-    # script.
+    # xsum of TFDS: the folder with xsum-extracts-from-downloads.tar.gz, which you make with its
+    # authors' script. Of a data set of the hub: a copy, read instead of the download.
     data.raw_dir = placeholder(str)
     data.train_split = "train"
     data.validation_split = "validation"

@@ -105,6 +105,11 @@ def open_hub(name: str, folder: str | None = None) -> HubDataset:
     raise UserError(f"{name} has no config {config or 'default'!r}; {advice}")
 
 
+def revisions() -> dict[str, dict[str, str]]:
+    """The commits of the data sets that this process has read, as records keep them."""
+    return {"hub": dict(commits)} if commits else {}
+
+
 def layout(paths: Sequence[str], readme: str, name: str) -> Layout:
     """The Parquet files of a repository, as its README says; else as their own names say."""
     parquet = sorted(path for path in paths if path.endswith(".parquet"))

@@ -38,6 +38,7 @@ _UNREADABLE = (
 class ImageData(DatasetSection):
     """The data section; see configs/sagan_cifar10.py."""
 
+    data_dir: str = place()
     train_images: str | None = place()
     validation_images: str | None = place()
     test_images: str | None = place()

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer.data.records import Row, check_text
-from transformer.data.splits import DatasetSection, RecordSection, open_dataset
-from transformer.system.errors import UserError, check_range
+from transformer.data.splits import RecordSection, open_dataset
+from transformer.system.errors import UserError, check_range, place
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledData(DatasetSection, RecordSection):
+class LabelledData(RecordSection):
     """The data section; see configs/classification.py."""
 
+    data_dir: str = place()
     text_field: str
     second_field: str | None
     label_field: str
@@ -44,9 +45,7 @@ class Example(NamedTuple):
 
 def read_examples(config: LabelledData, split: str) -> list[Example]:
     """The examples of a split; raises UserError for anything wrong with them."""
-    rows = (
-        config.records(split, config.columns) if config.uses_files else _of_dataset(config, split)
-    )
+    rows = _of_dataset(config, split) if config.uses_tfds else config.records(split, config.columns)
     examples: list[Example] = []
     is_bool, first = False, ""
     for where, (text, *second, value) in rows:

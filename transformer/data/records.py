@@ -25,6 +25,7 @@ _OBJECTS = (".jsonl", ".json", ".ndjson")
 _ROWS = 1000  # of Parquet that are decoded at once
 _BUFFER = 1 << 20  # bytes of a column of Parquet that are read at once
 _LISTED = 20  # the most names in a message
+_PAIR = "translation."  # where the hub's pairs have their languages; it may be left out
 
 Row = tuple[str, tuple[Any, ...]]  # where it is, for messages; its values
 
@@ -34,12 +35,13 @@ class Records:
     """The rows of files, one file after the other; each iteration reads them again.
 
     fields: the names of the wanted fields, by the field of the data section that names each.
-    has_header: whether the first line of TSV names the columns.
+    has_header: whether the first line of TSV names the columns. name: of all files, for messages.
     """
 
     files: Sequence[str]
     fields: Mapping[str, str]
     has_header: bool = False
+    name: str = ""
 
     def __iter__(self) -> Iterator[Row]:
         for path in self.files:
@@ -53,7 +55,7 @@ class Records:
                 yield from _of_text(path)
 
     def __str__(self) -> str:
-        return listed(self.files, most=3)
+        return self.name or listed(self.files, most=3)
 
     def texts(self) -> Iterator[tuple[str, ...]]:
         """The values of each row, all of which must be texts."""
@@ -114,12 +116,15 @@ class Records:
     def _of_parquet(self, path: str) -> Iterator[Row]:
         with _open_parquet(path) as file, _parquet_errors(path):
             leaves = [file.schema.column(i).path for i in range(len(file.schema))]
+            names = []
             for field, name in self.fields.items():
-                if name not in (*leaves, *file.schema_arrow.names):
+                there = {*leaves, *file.schema_arrow.names}
+                if not (known := [x for x in (name, _PAIR + name) if x in there]):
                     raise _missing(path, field, name, leaves)
+                names.append(known[0])
             first = 1
-            for batch in file.iter_batches(_ROWS, columns=[*{*self.fields.values()}]):
-                columns = [_column(batch, name, path, first) for name in self.fields.values()]
+            for batch in file.iter_batches(_ROWS, columns=[*{*names}]):
+                columns = [_column(batch, name, path, first) for name in names]
                 for number, values in enumerate(zip(*columns, strict=True), start=first):
                     yield f"{path}, row {number}", values
                 first += batch.num_rows

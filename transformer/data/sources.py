@@ -1,4 +1,4 @@
-"""Sources of sentence pairs: files of records, parallel text files, or a TFDS dataset."""
+"""Sources of sentence pairs: files of records, parallel text files, or a data set."""
 
 import dataclasses
 import hashlib
@@ -72,9 +72,9 @@ def open_pairs(
     clean: turns a text into one line.
     A dataset that is not on disk yet is prepared first.
     """
-    if not config.uses_files:
+    if config.uses_tfds:
         return DatasetPairs(config, split, columns, clean)
-    if "file" in (kinds := config.needed(split)):
+    if not config.uses_files or "file" in (kinds := config.needed(split)):
         return RecordPairs(config.records(split, columns), clean)
     return TextPairs(*(config.files(split, kind) for kind in kinds))
 

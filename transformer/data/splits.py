@@ -1,9 +1,10 @@
-"""The splits of a data section: the files that its fields name, or those of a TFDS data set."""
+"""The splits of a data section: the files that its fields name, or those of a data set."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from transformer.data.hub import PREFIX, open_hub
 from transformer.data.records import Records
 from transformer.system.errors import UserError, check_range, place, setting
 from transformer.system.paths import local, named_files
@@ -22,6 +23,7 @@ class DataSection:
     what: ClassVar[str]
     kinds: ClassVar[tuple[tuple[str, ...], ...]]
     uses_files = True  # False if its data set is read instead
+    uses_tfds = False  # True if that is one of TFDS
 
     def given(self, split: str) -> dict[str, str]:
         """The values of a split's fields by the ends of their names; {} if none are given."""
@@ -79,8 +81,36 @@ class DataSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordSection(DataSection):
-    """Base of those whose examples are records of files: data/records.py."""
+class DatasetSection(DataSection):
+    """Base of those that may name a data set, of TFDS or of the hub; files win over it."""
+
+    dataset: str | None = setting(may_change=True, default=None)
+    raw_dir: str | None = place(default=None)
+    train_split: str = setting(default="train")
+    validation_split: str = setting(default="validation")
+    test_split: str = setting(default="test")
+
+    @property
+    def uses_files(self) -> bool:
+        return not self.dataset or any(map(self.given, SPLITS))
+
+    @property
+    def uses_tfds(self) -> bool:
+        return not self.uses_files and not self.dataset.startswith(PREFIX)
+
+    def fields(self, split: str) -> str:
+        return super().fields(split) + ("" if self.dataset else ", or data.dataset")
+
+    def split_of(self, split: str) -> tuple[str, str]:
+        """The data set's name for a split, and the field that gives it, for messages."""
+        if split in SPLITS:
+            return getattr(self, f"{split}_split"), f"data.{split}_split"
+        return split, "the split"
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordSection(DatasetSection):
+    """Base of those whose examples are records of files or of the hub: data/records.py."""
 
     train_file: str | None = place(default=None)
     validation_file: str | None = place(default=None)
@@ -92,33 +122,19 @@ class RecordSection(DataSection):
 
     def records(self, split: str, columns: Mapping[str, str]) -> Records:
         """The records of a split. columns: the names of the fields, by the section's fields."""
+        if not self.uses_files:
+            found = open_hub(self.dataset, self.raw_dir)
+            name, field = self.split_of(split)
+            return Records(found.files(name, field), columns, name=f"{self.dataset} {name}")
         self.needed(split)
         return Records(self.files(split, "file"), columns, self.has_header)
 
 
 @dataclasses.dataclass(frozen=True)
-class DatasetSection(DataSection):
-    """Base of those that may name a data set of TFDS; files win over it."""
-
-    dataset: str | None
-    data_dir: str = place()
-    train_split: str
-    validation_split: str
-    test_split: str
-
-    @property
-    def uses_files(self) -> bool:
-        return not self.dataset or any(map(self.given, SPLITS))
-
-    def fields(self, split: str) -> str:
-        return super().fields(split) + ("" if self.dataset else ", or data.dataset")
-
-
-@dataclasses.dataclass(frozen=True)
-class PairSection(DatasetSection, RecordSection):
+class PairSection(RecordSection):
     """Base of those whose examples are pairs of texts."""
 
-    raw_dir: str | None = place()
+    data_dir: str = place()
     train_source: str | None = place()
     train_target: str | None = place()
     validation_source: str | None = place()
@@ -143,6 +159,13 @@ class TextSection(RecordSection):
     """The fields of plain text."""
 
     text_field: str = setting(default="text")
+
+    def __post_init__(self):
+        if self.uses_tfds:
+            raise UserError(
+                f"data.dataset is {self.dataset!r}; plain text is read from files, or from "
+                "the hub: give hf:REPOSITORY:CONFIG"
+            )
 
     def texts(self, split: str) -> Records:
         """The text files of a split; raises UserError if there are none."""
@@ -177,9 +200,7 @@ def open_dataset(
 
     from transformer.data import datasets
 
-    field, name = "the split", split
-    if split in SPLITS:
-        field, name = f"data.{split}_split", getattr(config, f"{split}_split")
+    name, field = config.split_of(split)
     data_dir = local(config.data_dir, "data.data_dir")
     builder = datasets.get_builder(config.dataset, data_dir=data_dir, raw_dir=raw_dir)
     features = builder.info.features

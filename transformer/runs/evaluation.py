@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.data import hub
 from transformer.data.records import content_sha256
 from transformer.data.splits import SPLITS
 from transformer.data.test_sets import Input, TestSet
@@ -112,6 +113,7 @@ def _evaluate(
         "examples": count,
         "seconds": round(seconds, 1),
         **model.provenance(),
+        **hub.revisions(),
     }
     if other := _other_data(model.config.data, model.task.data, of):
         scores["data"] = other

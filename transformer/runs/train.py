@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from transformer.data import hub
 from transformer.models.functional import FunctionalModel, num_params
 from transformer.runs import init_from, run_config
 from transformer.runs.checkpoints import Checkpoints, saved_steps
@@ -136,7 +137,8 @@ def train(
         loop = Loop(config, task, programs, updates, checkpoints, log, stop)
         at = loop.restore()
         if first:
-            add_start(workdir, {"step": at.step, "data": task.data_id, **(start or {})})
+            began = {"step": at.step, "data": task.data_id, **hub.revisions()}
+            add_start(workdir, began | dict(start or {}))
         print(
             f"start    at step {at.step} of {training.steps}, after "
             f"{time.monotonic() - start_time:.1f} s; {compilations.compiled} programs compiled, "

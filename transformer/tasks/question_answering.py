@@ -27,7 +27,7 @@ class QuestionAnswering(seq2seq.Seq2Seq):
     @staticmethod
     def check_data(data: DataConfig, references: Sequence[str] = ()) -> None:
         del references
-        has_tasks = data.uses_files or str(data.dataset).startswith("babi/")
+        has_tasks = not data.uses_tfds or str(data.dataset).startswith("babi/")
         if not has_tasks or any("source" in data.given(split) for split in SPLITS):
             raise UserError(
                 "task.name is 'question_answering', whose scores are by the task of each question; "

@@ -235,7 +235,8 @@ def prepare(
         )
     # 1. Text and tokenizers. One process makes new files; the others find them.
     if not data.uses_files:
-        print(f"data     {data.dataset}; preparing it in {data.data_dir} if new", flush=True)
+        how = f"preparing it in {data.data_dir}" if data.uses_tfds else "downloading it"
+        print(f"data     {data.dataset}; {how} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
         source = kind.training_source(data)
