@@ -211,7 +211,7 @@ def test_a_run_with_another_config(trained):
         (
             "evaluate",
             ["--workdir=run", "--split=validation,test", "--record=x.json"],
-            ["no text files for the test split"],
+            ["no files for the test split"],
         ),
         (
             "evaluate",

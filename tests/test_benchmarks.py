@@ -478,8 +478,8 @@ def get_config():
 
 def get_sweep():
     files = {{f"data.{{x}}_file": "{tmp_path}/data.tsv" for x in ("train", "validation")}}
-    rows = [{{"data.label_field": "2", **files}}]
-    grid = {{"data.second_field": ["1", None]}}
+    rows = [{{"data.label_field": "3", **files}}]
+    grid = {{"data.second_field": ["2", None]}}
     return {{"rows": rows, "grid": grid, "seeds": [0, 1]}}
 """
     (tmp_path / "sweep.py").write_text(sweep)

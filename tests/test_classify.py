@@ -108,7 +108,7 @@ def test_a_result_is_recorded_and_verified(folder):
     ("arguments", "part"),
     [
         (flags(data_validation_file="other.tsv"), "example 2: unknown label 'maybe'; the training"),
-        (flags(data_train_file="unlabelled.tsv"), "unlabelled.tsv, line 2 has no label in column"),
+        (flags(data_train_file="unlabelled.tsv"), "unlabelled.tsv, line 2 has no label in '2'"),
         (flags(data_max_length=600), "data.max_length is 600, but model.max_positions is 512"),
         (flags(training_best_metric="bleu"), "which the task classification does not measure"),
         (flags(tokenizer_source_model="input.txt"), "input.txt has no [PAD]"),
@@ -120,8 +120,8 @@ def test_a_result_is_recorded_and_verified(folder):
             flags(tokenizer_source_model=None, training_init_from="run", model_d_model=16),
             "model.d_model is 14 in run and 16 in the run to begin",
         ),
-        (flags("bert_tiny", PRE_TRAINING, data_train_text="empty.txt"), "hold no documents; give"),
-        (flags("bert_tiny", PRE_TRAINING, data_train_text=None), "give data.train_file"),
+        (flags("bert_tiny", PRE_TRAINING, data_train_file="empty.txt"), "hold no documents; give"),
+        (flags("bert_tiny", PRE_TRAINING, data_train_file=None), "give data.train_file"),
         (flags("bert_tiny", PRE_TRAINING, model_head="x"), "model.head is 'x'; it must be one of"),
     ],
 )
@@ -142,7 +142,11 @@ def test_mistakes_before_training(arguments, part, folder):
         ),
         ("classify", ["--workdir=run", "--ensemble=run"], "--ensemble is for translation"),
         ("translate.py", ["--workdir=run", "--input=input.txt"], "which does not translate; give"),
-        ("evaluate.py", ["--workdir=run", "--split=test"], "no file for the test split; give data"),
+        (
+            "evaluate.py",
+            ["--workdir=run", "--split=test"],
+            "no files for the test split; give data",
+        ),
     ],
 )
 def test_mistakes_with_a_trained_model(script, arguments, part, folder):

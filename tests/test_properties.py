@@ -280,7 +280,9 @@ def test_text_goes_through_cache_and_batches_unchanged(data, num_shards, seed, l
 
     chunks_of_3 = mock.patch("transformer.data.token_cache._CHUNK", 3)
     with tempfile.TemporaryDirectory() as folder, chunks_of_3:
-        pairs = TextPairs(write(f"{folder}/a", content, False), write(f"{folder}/b", other, True))
+        pairs = TextPairs(
+            [write(f"{folder}/a", content, False)], [write(f"{folder}/b", other, True)]
+        )
         assert list(pairs.pairs()) == pairs.sample(99) == list(zip(lines, translations))
         cache = token_cache(pairs, PairEncoder(tokenizers), folder)
         batches = EvaluationBatches.of_pairs(cache, 7, 11, 5, num_shards)

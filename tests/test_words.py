@@ -7,9 +7,10 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import parsing_paper, summarization
-from transformer.data import extraction, labelled_text, summaries, test_sets
+from transformer.data import extraction, summaries, test_sets
 from transformer.data.marian_vocabulary import MarianTokenizer, to_bytes
 from transformer.data.penn_words import penn_words
+from transformer.data.records import Records
 from transformer.data.sentencepiece import train_sentencepiece
 from transformer.data.subword_nmt import train_subword_nmt
 from transformer.data.text_files import lines_as_they_come
@@ -134,12 +135,12 @@ def test_lines_in_are_lines_out(c, tmp_path):
     assert translations.read(tmp_path, "test") == ("test", lines, lines, lines)
     # Columns, and records.
     (tmp_path / "tsv").write_bytes("".join(f"{line}\t1\n" for line in lines).encode())
-    rows = list(labelled_text._tsv_rows(str(tmp_path / "tsv"), False))
-    assert [row["0"] for _, row in rows] == lines
+    rows = Records([str(tmp_path / "tsv")], {"text_field": "1", "label_field": "2"})
+    assert list(rows.texts()) == [(line, "1") for line in lines]
     record = {"document": f"{word}\r\n{c} b", "summary": f"x{c}y"}
-    (tmp_path / "json").write_text(json.dumps(record) + "\n")
+    (tmp_path / "x.json").write_text(json.dumps(record) + "\n")
     fields = ConfigDict(summarization.get_data()).to_dict()
-    fields |= {"train_file": str(tmp_path / "json"), "line_break": "|", "dataset": None}
+    fields |= {"train_file": str(tmp_path / "x.json"), "line_break": "|", "dataset": None}
     fields |= {"document_field": "document", "summary_field": "summary"}
     data = summaries.SummaryData(**fields)
     assert list(summaries.open_summaries(data, "train").pairs()) == [(f"{word}|b", f"x{c}y")]

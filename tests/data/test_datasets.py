@@ -170,7 +170,7 @@ def test_multi30k_real_files():
         if path.exists():
             assert checksums.compute_url_info(path) == info
     files = folders.find(RAW, {"train": ["train.en", "train.de"]}, "")["train"]
-    pairs = TextPairs(*map(str, files))
+    pairs = TextPairs(*([str(file)] for file in files))
     assert len(pairs) == 29_000
     first = "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
     assert next(pairs.pairs())[1] == first

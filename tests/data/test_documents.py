@@ -11,21 +11,25 @@ from transformer.data.documents import (
     text_sha256,
     tokenize,
 )
+from transformer.data.records import Records
 from transformer.system.errors import UserError
-from transformer.system.paths import named_files
 
 # --- Text ---------------------------------------------------------------------------------
+
+
+def texts(*files: str) -> Records:
+    return Records(files, {"text_field": "text"})
 
 
 def test_documents_are_between_empty_lines_and_ends_of_files(tmp_path):
     (tmp_path / "a.txt").write_text("one\n two \n\n \nthree\n")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"four\r\n\r\n"))
-    files = named_files(f"{tmp_path}/a.txt, {tmp_path}/*.gz", "data.train_file")
+    files = texts(f"{tmp_path}/a.txt", f"{tmp_path}/b.txt.gz")
     assert list(read_documents(files)) == [["one", "two"], ["three"], ["four"]]
     (tmp_path / "c.txt").write_text("one\ntwo\n\n\n\nthree\n\nfour")
-    assert text_sha256(files) == text_sha256([str(tmp_path / "c.txt")])
+    assert text_sha256(files) == text_sha256(texts(str(tmp_path / "c.txt")))
     (tmp_path / "c.txt").write_text("one\n\ntwo\n\nthree\n\nfour")
-    assert text_sha256(files) != text_sha256([str(tmp_path / "c.txt")])
+    assert text_sha256(files) != text_sha256(texts(str(tmp_path / "c.txt")))
 
 
 def test_lines_as_ids(tmp_path, monkeypatch):
@@ -36,13 +40,13 @@ def test_lines_as_ids(tmp_path, monkeypatch):
     expected = tokenizer.encode_batch(["one two three fourteen"])[0]
     for block in (10_000, 1):
         monkeypatch.setattr("transformer.data.documents._BLOCK", block)
-        found = tokenize([str(path)], tokenizer)
+        found = tokenize(texts(str(path)), tokenizer)
         assert found.tokens.tolist() == expected
         assert found.offsets.tolist() == [0, 2, 3, 5]
         assert found.starts.tolist() == [0, 2, 3]
     path.write_text("\n \n")
     with pytest.raises(UserError, match="text hold no documents; give text with one sentence"):
-        tokenize([str(path)], tokenizer)
+        tokenize(texts(str(path)), tokenizer)
 
 
 # --- Sequences ----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def test_tsv_with_and_without_a_header(tmp_path):
     (tmp_path / "sst2.tsv").write_text('a "film\t0\nfunny\t1\n')
     assert read(tmp_path / "sst2.tsv") == [Example('a "film', None, "0"), ("funny", None, "1")]
     (tmp_path / "cola.tsv.gz").write_bytes(gzip.compress(b"gj04\t1\t\tThe sailors rode.\r\n"))
-    columns = {"text_field": "3", "label_field": "1"}
+    columns = {"text_field": "4", "label_field": "2"}
     assert read(tmp_path / "cola.tsv.gz", **columns) == [("The sailors rode.", None, "1")]
     (tmp_path / "mrpc.tsv").write_text("Quality\t#1 String\t#2 String\n1\tone\ttwo\n")
     columns = {"text_field": "#1 String", "second_field": "#2 String", "label_field": "Quality"}
@@ -46,11 +46,11 @@ def test_json_lines(tmp_path):
 def test_values_of_labels(tmp_path):
     """1 and 1.0 are one class, as numbers are as the file has them; a blank line is nothing."""
     rows = [1, 1.0, -0.0, 2.5, "1", " x ", 10**400]
-    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps({'0': 'a', '1': x})}\n" for x in rows))
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps({'1': 'a', '2': x})}\n" for x in rows))
     labels = [x.label for x in read(tmp_path / "x.jsonl")]
     assert labels == ["1", "1", "0", "2.5", "1", "x", f"1{'0' * 400}"]
     assert read(tmp_path / "x.jsonl", regression=True)[1].label == "1.0"
-    (tmp_path / "bool.json").write_text('{"0": "a", "1": true}\n{"0": "a", "1": false}\n')
+    (tmp_path / "bool.json").write_text('{"1": "a", "2": true}\n{"1": "a", "2": false}\n')
     assert [x.label for x in read(tmp_path / "bool.json")] == ["True", "False"]
     (tmp_path / "x.tsv").write_text("a\t1\n\nb\t2\n \n\n")
     assert [x.label for x in read(tmp_path / "x.tsv")] == ["1", "2"]
@@ -58,7 +58,7 @@ def test_values_of_labels(tmp_path):
 
 @pytest.mark.parametrize("name", ["x.JSONL", "x.Json", "x.jsonl.GZ", "x.JSON.gz"])
 def test_endings_in_capitals(name, tmp_path):
-    content = b'{"0": "a", "1": 1}\n'
+    content = b'{"1": "a", "2": 1}\n'
     (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name.lower() else content)
     assert read(tmp_path / name) == [("a", None, "1")]
 
@@ -94,10 +94,14 @@ def test_numbers_of_labels():
 @pytest.mark.parametrize(
     ("content", "changes", "message"),
     [
-        ("", {}, r"x\.tsv has no examples; give a file with one a line"),
+        ("", {}, r"the train split has no examples; give one with some"),
         ("a\t0\nb\n", {}, r"line 2 has 1 columns, and line 1 has 2; put one tab"),
-        ("a\t0\n", {"label_field": "2"}, r"line 1 has no column '2'; there are: 0, 1: see data"),
-        ("a\t0\nb\t \n", {}, r"line 2 has no label in column '1'; remove the line"),
+        (
+            "a\t0\n",
+            {"label_field": "3"},
+            r"has no field '3' \(data.label_field\); it has: 1, 2; see al",
+        ),
+        ("a\t0\nb\t \n", {}, r"line 2 has no label in '2'; remove the line"),
         ("a\ta\nb\tb\n", {"has_header": True}, r"line 1: two columns have one name"),
     ],
 )
@@ -110,19 +114,19 @@ def test_files_that_cannot_be_read_as_tsv(content, changes, message, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"0": "a", "1"', r"line 1 is not JSON \(.*\); correct it"),
+        ('{"1": "a", "2"', r"line 1 is not JSON \(.*\); correct it"),
         ("\n[1]", r"line 2: expected an object such as"),
-        ('{"0": "a"}', r"line 1 has no column '1'; there are: 0: see"),
-        ('{"0": "a", "1": null}', r"line 1 has no label in column '1'"),
-        ('{"0": 3, "1": "x"}', r"line 1: 3 is no text"),
-        ('{"0": "a", "1": NaN}', r"line 1 is not JSON \(NaN is not JSON\); correct it"),
-        ('{"0": "a", "1": 1e999}', r"line 1: the label is inf; give text or a finite number"),
-        ('{"0": "a", "1": [1]}', r"line 1: the label is \[1\]; give text or a finite number"),
-        ('{"0": "a", "1": {}}', r"line 1: the label is \{\}; give text or a finite number"),
-        ('{"0": "a", "1": "a\\nb"}', r"line 1: the label 'a\\nb' has a line break"),
-        ('{"0": "\\ud800", "1": 1}', r"line 1 is not JSON \(.*surrogates not allowed"),
+        ('{"1": "a"}', r"line 1 has no field '2' \(data.label_field\); it has: 1$"),
+        ('{"1": "a", "2": null}', r"line 1 has no label in '2'"),
+        ('{"1": 3, "2": "x"}', r"line 1: '1' is 3, which is no text"),
+        ('{"1": "a", "2": NaN}', r"line 1 is not JSON \(NaN is not JSON\); correct it"),
+        ('{"1": "a", "2": 1e999}', r"line 1: the label is inf; give text or a finite number"),
+        ('{"1": "a", "2": [1]}', r"line 1: the label is \[1\]; give text or a finite number"),
+        ('{"1": "a", "2": {}}', r"line 1: the label is \{\}; give text or a finite number"),
+        ('{"1": "a", "2": "a\\nb"}', r"line 1: the label 'a\\nb' has a line break"),
+        ('{"1": "\\ud800", "2": 1}', r"line 1 is not JSON \(.*surrogates not allowed"),
         (
-            '{"0": "a", "1": 1}\n\n{"0": "a", "1": true}',
+            '{"1": "a", "2": 1}\n\n{"1": "a", "2": true}',
             r"line 3: the label is True, and 1 in .*line 1; use true and false for all labels or",
         ),
     ],
@@ -157,7 +161,7 @@ def test_glue_from_download_to_examples(internet, tmp_path):
     assert sorted(found) == [("one ö", None, "positive"), ("two", None, "negative")]
     assert read_examples(data, "validation") == [("three", None, "negative")]
     assert len(read_examples(data, "train[:1]")) == 1
-    with pytest.raises(UserError, match=r"test, example 1 has no label in column 'label'"):
+    with pytest.raises(UserError, match=r"test, example 1 has no label in 'label'"):
         read_examples(data, "test")  # GLUE keeps them
     with pytest.raises(
         UserError, match=r"glue/sst2 has no 'x' \(data.text_field\); it has: .*label"

@@ -63,7 +63,7 @@ def write(tmp_path):
 def test_text_files(write):
     en = write("a.en.gz", b"a dog\na cat\ntwo birds\n")
     de = write("a.de", "ein Hund\neine Katze\nzwei V\u00f6gel\n".encode())
-    source = TextPairs(en, de)
+    source = TextPairs([en], [de])
     assert len(source) == 3
     assert list(source.chunks(2)) == [PAIRS[:2], PAIRS[2:]]
     assert list(source.chunks(3)) == [PAIRS]
@@ -73,45 +73,45 @@ def test_text_files(write):
 
 def test_fingerprint_is_of_the_content(write):
     a, b = write("a", b"one\ntwo\n"), write("b", b"1\n2\n")
-    fingerprint = TextPairs(a, b).fingerprint
+    fingerprint = TextPairs([a], [b]).fingerprint
     assert len(fingerprint) == 64
-    copy = TextPairs(write("c.gz", b"one\ntwo\n"), write("d", b"1\n2\n"))
+    copy = TextPairs([write("c.gz", b"one\ntwo\n")], [write("d", b"1\n2\n")])
     assert copy.fingerprint == fingerprint
     others = [
-        TextPairs(b, a),
-        TextPairs(a, a),
-        TextPairs(a, write("e", b"1\n3\n")),
-        TextPairs(write("f", b"onet\nwo\n"), b),
+        TextPairs([b], [a]),
+        TextPairs([a], [a]),
+        TextPairs([a], [write("e", b"1\n3\n")]),
+        TextPairs([write("f", b"onet\nwo\n")], [b]),
     ]
     assert len({fingerprint, *(other.fingerprint for other in others)}) == 5
 
 
 def test_sample_is_evenly_spaced(write):
     numbers = "".join(f"{i}\n" for i in range(10)).encode()
-    source = TextPairs(write("a", numbers), write("b", numbers))
+    source = TextPairs([write("a", numbers)], [write("b", numbers)])
     samples = {size: [int(a) for a, _ in source.sample(size)] for size in (1, 3, 4, 99)}
     assert samples == {1: [0], 3: [0, 3, 6], 4: [0, 2, 5, 7], 99: [*range(10)]}
 
 
 def test_sample_over_several_chunks(write):
     numbers = "".join(f"{i}\n" for i in range(40_000)).encode()
-    source = TextPairs(write("a", numbers), write("b", numbers))
+    source = TextPairs([write("a", numbers)], [write("b", numbers)])
     assert [int(a) for a, _ in source.sample(5)] == [0, 8_000, 16_000, 24_000, 32_000]
 
 
 def test_files_that_are_refused(write):
     a, b, empty = write("a", b"1\n2\n3"), write("b", b"1\n2\n"), write("c.gz", b"")
     with pytest.raises(UserError) as error:
-        TextPairs(a, b)
+        TextPairs([a], [b])
     assert one_line(error).startswith(f"{a} has 3 lines and {b} has 2; line n of both must ")
     with pytest.raises(UserError, match=r"c\.gz is empty; give text with"):
-        TextPairs(empty, empty)
+        TextPairs([empty], [empty])
 
 
 @pytest.mark.parametrize("now", [(b"1\n", b"1\n2\n3"), (b"1\n2\n3", b""), (b"1\n", b"1\n")])
 def test_files_that_change_while_they_are_read(write, now):
     a, b = write("a", b"1\n2\n3\n"), write("b", b"1\n2\n3\n")
-    source = TextPairs(a, b)
+    source = TextPairs([a], [b])
     write("a", now[0])
     write("b", now[1])
     with pytest.raises(UserError) as error:
@@ -134,13 +134,13 @@ def test_text_files_win_over_the_dataset(write, tmp_path, monkeypatch):
     )  # fmt: skip
     assert read(open_source(config, "train")) == [("1", "3"), ("2", "4")]
     assert read(open_source(config, "test")) == [("3", "1"), ("4", "2")]
-    with pytest.raises(UserError, match=r"^no text files for the validation split; give data"):
+    with pytest.raises(UserError, match=r"^no files for the validation split; give data"):
         open_source(config, "validation")
 
 
 def test_configurations_that_cannot_be():
     dataset = {"dataset": "grammar_en_de"}
-    nothing = "no training data; give data.dataset, or data.train_source and data.train_target"
+    nothing = "no training data; give data.train_file, or data.train_source and data.train_target, or data.da"
     for changes, expected in (
         (dataset | {"extra_source": "a"}, "data.extra_source is given without data.extra_target"),
         ({"extra_source": "a", "extra_target": "b"}, nothing),
@@ -181,12 +181,13 @@ def test_extra_pairs(write):
 
 def test_files_may_move_and_are_not_recorded():
     metadata = {field.name: field.metadata for field in dataclasses.fields(DataConfig)}
-    places = {name for name in metadata if name.endswith(("_dir", "_source", "_target"))}
-    assert len(places) == 10
+    places = {name for name in metadata if name.endswith(("_dir", "_file", "_source", "_target"))}
+    assert len(places) == 13
     for name, flags in metadata.items():
         expected = {"may_change": True, "recorded": False} if name in places else {}
         assert flags.items() >= expected.items()
-        assert bool(flags) == (name in places or name == "bleu_tokenizer")
+        others = "bleu_tokenizer", "source_field", "target_field", "has_header"
+        assert bool(flags) == (name in places or name in others)
 
 
 # --- TFDS ---------------------------------------------------------------------------------

@@ -48,5 +48,5 @@ def test_fields_that_do_not_go_together():
         ),
     ):
         with pytest.raises(UserError, match=f"^{message}"):
-            Section(**fields).check_together("train", "validation", "test")
-    Section(train_file="a", test_source="b", test_target="c").check_together("train", "test")
+            Section(**fields).check_together()
+    Section(train_file="a", test_source="b", test_target="c").check_together()

@@ -151,7 +151,7 @@ def test_no_field_is_dead():
     lines = code.splitlines()
     for section, field in FIELDS:
         # `DataSection.given(split)` reads the names of files, by the ends of the fields' names.
-        by_name = re.fullmatch(r"(?:train|validation|test)_(source|target|split)", field)
+        by_name = re.fullmatch(r"(?:train|validation|test)_(file|source|target|split)", field)
         word = by_name[1] if by_name else field.removesuffix("_source").removesuffix("_target")
         found = "\n".join(line for line in lines if word in line)
         found = re.sub(rf'"[^"\n]*{section}\.{field}[^"\n]*"', "", found)
@@ -159,8 +159,8 @@ def test_no_field_is_dead():
         if re.match("(max|min)_.*length", field):  # DecodingConfig counts with them
             pattern += rf"|\bself\.{field}\b"
         pattern = rf'"(?:{{\w+}}_)?{by_name[1]}"' if by_name else pattern
-        if field in ("extra_source", "extra_target"):
-            pattern = r'\.given\("extra"\)'
+        if field == "has_header":
+            pattern = r"self\.has_header\)"
         assert re.search(pattern, found), f"nothing reads {section}.{field}"
 
 
@@ -184,6 +184,7 @@ def test_a_config_and_its_dict():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"data_train_text": "a"}, "config.data.train_text is called config.data.train_file now: "),
         (
             {"model_num_layer": 2},
             "Unknown config field config.model.num_layer; did you mean model.num_encoder_layers?",

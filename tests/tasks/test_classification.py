@@ -51,7 +51,7 @@ def config_of(text, name="classes", **changes) -> Config:
         "train_file": f"{text}/{name}.train.tsv",
         "validation_file": f"{text}/{name}.validation.tsv",
         "regression": name == "numbers",
-        "second_field": "2" if name == "pairs" else None,
+        "second_field": "3" if name == "pairs" else None,
         "max_length": 13,
         "source_model": str(text / "vocab.txt"),
         "d_model": 14,
@@ -203,8 +203,12 @@ def test_a_folder_of_other_sizes_is_refused_with_the_flags_that_fit(text, tmp_pa
         ("numbers", {"best_metric": "f1"}, "'f1', and data.regression is True; give one of: spea"),
         ("classes", {"max_length": 14}, "data.max_length is 14, but model.max_positions is 13"),
         ("classes", {"regression": True, "best_metric": "nll"}, "the label is 'no', and data.reg"),
-        ("classes", {"label_field": "0"}, "unknown label"),
-        ("classes", {"train_file": None}, "no file for the train split; give data.train_file"),
+        ("classes", {"label_field": "1"}, "unknown label"),
+        (
+            "classes",
+            {"train_file": None},
+            "no files for the train split; give data.train_file, or data.dataset",
+        ),
     ],
 )
 def test_what_cannot_be_learned(name, changes, message, text):

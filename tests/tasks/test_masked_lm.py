@@ -178,7 +178,7 @@ def test_validation_is_evaluation_and_a_new_head_is_begun(text, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_file": None}, r"no text for the train split; give data\.train_file"),
+        ({"train_file": None}, r"no files for the train split; give data\.train_file"),
         ({"validation_file": "nowhere/*"}, r"data\.validation_file: there is no file nowhere/\*"),
         ({"max_length": 21}, r"data\.max_length is 21, but model\.max_positions is 20"),
         ({"head": "classification"}, r"model\.head is 'classification', and task\.name is 'mask"),

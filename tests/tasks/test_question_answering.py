@@ -43,8 +43,21 @@ def test_saved_answers_are_scored_by_task(data):
     assert {"nll", *scores} == set(TASK.metrics)
 
 
-def test_data_without_tasks():
+def test_data_of_ones_own_and_data_without_tasks(tmp_path):
     QuestionAnswering.check_data(DATA)
+    files = {f"{split}_file": str(tmp_path / "x.tsv") for split in ("train", "validation", "test")}
+    columns = {"source_field": "question", "target_field": "answer", "has_header": True}
+    own = dataclasses.replace(DATA, dataset=None, **files, **columns)
+    QuestionAnswering.check_data(own)
+    rows = ["question\ttask\tanswer", "who ?\ta\tme", "how ?\tb\tso", "why ?\tb\tno"]
+    (tmp_path / "x.tsv").write_text("\n".join(rows))
+    found = TASK.rescore(own, "test", ["me", "so", "yes"])
+    assert [found[name]["score"] for name in ("error_a", "error_b")] == [0.0, 50.0]
+    (tmp_path / "x.tsv").write_text("question\tanswer\na\tb\n")
+    with pytest.raises(
+        UserError, match=r"has no field 'task' \(data.target_field\); it has: quest"
+    ):
+        QuestionAnswering.check_pairs(own)
     message = r"task\.name is 'question_answering', .* set data\.dataset to babi/en"
     for changes in ({"dataset": "algorithmic/copy"}, {"train_source": "a", "train_target": "b"}):
         with pytest.raises(UserError, match=message):

@@ -20,7 +20,7 @@ from transformer.system.paths import DEFINE_path
 
 restore_model = define_flags()
 PROMPT = flags.DEFINE_string("prompt", None, "How the text begins; empty: as the model likes.")
-INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz, a prompt a line.")
+INPUT = DEFINE_path("input", None, "UTF-8 text, plain or packed, a prompt a line.")
 SAMPLES = flags.DEFINE_integer("samples", 1, "Texts for each prompt.", 1, MOST_OUTPUTS)
 SEED_BY = flags.DEFINE_enum(
     "seed_by",

@@ -12,7 +12,7 @@ import os
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, given
 
-GOLD = DEFINE_path("gold", None, "Gold trees, one on each line; plain or .gz.")
+GOLD = DEFINE_path("gold", None, "Gold trees, one on each line; plain or packed.")
 TEST = DEFINE_path("test", None, "Trees to score.")
 PARAMETERS = DEFINE_path("parameters", None, "EVALB's file; that of COLLINS.prm if none.")
 NAMES = {

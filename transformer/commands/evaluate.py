@@ -40,7 +40,7 @@ SPLIT = flags.DEFINE_list(
     "split", "test", "train, validation, test, or another split of the run's data set; or several."
 )
 SOURCE = DEFINE_path(
-    "source", None, "A test set of your own: a text file, or .gz, one sentence a line."
+    "source", None, "A test set of your own: a text file, plain or packed, one sentence a line."
 )
 REFERENCE = DEFINE_paths(
     "reference", None, "Its translation; of several translations, as many files."

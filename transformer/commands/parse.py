@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 restore_model = define_flags()
 flags.FLAGS.set_default("brackets", True)
-INPUT = DEFINE_path("input", None, "UTF-8 text, or .gz; standard input if none.")
+INPUT = DEFINE_path("input", None, "UTF-8 text, plain or packed; standard input if none.")
 OUTPUT = DEFINE_path("output", None, "Where to write; standard output if none.")
 FORMAT = flags.DEFINE_enum("format", "brackets", ["brackets", "drawing"], "How to write trees.")
 IS_TOKENIZED = flags.DEFINE_bool("is_tokenized", False, "There are spaces between the words.")

@@ -23,7 +23,7 @@ from transformer.system.paths import DEFINE_path
 
 restore_model = define_flags()
 INPUT = DEFINE_path(
-    "input", None, "UTF-8 text, or .gz, one sentence a line; standard input if none."
+    "input", None, "UTF-8 text, plain or packed, one sentence a line; standard input if none."
 )
 OUTPUT = DEFINE_path(
     "output",

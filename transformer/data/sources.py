@@ -41,9 +41,12 @@ class DataConfig(PairSection):
     @property
     def columns(self) -> dict[str, str]:
         """The names of both fields of a record, by the fields of this section that decide them."""
-        sides = (("source_field", "source_language"), ("target_field", "target_language"))
-        chosen = (one if getattr(self, one) else other for one, other in sides)
-        return {field: getattr(self, field) for field in chosen}
+        source = "source_field" if self.source_field else "source_language"
+        target = "target_field" if self.target_field else "target_language"
+        return {
+            source: self.source_field or self.source_language,
+            target: self.target_field or self.target_language,
+        }
 
     def __post_init__(self):
         super().__post_init__()
