@@ -38,8 +38,8 @@ def get_config() -> ConfigDict:
 
 def get_data() -> ConfigDict:
     data = ConfigDict()
-    # A data set instead of files, of the Hugging Face hub (hf:nyu-mll/glue:sst2) or TFDS (glue/sst2);
-    # a copy of the former; its splits; where TFDS keeps the latter.
+    # A data set instead of files, of the Hugging Face hub (hf:nyu-mll/glue:sst2; docs/hub.md) or of
+    # TFDS (glue/sst2); a copy of the former; its splits; where TFDS keeps the latter.
     data.dataset = placeholder(str)
     data.raw_dir = placeholder(str)
     data.data_dir = "~/tensorflow_datasets"

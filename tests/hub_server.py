@@ -9,9 +9,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
-import huggingface_hub
 import pyarrow
 import pytest
+from huggingface_hub import constants
 from pyarrow import parquet
 
 from transformer.data import hub
@@ -45,6 +45,7 @@ class Hub(ThreadingHTTPServer):
         self.private, self.gated, self.cut, self.damaged = set(), set(), set(), set()
         self.busy, self.asked = 0, []
         self.url = f"http://127.0.0.1:{self.server_port}"
+        self.cdn = f"http://localhost:{self.server_port}/cdn"  # another host, as the real one
 
     def add(self, repo: str, files: dict[str, bytes | str], ref: str = "main") -> str:
         tree = {path: x.encode() if isinstance(x, str) else x for path, x in files.items()}
@@ -70,7 +71,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         hub, path = self.server, self.path.partition("?")[0]
-        hub.asked.append((self.command, path, dict(self.headers)))
+        if path == "/api/agent-harnesses":  # of no use here
+            return self._answer(404)
+        hub.asked.append((self.command, path, {k.lower(): v for k, v in self.headers.items()}))
         if hub.busy:
             hub.busy -= 1
             return self._answer(503)
@@ -99,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = tree[name]
         found = {"X-Repo-Commit": commit, "X-Linked-Size": str(len(content))}
         if name.endswith(".parquet"):  # in LFS
-            found["Location"] = f"{hub.url}/cdn/{commit}/{name.replace('/', '%2F')}"
+            found["Location"] = f"{hub.cdn}/{commit}/{name.replace('/', '%2F')}"
             found["X-Linked-ETag"] = f'"{hashlib.sha256(content).hexdigest()}"'
             return self._answer(302, found)
         return self._answer(200, found | {"ETag": f'"{_blob(content)}"'}, content)
@@ -159,13 +162,13 @@ def running():
 @pytest.fixture
 def the_hub(monkeypatch, tmp_path):
     """A running Hub that the client of this process takes for the real one; a cache of its own."""
-    constants = huggingface_hub.constants
     with running() as server:
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 64)
         monkeypatch.delenv("HF_TOKEN", raising=False)
         monkeypatch.setattr(hub, "_PAUSES", (0.01, 0.01))
         forget()

@@ -26,6 +26,7 @@ class MaskedLMData(TextSection):
     packing: bool
 
     def __post_init__(self):
+        super().__post_init__()
         check_range(self, "data", "max_length", 5)  # [CLS], two [SEP], two sentences of a token
         check_range(self, "data", "duplicates", 1, 1001)
         check_range(self, "data", "max_predictions", 1)

@@ -25,6 +25,7 @@ class LanguageData(TextSection):
     packing: bool
 
     def __post_init__(self):
+        super().__post_init__()
         check_range(self, "data", "max_length", 2)
 
     @property
