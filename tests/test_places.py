@@ -176,7 +176,7 @@ def test_none_unsets_a_field(tmp_path):
     lines = said.splitlines()
     expected = [f"  --config.{x}=" for x in ("data.raw_dir", "data.test_source")]
     expected.append("  --config.optimizer.decay_steps=")
-    expected.append("  --config.data.dataset=   (configs/base.py: wmt14_translate/de-en)")
+    expected.append("  --config.data.dataset=   (configs/base.py: hf:wmt/wmt14:de-en)")
     assert {*expected} <= {*lines}
     result = run("train.py", *base, "--config.model.d_ff=None", cwd=tmp_path)
     assert_refused(result, "config.model.d_ff is None; it must be of type int")

@@ -74,6 +74,59 @@ def assert_equal(a: Batch, b: Batch) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+# --- Corpora ------------------------------------------------------------------------------
+
+
+def test_a_corpus_comes_as_often_as_its_weight_says():
+    rng = np.random.default_rng(0)
+    parts = [numbered(*rng.integers(2, 6, (2, count)).tolist()) for count in (17, 11, 13)]
+    packed = PackedPairs(parts[0], 7, 7, 3, True, parts[1:], (1.0, 2.0, 0.5))
+    counts = [len(rows) for rows in packed.corpora]
+    assert packed.rows_of_corpora == [counts[0], 2 * counts[1], round(0.5 * counts[2])]
+
+    # 1. Rows are those of each corpus, and a batch has the rows of all.
+    whole = packed.batch(np.arange(len(packed)))
+    alone = [PackedPairs(pairs, 7, 7, 3).batch(np.arange(n)) for pairs, n in zip(parts, counts)]
+    assert_equal(whole, Batch(*(np.concatenate(x) for x in zip(*alone, strict=True))))
+    assert len(pairs_in(whole)) == 17 + 11 + 13
+    for number in (0, 16, 17, 27, 28, 40):
+        found = [side.tolist() for side in packed.pair(number)]
+        corpus = np.searchsorted([17, 28], number, side="right")
+        i = number - [0, 17, 28][corpus]
+        assert found == [parts[corpus].source(i).tolist(), parts[corpus].target(i).tolist()]
+
+    # 2. An epoch has each row as often as it should; of half a corpus, first one half, then the
+    # other.
+    size = sum(packed.rows_of_corpora)
+    batches = TrainingBatches(packed, Layout(size, 1, size), seed=5)
+    halves = []
+    for epoch in range(4):
+        rows, times = np.unique(batches.rows(epoch), return_counts=True)
+        first, second, third = (np.isin(rows, own) for own in packed.corpora)
+        assert times[first].tolist() == counts[0] * [1]
+        assert times[second].tolist() == counts[1] * [2]
+        assert times[third].tolist() == packed.rows_of_corpora[2] * [1]
+        halves.append(set(rows[third].tolist()))
+    assert not halves[0] & halves[1]
+    assert (batches.rows(0) != batches.rows(1)).any()
+    assert set.union(*halves) == set(packed.corpora[2].tolist())
+
+    # 3. The rows of a step depend on nothing before it; other weights are another plan.
+    small = TrainingBatches(packed, Layout(3, 1, 3), seed=5)
+    later = [small.rows(step).tolist() for step in (9, 2, 9)]
+    assert later[0] == later[2]
+    assert np.concatenate([small.rows(i).ravel() for i in range(size)]).tolist() == (
+        np.concatenate([batches.rows(i).ravel() for i in range(3)]).tolist()
+    )
+    other = PackedPairs(parts[0], 7, 7, 3, True, parts[1:], (1.0, 2.0, 0.6))
+    assert TrainingBatches(other, Layout(3, 1, 3), seed=5).fingerprint != small.fingerprint
+    assert sum(packed.shares) == pytest.approx(1)
+    tokens = [n * x.num_tokens for n, x in zip((1, 2, 1), alone)]
+    assert packed.shares[1] == pytest.approx(
+        tokens[1] / (tokens[0] + tokens[1] + tokens[2] * packed.rows_of_corpora[2] / counts[2])
+    )
+
+
 # --- Rows ---------------------------------------------------------------------------------
 
 

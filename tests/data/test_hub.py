@@ -277,9 +277,7 @@ def test_every_task_reads_from_the_hub(the_hub, tmp_path):
     assert source.describe() == "2 records of hf:wmt/wmt14:de-en train"
     turned = data_of("base", source_language="de", target_language="en")
     assert next(training_source(turned).pairs()) == ("ein Hund", "a dog")
-    with pytest.raises(
-        UserError, match=r"no field 'fr' \(data.target_language\); it has: tr"
-    ):
+    with pytest.raises(UserError, match=r"no field 'fr' \(data.target_language\); it has: tr"):
         list(training_source(data_of("base", target_language="fr")).pairs())
 
     # 2. A copy of the repository gives the same data.

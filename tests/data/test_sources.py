@@ -1,5 +1,6 @@
 import dataclasses
 import gzip
+import math
 import subprocess
 import sys
 
@@ -10,10 +11,12 @@ import tensorflow_datasets as tfds
 from transformer.data import datasets
 from transformer.data.pairs import PairSource, TextPairs
 from transformer.data.sources import (
+    Corpus,
     DataConfig,
     DatasetPairs,
     _file_hash,
     open_source,
+    training_parts,
     training_source,
 )
 from transformer.system.errors import UserError
@@ -140,10 +143,18 @@ def test_text_files_win_over_the_dataset(write, tmp_path, monkeypatch):
 
 def test_configurations_that_cannot_be():
     dataset = {"dataset": "grammar_en_de"}
-    nothing = "no training data; give data.train_file, or data.train_source and data.train_target, or data.da"
+
+    def corpus(name="x", **fields):
+        return dataset | {"corpora": {name: Corpus(**fields)}}
+
     for changes, expected in (
-        (dataset | {"extra_source": "a"}, "data.extra_source is given without data.extra_target"),
-        ({"extra_source": "a", "extra_target": "b"}, nothing),
+        ({}, "no training data; give data.train_file, or data.train_source and data.train_targ"),
+        (corpus(source="a"), "data.corpora.x needs file, or source and target; give one of these"),
+        (corpus(file="a", target="a"), "data.corpora.x needs file, or source and target; give o"),
+        (corpus(file="a", weight=0.0), "data.corpora.x.weight is 0.0; it must be above 0 and at "),
+        (corpus(file="a", weight=math.nan), "data.corpora.x.weight is nan; it must be above 0 "),
+        (corpus(file="a", tag="<b t>"), "data.corpora.x.tag is '<b t>'; give a word without spa"),
+        (corpus("train", file="a"), "data.corpora has 'train'; call a corpus by one word, not '"),
         (dataset | {"max_target_length": 1}, "data.max_target_length is 1; it must be at least 2"),
     ):
         with pytest.raises(UserError) as error:
@@ -151,7 +162,7 @@ def test_configurations_that_cannot_be():
         assert one_line(error).startswith(expected)
 
 
-def test_extra_pairs(write):
+def test_corpora(write):
     files = {f"{kind}_{side}": write(f"{kind}.{side}", b"".join(f"{kind} {side} {i}\n".encode()
              for i in range(count)))
              for kind, count in (("train", 3), ("extra", 2), ("validation", 1))
@@ -160,8 +171,12 @@ def test_extra_pairs(write):
     def pairs(kind, count):
         return [(f"{kind} source {i}", f"{kind} target {i}") for i in range(count)]
 
-    config = make_config(**files)
+    # 1. Without a weight, the pairs join the train split: as extra_source did.
+    extra = Corpus(source=files.pop("extra_source"), target=files.pop("extra_target"))
+    config = make_config(**files, corpora={"extra": extra})
     source, expected = training_source(config), pairs("train", 3) + pairs("extra", 2)
+    assert [part.weight for part in training_parts(config)] == [1]
+    assert source.fingerprint == "223e139d5ea7b40f6d791a41f3f71d091601973aa3941a6e8083cd47a7c1416e"
     assert len(source) == 5
     for size in (1, 2, 4, 100):
         chunks = [expected[i : i + size] for i in range(0, 5, size)]
@@ -173,10 +188,30 @@ def test_extra_pairs(write):
     # What is evaluated does not have them.
     train = open_source(config, "train")
     assert read(train) == pairs("train", 3)
-    assert train.fingerprint != source.fingerprint
     assert read(open_source(config, "validation")) == pairs("validation", 1)
     with pytest.raises(UserError, match=r"no split 'extra'; there are: train, validation$"):
         open_source(config, "extra")
+
+    # 2. With a weight, they are apart; a tag goes before what is not blank.
+    tsv = Corpus(file=write("bt.tsv", b"a b\tc\n \td\n"), weight=0.5, tag="<bt>")
+    fields = {"source_field": "1", "target_field": "2"}
+    config = make_config(**files, **fields, corpora={"extra": extra, "bt": tsv})
+    assert config.tags == ["<bt>"]
+    parts = training_parts(config)
+    assert [(part.name, part.weight, len(part.pairs)) for part in parts] == [
+        ("train", 1, 5),
+        ("bt", 0.5, 2),
+    ]
+    assert read(parts[1].pairs) == parts[1].pairs.sample(2) == [("<bt> a b", "c"), ("", "d")]
+    assert parts[1].pairs.describe().endswith("bt.tsv, tagged <bt>")
+    untagged = {"bt": dataclasses.replace(tsv, tag=None)}
+    _, plain = training_parts(make_config(**files, **fields, corpora=untagged))
+    assert plain.pairs.fingerprint != parts[1].pairs.fingerprint
+
+    # 3. Corpora with weights are enough.
+    held_out = {name: path for name, path in files.items() if name.startswith("validation")}
+    config = make_config(**held_out, **fields, corpora={"bt": tsv})
+    assert [part.name for part in training_parts(config)] == ["bt"]
 
 
 def test_files_may_move_and_are_not_recorded():
@@ -186,7 +221,8 @@ def test_files_may_move_and_are_not_recorded():
     for name, flags in metadata.items():
         expected = {"may_change": True, "recorded": False} if name in places else {}
         assert flags.items() >= expected.items()
-        others = "bleu_tokenizer", "source_field", "target_field", "has_header"
+        others = "bleu_tokenizer", "source_field", "target_field", "has_header", "dataset"
+        others += "train_split", "validation_split", "test_split"
         assert bool(flags) == (name in places or name in others)
 
 

@@ -242,14 +242,18 @@ def test_where_files_lie_is_not_recorded():
     config = demo.get_config()
     plain = history.recorded_fields(Config.from_dict(config.to_dict()))
     files = {"tokenizer.source_model": "/home/me/a.model", "training.init_from": "/home/me/run"}
-    files |= dict.fromkeys(("data.extra_source", "data.extra_target"), "/home/me/extra")
     given = files | {"data.raw_dir": "/home/me", "training.seed": 3, "training.steps": 7}
     config.update_from_flattened_dict(
         given | {"tokenizer.source_model": None, "training.log_every": 9}
     )
+    given |= {"data.corpora.bt.file": "/home/me/extra", "data.corpora.bt.weight": 2.0}
+    files["data.corpora.bt.file"] = "/home/me/extra"
+    with config.unlocked():
+        config.data.corpora.bt = {"file": "/home/me/extra", "weight": 2.0}
     of_run = Config.from_dict(config.to_dict())
     recorded = history.recorded_fields(of_run)
-    assert recorded == plain | {"training.seed": 3, "training.steps": 7}
+    mixed = {"data.corpora.bt.weight": 2.0, "data.corpora.bt.tag": None}
+    assert recorded == plain | {"training.seed": 3, "training.steps": 7} | mixed
     given |= {"tokenizer.target_model": None, "mesh.fsdp": 2}
     del files["tokenizer.source_model"]  # given to the newest start, and not in its config
     found = history.overrides_of({"overrides": given}, of_run)

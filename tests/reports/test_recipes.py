@@ -98,7 +98,7 @@ FILES = {
 TRAINED_ON = (
     "data.dataset, data.train_split, data.train_source, data.train_target",
     "None, None, train.en, train.de",
-    "wmt14_translate/de-en, train, None, None",
+    "hf:wmt/wmt14:de-en, train, None, None",
 )
 TESTED_ON = "data.test_split, data.test_source, data.test_target"
 

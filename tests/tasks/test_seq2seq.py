@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs import base
-from transformer.data.sources import DataConfig
+from transformer.data.sources import Corpus, DataConfig
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 from transformer.tasks.pair_training import Texts, check_positions
@@ -70,7 +70,7 @@ def test_the_hash_of_a_split_is_of_all_that_training_sees(tmp_path):
     a, b, c = (str(tmp_path / name) for name in ("a", "b", "c"))
     files = {"train_source": a, "train_target": b, "validation_source": a, "validation_target": c}
     data = dataclasses.replace(DATA, **files)
-    extra = dataclasses.replace(data, extra_source=b, extra_target=a)
+    extra = dataclasses.replace(data, corpora={"extra": Corpus(source=b, target=a)})
     assert seq2seq.content_sha256(data, "train") == hash_of("a\nb\n")
     assert seq2seq.content_sha256(extra, "train") == hash_of("a\nb\nb\na\n")
     assert seq2seq.content_sha256(extra, "validation") == hash_of("a\nc\n")

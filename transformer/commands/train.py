@@ -12,10 +12,12 @@ Every field of a config is a flag. This lists them with their values and explana
     python train.py --config=configs/base.py --help-config
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from transformer import configs
 from transformer.system import job_flags
@@ -39,6 +41,15 @@ PROFILE = flags.DEFINE_string(
 flags.adopt_module_key_flags(job_flags)  # for --help
 
 
+def _leaves(overrides: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields that flags set; one may set all corpora at once."""
+    for name, value in overrides.items():
+        if isinstance(value, ConfigDict):
+            yield from _leaves({f"{name}.{part}": x for part, x in value.items()})
+        else:
+            yield name, value
+
+
 def main() -> None:
     from transformer.reports import run_report
     from transformer.reports.plots import learning_curve
@@ -56,7 +67,7 @@ def main() -> None:
     workdir = Path(local(WORKDIR.value or f"runs/{config_path.stem}", "--workdir"))
     if own and WORKDIR.value is None:
         raise UserError("--workdir is missing; name a folder for the run that begins there")
-    overrides = dict(config_flags.get_override_values(flags.FLAGS["config"]))
+    overrides = dict(_leaves(config_flags.get_override_values(flags.FLAGS["config"])))
     if HELP_CONFIG.value:
         listed = fields.sections_of(sections, overrides)
         if listed["training"].init_from:

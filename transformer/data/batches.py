@@ -9,6 +9,7 @@ and each can be made without those before it.
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -36,8 +37,17 @@ class Batch(NamedTuple):
         return np.count_nonzero(self.src_segments_BS) + np.count_nonzero(self.tgt_segments_BT)
 
 
+def lengths_of(*corpora: TokenizedPairs) -> tuple[np.ndarray, np.ndarray]:
+    """The lengths of all sources and of all targets."""
+    sides = zip(*((pairs.source_lengths, pairs.target_lengths) for pairs in corpora), strict=True)
+    return tuple(side[0] if len(side) == 1 else np.concatenate(side) for side in sides)
+
+
 class PackedPairs(PackedRows):
-    """Sentence pairs in rows of `source_width` and `target_width` tokens."""
+    """Sentence pairs in rows of `source_width` and `target_width` tokens.
+
+    others: more corpora, with rows of their own. weights: see PackedRows; of `pairs` and others.
+    """
 
     def __init__(
         self,
@@ -46,24 +56,44 @@ class PackedPairs(PackedRows):
         target_width: int,
         seed: int,
         packing: bool = True,
+        others: Sequence[TokenizedPairs] = (),
+        weights: Sequence[float] = (1.0,),
     ):
-        sides = pairs.source_lengths, pairs.target_lengths
-        super().__init__(sides, (source_width, target_width), sum(sides), seed, packing)
-        self.pairs = pairs
+        self.pairs, self.all_pairs = pairs, (pairs, *others)
+        counts = list(map(len, self.all_pairs))
+        self.first_pairs = np.cumsum([0, *counts])
+        sides = lengths_of(*self.all_pairs)
+        widths = source_width, target_width
+        super().__init__(sides, widths, sum(sides), seed, packing, counts, weights)
 
     @property
     def fill(self) -> float:
         """The share of positions that hold tokens."""
         return self.num_tokens / (len(self) * (self.source_width + self.target_width))
 
+    def pair(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of source and target."""
+        corpus = int(np.searchsorted(self.first_pairs, number, side="right")) - 1
+        pairs, i = self.all_pairs[corpus], number - self.first_pairs[corpus]
+        return pairs.source(i), pairs.target(i)
+
     def batch(self, rows: np.ndarray) -> Batch:
         """The batch of these rows, in the shape of `rows`; row -1 is empty."""
+        if len(self.corpora) == 1:
+            return self._batch(rows, 0)
+        # A row of another corpus is empty, so zero.
+        parts = [self._batch(rows, corpus) for corpus in range(len(self.corpora))]
+        return Batch(*(np.add.reduce(arrays) for arrays in zip(*parts, strict=True)))
+
+    def _batch(self, rows: np.ndarray, corpus: int) -> Batch:
+        """The batch of these rows as far as they are of a corpus; others are empty."""
         shape, rows = rows.shape, rows.ravel()
-        first = np.where(rows < 0, 0, self.row_offsets[rows])
-        count = np.where(rows < 0, 0, self.row_offsets[rows + 1] - first)
+        is_own = (rows >= self.corpora[corpus][0]) & (rows <= self.corpora[corpus][-1])
+        first = np.where(is_own, self.row_offsets[rows], 0)
+        count = np.where(is_own, self.row_offsets[rows + 1] - first, 0)
         row, number = _ragged_arange(count)
-        pair = self.pairs_by_row[first[row] + number]
-        p = self.pairs
+        pair = self.pairs_by_row[first[row] + number] - self.first_pairs[corpus]
+        p = self.all_pairs[corpus]
         src, src_segments, _ = _lay_out(
             p.source_tokens, p.source_offsets, pair, row, number, len(rows), self.source_width
         )
@@ -122,6 +152,7 @@ class TrainingBatches:
         self.packed = packed
         self.layout = layout
         self.seed = seed
+        self._rows_in_epoch = sum(packed.rows_of_corpora)
         self._epoch: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def __getitem__(self, step: int) -> Any:
@@ -130,7 +161,7 @@ class TrainingBatches:
     def rows(self, step: int) -> np.ndarray:
         """The numbers of the rows, [A, B]; -1 for an empty one."""
         rows = step * self.layout.rows + np.arange(self.layout.rows)
-        epochs, positions = np.divmod(rows, len(self.packed))
+        epochs, positions = np.divmod(rows, self._rows_in_epoch)
         row_numbers = np.concatenate(
             [self._row_order(e)[positions[epochs == e]] for e in np.unique(epochs)]
         )
@@ -143,7 +174,7 @@ class TrainingBatches:
         """The number of times that each of these rows has come before, [A, B]."""
         shape = (self.layout.accumulation, self.layout.rows_per_step)
         number = np.arange(shape[0] * shape[1]).reshape(shape)
-        return (step * self.layout.rows + number) // len(self.packed)
+        return (step * self.layout.rows + number) // self._rows_in_epoch
 
     @property
     def fingerprint(self) -> str:
@@ -161,12 +192,11 @@ class TrainingBatches:
 
     @property
     def updates_per_epoch(self) -> float:
-        return len(self.packed) / self.layout.rows
+        return self._rows_in_epoch / self.layout.rows
 
     def _row_order(self, epoch: int) -> np.ndarray:
         if self._epoch[0] != epoch:
-            rng = np.random.default_rng((self.seed, 1, epoch))
-            self._epoch = (epoch, rng.permutation(len(self.packed)))
+            self._epoch = (epoch, self.packed.epoch(self.seed, epoch))
         return self._epoch[1]
 
 

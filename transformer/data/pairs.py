@@ -86,6 +86,33 @@ class JoinedPairs(PairSource):
         return ", and ".join(part.describe() for part in self._parts)
 
 
+def joined(parts: Sequence[PairSource]) -> PairSource:
+    return parts[0] if len(parts) == 1 else JoinedPairs(*parts)
+
+
+class TaggedPairs(PairSource):
+    """Pairs with a tag before each source that is not blank."""
+
+    def __init__(self, pairs: PairSource, tag: str):
+        self._pairs, self._tag = pairs, tag
+        self.fingerprint = hashlib.sha256(f"tag {tag} {pairs.fingerprint}".encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def chunks(self, size: int) -> Iterator[list[Pair]]:
+        return map(self._tagged, self._pairs.chunks(size))
+
+    def sample(self, size: int) -> list[Pair]:
+        return self._tagged(self._pairs.sample(size))
+
+    def _tagged(self, pairs: list[Pair]) -> list[Pair]:
+        return [(f"{self._tag} {source}" if source.strip() else "", y) for source, y in pairs]
+
+    def describe(self) -> str:
+        return f"{self._pairs.describe()}, tagged {self._tag}"
+
+
 class ReadPairs(PairSource):
     """Pairs that are read again each time: from files, or out of memory.
 

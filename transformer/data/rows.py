@@ -1,6 +1,8 @@
 """Rows that hold several examples each, and so are nearly full; batches are made of rows."""
 
 import abc
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ class PackedRows(abc.ABC):
       to at most `widths`.
     tokens: the number of tokens of each example.
     packing: lets several examples share a row; otherwise each has a row of its own.
+    corpora: the numbers of examples of corpora, one after the other; a row is of one corpus.
+    weights: how many times an epoch has each corpus. Of 0.5, each epoch has the half that the one
+      before it had not.
     """
 
     def __init__(
@@ -24,8 +29,22 @@ class PackedRows(abc.ABC):
         tokens: np.ndarray,
         seed: int,
         packing: bool,
+        corpora: Sequence[int] = (),
+        weights: Sequence[float] = (1.0,),
     ):
-        row_of = pack(*sides, *widths, seed) if packing else np.arange(len(tokens))
+        row_of = np.empty(len(tokens), np.int64)
+        firsts, end = [0], 0  # rows and examples so far
+        for count in corpora or (len(tokens),):
+            part = slice(end, end := end + count)
+            rows = pack(*(x[part] for x in sides), *widths, seed) if packing else np.arange(count)
+            row_of[part] = firsts[-1] + rows
+            firsts.append(firsts[-1] + int(rows.max()) + 1)
+        self.corpora = [np.arange(*both) for both in itertools.pairwise(firsts)]
+        self._whole = [int(weight) for weight in weights]
+        rest = [weight % 1 for weight in weights]
+        # At least one row, so that a small corpus is not lost.
+        parts = zip(rest, self.corpora, strict=True)
+        self._more = [max(1, round(x * len(rows))) if x else 0 for x, rows in parts]
         self.sides = sides
         self.source_width, self.target_width = widths
         self.pairs_by_row = np.argsort(row_of, kind="stable")
@@ -35,6 +54,30 @@ class PackedRows(abc.ABC):
     def __len__(self) -> int:
         """The number of rows."""
         return len(self.row_offsets) - 1
+
+    @property
+    def rows_of_corpora(self) -> list[int]:
+        """The number of rows of each corpus in an epoch."""
+        parts = zip(self._whole, self._more, self.corpora, strict=True)
+        return [whole * len(rows) + more for whole, more, rows in parts]
+
+    @property
+    def shares(self) -> list[float]:
+        """The part of an epoch's tokens that each corpus has."""
+        of_row = [self._row_tokens[rows].mean() for rows in self.corpora]
+        tokens = np.array(of_row) * self.rows_of_corpora
+        return (tokens / tokens.sum()).tolist()
+
+    def epoch(self, seed: int, number: int) -> np.ndarray:
+        """The rows of an epoch in their order, which depends only on the arguments."""
+        chosen = []
+        for corpus, rows in enumerate(self.corpora):
+            chosen += self._whole[corpus] * [rows]
+            if more := self._more[corpus]:
+                turn = np.random.default_rng((seed, 2, corpus)).permutation(rows)
+                chosen.append(turn[(number * more + np.arange(more)) % len(rows)])
+        rng = np.random.default_rng((seed, 1, number))
+        return rng.permutation(np.concatenate(chosen))
 
     @property
     def num_tokens(self) -> int:

@@ -174,6 +174,7 @@ def train_sentencepiece(
     vocab_size: int,
     model_type: str,
     character_coverage: float = 0.99999,
+    symbols: Sequence[str] = (),
 ) -> SentencePieceTokenizer:
     """Trains a vocabulary; the same sentences give the same bytes.
 
@@ -182,6 +183,7 @@ def train_sentencepiece(
       at most vocab_size pieces, including the 4 special ones, and no bytes.
     character_coverage: this share of the text's characters gets pieces of their own. The
       rarest become bytes: web text holds thousands of characters that occur once.
+    symbols: words that are never taken apart, each a piece.
     Raises UserError without sentences, and for a vocab_size that does not fit the text.
     """
     import sentencepiece
@@ -211,6 +213,7 @@ def train_sentencepiece(
             bos_id=BOS,
             eos_id=EOS,
             unk_id=UNK,
+            user_defined_symbols=list(symbols),
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
             # Longer lines are dropped silently; the default is 4192 bytes.

@@ -5,20 +5,55 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer.data.pairs import (
     CHUNK,
-    JoinedPairs,
     Pair,
     PairSource,
     RecordPairs,
+    TaggedPairs,
     TextPairs,
     evenly_spaced,
+    joined,
 )
+from transformer.data.records import Records
 from transformer.data.splits import DatasetSplit, PairSection, open_dataset
 from transformer.system.errors import UserError, place, setting
-from transformer.system.paths import cannot_read, local
+from transformer.system.paths import cannot_read, local, named_files
+
+MAIN = "train"  # the name of the train split among corpora
+MOST_TIMES = 1000  # that a corpus comes in an epoch
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """More training pairs; see configs/base.py."""
+
+    file: str | None = place(default=None)
+    source: str | None = place(default=None)
+    target: str | None = place(default=None)
+    weight: float | None = setting(default=None)
+    tag: str | None = setting(default=None)
+
+    def check(self, name: str) -> None:
+        """Raises UserError for values that cannot be. name: such as data.corpora.news"""
+        if [bool(self.source), bool(self.target)] != [not self.file] * 2:
+            raise UserError(f"{name} needs file, or source and target; give one of these")
+        if self.weight is not None and not 0 < self.weight <= MOST_TIMES:
+            raise UserError(
+                f"{name}.weight is {self.weight}; it must be above 0 and at most {MOST_TIMES}"
+            )
+        if self.tag is not None and self.tag.split() != [self.tag]:
+            raise UserError(f"{name}.tag is {self.tag!r}; give a word without spaces, such as <bt>")
+
+
+class Part(NamedTuple):
+    """Training pairs that are tokenised and packed together. weight: how often in an epoch."""
+
+    name: str
+    pairs: PairSource
+    weight: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +64,7 @@ class DataConfig(PairSection):
     target_language: str
     source_field: str | None = setting(default=None)
     target_field: str | None = setting(default=None)
-    extra_source: str | None = place()
-    extra_target: str | None = place()
+    corpora: dict[str, Corpus] = dataclasses.field(default_factory=dict, kw_only=True)
     is_tokenized: bool
     bleu_tokenizer: str | None = setting(may_change=True, default=None)
 
@@ -48,13 +82,19 @@ class DataConfig(PairSection):
             target: self.target_field or self.target_language,
         }
 
+    @property
+    def tags(self) -> list[str]:
+        """The different tags of corpora, each a token."""
+        return list(dict.fromkeys(corpus.tag for corpus in self.corpora.values() if corpus.tag))
+
     def __post_init__(self):
         super().__post_init__()
-        if bool(self.extra_source) != bool(self.extra_target):
-            given, missing = ("source", "target") if self.extra_source else ("target", "source")
-            raise UserError(
-                f"data.extra_{given} is given without data.extra_{missing}; give both or neither"
-            )
+        for name, corpus in self.corpora.items():
+            if name == MAIN or not name.isidentifier():
+                raise UserError(
+                    f"data.corpora has {name!r}; call a corpus by one word, not {MAIN!r}"
+                )
+            corpus.check(f"data.corpora.{name}")
 
 
 def in_one_line(text: str) -> str:
@@ -87,16 +127,38 @@ def open_source(config: DataConfig, split: str) -> PairSource:
     return open_pairs(config, split, config.columns)
 
 
-def training_source(config: DataConfig) -> PairSource:
-    """All pairs for training: the train split and, if configured, the extra pairs.
+def training_parts(config: DataConfig) -> list[Part]:
+    """The pairs for training: the train split, with the corpora without weight; then the others.
 
-    Raises UserError for anything wrong with them.
+    Without files for the train split, corpora with weights are enough. Raises UserError for
+    anything wrong with them.
     """
-    source = open_source(config, "train")
-    if not (config.extra_source and config.extra_target):
-        return source
-    extra = (config.files("extra", kind) for kind in ("source", "target"))
-    return JoinedPairs(source, TextPairs(*extra))
+    corpora = {name: _open_corpus(config, name) for name in config.corpora}
+    weights = {name: corpus.weight for name, corpus in config.corpora.items()}
+    main = [pairs for name, pairs in corpora.items() if weights[name] is None]
+    if not config.uses_files or config.given("train") or main or not corpora:
+        main = [open_source(config, "train"), *main]
+    parts = [Part(MAIN, joined(main))] if main else []
+    return parts + [Part(name, corpora[name], x) for name, x in weights.items() if x is not None]
+
+
+def training_source(config: DataConfig) -> PairSource:
+    """All pairs for training, each once."""
+    return joined([part.pairs for part in training_parts(config)])
+
+
+def _open_corpus(config: DataConfig, name: str) -> PairSource:
+    corpus = config.corpora[name]
+
+    def files(field: str) -> list[str]:
+        return named_files(getattr(corpus, field), f"data.corpora.{name}.{field}")
+
+    if corpus.file:
+        records = Records(files("file"), config.columns, config.has_header)
+        pairs: PairSource = RecordPairs(records, in_one_line)
+    else:
+        pairs = TextPairs(files("source"), files("target"))
+    return TaggedPairs(pairs, corpus.tag) if corpus.tag else pairs
 
 
 class DatasetPairs(PairSource):

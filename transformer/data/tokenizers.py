@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from absl import logging
@@ -145,19 +146,23 @@ FILES = (_JOINT, *_SEPARATE)
 
 
 def get_tokenizers(
-    workdir: str | os.PathLike, config: TokenizerConfig, pairs: PairSource
+    workdir: str | os.PathLike,
+    config: TokenizerConfig,
+    pairs: PairSource,
+    tags: Sequence[str] = (),
 ) -> Tokenizers:
     """The tokenizers of a run: those in workdir, else those that the config names, else new ones.
 
     New ones are trained on `config.sample_size` of the `pairs` (the training data), evenly
-    spaced. Nothing is written: see `Tokenizers.save`.
+    spaced; SentencePiece has a piece for each of the tags. Nothing is written: see
+    `Tokenizers.save`.
     """
     if _saved(pathlib.Path(workdir)) is not None:
         return Tokenizers.load(workdir)
-    return _configured(config) if config.source_model else _train(config, pairs)
+    return _configured(config) if config.source_model else _train(config, pairs, tags)
 
 
-def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
+def _train(config: TokenizerConfig, pairs: PairSource, tags: Sequence[str]) -> Tokenizers:
     sample = pairs.sample(config.sample_size)
     sources = [source for source, _ in sample]
     targets = [target for _, target in sample]
@@ -170,7 +175,8 @@ def _train(config: TokenizerConfig, pairs: PairSource) -> Tokenizers:
     def learn(sentences: list[str], model_type: str) -> Tokenizer:
         if model_type == "subword-nmt":
             return train_subword_nmt(sentences, num_merges=config.vocab_size)
-        return train_sentencepiece(sentences, vocab_size=config.vocab_size, model_type=model_type)
+        size = config.vocab_size
+        return train_sentencepiece(sentences, vocab_size=size, model_type=model_type, symbols=tags)
 
     if config.joint:
         tokenizer = train(sources + targets, config.model_type)

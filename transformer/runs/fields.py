@@ -31,7 +31,7 @@ def sections_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     If overrides choose another task or family than the file's, sections that do not fit take the
     values of the file that explains them.
     """
-    from transformer.runs.run_config import Config, section_types
+    from transformer.runs.run_config import Config, checked_section, section_types
 
     if not overrides.keys() & {"task.name", "model.family"}:
         return Config.from_dict(given).sections
@@ -47,7 +47,7 @@ def sections_of(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
                 if f"{name}.{field}" in overrides
             }
             values = _defaults(explained_in(section))[name] | own
-        found[name] = section(**values)
+        found[name] = checked_section(name, section, values)
     return found
 
 
@@ -121,4 +121,4 @@ def _defaults(file: str) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    return "" if value is None else str(value)
+    return "" if value in (None, {}) else str(value)

@@ -159,7 +159,9 @@ class RunLog:
             return
         if examples.text:
             self.print(f"step {step}, validation:\n{examples.text}")
-        self._write(step, {f"eval/validation/{k}": v for k, v in scores.items()})
+        # Of other splits, such as a corpus's news/nll, the name says which.
+        names = {name: name if "/" in name else f"validation/{name}" for name in scores}
+        self._write(step, {f"eval/{names[name]}": score for name, score in scores.items()})
         for name, picture in examples.pictures.items():
             try:
                 write_atomically(self.workdir / name / f"{step:08}.png", picture.png)

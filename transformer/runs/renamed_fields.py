@@ -5,6 +5,7 @@ from typing import Any
 
 FIELDS = {
     **{f"data.{split}_text": f"data.{split}_file" for split in ("train", "validation", "test")},
+    **{f"data.extra_{side}": f"data.corpora.extra.{side}" for side in ("source", "target")},
     **{f"data.{side}_column": f"data.{side}_field" for side in ("text", "second", "label")},
 }
 

@@ -3,7 +3,9 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
@@ -13,13 +15,19 @@ from transformer.runs.run_config import load
 
 def get_config(workdir: str) -> ConfigDict:
     """The config of a work directory; flags may set its fields as in any config file."""
+    return _of_sections(load(Path(workdir)).sections)
+
+
+def _of_sections(sections: Mapping[str, Any]) -> ConfigDict:
     config = ConfigDict()
-    for name, section in load(Path(workdir)).sections.items():
+    for name, section in sections.items():
         config[name] = ConfigDict()
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             if value is None:  # a flag must know the possible types
                 value = placeholder(_type_beside_none(field.type))
+            elif isinstance(value, dict):
+                value = _of_sections(value)
             config[name][field.name] = value
     return config
 

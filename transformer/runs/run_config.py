@@ -5,7 +5,8 @@ import difflib
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +92,10 @@ class Config:
         choice = f"--config.task.name={task}", f"--config.model.family={family}"
         _check_keys(config, types, "", choice)
         _check_complete(config, types, "", choice)
-        sections = {}
-        for name, section in types.items():
-            fields = [field.name for field in dataclasses.fields(section)]
-            if not isinstance(config[name], Mapping):
-                raise UserError(
-                    f"config section {name} is {config[name]!r:.60}; it must hold fields"
-                )
-            _check_keys(config[name], fields, f"{name}.", choice)
-            _check_complete(config[name], _required(section), f"{name}.", choice)
-            check_types(name, section, config[name])
-            for field, value in config[name].items():
-                if value and paths_are_here and field in path_fields(section):
-                    local(value, f"{name}.{field}")
-            sections[name] = section(**config[name])
+        sections = {
+            name: checked_section(name, section, config[name], choice, paths_are_here)
+            for name, section in types.items()
+        }
         return cls(**sections)
 
     @functools.cached_property
@@ -140,11 +131,58 @@ class Config:
 
 def flat(config: Config) -> dict[str, Any]:
     """The fields of all sections, by names such as model.d_model."""
-    return {
-        f"{section}.{name}": value
-        for section, fields in config.sections.items()
-        for name, value in vars(fields).items()
-    }
+    return {name: value for name, value, _ in _leaves("", config.sections)}
+
+
+def _leaves(prefix: str, sections: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Name, value and mark of all fields, also of those in parts such as data.corpora.news."""
+    for section, fields in sections.items():
+        for field in dataclasses.fields(fields):
+            name, value = f"{prefix}{section}.{field.name}", getattr(fields, field.name)
+            if isinstance(value, dict):
+                yield from _leaves(f"{name}.", value)
+            else:
+                yield name, value, field.metadata
+
+
+def checked_section(
+    name: str,
+    kind: type,
+    values: Any,
+    choice: Sequence[str] = (),
+    paths_are_here: bool = True,
+) -> Any:
+    """A section of a config, or a part of one; raises UserError as `Config.from_dict` does.
+
+    choice: the flags of train.py that choose the config.
+    """
+
+    def mapping(name: str, value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise UserError(f"config section {name} is {value!r:.60}; it must hold fields")
+        return value
+
+    types = {field.name: field.type for field in dataclasses.fields(kind)}
+    _check_keys(mapping(name, values), types, f"{name}.", choice)
+    _check_complete(values, _required(kind), f"{name}.", choice)
+    whole = dict(values)
+    for field, value in values.items():
+        full = f"{name}.{field}"
+        if part := part_of(types[field]):
+            whole[field] = {
+                key: checked_section(f"{full}.{key}", part, x, choice, paths_are_here)
+                for key, x in mapping(full, value).items()
+            }
+            continue
+        check_type(f"config.{full}", value, types[field])
+        if value and paths_are_here and field in path_fields(kind):
+            local(value, full)
+    return kind(**whole)
+
+
+def part_of(kind: Any) -> type | None:
+    """The class of the parts that a field holds by name, as data.corpora does; or None."""
+    return typing.get_args(kind)[1] if typing.get_origin(kind) is dict else None
 
 
 def with_fields(config: Config, values: Mapping[str, Any]) -> Config:
@@ -171,11 +209,7 @@ def fields_marked(config: Config, flag: str, default: bool) -> dict[str, bool]:
 
     default: for fields without `setting`.
     """
-    return {
-        f"{section}.{field.name}": field.metadata[flag] if field.metadata else default
-        for section, fields in config.sections.items()
-        for field in dataclasses.fields(fields)
-    }
+    return {name: mark[flag] if mark else default for name, _, mark in _leaves("", config.sections)}
 
 
 def type_of_field(path: str, choice: Sequence[str] = ()) -> Any:
@@ -188,8 +222,15 @@ def type_of_field(path: str, choice: Sequence[str] = ()) -> Any:
     _check_keys([section], sections, "", choice)
     if not field:
         return None
+    field, _, inner = field.partition(".")
     _check_keys([field], sections[section], f"{section}.", choice)
-    return sections[section][field]
+    kind = sections[section][field]
+    if not inner:
+        return kind
+    field = inner.partition(".")[2]
+    types = {x.name: x.type for x in dataclasses.fields(part_of(kind) or TaskConfig)}
+    _check_keys([field], types, f"{path.removesuffix(field)}", choice)
+    return types[field]
 
 
 def _all_fields() -> dict[str, dict[str, Any]]:
@@ -234,8 +275,14 @@ def load(workdir: Path) -> Config:
         )
     if isinstance(config.get("data"), dict):
         data = {f"data.{field}": value for field, value in config["data"].items()}
-        data = renamed_fields.with_new_names(data)
-        config["data"] = {name.removeprefix("data."): value for name, value in data.items()}
+        config["data"] = {}
+        for name, value in renamed_fields.with_new_names(data).items():
+            _, *parts, field = name.split(".")
+            part = config["data"]
+            if value is not None or not parts:  # a corpus without files is none
+                for inner in parts:
+                    part = part.setdefault(inner, {})
+                part[field] = value
     try:
         return Config.from_dict(config, paths_are_here=False)
     except UserError as error:  # the file was edited
@@ -251,8 +298,9 @@ def check_workdir(workdir: Path, config: Config) -> None:
             "directory that it comes from, or in a new one"
         )
     if (workdir / CONFIG).exists():
-        old, new = flat(load(workdir)), flat(config)
-        if changes := _changes(old, new, fields_marked(config, "may_change", False)):
+        earlier = load(workdir)
+        may_change = [fields_marked(x, "may_change", False) for x in (earlier, config)]
+        if changes := _changes(flat(earlier), flat(config), may_change[0] | may_change[1]):
             raise UserError(
                 f"{workdir} holds a run with another config ({'; '.join(changes)}); "
                 "give another --workdir, or the config the run was started with"
@@ -308,6 +356,8 @@ def _changes(
     family = "model.family"  # fields of another family go without saying
     if old[family] != new[family]:
         return [f"{family} was {old[family]!r}, is {new[family]!r}"]
+    # Corpora may come and go.
+    old, new = ({**dict.fromkeys(may_change), **values} for values in (old, new))
     return [
         f"{name} was {old[name]!r}, is {new[name]!r}"
         for name in new
@@ -322,8 +372,8 @@ def _is_foreign(path: Path) -> bool:
 
 def _required(section: type) -> list[str]:
     """The fields without a default; one with a default is newer than some work directories."""
-    fields = dataclasses.fields(section)
-    return [field.name for field in fields if field.default is dataclasses.MISSING]
+    fields, missing = dataclasses.fields(section), dataclasses.MISSING
+    return [x.name for x in fields if x.default is missing and x.default_factory is missing]
 
 
 def path_fields(section: type) -> list[str]:
@@ -342,7 +392,7 @@ def _check_keys(
             if new := renamed_fields.FIELDS.get(f"{prefix}{key}"):
                 raise UserError(f"config.{prefix}{key} is called config.{new} now: {listing}")
             section, others = prefix.removesuffix("."), _all_fields()
-            if key in (others[section] if section else others):
+            if key in (others.get(section, ()) if section else others):
                 hint = "of another task or model family; give a config file that is made for this"
                 raise UserError(f"Unknown config field config.{prefix}{key}, {hint}: {listing}")
             near = difflib.get_close_matches(key, known, n=1)

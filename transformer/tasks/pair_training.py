@@ -1,6 +1,6 @@
 """Training on pairs: facts, examples, full validation. seq2seq.py has the task itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,13 +8,15 @@ import numpy as np
 
 from transformer.data.batches import EvaluationBatches, TrainingBatches
 from transformer.data.pairs import PairSource
+from transformer.data.sources import MAIN
 from transformer.data.token_files import DROPPED, TokenizedPairs
 from transformer.data.tokenizers import Tokenizers
 from transformer.data.vocabulary import UNK
 from transformer.models.family import Sizes
 from transformer.system.errors import UserError
+from transformer.system.sharding import distribute, split_rows
 from transformer.tasks.supervised import SupervisedTraining
-from transformer.tasks.task import Examples, Facts, examples
+from transformer.tasks.task import Examples, Facts, examples, mean_nll
 from transformer.training.step import TrainState
 
 
@@ -46,7 +48,10 @@ class Seq2SeqTraining(SupervisedTraining):
         validation: EvaluationBatches,
         validation_source: PairSource,
         hashes: Sequence[str],
+        corpora: Sequence[str] = (MAIN,),
     ):
+        """corpora: the names of those of the batches."""
+        self.corpora = corpora
         sizes = sizes_of(config, task.tokenizers)
         super().__init__(config, task, batches, validation, sizes, hashes)
         self.validation_source = validation_source
@@ -56,12 +61,27 @@ class Seq2SeqTraining(SupervisedTraining):
         if self.training.full_validation_every:
             variables = state.params, state.extra
             programs |= self.task.prepare(variables, self.validation_source)
+        if len(self.corpora) > 1:
+            variables, (_, batch) = (state.params, state.extra), next(self.samples())
+            self.measure_sample = self.task.measure.lower(*variables, batch).compile()
+            jax.block_until_ready(self.measure_sample(*variables, batch))
+            programs["samples of corpora"] = self.measure_sample
         return programs
+
+    def samples(self) -> Iterator[tuple[str, Any]]:
+        """A batch of each corpus, always the same, on the devices."""
+        for name, rows in zip(self.corpora, self.packed.corpora, strict=True):
+            chosen = np.full(self.batches.layout.rows_per_step, -1)
+            chosen[: len(rows)] = rows[: len(chosen)]
+            yield name, distribute(self.packed.batch, chosen, split_rows(self.mesh, axis=0))
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
     ) -> tuple[dict[str, float], Examples]:
         found, shown = super().validate(state, full, check)
+        for name, batch in self.samples() if len(self.corpora) > 1 else ():
+            loss = self.measure_sample(state.params, state.extra, batch)
+            found[f"{name}/nll"] = mean_nll([loss])
         if not full:
             return found, shown
         sources, references = map(list, zip(*self.validation_source.pairs(), strict=True))
@@ -73,27 +93,33 @@ class Seq2SeqTraining(SupervisedTraining):
         return found, Examples(Texts("", *(lines[one] for lines in texts[1:])).examples)
 
     def shown(self, number: int) -> dict[str, Any]:
-        pairs, tokenizers = self.packed.pairs, self.task.tokenizers
+        tokenizers = self.task.tokenizers
+        source, target = self.packed.pair(number)
         return {
             self.kind: number,
-            "source": tokenizers.source.decode(pairs.source(number).tolist()),
-            "target": tokenizers.target.decode(pairs.target(number).tolist()),
+            "source": tokenizers.source.decode(source.tolist()),
+            "target": tokenizers.target.decode(target.tolist()),
         }
 
     def facts(self) -> Facts:
-        pairs, counts = self.packed.pairs, {}
-        counts["training pairs"] = pairs.report["total"]
-        for why in DROPPED:
-            counts[f"dropped: {why.replace('_', ' ')}"] = pairs.report[why]
-        counts["sources cut"] = pairs.report["source_cut"]
-        counts["kept"] = len(pairs)
+        corpora, counts = self.packed.all_pairs, {}
+        for name, pairs in zip(self.corpora, corpora, strict=True):
+            of = f"{name}: " if len(corpora) > 1 else ""
+            counts[f"{of}training pairs"] = pairs.report["total"]
+            for why in DROPPED:
+                counts[f"{of}dropped: {why.replace('_', ' ')}"] = pairs.report[why]
+            counts[f"{of}sources cut"] = pairs.report["source_cut"]
+            counts[f"{of}kept"] = len(pairs)
+        if len(corpora) > 1:
+            for name, rows in zip(self.corpora, self.packed.rows_of_corpora, strict=True):
+                counts[f"{name}: rows of an epoch"] = rows
         counts["validation pairs"] = len(self.validation.packed.pairs)
-        sides = {"source": pairs.source_tokens, "target": pairs.target_tokens}
-        for (side, tokens), tokenizer in zip(sides.items(), self.task.tokenizers, strict=True):
+        for side, tokenizer in zip(("source", "target"), self.task.tokenizers, strict=True):
+            tokens = [getattr(pairs, f"{side}_tokens") for pairs in corpora]
             counts[f"{side} vocabulary"] = tokenizer.vocab_size
-            counts[f"{side} tokens"] = len(tokens)
-            counts[f"unknown {side} tokens"] = int(np.count_nonzero(tokens == UNK))
-        lengths = {"source": pairs.source_lengths, "target": pairs.target_lengths}
+            counts[f"{side} tokens"] = sum(map(len, tokens))
+            counts[f"unknown {side} tokens"] = sum(int(np.count_nonzero(x == UNK)) for x in tokens)
+        lengths = dict(zip(("source", "target"), self.packed.sides, strict=True))
         return Facts(
             counts,
             {

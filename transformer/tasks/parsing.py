@@ -42,10 +42,6 @@ class Parsing(seq2seq.Seq2Seq):
     target_language = ""
 
     @staticmethod
-    def training_source(data: TreebankConfig) -> TreePairs:
-        return TreePairs(data, "train")
-
-    @staticmethod
     def check_data(data: TreebankConfig, references: Sequence[str] = ()) -> None:
         del data, references  # TreePairs does
 

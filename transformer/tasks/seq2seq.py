@@ -10,10 +10,10 @@ from typing import Any
 import jax
 from absl import logging
 
-from transformer.data.batches import EvaluationBatches, PackedPairs
+from transformer.data.batches import EvaluationBatches, PackedPairs, lengths_of
 from transformer.data.packing import row_widths
-from transformer.data.pairs import PairSource
-from transformer.data.sources import DataConfig, open_source, training_source
+from transformer.data.pairs import PairSource, joined
+from transformer.data.sources import MAIN, DataConfig, Part, open_source, training_parts
 from transformer.data.test_sets import TestSet
 from transformer.data.token_cache import token_cache
 from transformer.data.token_files import TokenizedPairs
@@ -45,11 +45,23 @@ class Seq2Seq(Supervised):
     """A model with its vocabulary: it translates, and scores its translations.
 
     Tasks with other scores derive from it: see transduction.py. A task whose data are not pairs
-    from text files or a data set overrides `open_source` and `training_source`.
+    from text files or a data set overrides `open_source`.
     """
 
     open_source = staticmethod(open_source)
-    training_source = staticmethod(training_source)
+
+    @classmethod
+    def training_parts(cls, data: Any) -> list[Part]:
+        """The training pairs, by corpus."""
+        if isinstance(data, DataConfig):
+            return training_parts(data)
+        return [Part(MAIN, cls.open_source(data, "train"))]
+
+    @staticmethod
+    def tags(data: Any) -> list[str]:
+        """Words that the tokenizer keeps whole."""
+        return data.tags if isinstance(data, DataConfig) else []
+
     # The default of translate.py for a line longer than the longest training source.
     long_lines = "split"
     reads_blank = False  # see Translator
@@ -239,31 +251,38 @@ def prepare(
         print(f"data     {data.dataset}; {how} if new", flush=True)
     with distributed.first_alone():
         kind.check_data(data)
-        source = kind.training_source(data)
+        parts = kind.training_parts(data)
+        source = joined([part.pairs for part in parts])
         validation_source = kind.open_source(data, "validation")
         kind.check_data(data, [target for _, target in validation_source.sample(CHECKED)])
         print(f"data     {source.describe()}; tokenising them if new", flush=True)
         tokenizers = (
             begun_with.tokenizers
             if begun_with
-            else get_tokenizers(workdir, config.tokenizer, source)
+            else get_tokenizers(workdir, config.tokenizer, source, kind.tags(data))
         )
+        for tag in kind.tags(data):
+            if (number := len(tokenizers.source.encode(tag))) > 2:  # a space may be one of them
+                print(f"note     the tokenizer takes the tag {tag} apart, into {number} tokens")
         limits = data.max_source_length, data.max_target_length
         folder = Path(data.data_dir) / "token_cache"
         sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
         encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut)
-        pairs = token_cache(source, encoder, folder, num_samples=config.tokenizer.num_samples)
-        print(f"data     {pairs.summary}", flush=True)
+        times = config.tokenizer.num_samples
+        corpora = [token_cache(part.pairs, encoder, folder, num_samples=times) for part in parts]
         whole = PairEncoder(tokenizers, source_cut=cut)
         validation_pairs = token_cache(validation_source, whole, folder)
         if data.packing:
-            check_positions(config.model.words_per_position, pairs, validation_pairs)
-        kind.check_pairs(data, pairs, validation_pairs)
+            check_positions(config.model.words_per_position, *corpora, validation_pairs)
+        kind.check_pairs(data, *corpora, validation_pairs)
 
     # 2. Rows and batches.
-    lengths = pairs.source_lengths, pairs.target_lengths
-    widths = row_widths(*lengths, *limits, packing=data.packing)
-    packed = PackedPairs(pairs, *widths, seed=seed, packing=data.packing)
+    widths = row_widths(*lengths_of(*corpora), *limits, packing=data.packing)
+    weights = [part.weight for part in parts]
+    packed = PackedPairs(corpora[0], *widths, seed, data.packing, corpora[1:], weights)
+    for part, pairs, share in zip(parts, corpora, packed.shares, strict=True):
+        of = f"{part.name}: {share:.1%} of tokens; " if len(parts) > 1 else ""
+        print(f"data     {of}{pairs.summary}", flush=True)
     width = f"{widths[0]} + {widths[1]}"
     batches = training_batches(config, packed, mesh, width)
     at_once, shards = batches.layout.rows_per_step, row_shards(mesh)
@@ -275,7 +294,8 @@ def prepare(
     model = build_model(proven(config.model, mesh), sizes_of(config, tokenizers))
     task = kind(data, tokenizers, model, config.decoding, mesh)
     hashes = [source.fingerprint, validation_source.fingerprint, *(t.sha256 for t in tokenizers)]
-    return Seq2SeqTraining(config, task, batches, validation, validation_source, hashes)
+    names = [part.name for part in parts]
+    return Seq2SeqTraining(config, task, batches, validation, validation_source, hashes, names)
 
 
 def restore(config: Any, workdir: Path, kind: type[Seq2Seq] = Seq2Seq) -> Seq2Seq:
@@ -295,7 +315,10 @@ def ensemble(members: Sequence[Seq2Seq]) -> Seq2Seq:
 def content_sha256(data: Any, split: str, kind: type[Seq2Seq] = Seq2Seq) -> str:
     """See Task; kind as in `prepare`."""
     is_train = split == "train"
-    source = kind.training_source(data) if is_train else kind.open_source(data, split)
+    if is_train:
+        source = joined([part.pairs for part in kind.training_parts(data)])
+    else:
+        source = kind.open_source(data, split)
     content = hashlib.sha256()
     for pair in source.pairs():
         content.update(f"{pair[0]}\n{pair[1]}\n".encode(errors="surrogatepass"))

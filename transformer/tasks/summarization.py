@@ -49,10 +49,6 @@ class Summarization(seq2seq.Seq2Seq):
     open_source = staticmethod(open_summaries)
 
     @staticmethod
-    def training_source(data: SummaryData) -> PairSource:
-        return open_summaries(data, "train")
-
-    @staticmethod
     def source_cut(data: SummaryData) -> int | None:
         return data.max_source_length if data.long_documents == "cut" else None
 
