@@ -88,7 +88,7 @@ def test_a_corpus_comes_as_often_as_its_weight_says():
     whole = packed.batch(np.arange(len(packed)))
     alone = [PackedPairs(pairs, 7, 7, 3).batch(np.arange(n)) for pairs, n in zip(parts, counts)]
     assert_equal(whole, Batch(*(np.concatenate(x) for x in zip(*alone, strict=True))))
-    assert len(pairs_in(whole)) == 17 + 11 + 13
+    assert len(pairs_of(whole)) == 17 + 11 + 13
     for number in (0, 16, 17, 27, 28, 40):
         found = [side.tolist() for side in packed.pair(number)]
         corpus = np.searchsorted([17, 28], number, side="right")

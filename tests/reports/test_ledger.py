@@ -257,7 +257,10 @@ def test_where_files_lie_is_not_recorded():
     given |= {"tokenizer.target_model": None, "mesh.fsdp": 2}
     del files["tokenizer.source_model"]  # given to the newest start, and not in its config
     found = history.overrides_of({"overrides": given}, of_run)
-    assert found == dict.fromkeys(files, "FILE") | {"training.steps": 7}
+    assert found == dict.fromkeys(files, "FILE") | {
+        "training.steps": 7,
+        "data.corpora.bt.weight": 2.0,
+    }
     config.data.train_source = config.data.train_target = "/home/me/train"
     of_run = Config.from_dict(config.to_dict())
     assert history.recorded_fields(of_run) == recorded | {"data.dataset": None}

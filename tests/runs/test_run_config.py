@@ -10,11 +10,12 @@ import pytest
 from damage import assert_used_or_refused, damaged
 
 from configs import base
-from transformer.runs import sweep
+from transformer.runs import history, resume_config, sweep, trusted_paths
 from transformer.runs.run_config import (
     FORMAT,
     Config,
     check_workdir,
+    flat,
     load,
     save,
     type_of_field,
@@ -254,6 +255,77 @@ def test_type_of_field():
         type_of_field("trainning.steps")
     with pytest.raises(UserError, match=r"Unknown config field config.zzz; .* --help-config lists"):
         type_of_field("zzz")
+
+
+def test_corpora_of_a_config(tmp_path, monkeypatch):
+    corpora = {"bt": {"source": "a", "target": "b", "weight": 2, "tag": "<bt>"}}
+    config = base_experiment(data_corpora=corpora)
+    # 1. It is kept, with all fields, and its flags can be set again.
+    save(tmp_path, config)
+    assert load(tmp_path) == config
+    whole = {"file": None, **corpora["bt"]}
+    assert json.loads((tmp_path / "config.json").read_text())["data"]["corpora"] == {"bt": whole}
+    assert resume_config.get_config(str(tmp_path)).data.corpora.bt.to_dict() == whole
+    names = {f"data.corpora.bt.{name}": value for name, value in whole.items()}
+    assert names.items() <= flat(config).items()
+    assert type_of_field("data.corpora.bt.weight") == (float | None)
+    assert history.recorded_fields(config).items() >= {"data.corpora.bt.weight": 2}.items()
+
+    # 2. What the run computes may not change; where files lie, may.
+    moved = {"bt": {**whole, "source": "/c", "target": "/d"}}
+    check_workdir(tmp_path, base_experiment(data_corpora=moved))
+    for other, message in (
+        ({"bt": {**whole, "weight": 1}}, r"\(data.corpora.bt.weight was 2, is 1\)"),
+        ({}, r"\(data.corpora.bt.weight was 2, is None; data.corpora.bt.tag was '<bt>', is None\)"),
+        ({"bt": whole, "x": {"file": "c", "weight": 3}}, r"\(data.corpora.x.weight was None, is 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_workdir(tmp_path, base_experiment(data_corpora=other))
+
+    # 3. A stranger's files are not read.
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    files = {"data.corpora.bt.source": "a", "data.corpora.bt.target": "b"}
+    assert trusted_paths.unknown(config, given=[]) == files
+    trusted_paths.remember(config, named=["data.corpora.bt.source"])
+    assert [*trusted_paths.unknown(config, given=[])] == ["data.corpora.bt.target"]
+
+
+@pytest.mark.parametrize(
+    ("corpora", "message"),
+    [
+        (3, r"config section data.corpora is 3; it must hold fields"),
+        ({"a": "x.tsv"}, r"config section data.corpora.a is 'x.tsv'; it must hold fields"),
+        ({"a": {"wieght": 2}}, r"Unknown config field config.data.corpora.a.wieght; did you mean "),
+        (
+            {"a": {"file": "b", "weight": "2"}},
+            r"config.data.corpora.a.weight is '2'; it must be of",
+        ),
+        ({"a": {"file": "s3://b"}}, r"data.corpora.a.file is s3://b, and only local files"),
+        ({"a": {"weight": 2}}, r"data.corpora.a needs file, or source and target"),
+    ],
+)
+def test_corpora_that_are_refused(corpora, message):
+    with pytest.raises(UserError, match=message):
+        base_experiment(data_corpora=corpora)
+
+
+def test_extra_pairs_of_earlier_commits_are_a_corpus(tmp_path):
+    config = json.loads(base_experiment().to_json())
+    del config["data"]["corpora"]
+    for extra, corpora in (
+        ({"extra_source": None, "extra_target": None}, {}),
+        (
+            {"extra_source": "a", "extra_target": "b"},
+            {"extra": {"source": "a", "target": "b"}},
+        ),
+    ):
+        content = {**config, "data": {**config["data"], **extra}}
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert load(tmp_path) == base_experiment(data_corpora=corpora)
+    with pytest.raises(
+        UserError, match=r"config.data.extra_source is called config.data.corpora.e"
+    ):
+        base_experiment(data_extra_source="a")
 
 
 def test_an_unknown_field_is_answered_in_short():

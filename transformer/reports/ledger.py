@@ -200,7 +200,7 @@ def read(path: Path) -> Result:
         if reason := _contradiction(result):
             raise ValueError(reason)
         for run in runs(result):
-            renew(run)
+            renew(run, "config")
     except OSError as error:
         raise cannot_read(path, error, kind="the result ") from error
     except ValueError as error:

@@ -80,7 +80,7 @@ def starts(workdir: Path) -> list[Start]:
     mend = "it is damaged; restore it"
     found = read_json_lines(path, workdir, Start, mend) if path.exists() else []
     for start in found:
-        renew(start)
+        renew(start, "overrides")
     first = max((i for i, start in enumerate(found) if start["step"] == 0), default=0)
     return found[first:]
 
@@ -97,7 +97,7 @@ def origin(workdir: Path) -> Origin | None:
         return None
     if (content := read_signed(path, workdir, Origin)) is None:
         raise UserError(f"{path} is damaged; restore it")
-    renew(content)
+    renew(content, "config", "overrides")
     return content
 
 

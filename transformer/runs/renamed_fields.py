@@ -21,10 +21,13 @@ def with_new_names(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def renew(run: dict[str, Any]) -> None:
-    """Gives new names to the recorded fields of a run, and of those that it began with."""
-    for part in ("config", "overrides"):
+def renew(run: dict[str, Any], *parts: str) -> None:
+    """Gives new names to the recorded fields of a run, and of those that it began with.
+
+    parts: which records. The commands of a result, made of its overrides, are for its own commit.
+    """
+    for part in parts:
         if part in run:
             run[part] = with_new_names(run[part])
     if origin := run.get("init_from"):
-        renew(origin)
+        renew(origin, *parts)
