@@ -254,6 +254,18 @@ def test_the_same_sentences_give_the_same_bytes(model_type):
     assert again.sha256 == hashlib.sha256(again.model_bytes).hexdigest()
 
 
+@pytest.mark.parametrize(("model_type", "size"), [("bpe", 310), ("unigram", 310), ("word", 40)])
+def test_a_tag_is_one_piece(model_type, size):
+    config = make_config(vocab_size=size, model_type=model_type)
+    tagged = Pairs([(f"<bt> {source}", target) for source, target in PAIRS.pairs])
+    tokenizer = get_tokenizers("nowhere", config, tagged, ["<bt>"]).source
+    ids = tokenizer.encode("<bt> The dog")
+    assert [tokenizer.pieces[i] for i in ids if "b" in tokenizer.pieces[i]] == ["<bt>"]
+    assert tokenizer.decode(ids) == "<bt> The dog"
+    alone = get_tokenizers("nowhere", config, tagged).source
+    assert "<bt>" not in alone.pieces
+
+
 def test_training_reads_long_lines():
     words = ["".join(random.Random(i).sample("abcdefgh", 8)) for i in range(500)]
     line = " ".join(words * 5)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from damage import assert_used_or_refused, damaged
+from small_configs import config_of
 
 from configs import base
 from transformer.runs import history, resume_config, sweep, trusted_paths
@@ -298,7 +299,7 @@ def test_corpora_of_a_config(tmp_path, monkeypatch):
         ({"a": {"wieght": 2}}, r"Unknown config field config.data.corpora.a.wieght; did you mean "),
         (
             {"a": {"file": "b", "weight": "2"}},
-            r"config.data.corpora.a.weight is '2'; it must be of",
+            r"config.data.corpora.a.weight is '2'; it must ",
         ),
         ({"a": {"file": "s3://b"}}, r"data.corpora.a.file is s3://b, and only local files"),
         ({"a": {"weight": 2}}, r"data.corpora.a needs file, or source and target"),
@@ -307,6 +308,27 @@ def test_corpora_of_a_config(tmp_path, monkeypatch):
 def test_corpora_that_are_refused(corpora, message):
     with pytest.raises(UserError, match=message):
         base_experiment(data_corpora=corpora)
+
+
+def test_corpora_by_flags(tmp_path, monkeypatch):
+    file = tmp_path / "mixed.py"
+    file.write_text(
+        "from ml_collections import ConfigDict\nfrom configs import base\n"
+        "def get_config():\n    config = base.get_config()\n"
+        "    config.data.corpora = ConfigDict({'news': {'file': 'n.tsv', 'weight': 1.0}})\n"
+        "    return config\n"
+    )
+    for config, flag, expected in (
+        (file, "corpora.news.weight=3", {"news": {"file": "n.tsv", "weight": 3.0}}),
+        (
+            "configs/base.py",
+            'corpora={"x": {"file": "a", "tag": "<x>"}}',
+            {"x": {"file": "a", "tag": "<x>"}},
+        ),
+        (file, "corpora={}", {}),
+    ):
+        found, _ = config_of(["train", f"--config={config}", f"--config.data.{flag}"], monkeypatch)
+        assert found == base_experiment(data_corpora=expected)
 
 
 def test_extra_pairs_of_earlier_commits_are_a_corpus(tmp_path):
@@ -322,9 +344,7 @@ def test_extra_pairs_of_earlier_commits_are_a_corpus(tmp_path):
         content = {**config, "data": {**config["data"], **extra}}
         (tmp_path / "config.json").write_text(json.dumps(content))
         assert load(tmp_path) == base_experiment(data_corpora=corpora)
-    with pytest.raises(
-        UserError, match=r"config.data.extra_source is called config.data.corpora.e"
-    ):
+    with pytest.raises(UserError, match=r"config.data.extra_source is called config.data.cor"):
         base_experiment(data_extra_source="a")
 
 
