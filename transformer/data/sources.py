@@ -133,8 +133,8 @@ def training_parts(config: DataConfig) -> list[Part]:
     Without files for the train split, corpora with weights are enough. Raises UserError for
     anything wrong with them.
     """
-    corpora = {name: _open_corpus(config, name) for name in config.corpora}
-    weights = {name: corpus.weight for name, corpus in config.corpora.items()}
+    weights = {name: corpus.weight for name, corpus in sorted(config.corpora.items())}
+    corpora = {name: _open_corpus(config, name) for name in weights}
     main = [pairs for name, pairs in corpora.items() if weights[name] is None]
     if not config.uses_files or config.given("train") or main or not corpora:
         main = [open_source(config, "train"), *main]
