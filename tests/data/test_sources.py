@@ -140,7 +140,7 @@ def test_text_files_win_over_the_dataset(write, tmp_path, monkeypatch):
 
 def test_configurations_that_cannot_be():
     dataset = {"dataset": "grammar_en_de"}
-    nothing = "no training data; give data.train_file, or data.train_source and data.train_target, or data.da"
+    nothing = "no training data; give data.train_file, or data.train_source and data.train_target, "
     for changes, expected in (
         (dataset | {"extra_source": "a"}, "data.extra_source is given without data.extra_target"),
         ({"extra_source": "a", "extra_target": "b"}, nothing),

@@ -112,7 +112,7 @@ def test_files_that_cannot_be_read(write, tmp_path, monkeypatch):
         open_text(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(UserError, match=rf"^{path} is not a file; give a text file, or one"):
+        with pytest.raises(UserError, match=rf"^{path} is not a file; give a file, plain"):
             count_and_hash(str(path))
 
     def refuse(path, mode):

@@ -225,7 +225,8 @@ def _open_parquet(path: str) -> Any:
 
     text_files.check_is_file(path)
     with _parquet_errors(path):
-        return parquet.ParquetFile(path, buffer_size=_BUFFER)
+        # With pre_buffer, all of a column would be in memory.
+        return parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER)
 
 
 def _column(batch: Any, name: str, path: str, first: int) -> Iterable[Any]:

@@ -27,7 +27,7 @@ from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
 
 MAX_LINE_BYTES = 1 << 24  # so that a file without line feeds is not read whole
-_BLOCK = 10_000  # lines
+_BLOCK = 1000  # lines
 _CHUNK = 1 << 16  # bytes: the capacity of a pipe
 _PATIENCE = 0.01  # seconds: a steady writer is not slower
 
