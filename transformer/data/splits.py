@@ -162,12 +162,12 @@ class DatasetSplit(NamedTuple):
 
     def rows(self, columns: Mapping[str, str]) -> Iterator[Row]:
         """The values of some features of each example; a class has its name."""
-        from tensorflow_datasets.features import ClassLabel
+        import tensorflow_datasets as tfds
 
         features, records = self.builder.info.features, self.records()
 
         def value(name: str, found: Any) -> Any:
-            if isinstance(feature := features[name], ClassLabel):
+            if isinstance(feature := features[name], tfds.features.ClassLabel):
                 # GLUE's test splits have -1 for labels that are not public.
                 return feature.int2str(int(found)) if found >= 0 else None
             return found.decode(errors="replace") if isinstance(found, bytes) else found
