@@ -35,7 +35,7 @@ DATA = TRAINING | {
     "decoding.max_extra_length": 3,
 }
 DOCUMENTS = TRAINING | {
-    **{f"data.{split}_text": f"{split}.txt" for split in ("train", "validation", "test")},
+    **{f"data.{split}_file": f"{split}.txt" for split in ("train", "validation", "test")},
     "data.max_length": 31,
     "data.max_predictions": 5,
     "data.masking": "dynamic",

@@ -56,19 +56,6 @@ def test_json_lines(line_break, document, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"dialogue": "a", "abstract": "b"}\n', r"line 1 has no field 'summary'; it has: dialog"),
-        ('{"dialogue": "a", "summary": ["b"]}\n', r"line 1: 'summary' is \['b'\], which is no te"),
-        ("\n", r"has no documents"),
-    ],
-)
-def test_bad_json_lines(text, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        open_summaries(json_data(tmp_path / "a.jsonl", text), "train")
-
-
-@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"train_file": "a", "train_source": "b", "train_target": "c"}, "both given"),

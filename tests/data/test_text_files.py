@@ -1,7 +1,9 @@
 import gzip
 import io
+import lzma
 import os
 
+import pyarrow
 import pytest
 
 from transformer.data import text_files
@@ -11,6 +13,7 @@ from transformer.data.text_files import (
     count_lines,
     lines_as_they_come,
     open_text,
+    packed,
     read_lines,
 )
 from transformer.system.errors import UserError
@@ -22,7 +25,7 @@ def write(tmp_path):
 
     def write_file(content: bytes, name: str = "a") -> str:
         path = tmp_path / name
-        path.write_bytes(gzip.compress(content) if name.lower().endswith(".gz") else content)
+        path.write_bytes(packed(name, content))
         return str(path)
 
     return write_file
@@ -90,6 +93,12 @@ def test_a_file_without_line_feeds_is_not_read_whole(write, monkeypatch):
         list(read_lines(write(b"a\n" + b"abcde" * 1000)))
 
 
+def test_packed_as_other_programs_read_it():
+    assert gzip.decompress(packed("a.GZ", b"x")) == lzma.decompress(packed("a.xz", b"x")) == b"x"
+    assert pyarrow.decompress(packed("a.zst", b"x"), 1, "zstd", asbytes=True) == b"x"
+    assert packed("a.txt", b"x") == b"x"
+
+
 @pytest.mark.parametrize("damage", ["no gzip", "cut", "sum", "block"])
 def test_damaged_gzip(tmp_path, damage):
     path = tmp_path / "a.gz"
@@ -112,7 +121,7 @@ def test_files_that_cannot_be_read(write, tmp_path, monkeypatch):
         open_text(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(UserError, match=rf"^{path} is not a file; give a text file, or one"):
+        with pytest.raises(UserError, match=rf"^{path} is not a file; give a file, plain"):
             count_and_hash(str(path))
 
     def refuse(path, mode):
@@ -127,11 +136,12 @@ def test_files_that_cannot_be_read(write, tmp_path, monkeypatch):
 # --- Lines as they come -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["a", "a.gz"])
+@pytest.mark.parametrize("name", ["a", "a.gz", "a.xz", "a.zst"])
 def test_lines_as_they_come(write, name):
     path = write(f"\ufeffone\r\n\n{INSIDE}\n".encode() + b"\xff\ntwo", name)
     with open_text(path) as file:
-        assert count_lines(file) == 4
+        assert count_lines(file, path) == 4
+        assert os.path.samestat(os.fstat(file.fileno()), os.stat(path))
         *lines, bad, last = lines_as_they_come(file, "a")
     assert lines == ["one", "", INSIDE]
     assert str(bad).startswith("a is not UTF-8: line 4, byte 1 is 0xff")
@@ -141,7 +151,7 @@ def test_lines_as_they_come(write, name):
 def test_a_pipe_is_read_as_far_as_there_is_something():
     receiver, sender = os.pipe()
     with open(receiver, "rb") as file:
-        assert count_lines(file) == 0
+        assert count_lines(file, "pipe") == 0
         lines = lines_as_they_come(file, "pipe")
         assert next(lines) is None
         os.write(sender, b"one\ntwo\nth")

@@ -10,8 +10,9 @@ import pytest
 from damage import assert_used_or_refused, damaged
 from small_configs import config_of
 
-from configs import base
+from configs import base, classification, lm
 from transformer.runs import history, resume_config, sweep, trusted_paths
+from transformer.runs.renamed_fields import renew
 from transformer.runs.run_config import (
     FORMAT,
     Config,
@@ -371,6 +372,41 @@ def test_saved_is_loaded(tmp_path):
     assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == ["config.json"]
     saved = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
     assert saved == json.loads(config.to_json())
+
+
+@pytest.mark.parametrize(
+    ("preset", "earlier", "now"),
+    [
+        (lm, {"train_text": "a", "test_text": None}, {"train_file": "a"}),
+        (
+            classification,
+            {"text_column": "0", "second_column": "2", "label_column": "1"},
+            {"text_field": "1", "second_field": "3", "label_field": "2"},
+        ),
+        (
+            classification,
+            {"has_header": True, "text_column": "0", "second_column": None, "label_column": "x"},
+            {"has_header": True, "text_field": "0", "label_field": "x"},
+        ),
+    ],
+)
+def test_runs_of_earlier_commits_have_fields_of_other_names(preset, earlier, now, tmp_path):
+    fields = preset.get_config().to_dict()
+    data = {name: x for name, x in fields["data"].items() if not name.endswith(("_field", "_file"))}
+    if preset is lm:
+        del data["has_header"]  # is newer
+    expected = Config.from_dict(fields | {"data": fields["data"] | now})
+    old = {"format": FORMAT, **fields, "data": data | earlier}
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    assert load(tmp_path) == expected
+    # So have the records of how they began, and of what they began with.
+    record = {f"data.{name}": value for name, value in earlier.items()}
+    run = {"overrides": record, "init_from": {"config": record}}
+    renew(run, "config", "overrides")
+    assert {f"data.{name}": value for name, value in now.items()}.items() <= run[
+        "overrides"
+    ].items()
+    assert run["init_from"]["config"] == run["overrides"]
 
 
 @pytest.mark.parametrize(("format_of_old", "shown"), [(None, 1), (FORMAT + 1, FORMAT + 1)])

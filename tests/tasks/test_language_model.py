@@ -11,13 +11,14 @@ from scripts import ROOT, assert_refused, metrics, run, succeeded
 from small_configs import config_of
 
 from transformer.data.plain_text import windows
+from transformer.data.records import Records
 from transformer.data.vocabulary import EOS
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
 TEXT = "one two three.\nfour five.\n\nsix seven one two.\n" * 20
 FIELDS = {
-    **{f"data.{split}_text": "text.txt" for split in ("train", "validation", "test")},
+    **{f"data.{split}_file": "text.txt" for split in ("train", "validation", "test")},
     "data.max_length": 11,
     "tokenizer.vocab_size": 290,
     "model.d_model": 8,
@@ -43,7 +44,7 @@ class Letters:
 def test_windows(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("abc\nd\n\né\n")
-    found = windows([str(path)], Letters(), 4)
+    found = windows(Records([str(path)], {"text_field": "text"}), Letters(), 4)
     letters = ["abc ", ["d", EOS], ["é", EOS]]
     for i, expected in enumerate(letters):
         ids = [x if x == EOS else ord(x) for x in expected]

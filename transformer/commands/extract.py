@@ -22,6 +22,7 @@ MAX_WORDS = flags.DEFINE_integer(
 
 def main() -> None:
     from transformer.data.extraction import extract, read_articles
+    from transformer.data.text_files import packed
     from transformer.system.files import check_can_write, write_named
 
     folder, path = given(INPUT, OUTPUT)
@@ -31,5 +32,5 @@ def main() -> None:
         document = extract(article.title, article.paragraphs, MAX_WORDS.value)
         record = {"name": article.name, "title": article.title, "document": document}
         lines.append(json.dumps(record | {"summary": article.summary}, ensure_ascii=False) + "\n")
-    write_named(path, "".join(lines))
+    write_named(path, packed(path, "".join(lines).encode()))
     print(f"{len(lines)} documents in {path}")

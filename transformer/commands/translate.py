@@ -113,7 +113,9 @@ def main() -> None:
             say("compiling ...")
             engine.warm_up()
             say("ready: one sentence a line; Ctrl-D ends")
-        elif (total := count_lines(file)) > LINES_WITHOUT_PROGRESS and not output.is_terminal:
+        elif (
+            total := count_lines(file, os.path.expanduser(name))
+        ) > LINES_WITHOUT_PROGRESS and not output.is_terminal:
             progress = stack.enter_context(Progress(total, initial=output.done.lines))
             engine.progress = progress.update
         engine.run(typed_lines() if is_prompt else lines_as_they_come(file, name))

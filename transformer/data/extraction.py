@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer.data.documents import read_documents
+from transformer.data.records import Records
 from transformer.data.text_files import ending, read_lines, unpacked_name
 from transformer.data.words import words_of
 from transformer.system.errors import UserError
@@ -74,7 +76,8 @@ def read_articles(folder: Path) -> Iterator[Article]:
         texts = sorted((x for x in article.iterdir() if ending(x) == ".txt"), reverse=True)
         texts = sorted({path.resolve(): path for path in texts}.values())  # each once
         texts = [path for path in texts if unpacked_name(path) not in (TITLE, SUMMARY)]
-        paragraphs = [paragraph for path in texts for paragraph in _paragraphs(plain(path))]
+        records = Records([str(plain(path)) for path in texts], {"text": "text"})
+        paragraphs = [" ".join(lines) for lines in read_documents(records)]
         if not paragraphs:
             raise UserError(f"{article} has no texts about its title; add .txt files")
         yield Article(article.name, title, paragraphs, summary)
@@ -86,16 +89,6 @@ def _one_line(article: Path, name: str) -> str | None:
         if unpacked_name(path) == name and path.is_file():
             return " ".join(words_of(" ".join(read_lines(path))))
     return None
-
-
-def _paragraphs(path: Path) -> Iterator[str]:
-    lines: list[str] = []
-    for line in [*read_lines(path), ""]:
-        if line.strip():
-            lines.append(line.strip())
-        elif lines:
-            yield " ".join(lines)
-            lines = []
 
 
 class _Letters(dict):

@@ -5,12 +5,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer.data.records import Row, check_text
+from transformer.data.records import check_text
 from transformer.data.splits import RecordSection, open_dataset
 from transformer.system.errors import UserError, check_range, place
 
@@ -45,7 +44,12 @@ class Example(NamedTuple):
 
 def read_examples(config: LabelledData, split: str) -> list[Example]:
     """The examples of a split; raises UserError for anything wrong with them."""
-    rows = _of_dataset(config, split) if config.uses_tfds else config.records(split, config.columns)
+    columns = config.columns
+    rows = (
+        open_dataset(config, split, columns).rows(columns)
+        if config.uses_tfds
+        else config.records(split, columns)
+    )
     examples: list[Example] = []
     is_bool, first = False, ""
     for where, (text, *second, value) in rows:
@@ -123,20 +127,3 @@ def _label(value: Any, place: str, config: LabelledData) -> str:
         raise UserError(f"{place}: the label {label!r:.40} has a line break; write it in one line")
     is_whole = is_float and value % 1 == 0 and abs(value) < 2**53
     return str(int(value)) if is_whole and not config.regression else label
-
-
-def _of_dataset(config: LabelledData, split: str) -> Iterator[Row]:
-    import tensorflow_datasets as tfds
-
-    found = open_dataset(config, split, config.columns)
-    records, feature = found.records(), found.builder.info.features[config.label_field]
-    for i in range(len(records)):
-        record = records[i]
-        *values, label = (record[name] for name in config.columns.values())
-        if isinstance(feature, tfds.features.ClassLabel):
-            # GLUE's test splits have -1 for labels that are not public.
-            label = feature.int2str(int(label)) if label >= 0 else None
-        elif isinstance(label, bytes):
-            label = label.decode(errors="replace")
-        texts = (x.decode(errors="replace") if isinstance(x, bytes) else x for x in values)
-        yield f"{config.dataset} {found.name}, example {i + 1}", (*texts, label)

@@ -60,8 +60,9 @@ class Records:
     def texts(self) -> Iterator[tuple[str, ...]]:
         """The values of each row, all of which must be texts."""
         for where, values in self:
-            for name, value in zip(self.fields.values(), values, strict=True):
-                check_text(where, name, value)
+            for number, value in enumerate(values):
+                if not isinstance(value, str):
+                    check_text(where, [*self.fields.values()][number], value)
             yield values
 
     def count_and_hash(self) -> tuple[int, list[str]]:
@@ -230,7 +231,8 @@ def _open_parquet(path: str) -> Any:
 
     text_files.check_is_file(path)
     with _parquet_errors(path):
-        return parquet.ParquetFile(path, buffer_size=_BUFFER)
+        # With pre_buffer, all of a column would be in memory.
+        return parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER)
 
 
 def _column(batch: Any, name: str, path: str, first: int) -> Iterable[Any]:

@@ -27,7 +27,7 @@ from transformer.system.errors import UserError
 from transformer.system.paths import cannot_read
 
 MAX_LINE_BYTES = 1 << 24  # so that a file without line feeds is not read whole
-_BLOCK = 10_000  # lines
+_BLOCK = 1000  # lines
 _CHUNK = 1 << 16  # bytes: the capacity of a pipe
 _PATIENCE = 0.01  # seconds: a steady writer is not slower
 
@@ -40,10 +40,17 @@ class Packing(NamedTuple):
     pack: Callable[[bytes], bytes]
 
 
-def _open_zstd(path: str | os.PathLike) -> IO[bytes]:
-    import pyarrow  # TFDS brings it, but it takes a while to import
+class _Zstd(io.BufferedReader):
+    """The unpacked content of a file."""
 
-    return io.BufferedReader(pyarrow.CompressedInputStream(open(path, "rb"), "zstd"), _CHUNK)
+    def __init__(self, path: str | os.PathLike):
+        import pyarrow  # TFDS brings it, but it takes a while to import
+
+        self._file = io.FileIO(path)
+        super().__init__(pyarrow.CompressedInputStream(self._file, "zstd"), _CHUNK)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
 
 
 def _pack_zstd(content: bytes) -> bytes:
@@ -55,13 +62,19 @@ def _pack_zstd(content: bytes) -> bytes:
 PACKINGS = {
     ".gz": Packing("gzip", gzip.open, lambda content: gzip.compress(content, mtime=0)),
     ".xz": Packing("xz", lzma.open, lzma.compress),
-    ".zst": Packing("zstd", _open_zstd, _pack_zstd),
+    ".zst": Packing("zstd", _Zstd, _pack_zstd),
 }
 
 
 def packing(path: str | os.PathLike) -> Packing | None:
     """The packing that a file's name tells; None for a plain file."""
     return PACKINGS.get(PurePath(os.fspath(path).lower()).suffix)
+
+
+def packed(path: str | os.PathLike, content: bytes) -> bytes:
+    """What a file of this name has to hold for its content."""
+    found = packing(path)
+    return found.pack(content) if found else content
 
 
 def unpacked_name(path: str | os.PathLike) -> str:
@@ -139,21 +152,20 @@ def lines_as_they_come(
             return
 
 
-def count_lines(file: IO[bytes]) -> int:
+def count_lines(file: IO[bytes], name: str | os.PathLike) -> int:
     """The approximate number of lines left to read; 0 if counting would consume them."""
     try:
+        if packing(name):
+            with open_text(name) as again:
+                return sum(chunk.count(b"\n") for chunk in iter(lambda: again.read(_CHUNK), b""))
         descriptor = file.fileno()
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return 0
-        if isinstance(file, gzip.GzipFile | lzma.LZMAFile):
-            count = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
-            file.seek(0)
-            return count
         count, place = 0, os.lseek(descriptor, 0, os.SEEK_CUR)
         while chunk := os.pread(descriptor, _CHUNK, place):
             count, place = count + chunk.count(b"\n"), place + len(chunk)
         return count
-    except (OSError, EOFError, zlib.error, lzma.LZMAError):  # reading will report it
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, UserError):  # reading will report it
         return 0
 
 

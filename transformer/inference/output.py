@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypedDict
 
-from transformer.data.text_files import packing
+from transformer.data.text_files import packed
 from transformer.system.errors import UserError
 from transformer.system.files import leftovers_of, remove_leftovers, write_atomically
 from transformer.system.reading import MISSING, Count, read_json
@@ -72,9 +72,7 @@ class Output:
 
     def _write(self, text: str) -> bytes:
         """Writes the text; returns the bytes written."""
-        data = text.encode(errors="replace")
-        if found := packing(self.name):
-            data = found.pack(data)
+        data = packed(self.name, text.encode(errors="replace"))
         rest = memoryview(data)
         try:
             while rest:
