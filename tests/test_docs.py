@@ -9,6 +9,7 @@ import io
 import json
 import pkgutil
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,12 +39,12 @@ CODE = [*ROOT.glob("*.py"), *(p for folder in FOLDERS for p in (ROOT / folder).r
 # another flag.
 COMMAND = re.compile(
     r"\bpython3? ((?:benchmarks/|tests/)?\w+\.py|-m transformer[\w.]*)"
-    r"((?:(?: +|\s*\\\n *|\n +(?=--))[^\s`|&\\']+)*)"
+    r"((?:(?: +|\s*\\\n *|\n +(?=--))(?:[^\s`|&\\']|'[^'\n]*')+)*)"
 )
 # Of each page its scripts with their words; test_doors.py runs those of the pages add-a-....
 COMMANDS = {
     page: [
-        (script, words.replace("\\\n", " ").split())
+        (script, shlex.split(words.replace("\\\n", " ")))
         for script, words in COMMAND.findall(page.read_text())
         if not page.name.startswith("add-a")
     ]
@@ -57,6 +58,7 @@ NOT_FIELDS = {
 }
 # Names in the pages that are not of this code.
 FOREIGN = {
+    *("HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_TOKEN"),
     *("ConditionalDecoder", "BertForPreTraining", "MarianMTModel", "ctx2hid", "WANDB_MODE"),
     *("fconv_iwslt_de_en", "fconv_wmt_en_de", "transformer_parsing_base", "XDG_STATE_HOME"),
     *("mpirun", "mpi4py", "srun", "scontrol", "taskset", "flores200", "fashion_mnist"),

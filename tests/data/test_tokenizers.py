@@ -260,7 +260,7 @@ def test_a_tag_is_one_piece(model_type, size):
     tagged = Pairs([(f"<bt> {source}", target) for source, target in PAIRS.pairs])
     tokenizer = get_tokenizers("nowhere", config, tagged, ["<bt>"]).source
     ids = tokenizer.encode("<bt> The dog")
-    assert [tokenizer.pieces[i] for i in ids if "b" in tokenizer.pieces[i]] == ["<bt>"]
+    assert [tokenizer.pieces[i].lstrip("▁") for i in ids].count("<bt>") == 1
     assert tokenizer.decode(ids) == "<bt> The dog"
     alone = get_tokenizers("nowhere", config, tagged).source
     assert "<bt>" not in alone.pieces

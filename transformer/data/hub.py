@@ -11,7 +11,6 @@ import fnmatch
 import functools
 import glob
 import hashlib
-import logging
 import posixpath
 import re
 import time
@@ -115,18 +114,15 @@ def layout(paths: Sequence[str], readme: str, name: str) -> Layout:
     parquet = sorted(path for path in paths if path.endswith(".parquet"))
     found: Layout = {}
     for config, split, pattern in _declared(readme, name):
-        known = found.setdefault(config, {}).setdefault(split, [])
-        known += [path for path in parquet if _matches(path, pattern) and path not in known]
-    found = {
-        config: whole
-        for config, splits in found.items()
-        if (whole := {split: files for split, files in splits.items() if files})
-    }
-    if not found:
-        for path in parquet:
-            if shard := _SHARD.fullmatch(path):
-                config = "default" if shard["config"] in (None, "data") else shard["config"]
-                found.setdefault(config, {}).setdefault(shard["split"], []).append(path)
+        if files := [path for path in parquet if _matches(path, pattern)]:
+            known = found.setdefault(config, {}).setdefault(split, [])
+            known += [path for path in files if path not in known]
+    if found:
+        return found
+    for path in parquet:
+        if shard := _SHARD.fullmatch(path):
+            config = "default" if shard["config"] in (None, "data") else shard["config"]
+            found.setdefault(config, {}).setdefault(shard["split"], []).append(path)
     return found
 
 
@@ -145,11 +141,11 @@ def _declared(readme: str, name: str) -> Iterator[tuple[str, str, str]]:
                 parts = [("train", files)]
             else:
                 parts = [(part["split"], part["path"]) for part in files]
-            names = [config["config_name"], *(["default"] if config.get("default") else [])]
+            names = [str(config["config_name"]), *(["default"] if config.get("default") else [])]
             for split, patterns in parts:
                 for pattern in [patterns] if isinstance(patterns, str) else patterns:
                     place = posixpath.normpath(posixpath.join(config.get("data_dir", ""), pattern))
-                    yield from ((known, split, place) for known in names)
+                    yield from ((known, str(split), place) for known in names)
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{name}: the metadata of {_README} is damaged ({reason:.80})") from error
@@ -212,55 +208,39 @@ def _download(hub: Any, repository: str, revision: str, paths: Sequence[str]) ->
         done, total = (max(getattr(bar, x) or 0 for bar in bars) for x in ("n", "total"))
         return transfer_in_words(int(done), int(total), start)
 
-    patterns = [glob.escape(path) for path in paths]
-    with signs_of_life(f"downloading {repository}", words), _quiet():
-        for pause in (*_PAUSES, None):
+    what = {"repo_type": "dataset", "revision": revision, "tqdm_class": Bar}
+    what["allow_patterns"] = [glob.escape(path) for path in paths]
+    pauses = iter(_PAUSES)
+    with signs_of_life(f"downloading {repository}", words), _quiet(hub):
+        while True:
             try:
-                return Path(
-                    hub.snapshot_download(
-                        repository,
-                        repo_type="dataset",
-                        revision=revision,
-                        allow_patterns=patterns,
-                        tqdm_class=Bar,
-                    )
-                )
+                return Path(hub.snapshot_download(repository, **what))
             except hub.errors.RevisionNotFoundError:
                 raise
             except Exception as error:  # of its HTTP library, too, which has changed
-                if pause is None or not _is_busy(error):
+                is_busy = _status(error) in (408, 429) or _status(error) >= 500
+                if not is_busy or not (pause := next(pauses, 0)):
                     raise _explained(hub, repository, error) from error
-                say(f"warning: the hub is busy; {repository} is tried again in {pause:.0f} s")
-                time.sleep(pause)
-    raise AssertionError("the last pause is None")
+            say(f"warning: the hub is busy; {repository} is tried again in {pause:.0f} s")
+            time.sleep(pause)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet(hub: Any) -> Iterator[None]:
     """Silences the client's warnings: they may show addresses with a signature."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    level = hub.logging.get_verbosity()
+    hub.logging.set_verbosity_error()
     try:
         yield
     finally:
-        logger.setLevel(level)
+        hub.logging.set_verbosity(level)
 
 
-def _status(error: BaseException) -> int:
+def _status(error: BaseException | None) -> int:
     """The HTTP status that a client's error is about; 0 if none."""
-    found = getattr(error, "response", None)
-    return (
-        found.status_code
-        if found is not None
-        else _status(cause)
-        if (cause := error.__cause__)
-        else 0
-    )
-
-
-def _is_busy(error: Exception) -> bool:
-    return (status := _status(error)) in (408, 429) or status >= 500
+    while error is not None and getattr(error, "response", None) is None:
+        error = error.__cause__
+    return error.response.status_code if error else 0
 
 
 def _explained(hub: Any, repository: str, error: Exception) -> UserError:
@@ -287,7 +267,7 @@ def _explained(hub: Any, repository: str, error: Exception) -> UserError:
         return UserError(
             f"no space left for {name} in {hub.constants.HF_HUB_CACHE}; free some, or set HF_HOME"
         )
-    what = f"answers {status}" if (status := _status(error)) else "cannot be reached"
+    what = f"answers {_status(error)}" if _status(error) else "cannot be reached"
     return UserError(
         f"{name} could not be downloaded: the hub {what} ({type(error).__name__}); run again "
         "later: files that are complete stay"

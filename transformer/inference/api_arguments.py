@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer.decoding.config import DecodingConfig
 from transformer.decoding.inputs import Request
-from transformer.runs.run_config import check_type
+from transformer.runs.config_fields import check_type
 from transformer.system.errors import UserError
 from transformer.system.paths import local
 

@@ -24,7 +24,8 @@ from typing import Any
 from transformer.data.sources import DataConfig, open_source
 from transformer.models.functional import num_params
 from transformer.reports.results import Result, checkpoint_flags, search_flags
-from transformer.runs import history, provenance, run_config
+from transformer.runs import history, provenance
+from transformer.runs.config_fields import check_types
 from transformer.runs.evaluation import check_can_evaluate, evaluate
 from transformer.runs.history import Run
 from transformer.runs.outputs import one_a_line
@@ -357,7 +358,7 @@ def _recorded_data(
     fields = {field.name: field for field in dataclasses.fields(section)}
     places = {name for name, field in fields.items() if field.metadata.get("place")}
     recorded = {f: config[f"data.{f}"] for f in fields.keys() - places if f"data.{f}" in config}
-    run_config.check_types("data", section, recorded)
+    check_types("data", section, recorded)
     given = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
     given = {name: value for name, value in given.items() if name in places}
     try:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, NotRequired, TypedDict
 
 from transformer.decoding.config import DecodingConfig
-from transformer.runs import run_config
+from transformer.runs.config_fields import check_types
 from transformer.runs.provenance import Start as AnyStart
 from transformer.system.reading import Count, Number
 
@@ -111,5 +111,5 @@ def search_flags(result: Result) -> dict[str, Any]:
         for field in dataclasses.fields(DecodingConfig)
         if field.name in recorded or field.default is not dataclasses.MISSING
     }
-    run_config.check_types("decoding", DecodingConfig, found)
+    check_types("decoding", DecodingConfig, found)
     return found

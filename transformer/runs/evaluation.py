@@ -13,6 +13,7 @@ from transformer.data.splits import SPLITS
 from transformer.data.test_sets import Input, TestSet
 from transformer.metrics.scores import kind_of_text
 from transformer.runs import run_config
+from transformer.runs.config_fields import path_fields
 from transformer.runs.outputs import Destination, digest
 from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
@@ -172,7 +173,7 @@ def data_beside(usual: Any, asked: Any, of: str) -> tuple[list[str], dict[str, I
             parts.append(f"{field}={os.path.basename(path)}")
             content = content_sha256(path) if os.path.isfile(path) else None
             inputs[field] = Input(path, content)
-    paths = run_config.path_fields(type(usual))
+    paths = path_fields(type(usual))
     changed = _changed(usual, asked).items()
     return parts + [f"{field}={x}" for field, x in changed if field not in paths], inputs
 
@@ -184,7 +185,7 @@ def _other_data(usual: Any, asked: Any, of: str) -> dict[str, str]:
     downloaded again.
     """
     others = {"data"} | set(SPLITS) - {of}
-    paths = run_config.path_fields(type(usual))
+    paths = path_fields(type(usual))
     return {
         field: given
         for field, given in _changed(usual, asked).items()

@@ -21,6 +21,19 @@ def with_new_names(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def data_section(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The data section of a work directory's config, with new names."""
+    found: dict[str, Any] = {}
+    for name, value in with_new_names({f"data.{x}": y for x, y in recorded.items()}).items():
+        _, *parts, field = name.split(".")
+        if value is not None or not parts:  # a corpus without files is none
+            part = found
+            for inner in parts:
+                part = part.setdefault(inner, {})
+            part[field] = value
+    return found
+
+
 def renew(run: dict[str, Any], *parts: str) -> None:
     """Gives new names to the recorded fields of a run, and of those that it began with.
 

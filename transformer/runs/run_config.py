@@ -5,13 +5,13 @@ import difflib
 import functools
 import hashlib
 import json
-import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.models.family import FAMILIES, Family, find_family
 from transformer.runs import renamed_fields
+from transformer.runs.config_fields import check_type, part_of, path_fields, required
 from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import remove_leftovers, write_atomically
@@ -164,7 +164,7 @@ def checked_section(
 
     types = {field.name: field.type for field in dataclasses.fields(kind)}
     _check_keys(mapping(name, values), types, f"{name}.", choice)
-    _check_complete(values, _required(kind), f"{name}.", choice)
+    _check_complete(values, required(kind), f"{name}.", choice)
     whole = dict(values)
     for field, value in values.items():
         full = f"{name}.{field}"
@@ -178,11 +178,6 @@ def checked_section(
         if value and paths_are_here and field in path_fields(kind):
             local(value, full)
     return kind(**whole)
-
-
-def part_of(kind: Any) -> type | None:
-    """The class of the parts that a field holds by name, as data.corpora does; or None."""
-    return typing.get_args(kind)[1] if typing.get_origin(kind) is dict else None
 
 
 def with_fields(config: Config, values: Mapping[str, Any]) -> Config:
@@ -274,15 +269,7 @@ def load(workdir: Path) -> Config:
             "run"
         )
     if isinstance(config.get("data"), dict):
-        data = {f"data.{field}": value for field, value in config["data"].items()}
-        config["data"] = {}
-        for name, value in renamed_fields.with_new_names(data).items():
-            _, *parts, field = name.split(".")
-            part = config["data"]
-            if value is not None or not parts:  # a corpus without files is none
-                for inner in parts:
-                    part = part.setdefault(inner, {})
-                part[field] = value
+        config["data"] = renamed_fields.data_section(config["data"])
     try:
         return Config.from_dict(config, paths_are_here=False)
     except UserError as error:  # the file was edited
@@ -370,18 +357,6 @@ def _is_foreign(path: Path) -> bool:
     return path.name != "lock" and not path.name.endswith(".tmp")
 
 
-def _required(section: type) -> list[str]:
-    """The fields without a default; one with a default is newer than some work directories."""
-    fields, missing = dataclasses.fields(section), dataclasses.MISSING
-    return [x.name for x in fields if x.default is missing and x.default_factory is missing]
-
-
-def path_fields(section: type) -> list[str]:
-    """The fields of a section that name files or folders."""
-    fields = dataclasses.fields(section)
-    return [field.name for field in fields if field.metadata and field.metadata["place"]]
-
-
 def _check_keys(
     given: Collection[str], known: Collection[str], prefix: str, choice: Sequence[str] = ()
 ) -> None:
@@ -407,26 +382,3 @@ def _check_complete(
         if key not in given:
             listing = command("train", *choice, "--help-config")
             raise UserError(f"config.{prefix}{key} is missing; {listing} says what it is")
-
-
-def check_types(prefix: str, section: type, values: Mapping[str, Any]) -> None:
-    """Raises UserError unless the values of a section's fields have their types."""
-    types = {field.name: field.type for field in dataclasses.fields(section)}
-    for name, value in values.items():
-        check_type(f"config.{prefix}.{name}", value, types[name])
-
-
-def check_type(name: str, value: Any, kind: Any) -> None:
-    """Raises UserError unless a value has its field's type: int, float, str, bool, or also None."""
-    if isinstance(value, bool):
-        fits = kind is bool
-    elif isinstance(value, int):
-        fits = isinstance(value, kind) or (abs(value) < 2**53 and isinstance(0.0, kind))
-    else:
-        fits = isinstance(value, kind)
-    if not fits:
-        kind = getattr(kind, "__name__", kind)
-        raise UserError(f"{name} is {value!r:.60}; it must be of type {kind}")
-    # Counts go into arrays of 32 bits.
-    if isinstance(value, int) and abs(value) >= 2**31 and name != "config.training.seed":
-        raise UserError(f"{name} is {value}; it must be less than {2**31}")
