@@ -13,8 +13,10 @@ from scripts import ROOT, assert_refused, run, succeeded
 
 import transformer
 from transformer import configs
+from transformer.data.sources import Corpus
 from transformer.models.family import FAMILIES, find_family
 from transformer.runs import cli, provenance, run_config
+from transformer.runs.config_fields import part_of
 from transformer.runs.run_config import Config
 from transformer.runs.sweep import sections_of
 from transformer.system.compilation import use_cache
@@ -48,7 +50,7 @@ NO_PLACES = {
 # Likewise of fields, section by section.
 NO_PLACE_FIELDS = {
     "task": "name statistics",
-    "data": "bleu_tokenizer corrupt_files dataset document_field label_field line_break "
+    "data": "bleu_tokenizer corpora.tag corrupt_files dataset document_field label_field line_break "
     "long_documents masking other_sizes second_field source_field source_language summary_field "
     "tags target_field target_language test_split "
     "test_summary_fields text_field train_split validation_split "
@@ -98,11 +100,12 @@ def fields_of_text() -> dict[str, bool]:
     sections = [(name, common[name]) for name in ("task", "optimizer", "training", "mesh")]
     sections += [("model", find_family(name).config) for name in FAMILIES]
     sections += [section for name in TASKS for section in dict(find_task(name).sections).items()]
+    sections.append(("data.corpora", Corpus))
     return {
         f"{name}.{field.name}": bool(field.metadata and field.metadata["place"])
         for name, section in sections
         for field in dataclasses.fields(section)
-        if str in (field.type, *typing.get_args(field.type))
+        if str in (field.type, *typing.get_args(field.type)) and not part_of(field.type)
     }
 
 
@@ -122,10 +125,12 @@ def test_every_place_of_a_config_is_checked(tmp_path):
     for name in CONFIGS.split():
         config = sections_of(str(ROOT / "configs" / f"{name}.py"), {})
         for path, is_place in fields_of_text().items():
-            section, _, field = path.partition(".")
+            section, field, *inner = path.split(".")
             if is_place and field in config.get(section, ()):
-                changed = config | {section: config[section] | {field: value}}
-                with pytest.raises(UserError, match=f"^{path} is "):
+                parts = {"x": {inner[0]: value}} if inner else value  # of data.corpora
+                changed = config | {section: config[section] | {field: parts}}
+                shown = ".".join([section, field, *(["x", *inner] if inner else [])])
+                with pytest.raises(UserError, match=f"^{shown} is "):
                     Config.from_dict(changed)
                 seen.add(path)
     # A run of another machine can be loaded: its data are not needed to translate.
