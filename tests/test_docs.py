@@ -53,7 +53,13 @@ COMMANDS = {
 # Fields of earlier commits, which docs/experiments.md names, and the one of add-an-option.md.
 NOT_FIELDS = {
     "model.residual_scale",
-    *("data.both_directions", "training.r_drop", "training.bleu_every"),
+    *(
+        "data.extra_source",
+        "data.extra_target",
+        "data.both_directions",
+        "training.r_drop",
+        "training.bleu_every",
+    ),
     *("optimizer.learning_rate_scale", "optimizer.cooldown_start", "optimizer.cooldown_steps"),
 }
 # Names in the pages that are not of this code.
@@ -212,8 +218,8 @@ def _flag(word: str) -> str:
 
 
 def _a_value(match: re.Match) -> str:
-    """What stands for something of the reader's, such as "$SCRATCH/data, without the quote."""
-    return match[0].replace('"', "").replace("$", "")
+    """What stands for something of the reader's, such as $SCRATCH/data."""
+    return match[0].replace("$", "")
 
 
 @each_page

@@ -22,7 +22,10 @@ WIDTH = 100  # in characters, for a terminal
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 # Facts that follow from several fields, or from the evaluation. tokens_seen: as tokens_per_update
 # counts them. peak_learning_rate: reached within the updates that were made.
-DERIVED = ("averaged_checkpoints", "tokens_seen", "peak_learning_rate", "length_penalty_formula")
+DERIVED = (
+    *("averaged_checkpoints", "tokens_seen", "peak_learning_rate", "length_penalty_formula"),
+    "data.corpora",
+)
 IRRELEVANT = _TABLES["irrelevant"]
 
 
@@ -185,6 +188,9 @@ def _facts(fields: Mapping[str, Any], split: str) -> dict[str, Any]:
         **fields,
         "data.test_split": fields[f"data.{split}_split"] if named else split,
         **{f"data.test_{x}": fields[f"data.{split}_{x}"] if named else None for x in sides},
+        "data.corpora": ", ".join(
+            dict.fromkeys(x.split(".")[2] for x in fields if "corpora." in x)
+        ),
         "tokens_seen": f"{steps * fields['training.tokens_per_update'] / 1e6:,.1f} M",
         "optimizer.schedule": schedule,
         "peak_learning_rate": f"{peak * min(1, steps / max(warmup, 1)):.2e}",
