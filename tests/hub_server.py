@@ -17,10 +17,13 @@ from pyarrow import parquet
 from transformer.data import hub
 
 
-def table(**columns) -> bytes:
-    """A Parquet file."""
+def table(classes: dict[str, list[str]] | None = None, **columns) -> bytes:
+    """A Parquet file. classes: the names of the classes of columns with numbers."""
     file = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns), file)
+    features = {name: {"names": x, "_type": "ClassLabel"} for name, x in (classes or {}).items()}
+    others = {name: {"dtype": "string", "_type": "Value"} for name in columns if not classes}
+    metadata = {"huggingface": json.dumps({"info": {"features": others | features}})}
+    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(metadata), file)
     return file.getvalue()
 
 

@@ -286,11 +286,16 @@ def test_every_task_reads_from_the_hub(the_hub, tmp_path):
     assert training_source(copy).fingerprint == source.fingerprint
 
     # 3. Labelled text, summaries, plain text.
-    glue = table(sentence=["good", "bad"], label=["1", "0"])
+    glue = table({"label": ["neg", "pos"]}, sentence=["good", "bad"], label=[1, 0])
     the_hub.add("nyu-mll/glue", {"sst2/train-00000-of-00001.parquet": glue})
     fields = {"text_field": "sentence", "label_field": "label"}
     labelled = data_of("classification", dataset="hf:nyu-mll/glue:sst2", **fields)
-    assert read_examples(labelled, "train") == [("good", None, "1"), ("bad", None, "0")]
+    assert read_examples(labelled, "train") == [("good", None, "pos"), ("bad", None, "neg")]
+    hidden = table({"label": ["neg", "pos"]}, sentence=["?"], label=[-1])
+    (tmp_path / "hidden.parquet").write_bytes(hidden)
+    files = {"train_file": str(tmp_path / "hidden.parquet")}
+    with pytest.raises(UserError, match=r"row 1 has no label in 'label'; remove the line"):
+        read_examples(data_of("classification", **files, **fields), "train")
     news = table(article=["A\nB"], highlights=["C"])
     the_hub.add("abisee/cnn", {"3.0.0/train-00000-of-00001.parquet": news})
     summaries = data_of("summarization", dataset="hf:abisee/cnn:3.0.0")

@@ -123,9 +123,12 @@ class Records:
                 if not (known := [x for x in (name, _PAIR + name) if x in there]):
                     raise _missing(path, field, name, leaves)
                 names.append(known[0])
-            first = 1
+            first, classes_of = 1, _classes(file.schema_arrow.metadata)
             for batch in file.iter_batches(_ROWS, columns=[*{*names}]):
                 columns = [_column(batch, name, path, first) for name in names]
+                for i, classes in enumerate(map(classes_of.get, names)):
+                    if classes:  # the hub has -1 for labels that are not public
+                        columns[i] = [None if x in (-1, None) else classes[x] for x in columns[i]]
                 for number, values in enumerate(zip(*columns, strict=True), start=first):
                     yield f"{path}, row {number}", values
                 first += batch.num_rows
@@ -233,6 +236,16 @@ def _open_parquet(path: str) -> Any:
     with _parquet_errors(path):
         # With pre_buffer, all of a column would be in memory.
         return parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER)
+
+
+def _classes(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """The names of classes by column, which the hub's data sets have as numbers."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        labels = {name: x for name, x in features.items() if "names" in x}
+        return {name: x["names"] for name, x in labels.items() if x["_type"] == "ClassLabel"}
+    except (TypeError, KeyError, ValueError, AttributeError):  # others wrote the file
+        return {}
 
 
 def _column(batch: Any, name: str, path: str, first: int) -> Iterable[Any]:
