@@ -245,8 +245,9 @@ def test_wmt14_from_download_to_pairs_without_tensorflow(internet, tmp_path):
         "dev/newstest2014-deen-src.de.sgm": sgm("src", "Zwei Züge."),
         "dev/newstest2014-deen-ref.en.sgm": sgm("ref", "Two trains."),
     })  # fmt: skip
-    # The base config reads it, from English to German.
-    config = DataConfig(**base.get_config().data.to_dict() | {"data_dir": str(tmp_path)})
+    # The base config with it, from English to German.
+    changes = {"data_dir": str(tmp_path), "dataset": "wmt14_translate/de-en"}
+    config = DataConfig(**base.get_config().data.to_dict() | changes)
     pairs = {split: list(open_source(config, split).pairs()) for split in splits.SPLITS}
     assert sorted(pairs["train"]) == [
         ("A hotel.", "Ein Hotel."),
