@@ -61,8 +61,9 @@ def get_config() -> ConfigDict:
     config.data.test_source = placeholder(str)
     config.data.test_target = placeholder(str)
     # More training pairs by name, such as {"crawl": {"file": "crawl.tsv", "weight": 0.5}}: file, or
-    # source and target, as for the splits; weight, how many times an epoch has the corpus (without
-    # one, its pairs join the train split); tag, a word before its sources (docs/fine-tuning.md).
+    # source and target, as for the splits, and source_field and target_field, if others; weight,
+    # how many times an epoch has the corpus (without one, its pairs join the train split); tag, a
+    # word before its sources (docs/fine-tuning.md).
     config.data.corpora = ConfigDict()
     # The text is already split into tokens, with spaces between them; BLEU counts these.
     config.data.is_tokenized = False

@@ -50,7 +50,8 @@ NO_PLACES = {
 # Likewise of fields, section by section.
 NO_PLACE_FIELDS = {
     "task": "name statistics",
-    "data": "bleu_tokenizer corpora.tag corrupt_files dataset document_field label_field "
+    "data": "corpora.source_field corpora.target_field corpora.tag "
+    "bleu_tokenizer corrupt_files dataset document_field label_field "
     "line_break long_documents masking other_sizes second_field source_field source_language "
     "summary_field tags target_field target_language test_split "
     "test_summary_fields text_field train_split validation_split "

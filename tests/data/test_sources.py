@@ -194,9 +194,9 @@ def test_corpora(write):
         open_source(config, "extra")
 
     # 2. With a weight, they are apart; a tag goes before what is not blank.
-    tsv = Corpus(file=write("bt.tsv", b"a b\tc\n \td\n"), weight=0.5, tag="<bt>")
-    fields = {"source_field": "1", "target_field": "2"}
-    config = make_config(**files, **fields, corpora={"extra": extra, "bt": tsv})
+    path = write("bt.tsv", b"a b\tc\n \td\n")
+    tsv = Corpus(file=path, source_field="1", target_field="2", weight=0.5, tag="<bt>")
+    config = make_config(**files, corpora={"extra": extra, "bt": tsv})
     assert config.tags == ["<bt>"]
     parts = training_parts(config)
     assert [(part.name, part.weight, len(part.pairs)) for part in parts] == [
@@ -206,13 +206,18 @@ def test_corpora(write):
     assert read(parts[1].pairs) == parts[1].pairs.sample(2) == [("<bt> a b", "c"), ("", "d")]
     assert parts[1].pairs.describe().endswith("bt.tsv, tagged <bt>")
     untagged = {"bt": dataclasses.replace(tsv, tag=None)}
-    _, plain = training_parts(make_config(**files, **fields, corpora=untagged))
+    _, plain = training_parts(make_config(**files, corpora=untagged))
     assert plain.pairs.fingerprint != parts[1].pairs.fingerprint
 
     # 3. Corpora with weights are enough.
     held_out = {name: path for name, path in files.items() if name.startswith("validation")}
-    config = make_config(**held_out, **fields, corpora={"bt": tsv})
+    config = make_config(**held_out, corpora={"bt": tsv})
     assert [part.name for part in training_parts(config)] == ["bt"]
+    wrong = {"bt": dataclasses.replace(tsv, target_field="3")}
+    with pytest.raises(
+        UserError, match=r"no field '3' \(data.corpora.bt.target_field\); it has: 1"
+    ):
+        list(training_source(make_config(**held_out, corpora=wrong)).pairs())
 
 
 def test_files_may_move_and_are_not_recorded():

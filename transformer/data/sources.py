@@ -32,6 +32,8 @@ class Corpus:
     file: str | None = place(default=None)
     source: str | None = place(default=None)
     target: str | None = place(default=None)
+    source_field: str | None = setting(default=None)
+    target_field: str | None = setting(default=None)
     weight: float | None = setting(default=None)
     tag: str | None = setting(default=None)
 
@@ -153,7 +155,11 @@ def _open_corpus(config: DataConfig, name: str) -> PairSource:
         return named_files(getattr(corpus, field), f"data.corpora.{name}.{field}")
 
     if corpus.file:
-        records = Records(files("file"), config.columns, config.has_header)
+        columns = {
+            f"corpora.{name}.{side}_field": getattr(corpus, f"{side}_field") or usual
+            for side, usual in zip(("source", "target"), config.columns.values(), strict=True)
+        }
+        records = Records(files("file"), columns, config.has_header)
         pairs: PairSource = RecordPairs(records, in_one_line)
     else:
         pairs = TextPairs(files("source"), files("target"))

@@ -101,6 +101,14 @@ def run(
                     if "Error whilst parsing config file" in str(error):
                         raise
                     raise UserError(f"{error}; see --help and configs/base.py") from error
+                except KeyError as error:
+                    part = str(error).strip("'\"")
+                    if not any(f".{part}." in override for override in overrides):
+                        raise
+                    raise UserError(
+                        f"the config file has no corpus {part}; give all of it, as in "
+                        f"--config.data.corpora=\"{{'{part}': {{'file': 'x.tsv', 'weight': 2}}}}\""
+                    ) from error
                 except AttributeError as error:
                     field = str(error).strip("'\"")
                     if not any(override.endswith(f".{field}") for override in overrides):
