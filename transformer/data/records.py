@@ -74,7 +74,8 @@ class Records:
             with _open_parquet(path) as file, open(path, "rb") as content:
                 return file.metadata.num_rows, hashlib.file_digest(content, "sha256").hexdigest()
         count, content = text_files.count_and_hash(path, with_blank=False)
-        return count - (count > 0 and self.has_header and ending(path) not in _OBJECTS), content
+        is_first_named = self.has_header and ending(path) not in _OBJECTS
+        return max(0, count - 1) if is_first_named else count, content
 
     def _of_objects(self, path: str) -> Iterator[Row]:
         for where, row in _objects(path):

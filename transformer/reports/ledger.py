@@ -361,7 +361,8 @@ def _recorded_data(
     given = {"data_dir": data_dir or "~/tensorflow_datasets", "raw_dir": raw_dir}
     given = {name: value for name, value in given.items() if name in places}
     try:
-        return section(**dict.fromkeys(fields) | recorded | given)
+        needed = [name for name, field in fields.items() if not field.kw_only]
+        return section(**dict.fromkeys(needed) | recorded | given)
     except TypeError as error:  # None may serve for fields that earlier commits did not have
         raise UserError(f"{path} does not have all fields of data; restore it") from error
 
