@@ -502,7 +502,7 @@ def test_files_that_a_result_names_are_not_read(tmp_path, monkeypatch):
     path = tmp_path / "results" / "mine.json"
     data = ledger._recorded_data(path, content, seq2seq.TASK, None, None)
     assert str(tmp_path / "secret") not in map(str, dataclasses.asdict(data).values())
-    assert data.dataset == content["config"]["data.dataset"]
+    assert (data.dataset, data.has_header) == (content["config"]["data.dataset"], False)
 
 
 def test_outputs_that_a_link_leads_to_are_not_read(tmp_path):

@@ -45,6 +45,7 @@ class Records:
 
     def __iter__(self) -> Iterator[Row]:
         for path in self.files:
+            text_files.check_is_file(path)
             if (form := ending(path)) in _OBJECTS:
                 yield from self._of_objects(path)
             elif form == ".parquet":
@@ -72,11 +73,11 @@ class Records:
 
     def _count_and_hash(self, path: str) -> tuple[int, str]:
         if ending(path) == ".parquet":
-            with _open_parquet(path) as file:
-                count = file.metadata.num_rows
-            return count, content_sha256(path)
+            with _open_parquet(path) as file, open(path, "rb") as content:
+                return file.metadata.num_rows, hashlib.file_digest(content, "sha256").hexdigest()
         count, content = text_files.count_and_hash(path, with_blank=False)
-        return count - (count > 0 and self.has_header and ending(path) not in _OBJECTS), content
+        is_first_named = self.has_header and ending(path) not in _OBJECTS
+        return max(0, count - 1) if is_first_named else count, content
 
     def _of_objects(self, path: str) -> Iterator[Row]:
         for where, row in _objects(path):
@@ -144,14 +145,6 @@ def listed(names: Collection[str], most: int = _LISTED) -> str:
     """Names for a message, the first of them if there are many."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join([*names][:most]) + more
-
-
-def content_sha256(path: str) -> str:
-    """The SHA-256 of the text of a file's lines, or of its bytes if it is Parquet."""
-    if ending(path) != ".parquet":
-        return text_files.count_and_hash(path)[1]
-    with read_errors(path), open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _missing(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.data import hub
-from transformer.data.records import content_sha256
+from transformer.data.records import Records
 from transformer.data.splits import SPLITS
 from transformer.data.test_sets import Input, TestSet
 from transformer.metrics.scores import kind_of_text
@@ -171,7 +171,8 @@ def data_beside(usual: Any, asked: Any, of: str) -> tuple[list[str], dict[str, I
         configured, path = getattr(usual, field), absolute(given)
         if configured and os.path.exists(absolute(configured)):
             parts.append(f"{field}={os.path.basename(path)}")
-            content = content_sha256(path) if os.path.isfile(path) else None
+            is_file = os.path.isfile(path)
+            content = Records([path], {}).count_and_hash()[1][0] if is_file else None
             inputs[field] = Input(path, content)
     paths = path_fields(type(usual))
     changed = _changed(usual, asked).items()
