@@ -311,6 +311,7 @@ def test_corpora_that_are_refused(corpora, message):
         base_experiment(data_corpora=corpora)
 
 
+@pytest.mark.filterwarnings("ignore:the load_module")  # of config_flags
 def test_corpora_by_flags(tmp_path, monkeypatch):
     file = tmp_path / "mixed.py"
     file.write_text(
