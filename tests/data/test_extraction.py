@@ -1,11 +1,12 @@
-import gzip
 import json
+import lzma
 import math
 
 import pytest
 from scripts import assert_refused, run, succeeded
 
 from transformer.data.extraction import extract, read_articles, scores
+from transformer.data.text_files import read_lines
 from transformer.system.errors import UserError
 
 PARAGRAPHS = ["The Red Barn is red.", "A barn.", "Nothing of it.", "Red wine, red roses, red."]
@@ -54,10 +55,10 @@ def test_the_command(tmp_path):
     write(tmp_path / "in/a", title="Rain", one="rain\n\nsun")
     (tmp_path / "in/a/link.txt").symlink_to("one.txt")  # one file, which is read once
     articles = list(read_articles(tmp_path / "in"))
-    (tmp_path / "link.jsonl").symlink_to("out.jsonl")
-    options = "--input=in", "--output=link.jsonl", "--max_words=4"
+    (tmp_path / "link.jsonl.zst").symlink_to("out.jsonl.zst")
+    options = "--input=in", "--output=link.jsonl.zst", "--max_words=4"
     succeeded(run("extract", *options, cwd=tmp_path))
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in read_lines(tmp_path / "out.jsonl.zst")]
     assert lines == [
         {"name": "a", "title": "Rain", "document": "Rain rain sun", "summary": ""},
         {"name": "b", "title": "A barn", "document": "A barn barn x", "summary": "It is red."},
@@ -67,7 +68,7 @@ def test_the_command(tmp_path):
     # Compressed, or with endings in capitals, they are still no texts about the title.
     for name in ("title.txt", "summary.txt", "one.txt"):
         path = tmp_path / "in/b" / name
-        path.with_suffix(".TXT.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.with_suffix(".TXT.xz").write_bytes(lzma.compress(path.read_bytes()))
         path.unlink()
     assert list(read_articles(tmp_path / "in")) == articles
 
