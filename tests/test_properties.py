@@ -366,7 +366,7 @@ def test_translate_names_the_line_that_is_no_text(echo, tmp_path):
     (tmp_path / "out").unlink()
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"a\n" * 99)[:-9])
     assert_refused(echo("--input=in.gz", "--output=out"), "in.gz is damaged")
-    assert not (tmp_path / "out").exists()
+    assert (b"a\n" * 99).startswith((tmp_path / "out").read_bytes())  # what is before the damage
 
 
 # --- Files from strangers -----------------------------------------------------------------
