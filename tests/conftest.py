@@ -16,7 +16,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 _STATE = tempfile.TemporaryDirectory()
 atexit.register(_STATE.cleanup)
 os.environ["XDG_STATE_HOME"] = _STATE.name
-# Programs that the scripts compiled, for all workers of a test run; CI has one for several runs.
+# Programs that the scripts compiled, for all workers of a test run.
 if "COMPILED_BY_TESTS" not in os.environ:
     _COMPILED = tempfile.TemporaryDirectory()
     atexit.register(_COMPILED.cleanup)
