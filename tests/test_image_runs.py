@@ -101,8 +101,7 @@ def test_four_devices_are_one(whole):
     changes = {"training_steps": 2, "training_full_validation_every": 0, "task_samples_every": 0}
     changes |= {"training_best_metric": "discriminator_loss", "mesh_fsdp": 2}
     command = [ROOT / "train.py", *flags(**changes), "--workdir=four"]
-    for process in run_together([command], whole.parent, devices=4):
-        succeeded(process)
+    succeeded(*run_together([command], whole.parent, devices=4))
     one, four = (metrics(workdir)[0] for workdir in (whole, whole.parent / "four"))
     assert one == pytest.approx(four, rel=2e-3, abs=1e-4)
 

@@ -202,25 +202,42 @@ def whole(text, tmp_path_factory, compiled_once) -> Path:
     return workdir
 
 
+def share_programs(config: Config, monkeypatch) -> None:
+    """All runs of this config have the data and the programs that the first of them prepares."""
+
+    def first_of(function):
+        found = []
+
+        def first(*arguments):
+            found[:] = found or [function(*arguments)]
+            return found[0]
+
+        return first
+
+    vars(config)["kind"] = config.kind._replace(prepare=first_of(config.kind.prepare))
+    monkeypatch.setattr(train, "prepare_programs", first_of(train.prepare_programs))
+
+
 def kept(workdir: Path) -> list[str]:
     return sorted(path.name for path in (workdir / "checkpoints").iterdir())
 
 
 @pytest.mark.slow
-def test_stopped_anywhere_it_goes_on_from_there(text, whole, tmp_path, capsys):
+def test_stopped_anywhere_it_goes_on_from_there(text, whole, tmp_path, capsys, monkeypatch):
     """Between checkpoints, at one, and in the validation of either kind. Nothing compiles again.
 
     A warning of ours is an error here, so the tests of rollbacks below show it of these.
     """
-    at = 0
+    config, at = experiment_of(text), 0
+    share_programs(config, monkeypatch)
     for number, what, step in (
         (3, "after", 3),
         (1, "after", 4),
         (1, "in the validation of", 4),
-        (9, "in the validation of", 8),
+        (21, "in the validation of", 8),
     ):
         with pytest.raises(Stopped) as stopped:
-            train.train(experiment_of(text), tmp_path, StopAt(number))
+            train.train(config, tmp_path, StopAt(number))
         assert stopped.value.code == STOPPED == 75
         out, err = capsys.readouterr()
         assert f"stopped {what} step {step}\n" in err
@@ -228,7 +245,7 @@ def test_stopped_anywhere_it_goes_on_from_there(text, whole, tmp_path, capsys):
         assert "; 0 programs compiled" in out
         assert max(map(int, kept(tmp_path))) == step
         at = step
-    train.train(experiment_of(text), tmp_path, StopAt(None))
+    train.train(config, tmp_path, StopAt(None))
     assert_same_run(tmp_path, whole)
     assert kept(tmp_path) == kept(whole) == ["4", "8", "9"]
 
@@ -236,14 +253,14 @@ def test_stopped_anywhere_it_goes_on_from_there(text, whole, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_run_may_end_where_it_was_stopped(text, tmp_path, monkeypatch, compiled_once):
     """Its files may have moved by then, but must be what they were."""
-    workdir = tmp_path / "run"
+    workdir, fields = tmp_path / "run", {"training_full_validation_every": 0}
     with pytest.raises(Stopped):
-        train.train(experiment_of(text), workdir, StopAt(3))
+        train.train(experiment_of(text, **fields), workdir, StopAt(3))
     assert kept(workdir) == ["3"]  # before the first checkpoint that is due
     (tmp_path / "text").mkdir()
     for path in text.glob("*.??"):
         shutil.copy(path, tmp_path / "text")
-    moved = experiment_of(tmp_path / "text", training_steps=3)
+    moved = experiment_of(tmp_path / "text", training_steps=3, **fields)
 
     def data_id() -> str:
         return moved.kind.prepare(moved, data_mesh(), workdir, None).data_id
@@ -309,7 +326,9 @@ def test_a_bad_batch_is_skipped_and_after_many_in_a_row_it_goes_back(
     text, tmp_path, capsys, monkeypatch, compiled_once
 ):
     poison(monkeypatch, 2, 5, 6)
-    config = experiment_of(text, training_log_every=1, training_rollback_after=2)
+    changes = {"training_log_every": 1, "training_rollback_after": 2}
+    config = experiment_of(text, **changes, training_full_validation_every=0)
+    share_programs(config, monkeypatch)
     train.train(config, tmp_path / "a", StopAt(None))
     err = capsys.readouterr().err
     assert re.search(r"warning: update 3 on batch 2: loss nan, .*: skipped \(1 in a row\)", err)
@@ -326,7 +345,7 @@ def test_a_bad_batch_is_skipped_and_after_many_in_a_row_it_goes_back(
     record_scores = Checkpoints.record_scores
     monkeypatch.setattr(Checkpoints, "record_scores", fail_once)
     with pytest.raises(Stopped):
-        train.train(config, tmp_path / "b", StopAt(13))
+        train.train(config, tmp_path / "b", StopAt(25))
     assert "stopped after step 6" in capsys.readouterr().err
     train.train(config, tmp_path / "b", StopAt(None))
     assert_same_run(tmp_path / "b", tmp_path / "a")
@@ -337,7 +356,8 @@ def test_without_a_checkpoint_it_goes_back_to_what_it_began_with(
     text, whole, tmp_path, capsys, monkeypatch
 ):
     shutil.copytree(whole, tmp_path / "a")
-    begun = experiment_of(text, training_rollback_after=2, training_init_from=str(tmp_path / "a"))
+    changes = {"training_rollback_after": 2, "training_init_from": str(tmp_path / "a")}
+    begun = experiment_of(text, **changes, training_full_validation_every=0)
     states = []
 
     def recorded(self, **how):
