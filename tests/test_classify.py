@@ -93,17 +93,6 @@ def test_what_comes_before_a_bad_line_is_kept(folder):
     assert whole.count("\n") == 3
 
 
-@pytest.mark.slow
-def test_a_result_is_recorded_and_verified(folder):
-    arguments = ["--workdir=run", "--split=validation", "--record=results/x.json"]
-    succeeded(run("evaluate.py", *arguments, cwd=folder))
-    entry = json.loads((folder / "results/x.json").read_text())
-    scores = entry["splits"]["validation"]["scores"]
-    assert sorted(scores) == ["accuracy", "f1", "matthews"]
-    verified = run("evaluate.py", "--verify=results/x.json", "--workdir=run", cwd=folder)
-    assert b"scores agree" in succeeded(verified).out
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
