@@ -1,4 +1,4 @@
-"""classify.py, exports and the ledger on a run of BERT's; and mistakes of its users."""
+"""classify.py and exports of a run of BERT's; and mistakes of its users."""
 
 import json
 from types import SimpleNamespace

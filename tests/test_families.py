@@ -137,7 +137,6 @@ def whole(request, trained) -> tuple[str, Path]:
 @pytest.mark.slow
 def test_it_learns_and_is_evaluated(whole):
     family, workdir = whole
-    print(family, losses(workdir))
     assert losses(workdir)[-1] < 0.8 * losses(workdir)[0]
     succeeded(run("evaluate.py", "--workdir=whole", cwd=workdir.parent))
     scores = json.loads((workdir / "eval/test/scores.json").read_text())
