@@ -36,6 +36,7 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS])
 LONGEST = {
     *("test_resume", "test_command_line", "test_checkpoints", "test_bad_input", "test_benchmarks"),
     *("test_model", "test_rnn", "test_translation", "test_universal", "test_search"),
+    *("test_families", "test_image_runs", "test_sharding", "test_lowering", "test_distributed"),
 }
 
 
