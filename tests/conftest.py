@@ -16,7 +16,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 _STATE = tempfile.TemporaryDirectory()
 atexit.register(_STATE.cleanup)
 os.environ["XDG_STATE_HOME"] = _STATE.name
-# Programs that the scripts compiled, for all workers of a test run; CI has one for several runs.
+# Programs that the scripts compiled, for all workers of a test run.
 if "COMPILED_BY_TESTS" not in os.environ:
     _COMPILED = tempfile.TemporaryDirectory()
     atexit.register(_COMPILED.cleanup)
@@ -36,6 +36,7 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS])
 LONGEST = {
     *("test_resume", "test_command_line", "test_checkpoints", "test_bad_input", "test_benchmarks"),
     *("test_model", "test_rnn", "test_translation", "test_universal", "test_search"),
+    *("test_families", "test_image_runs", "test_sharding", "test_lowering", "test_distributed"),
 }
 
 

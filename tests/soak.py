@@ -25,7 +25,6 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-STEPS = 1000
 CONFIG = {
     "data.max_source_length": 32,
     "data.max_target_length": 32,
@@ -36,7 +35,7 @@ CONFIG = {
     "model.d_ff": 128,
     "model.num_heads": 2,
     "optimizer.warmup_steps": 100,
-    "training.steps": STEPS,
+    "training.steps": 1000,
     "training.tokens_per_update": 512,
     "training.log_every": 7,
     "training.checkpoint_every": 50,
@@ -72,6 +71,7 @@ class Run:
     """A work directory, and the processes that train in it."""
 
     def __init__(self, workdir: Path, fields: dict[str, object], caches: Path):
+        self.steps = fields["training.steps"]
         self.workdir, self.log = workdir, workdir.with_name(f"{workdir.name}.log")
         self.compiled = caches / "compiled"
         self.tokens = caches / "data"
@@ -118,9 +118,8 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        return (self.workdir / "checkpoints" / str(STEPS) / "scores.json").exists() and (
-            self.workdir / "learning_curve.png"
-        ).exists()
+        last = self.workdir / "checkpoints" / str(self.steps) / "scores.json"
+        return last.exists() and (self.workdir / "learning_curve.png").exists()
 
     def checkpoints(self) -> list[int]:
         directory = self.workdir / "checkpoints"
@@ -343,9 +342,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--kills", type=int, help="so many kill -9 and nothing else")
+    parser.add_argument("--steps", type=int, default=1000, help="updates of each run")
     parser.add_argument("--variant", choices=VARIANTS, help="only this; else all in turn")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    CONFIG["training.steps"] = arguments.steps
     rng = random.Random(arguments.seed)
     start = time.monotonic()
     end = start + 60 * arguments.minutes

@@ -347,10 +347,6 @@ def test_no_space_for_the_run(toy, full_disk):
     (error,) = (line for line in result.err.splitlines() if line.startswith("error: "))
     assert "space" in error.lower()
     assert str(disk) in error
-    # With more space, the same command goes through.
-    subprocess.run(["mount", "-o", "remount,size=32M", str(disk)], check=True)
-    result = run("train.py", *arguments, f"--workdir={disk / 'run'}", cwd=toy)
-    assert result.code == 0, result.err
 
 
 @pytest.mark.slow

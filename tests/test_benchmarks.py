@@ -16,7 +16,7 @@ import pytest
 from scripts import assert_refused, run, succeeded, toy_flags, write_toy
 from small_configs import sizes_of
 
-from benchmarks import hlo, profile_summary, timing
+from benchmarks import hlo, profile_summary, startup, timing
 from benchmarks.kinds import kind as kind_of
 from benchmarks.peers import check
 from benchmarks.profile_summary import Event, Trace
@@ -290,11 +290,10 @@ def test_cost_growth(tmp_path):
 
 # --- versus_pytorch.py --------------------------------------------------------------------
 
-has_torch = importlib.util.find_spec("torch") is not None
-
 
 @pytest.mark.slow
 def test_versus_pytorch(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     flags = ["--rows=3", "--length=7", "--vocab_size=97", "--rounds=2", *TINY]
     flags += ["--versus=pytorch", "--output=versus.json"]
     run_of_it = run("benchmarks/versus_pytorch.py", *flags, cwd=tmp_path)
@@ -302,9 +301,6 @@ def test_versus_pytorch(tmp_path):
     result = json.loads((tmp_path / "versus.json").read_text())
     ours = result["results"]["ours"]
     assert ours["over_first"]["values"] == [1, 1]
-    if not has_torch:
-        assert result["failed"] == {"pytorch": "exit code 1"}
-        pytest.skip("PyTorch is not installed: only our side was measured")
     theirs = result["results"]["pytorch"]
     assert ours["parameters"] == theirs["parameters"]
     seconds = zip(theirs["seconds"]["values"], ours["seconds"]["values"], strict=True)
@@ -431,16 +427,16 @@ def test_decoding_speed(tmp_path):
     succeeded(
         run(
             "benchmarks/decoding_speed.py",
-            *("--config.model.d_model=16", "--config.model.d_ff=32", "--config.model.num_heads=2"),
+            *(*TINY, "--config.model.d_model=16", "--config.model.d_ff=32"),
             *("--vocab_size=300", "--sentences=5", "--tokens=6", "--rounds=1"),
-            "--engines=ours_float32,ours_bfloat16,ours_int8,products_float32",
+            "--engines=ours_float32,ours_int8,products_float32",
             f"--output={path}",
             cwd=tmp_path,
         )
     )
     engines = json.loads(path.read_text())["engines"]
     least = engines.pop("products_float32")
-    assert list(engines) == ["ours_float32", "ours_bfloat16", "ours_int8"]
+    assert list(engines) == ["ours_float32", "ours_int8"]
     assert 0 < least["seconds"]["median"] < engines["ours_float32"]["seconds"]["median"]
     for engine in engines.values():
         seconds = engine["seconds"]["median"]
@@ -450,18 +446,22 @@ def test_decoding_speed(tmp_path):
 
 
 @pytest.mark.slow
-def test_startup(tmp_path):
+def test_startup(tmp_path, monkeypatch):
+    """One start of train.py, and a report of others that are made up."""
     write_toy(tmp_path, train=97, validation=5)
-    flags = ["--rounds=1", "--steps=2", "--output=startup.json", *toy_flags()]
-    succeeded(run("benchmarks/startup.py", *flags, cwd=tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert startup.seconds_to_step_1(toy_flags(), tmp_path, cold=True) > 0
+    monkeypatch.setattr(startup, "seconds_to_step_1", lambda *_, cold: 4.0 if cold else 2.0)
+    monkeypatch.setattr(startup, "seconds_a_step", lambda *_: 3.0)
+    monkeypatch.setattr(sys, "argv", ["startup.py", "--rounds=1", "--output=startup.json"])
+    startup.main()
     found = json.loads((tmp_path / "startup.json").read_text())
-    for what, names in {
-        "seconds to the end of step 1": ["cold", "warm"],
-        "seconds a step": ["usual pages", "huge pages"],
-    }.items():
+    for what, names, ratio in (
+        ("seconds to the end of step 1", ["cold", "warm"], 0.5),
+        ("seconds a step", ["usual pages", "huge pages"], 1),
+    ):
         assert list(found[what]) == names
-        first, second = (row["seconds"]["median"] for row in found[what].values())
-        assert found[what][names[1]]["over_first"]["median"] == second / first > 0
+        assert found[what][names[1]]["over_first"]["median"] == ratio
 
 
 # --- Baselines ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""classify.py, exports and the ledger on a run of BERT's; and mistakes of its users."""
+"""classify.py and exports of a run of BERT's; and mistakes of its users."""
 
 import json
 from types import SimpleNamespace
@@ -91,17 +91,6 @@ def test_what_comes_before_a_bad_line_is_kept(folder):
     whole = (folder / "begun.jsonl").read_text()
     assert whole.startswith(begun)
     assert whole.count("\n") == 3
-
-
-@pytest.mark.slow
-def test_a_result_is_recorded_and_verified(folder):
-    arguments = ["--workdir=run", "--split=validation", "--record=results/x.json"]
-    succeeded(run("evaluate.py", *arguments, cwd=folder))
-    entry = json.loads((folder / "results/x.json").read_text())
-    scores = entry["splits"]["validation"]["scores"]
-    assert sorted(scores) == ["accuracy", "f1", "matthews"]
-    verified = run("evaluate.py", "--verify=results/x.json", "--workdir=run", cwd=folder)
-    assert b"scores agree" in succeeded(verified).out
 
 
 @pytest.mark.parametrize(

@@ -64,19 +64,27 @@ def apply(page: str, copy: Path) -> list[str]:
     return commands
 
 
-@pytest.mark.slow  # the demo's data are made, and two models compiled
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+LAYERS = [f"--config.model.num_{side}_layers=1" for side in ("encoder", "decoder")]
+
+
+@pytest.mark.slow  # the demo's data are made, and models compiled
 @pytest.mark.parametrize(
     ("page", "flags"),
     [
-        ("add-an-option.md", ()),
+        ("add-an-option.md", LAYERS),
         ("add-a-family.md", ()),
         ("add-a-task.md", ("--config.tokenizer.vocab_size=50",)),
     ],
 )
-def test_a_page_can_be_followed_and_its_model_trains(page, flags, copy):
+def test_a_page_can_be_followed_and_its_model_trains(page, flags, copy, data):
     (command,) = apply(page, copy)
     words = [sys.executable, *command.split()[1:], *SMALL, *flags]
-    words.append(f"--config.data.data_dir={copy / 'data'}")
+    words.append(f"--config.data.data_dir={data}")
     variables = os.environ | environment() | {"PYTHONPATH": str(copy)}
     done = subprocess.run(words, cwd=copy, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr

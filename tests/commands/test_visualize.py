@@ -10,10 +10,8 @@ import pytest
 from scripts import assert_refused, run, succeeded
 from small_models import trained_model
 
-from configs import universal_act_base
 from transformer.exports.workdir import export
 from transformer.inference.attention_maps import attention_of
-from transformer.models.universal.universal_steps import UniversalConfig
 
 EVIL = "one </script><script>document.title='X'</script><!-- & \"two\" three عربي 机器 😀"
 PAGE = "visualize"
@@ -83,16 +81,6 @@ def test_the_page_has_the_lectures_pictures(directory):
         assert f"<h2>{name}</h2>" in page
     assert "<h2>Steps</h2>" not in page
     assert page.count('src="data:image/png;base64,iVBOR') == 3
-
-
-@pytest.mark.slow
-def test_the_steps_of_a_universal_transformer(random_params, tmp_path):
-    small = {"d_model": 14, "d_ff": 11, "num_heads": 2, "encoder_steps": 4, "decoder_steps": 4}
-    config = UniversalConfig(**universal_act_base.get_config().model.to_dict() | small)
-    export(trained_model(random_params, base=config), tmp_path / "run")
-    flags = ["--source=one two", "--picture=steps", "--out=", "--figure=x.png"]
-    succeeded(run(PAGE, "--workdir=run", *flags, cwd=tmp_path))
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

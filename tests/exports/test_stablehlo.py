@@ -12,27 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_configs import EXPERTS, MODEL, PAPER, SMALL, model_config
+from small_configs import MODEL, PAPER, model_config
 from small_models import LINES, trained_model
 
-from configs import convs2s_iwslt, rnn_bahdanau, t_dmca, universal_act_base
+from configs import rnn_bahdanau
 from transformer.data.vocabulary import EOS, PAD
 from transformer.decoding.inputs import Request
 from transformer.exports import stablehlo
 from transformer.exports.folder import new_folder
-from transformer.models.convolutional.convolutional_blocks import ConvolutionalConfig
-from transformer.models.decoder_only.decoder_only import DecoderOnlyConfig
 from transformer.models.rnn.rnn import RNNConfig
-from transformer.models.universal.universal_steps import UniversalConfig
 
 pytest.importorskip("flatbuffers", reason=".[exports]")
 PAGE = Path(__file__).parents[2] / "docs" / "exporting.md"
 MODELS = {
     "transformer": MODEL,
     "rnn": model_config(RNNConfig, rnn_bahdanau, embedding_size=6, hidden_size=7),
-    "decoder_only": model_config(DecoderOnlyConfig, t_dmca, **EXPERTS),
-    "universal": model_config(UniversalConfig, universal_act_base, **SMALL),
-    "convolutional": model_config(ConvolutionalConfig, convs2s_iwslt, dropout=0.0),
 }
 
 

@@ -20,13 +20,7 @@ from transformer.reports.walkthrough_steps import steps
 
 PHONE, DESKTOP = 390, 1200
 EVIL = "one </script><script>document.title='X'</script><img src=x onerror=\"document.title='X'\">"
-SENTENCES = {
-    "latin": "Größe <b>one</b> & two",
-    "chinese": "机器 翻译 需要 注意力",
-    "arabic": "القطة نامت على السجادة",
-    "devanagari": "बिल्ली चटाई पर सोती है",
-    "emoji": "one 😀 two 👩‍👩‍👧 three 🇫🇷",
-}
+SCRIPTS = "Größe <b>one</b> & two 机器 翻译 القطة نامت बिल्ली चटाई 😀 👩‍👩‍👧 🇫🇷"
 # What is drawn: the elements, and the pixels of canvases.
 PICTURE = """(() => { const box = document.getElementById("picture");
   return box.innerHTML + [...box.querySelectorAll("canvas")].map(c => c.toDataURL()).join(); })()"""
@@ -83,12 +77,11 @@ def picture(tab) -> str:
 
 
 @in_a_browser
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_what_a_user_does(tab, model, tmp_path, width):
+def test_what_a_user_does(tab, model, tmp_path):
     tab.errors.clear()
-    tab.open(write_page(tmp_path, model, EVIL, "three two one"), width)
+    tab.open(write_page(tmp_path, model, EVIL, "three two one"), PHONE)
     assert tab.run("document.title") == "Attention"
-    assert tab.run("document.documentElement.scrollWidth") <= width
+    assert tab.run("document.documentElement.scrollWidth") <= PHONE
     assert tab.run("document.getElementById('source').textContent") == EVIL
     pictures = [picture(tab)]
     for control, value in (
@@ -135,27 +128,23 @@ def test_the_numbers_are_those_of_the_model(tab, model, tmp_path):
 
 
 @in_a_browser
-@pytest.mark.parametrize("script", SENTENCES)
-def test_scripts_of_the_world(tab, model, tmp_path, script):
+def test_scripts_of_the_world(tab, model, tmp_path):
     tab.errors.clear()
-    sentence = SENTENCES[script]
-    path = write_page(tmp_path, model, sentence, sentence)
+    path = write_page(tmp_path, model, SCRIPTS, SCRIPTS)
     for width in (PHONE, DESKTOP):
         tab.open(path, width)
         tab.run("document.getElementById('words').click()")
         drawn = tab.run("[...document.querySelectorAll('#picture text')].map(t => t.textContent)")
-        for word in sentence.split():
-            assert word in drawn
+        assert {*SCRIPTS.split()} <= {*drawn}
         assert tab.run("document.documentElement.scrollWidth") <= width
     assert tab.errors == []
 
 
 @in_a_browser
-@pytest.mark.parametrize("tokens", [1, 512])
-def test_one_token_and_512(tab, model, tmp_path, tokens):
+def test_512_tokens(tab, model, tmp_path):
     tab.errors.clear()
     tokenizer, sentence = model.task.tokenizers.source, "two"
-    while len(tokenizer.encode(f"{sentence} one")) <= tokens:
+    while len(tokenizer.encode(f"{sentence} one")) <= 512:
         sentence += " one"
     tab.open(write_page(tmp_path, model, sentence, "two one"), PHONE)
     for name in ("cross", "encoder"):

@@ -21,12 +21,14 @@ def test_any_signal_stops(number, capfd):
     assert capfd.readouterr().err == f"{number.name}: stopping\n"
 
 
-def test_during_the_steps_it_is_asked():
+def test_during_the_steps_it_is_asked(capfd):
     with StopRequest() as stop:
         stop.wait_for_steps(data_mesh())
         assert not stop.seen()
         signal.raise_signal(signal.SIGTERM)
         assert stop.seen()
+    said = "SIGTERM: stopping after this step; a second signal ends it now\n"
+    assert capfd.readouterr().err == said
 
 
 class Finalized:

@@ -28,6 +28,8 @@ def test_a_loss_that_rises_is_bad(monitor):
     assert not monitor.has_diverged
     monitor.add(22, metrics_of(9, 1))
     assert monitor.has_diverged
+    monitor.config = dataclasses.replace(monitor.config, max_loss_rise=0.0)
+    assert monitor.add(23, metrics_of(9, 1)) is None
 
 
 def test_a_network_that_is_stuck_is_bad(monitor):

@@ -9,8 +9,9 @@ import numpy as np
 import optax
 import pytest
 from test_optimizers import CONFIGS, optimizer
-from test_step import TRAINING, layout, model, start, update_batch
+from test_step import TRAINING, model, start, update_batch
 
+from transformer.data.batches import layout
 from transformer.runs.checkpoints import Checkpoints
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, state_sharding

@@ -178,10 +178,9 @@ def test_numbers_of_parameters(config, vocabularies, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["luong", "bahdanau", "sutskever"])
-def test_the_gradient_is_that_of_finite_differences(name, params_of):
+def test_the_gradient_is_that_of_finite_differences(params_of):
     """And no parameter is without one."""
-    model, params = model_of(PRESETS[name]), params_of(PRESETS[name])
+    model, params = model_of(PRESETS["luong"]), params_of(PRESETS["luong"])
     run = jax.jit(jax.value_and_grad(lambda params: model.bind(params).loss(BATCH, None, 0.1).loss))
     _, gradient = run(params)
     rng = np.random.default_rng(1)

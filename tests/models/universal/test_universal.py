@@ -311,7 +311,7 @@ def test_the_ponder_cost_is_a_term_of_the_loss(random_params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["graves", "tensor2tensor"], indirect=True)
+@pytest.mark.parametrize("variant", ["tensor2tensor"], indirect=True)
 def test_the_gradient_is_that_of_finite_differences(variant):
     model, params, _ = variant
     batch = packed(SOURCE, TARGET)
