@@ -54,8 +54,8 @@ def test_a_copier_gains_much_in_packed_rows_too():
     task = task_of(FunctionalModel(lambda rngs: Copier()))
     # Of 14 tokens and 6 EOS, which all sources have, another source has only the EOS.
     gain = 14 * np.log(0.9 / 0.01) / 20
-    found = scores(task, ({}, {}))
-    assert found == {"source_gain": pytest.approx(gain), "distinct": 5, "commonest": 100 / 3}
+    expected = {"source_gain": pytest.approx(gain), "distinct": 5, "commonest": 100 / 3}
+    assert scores(task, ({}, {})) == expected
     pairs = source_gain.in_batches(task, *task.translator.token_pairs(TEXTS, TEXTS)).packed.pairs
     like = EvaluationBatches(PackedPairs(pairs, 12, 11, seed=0), rows=1, num_shards=1)
     assert len(like) > 1  # batches of a row, and
@@ -65,7 +65,7 @@ def test_a_copier_gains_much_in_packed_rows_too():
         shapes.append(jax.tree.map(jnp.shape, batch)) or measure(params, extra, batch)
     )
     checked = []
-    assert scores(task, ({}, {}), like=like, check=checked.append) == found
+    assert scores(task, ({}, {}), like=like, check=checked.append) == expected
     assert {*shapes} == {jax.tree.map(np.shape, like[0])}  # nothing else is compiled
     assert checked
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from transformer.data.batches import EvaluationBatches, PackedPairs
+from transformer.data.batches import EvaluationBatches
 from transformer.data.token_files import TokenizedPairs
 from transformer.decoding.batching import CPU_TOKENS
 from transformer.decoding.ensemble import Ensemble
@@ -99,9 +99,9 @@ def in_batches(
     sides = [(np.concatenate(side), np.cumsum([0, *map(len, side)])) for side in (sources, targets)]
     pairs = TokenizedPairs(*sides[0], *sides[1], report={})
     if like:
-        widths = like.packed.source_width, like.packed.target_width
-        packed = PackedPairs(pairs, *widths, seed=0, packing=task.data.packing)
-        return task.in_batches(packed, len(like.rows(0)))
-    widths = int(pairs.source_lengths.max()), int(pairs.target_lengths.max())
-    packed = PackedPairs(pairs, *widths, seed=0, packing=False)
-    return task.in_batches(packed, row_shards(task.mesh) * max(1, CPU_TOKENS // max(widths)))
+        widths, rows = (like.packed.source_width, like.packed.target_width), len(like.rows(0))
+    else:
+        widths = int(pairs.source_lengths.max()), int(pairs.target_lengths.max())
+        rows = row_shards(task.mesh) * max(1, CPU_TOKENS // max(widths))
+    packing = like is not None and task.data.packing
+    return EvaluationBatches.of_pairs(pairs, *widths, rows, row_shards(task.mesh), packing)
