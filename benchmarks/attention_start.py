@@ -36,7 +36,7 @@ from transformer.reports.plots import write_curves
 from transformer.runs import cli
 from transformer.runs.checkpoints import saved_steps
 from transformer.runs.restore import restore
-from transformer.system.paths import DEFINE_path
+from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.tasks.source_gain import in_batches, sample, source_scores
 from transformer.training.step import evaluation_step
 
@@ -44,7 +44,7 @@ EXAMPLES = 64
 SPAN, WORDS = 8, 100  # words of a span, and different words
 SIZES = {"train": 20_000, "validation": 500}
 
-WORKDIR = flags.DEFINE_list("workdir", [], "Work directories, whose checkpoints are compared.")
+WORKDIR = DEFINE_paths("workdir", [], "Work directories, whose checkpoints are compared.")
 OUT = DEFINE_path("out", None, "A PNG file to write.")
 MAKE = DEFINE_path("make", None, "A folder to write data to.")
 LENGTH = flags.DEFINE_integer("length", 64, "Words of a source, besides the marks.", SPAN)
