@@ -11,6 +11,7 @@ from flax import nnx
 from small_configs import MODEL, sizes_of
 
 from transformer.data.batches import EvaluationBatches, PackedPairs
+from transformer.decoding.ensemble import Ensemble
 from transformer.decoding.translation import with_eos
 from transformer.models.family import build_model
 from transformer.models.functional import FunctionalModel
@@ -68,6 +69,8 @@ def test_a_copier_gains_much_in_packed_rows_too():
     assert scores(task, ({}, {}), like=like, check=checked.append) == expected
     assert {*shapes} == {jax.tree.map(np.shape, like[0])}  # nothing else is compiled
     assert checked
+    task.model = Ensemble([task.model])  # which has no loss
+    assert scores(task, ([{}], [{}])).keys() == {"distinct", "commonest"}
 
 
 def test_a_transformer_without_cross_attention_gains_nothing(random_params):
