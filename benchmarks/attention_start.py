@@ -36,6 +36,7 @@ from transformer.reports.plots import write_curves
 from transformer.runs import cli
 from transformer.runs.checkpoints import saved_steps
 from transformer.runs.restore import restore
+from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path, DEFINE_paths
 from transformer.tasks.source_gain import in_batches, sample, source_scores
 from transformer.training.step import evaluation_step
@@ -105,8 +106,13 @@ def curves(workdir: Path) -> dict[str, list[tuple[int, float]]]:
             if hasattr(task, "translator"):
                 pairs = task.open_source(task.data, "validation").pairs()
                 sides = tuple(map(list, zip(*pairs, strict=True)))
-                texts = [[side[i] for i in sample(sides[0])[0][:EXAMPLES]] for side in sides]
+                numbers = sample(sides[0])[0][:EXAMPLES] or [0]
+                texts = [[side[i] for i in numbers] for side in sides]
                 batches = in_batches(task, *task.translator.token_pairs(*texts))
+            elif not hasattr(task, "held_out"):
+                raise UserError(
+                    f"{workdir} has no text to attend to; give a run with pairs or BERT"
+                )
             else:
                 batches = task.in_batches(task.held_out("validation"))
             measure = evaluation_step(measures, task.model, task.mesh)
@@ -116,15 +122,19 @@ def curves(workdir: Path) -> dict[str, list[tuple[int, float]]]:
         values = {name: np.mean([one[name] for one in measured]) for name in measured[0]}
         if sides:
             scores = source_scores(task, variables, *sides, sides[1], warns=False)
-            values["source_gain"] = scores["source_gain"]["score"]
+            values |= {name: x["score"] for name, x in scores.items() if name == "source_gain"}
         values = {name: round(float(value), 4) for name, value in sorted(values.items())}
         print(json.dumps({"workdir": str(workdir), "step": step, **values}), flush=True)
         for name, value in values.items():
             found[name].append((step, value))
+    if not found:
+        raise UserError(f"{workdir} has no checkpoint; train on, then try again")
     return found
 
 
 def main() -> None:
+    if not (MAKE.value or WORKDIR.value):
+        raise UserError("nothing to do; give --workdir, or --make to write data")
     if MAKE.value:
         Path(MAKE.value).mkdir(parents=True, exist_ok=True)
         for split in SIZES:
