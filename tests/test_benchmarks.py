@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import pytest
 from scripts import assert_refused, run, succeeded, toy_flags, write_toy
 from small_configs import sizes_of
 
-from benchmarks import hlo, profile_summary, startup, timing
+from benchmarks import attention_start, hlo, profile_summary, startup, timing
 from benchmarks.kinds import kind as kind_of
 from benchmarks.peers import check
 from benchmarks.profile_summary import Event, Trace
@@ -492,6 +493,27 @@ def get_sweep():
     assert texts["accuracy"] == "50.0"
     result = run("benchmarks/bag_of_words.py", "--config=configs/multi30k.py", cwd=ROOT)
     assert_refused(result, "no classes")
+
+
+# --- attention_start.py -------------------------------------------------------------------
+
+
+def test_attention_that_looks_and_attention_that_does_not():
+    """Two sequences in a row of 3 + 2 positions, and one of padding."""
+    segments_BS = jnp.array([[1, 1, 1, 2, 2, 0]])
+    may_BSS = segments_BS[:, :, None] == segments_BS[:, None]
+    nowhere = may_BSS / may_BSS.sum(-1, keepdims=True)
+    at_one = jnp.eye(6)[None]
+    same, apart = jnp.ones((1, 6, 4)), jnp.eye(6)[None]
+    batch = SimpleNamespace(masked_BP=None, tokens_BS=None, types_BS=None, segments_BS=segments_BS)
+    for memory, weights, expected in ((same, nowhere, (1, 2 / 5, 1)), (apart, at_one, (0, 1, 0))):
+        bound = SimpleNamespace(encode=lambda *_, m=memory, w=weights: (m, 2 * [w[:, None]]))
+        found = attention_start.measures(bound, batch)
+        names = ("entropy/encoder", "largest/encoder", "similarity")
+        assert tuple(found[name] for name in names) == pytest.approx(expected)
+    source, target = attention_start.extraction("validation", 12)[0]
+    assert f" < {target} > " in f" {source} "
+    assert len(source.split()) == 14
 
 
 # --- The paper's tables -------------------------------------------------------------------

@@ -30,6 +30,7 @@ from transformer.models.loss import cross_entropy
 from transformer.reports import ledger
 from transformer.runs import run_config
 from transformer.tasks import seq2seq
+from transformer.tasks.source_gain import METRICS
 
 ODD_PAIRS = [
     ("", ""),
@@ -171,6 +172,9 @@ def test_bleu_in_training_is_bleu_of_evaluate(learned):
     scores = evaluate(learned, "--split=validation", "--checkpoint=120")
     assert (learned / "eval/latest").readlink() == Path("validation-step-120")
     assert scores["bleu"]["score"] == in_training[0]["eval/validation/bleu"]
+    for name in METRICS:  # packed in training, and not here
+        value = in_training[0][f"eval/validation/{name}"]
+        assert scores[name]["score"] == pytest.approx(value, abs=1e-5)
     assert in_training[1]["eval/validation/bleu"] > 10
     assert scores["checkpoint_steps"] == [120]
     assert scores["examples"] == 29 + len(ODD_PAIRS)

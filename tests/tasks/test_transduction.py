@@ -10,6 +10,7 @@ from configs import algorithmic
 from transformer.data.sources import DataConfig
 from transformer.tasks import transduction
 from transformer.tasks.pair_training import Texts
+from transformer.tasks.source_gain import METRICS
 
 CONFIG = f"--config={ROOT / 'configs' / 'algorithmic.py'}"
 # Digits to copy, of lengths 1 to 5; sizes that learn them within seconds.
@@ -61,6 +62,7 @@ def test_it_learns_to_copy(copier):
     *_, last = metrics(copier / "run")
     assert last["eval/validation/nll"] < 0.05
     assert last["eval/validation/sequence_accuracy"] > 90
+    assert last["eval/validation/source_gain"] > 3
     succeeded(run("evaluate.py", "--workdir=run", "--split=validation,test", cwd=copier))
     names = [name for name in transduction.TASK.metrics if name != "nll"]
     scores, texts = {}, {}
@@ -91,7 +93,7 @@ def test_it_learns_to_copy(copier):
     data = DataConfig(**algorithmic.get_config().data.to_dict() | paths)
     again = transduction.TASK.rescore(data, "test", texts["test"][1])
     forced = [name for name in names if written[name].get("needs_model")]
-    assert forced == ["forced_accuracy", "forced_sequence_accuracy"]
+    assert forced == ["forced_accuracy", "forced_sequence_accuracy", *METRICS]
     assert {n: x["score"] for n, x in again.items()} == {n: found[n] for n in names[:2]}
     result = run("translate.py", "--workdir=run", cwd=copier, stdin=b"1 x 2\n3 4\n")
     first, second = succeeded(result).out.splitlines()  # x is unknown
@@ -116,7 +118,7 @@ def test_forced_scores():
         "forced_accuracy": 80.0,
     }
     assert scores == expected | {"forced_sequence_accuracy": 50.0}
-    assert {"nll", *scores} == set(transduction.TASK.metrics)
+    assert {"nll", *scores, *METRICS} == set(transduction.TASK.metrics)
 
 
 def test_it_has_no_bleu(tmp_path):

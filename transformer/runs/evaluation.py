@@ -20,6 +20,7 @@ from transformer.runs.restore import TrainedModel
 from transformer.runs.trusted_paths import absolute
 from transformer.system import distributed
 from transformer.system.commands import command
+from transformer.tasks.source_gain import source_scores
 from transformer.tasks.task import Outputs, TrainedTask
 
 
@@ -79,7 +80,10 @@ def evaluate_test_set(model: TrainedModel, test: TestSet) -> Outputs:
         hypotheses = model.task.translate(
             model.params, model.extra, test.sources, lambda done: progress(done, number)
         )
-        return model.config.kind.score_test_set(kind_of_text(data), test, hypotheses)
+        found = model.config.kind.score_test_set(kind_of_text(data), test, hypotheses)
+        sides = test.sources, test.references[0], hypotheses
+        uses = source_scores(model.task, (model.params, model.extra), *sides)
+        return found._replace(scores=found.scores | uses)
 
     return _evaluate(model, test.name, test.inputs, outputs)
 

@@ -15,6 +15,7 @@ from transformer.data.vocabulary import UNK
 from transformer.models.family import Sizes
 from transformer.system.errors import UserError
 from transformer.system.sharding import distribute, split_rows
+from transformer.tasks.source_gain import source_scores
 from transformer.tasks.supervised import SupervisedTraining
 from transformer.tasks.task import Examples, Facts, examples, mean_nll
 from transformer.training.step import TrainState
@@ -84,11 +85,19 @@ class Seq2SeqTraining(SupervisedTraining):
             found[f"{name}/nll"] = mean_nll([loss])
         if not full:
             return found, shown
+        variables, step = (state.params, state.extra), int(state.step)
         sources, references = map(list, zip(*self.validation_source.pairs(), strict=True))
-        hypotheses = self.task.translate(state.params, state.extra, sources, check)
+        hypotheses = self.task.translate(*variables, sources, check)
         texts = Texts("validation", sources, references, hypotheses)
-        found |= self.task.validation_scores((state.params, state.extra), texts)
-        turn = int(state.step) // self.training.checkpoint_every
+        found |= self.task.validation_scores(variables, texts)
+        # Once in a run, and not early: at the first full validation of its second half.
+        every = self.training.full_validation_every
+        warns = (step - 1) // every * every < self.training.steps / 2 <= step
+        uses = source_scores(
+            *(self.task, variables, *texts[1:]), like=self.validation, check=check, warns=warns
+        )
+        found |= {name: score["score"] for name, score in uses.items()}
+        turn = step // self.training.checkpoint_every
         one = slice(turn % len(sources), turn % len(sources) + 1)
         return found, Examples(Texts("", *(lines[one] for lines in texts[1:])).examples)
 

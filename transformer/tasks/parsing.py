@@ -22,6 +22,7 @@ from transformer.system import distributed
 from transformer.tasks import seq2seq
 from transformer.tasks.mending import is_well_formed, repaired
 from transformer.tasks.pair_training import Texts
+from transformer.tasks.source_gain import METRICS, source_scores
 from transformer.tasks.task import Metric, Outputs, Task, examples, from_model
 
 _EVALB = "labelled brackets of all sentences, as EVALB with COLLINS.prm counts them"
@@ -54,7 +55,7 @@ class Parsing(seq2seq.Seq2Seq):
     ) -> Outputs:
         with distributed.first_alone():
             source = self.open_source(self.data, split)
-        sources = [text for text, _ in source.pairs()]
+        sources, sequences = map(list, zip(*source.pairs(), strict=True))
         written = self.translate(params, extra, sources, lambda done: progress(done, len(sources)))
         trees = list(map(mended, written, source.trees))
         texts = {
@@ -64,6 +65,7 @@ class Parsing(seq2seq.Seq2Seq):
             "sequences": written,
         }
         found = bracket_scores(trees, source.trees) | _malformed(written, source.trees)
+        found |= source_scores(self, (params, extra), sources, sequences, written)
         shown = {"sentence": sources, "gold": texts["references"], "tree": texts["hypotheses"]}
         return Outputs(texts, found, examples(shown))
 
@@ -116,6 +118,7 @@ TASK: Task = seq2seq.TASK._replace(
         "f1": Metric("higher", full=True),
         "complete": Metric("higher", full=True),
         "malformed": Metric("lower", full=True),
+        **METRICS,
     },
     main_metric="f1",
     **seq2seq.functions_of(Parsing) | {"content_sha256": content_sha256},

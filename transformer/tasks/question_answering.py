@@ -16,6 +16,7 @@ from transformer.metrics.accuracy import errors_by_task
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 from transformer.tasks.pair_training import Texts
+from transformer.tasks.source_gain import METRICS
 from transformer.tasks.task import Metric
 
 
@@ -60,6 +61,7 @@ TASK = seq2seq.TASK._replace(
         "nll": Metric("lower"),
         "mean_error": Metric("lower", full=True),
         "failed_tasks": Metric("lower", full=True),
+        **METRICS,
     },
     main_metric="mean_error",
     **seq2seq.functions_of(QuestionAnswering),

@@ -34,6 +34,7 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh, row_shards
 from transformer.tasks.pair_training import Seq2SeqTraining, Texts, check_positions, sizes_of
+from transformer.tasks.source_gain import METRICS, source_scores
 from transformer.tasks.supervised import Supervised, training_batches
 from transformer.tasks.task import Metric, Outputs, Task, examples, of_kind
 
@@ -223,6 +224,7 @@ class Seq2Seq(Supervised):
     def scores(self, variables: Variables, texts: Texts) -> dict[str, dict[str, Any]]:
         """All scores, in the form of Outputs.scores; those of process 0 count."""
         of_model = self.model_scores(variables, texts)
+        of_model |= source_scores(self, variables, *texts[1:])
         return (self.text_scores(self.data, texts) if distributed.is_first() else {}) | of_model
 
     def validation_scores(self, variables: Variables, texts: Texts) -> dict[str, float]:
@@ -357,7 +359,7 @@ def score_test_set(kind: Mapping[str, Any], test: TestSet, hypotheses: list[str]
 
 TASK = Task(
     sections={"data": DataConfig, "tokenizer": TokenizerConfig, "decoding": DecodingConfig},
-    metrics={"nll": Metric("lower"), "bleu": Metric("higher", full=True)},
+    metrics={"nll": Metric("lower"), "bleu": Metric("higher", full=True), **METRICS},
     main_metric="bleu",
     files=FILES,
     ensemble=ensemble,

@@ -31,6 +31,7 @@ from transformer.system import distributed
 from transformer.system.errors import UserError
 from transformer.tasks import seq2seq
 from transformer.tasks.pair_training import Texts
+from transformer.tasks.source_gain import METRICS
 from transformer.tasks.task import Metric, from_model
 
 LEAD = 3  # the baselines take the document's first LEAD sentences or lines
@@ -122,7 +123,7 @@ class Summarization(seq2seq.Seq2Seq):
         columns, line_break = [texts.references], self.data.line_break
         found = rouge(texts.hypotheses, columns, line_break, stemmer=True)
         found |= statistics(texts.sources, texts.hypotheses, columns, line_break)
-        return {name: found[name]["score"] for name in TASK.metrics if name != "nll"}
+        return {name: found[name]["score"] for name in TASK.metrics if name in found}
 
     def _num_long(self, sources: Sequence[str]) -> int:
         encoded = self.tokenizers.source.encode_batch(list(sources), num_threads=-1)
@@ -163,6 +164,7 @@ TASK = seq2seq.TASK._replace(
         "rougeL": Metric("higher", full=True),
         "rougeLsum": Metric("higher", full=True),
         "repeated_trigrams": Metric("lower", full=True),
+        **METRICS,
     },
     main_metric="rougeL",
     **seq2seq.functions_of(Summarization) | {"content_sha256": content_sha256},

@@ -65,13 +65,13 @@ class Supervised:
         batches: EvaluationBatches,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[Any]:
-        """What `measure` finds in each batch; `progress` is called with the examples done."""
+        """What `measure` finds in each batch; `progress` is called with the examples begun."""
         found, done = [], 0
         for number, batch in enumerate(self.on_devices(batches)):
-            found.append(jax.device_get(self.measure(params, extra, batch)))
             done += len(batches.packed.pairs_of(batches.rows(number)))
             progress(done)
-        return found
+            found.append(self.measure(params, extra, batch))
+        return jax.device_get(found)
 
 
 def training_batches(
@@ -132,19 +132,16 @@ class SupervisedTraining(TrainingTask):
 
     def prepare(self, state: TrainState) -> dict[str, jax.stages.Compiled]:
         batch, variables = next(self.task.on_devices(self.validation)), (state.params, state.extra)
-        self.measure = self.task.measure.lower(*variables, batch).compile()
-        jax.block_until_ready(self.measure(*variables, batch))
-        return {"validation step": self.measure}
+        self.task.measure = self.task.measure.lower(*variables, batch).compile()
+        jax.block_until_ready(self.task.measure(*variables, batch))
+        return {"validation step": self.task.measure}
 
     def validate(
         self, state: TrainState, full: bool, check: Callable[..., None]
     ) -> tuple[dict[str, float], Examples]:
         del full  # there are no further metrics
-        found = []
-        for batch in self.task.on_devices(self.validation):
-            check()
-            found.append(self.measure(state.params, state.extra, batch))
-        return self.metrics(jax.device_get(found)), Examples()
+        found = self.task.measured(state.params, state.extra, self.validation, check)
+        return self.metrics(found), Examples()
 
     def metrics(self, found: list[Any]) -> dict[str, float]:
         """The metrics of validation, from what `measure` has found in its batches."""

@@ -18,6 +18,7 @@ from transformer.decoding.programs import Variables
 from transformer.metrics.accuracy import corpus_accuracies
 from transformer.tasks import seq2seq
 from transformer.tasks.pair_training import Texts
+from transformer.tasks.source_gain import METRICS
 from transformer.tasks.task import Metric, from_model
 
 AFTER = "after the true tokens before it (teacher forcing)"
@@ -69,6 +70,7 @@ TASK = seq2seq.TASK._replace(
         "sequence_accuracy": Metric("higher", full=True),
         "forced_accuracy": Metric("higher", full=True),
         "forced_sequence_accuracy": Metric("higher", full=True),
+        **METRICS,
     },
     main_metric="sequence_accuracy",
     **seq2seq.functions_of(Transduction),

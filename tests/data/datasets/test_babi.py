@@ -143,6 +143,11 @@ def test_words_of_a_task_change_places():
         ("mary s", "mary south sandra _", "s n n", "qa1"),
         ("sandra s", "sandra south mary _", "s n n", "qa1"),
     }
+    # Without chance, all four become the same; other relations do not.
+    copies = [dict(zip(example, values, strict=True)) for values in found]
+    forms = [renamed(copy, groups)["facts"] for copy in copies]
+    assert forms == 4 * ["mary north sandra _"]
+    assert renamed(example | {"facts": "mary north mary _"}, groups)["facts"] not in forms
     motives = interchangeable("Jason and Yann went to the kitchen and the garden.", "qa20_motives")
     assert motives == [[["jason"], ["yann"]]]
 

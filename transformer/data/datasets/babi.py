@@ -102,7 +102,7 @@ class Babi(tfds.core.GeneratorBasedBuilder):
             raise UserError(
                 f"babi/{config} is read from the authors' .tar.gz; set data.raw_dir to its folder"
             )
-        self._texts = _read(Path(raw_dir), config.removesuffix(RENAMED))
+        self._texts = read_archive(Path(raw_dir), config.removesuffix(RENAMED))
         self._renames = config.endswith(RENAMED)
         content = hashlib.sha256()
         for (task, split), text in self._texts.items():
@@ -184,13 +184,25 @@ def interchangeable(text: str, task: str) -> list[list[list[str]]]:
 
 
 def renamed(
-    example: dict[str, str], groups: list[list[list[str]]], rng: random.Random
+    example: dict[str, str], groups: list[list[list[str]]], rng: random.Random | None = None
 ) -> dict[str, str]:
-    """The example with the members of each group exchanged at random."""
+    """The example with the members of each group exchanged at random.
+
+    Without rng, members take their names in the order in which they come up in the story. So two
+    examples are equal then if they differ only in names.
+    """
+    words = example["story"].split(" ")
+
+    def place(member: list[str]) -> int:
+        return min((words.index(word) for word in member if word in words), default=len(words))
+
     other: dict[str, str] = {}
     for group in groups:
-        for member, place in zip(group, rng.sample(group, len(group)), strict=True):
-            other |= zip(member, place, strict=True)
+        old, new = (
+            (group, rng.sample(group, len(group))) if rng else (sorted(group, key=place), group)
+        )
+        for member, name in zip(old, new, strict=True):
+            other |= zip(member, name, strict=True)
 
     def change(text: str) -> str:
         return " ".join(other.get(word, word) for word in text.split(" "))
@@ -208,7 +220,7 @@ def _filled(fact: str, more: int = 0) -> str:
     return " ".join(words + [FILLER] * (-(len(words) + more) % FACT_WORDS))
 
 
-def _read(folder: Path, config: str) -> dict[tuple[str, str], str]:
+def read_archive(folder: Path, config: str) -> dict[tuple[str, str], str]:
     """The texts of the archive by task and split, in the order of the tasks' numbers."""
     archives = sorted(folder.glob("*.tar.gz"))
     if len(archives) != 1:
