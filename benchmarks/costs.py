@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.hlo import COLLECTIVES, Computation, Instruction, parse, size_in_memory
-from benchmarks.kinds import NAME, TARGET, kind
+from benchmarks.kinds import TARGET, kind
 from transformer.system.hardware import Specification
 
 # What no kernel is run for.
@@ -42,10 +42,6 @@ class Kernel(NamedTuple):
     runs: int  # in one run of the program
     bytes: int  # read and written
     flops: int  # of matrix products and of attention
-
-    @property
-    def op_name(self) -> str:
-        return self.instruction.attribute(NAME)
 
     def seconds(self, device: Specification) -> float:
         """The bound of one run."""
