@@ -86,8 +86,13 @@ def _bytes(x: Instruction) -> int:
         return size_in_memory(x.type_of(0)) + size_in_memory(first)
     types = {name: x.home[name].type for name in x.operands}
     if x.opcode == "custom-call":  # without its workspace
-        written = re.sub(r"\b[su]8\[\d+\]", "", x.type)
-        return sum(map(size_in_memory, [*types.values(), written]))
+        types["its result"] = re.sub(r"\b[su]8\[\d+\]", "", x.type)
+        segments = _segments(x)  # each has softmax's sums, float32, of which it uses its own share
+        shares = (
+            re.sub(r"f32\[(\d+)", lambda rows: f"f32[{int(rows[1]) // segments}", text)
+            for text in types.values()
+        )
+        return sum(map(size_in_memory, shares))
     if x.opcode != "fusion":
         inside, operands = [x], {name: name for name in types}
     else:
@@ -153,10 +158,17 @@ def _flops(x: Instruction) -> int:
         return 2 * math.prod(_dimensions(x.type)) * sums
     if "fmha" in target:  # attention: two products forward and five backward
         key = _dimensions(x.type_of(1))
-        length = _dimensions(x.type)[2]  # of queries: the result begins with [B, H, T, K]
+        # Of queries: the result begins with [B, H, T, K]. Segments of one length have the least.
+        length = _dimensions(x.type)[2] / _segments(x)
         multiplied = math.prod(key) * length  # of keys as long: T = S; heads may be fewer there
-        return (10 if "Backward" in target else 4) * multiplied
+        return round((10 if "Backward" in target else 4) * multiplied)
     return 0
+
+
+def _segments(x: Instruction) -> int:
+    """The most segments of a row of cuDNN's packed attention."""
+    found = re.search(r'"max_seg_per_batch": ?(\d+)', x.line)
+    return int(found[1]) if found else 1
 
 
 def _dimensions(array_type: str) -> list[int]:

@@ -24,7 +24,6 @@ import argparse
 import os
 import random
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -82,7 +81,13 @@ def parts(args: argparse.Namespace, folder: Path) -> dict[str, Part]:
     multi30k += [f"--config.data.data_dir={folder}", f"--workdir={folder / 'multi30k'}"]
     multi30k += [f"--config.training.{x}={y}" for x, y in fields.items()]
     multi30k += [f"--config.data.raw_dir={args.multi30k}"] if args.multi30k else []
-    queue = Path(args.queue).read_text().splitlines() if args.queue else []
+    queue = []
+    for number, line in enumerate(Path(args.queue).read_text().splitlines() if args.queue else []):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise UserError(f"{args.queue}: line {number + 1}: {error}: {line!r}") from error
+        queue += [words[words[0] == "python" :]] if words else []
     return {
         "speed": Part(240, [speed(x, *flag) for x in ("base", "big") for flag in ([], [PLAIN])]),
         "pytorch": Part(120, [pytorch + TINY * toy]),
@@ -94,7 +99,7 @@ def parts(args: argparse.Namespace, folder: Path) -> dict[str, Part]:
         "decoding": Part(120, [[*search, *["--vocab_size=97", "--tokens=4", *TINY] * toy], bound]),
         "resume": Part(180, [["benchmarks/gpu.py", "--resume", *["--toy"] * toy]]),
         "multi30k": Part(150, [multi30k]),
-        "queue": Part(args.seconds, [shlex.split(line) for line in queue if line]),
+        "queue": Part(args.seconds, queue),
     }
 
 
@@ -109,12 +114,13 @@ def run(part: Part, seconds: float, folder: Path) -> dict[str, Any]:
         if left > 0:
             process = subprocess.Popen(
                 [sys.executable, *command],
-                **{"cwd": ROOT, "env": os.environ | environment, "start_new_session": True},
-                **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+                **{"cwd": ROOT, "env": os.environ | environment, "text": True},
+                **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
             )
-            ends = {left: signal.SIGTERM, left + GRACE: signal.SIGKILL}
-            timers = [threading.Timer(x, os.killpg, (process.pid, y)) for x, y in ends.items()]
+            ends = {left: process.terminate, left + GRACE: process.kill}
+            timers = [threading.Timer(*end) for end in ends.items()]
             for timer in timers:
+                timer.daemon = True
                 timer.start()
             for line in process.stdout:
                 print(line, end="", flush=True)
@@ -122,6 +128,7 @@ def run(part: Part, seconds: float, folder: Path) -> dict[str, Any]:
             for timer in timers:
                 timer.cancel()
             why = f"exit code {code}" if (code := process.wait()) else ""
+            why += ", when its time was over" if why and time.monotonic() - start > seconds else ""
         if why:
             found["failed"].append(f"{shlex.join(command)}: {why}")
             print(f"FAILED  {found['failed'][-1]}", flush=True)

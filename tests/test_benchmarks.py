@@ -452,16 +452,11 @@ def test_decoding_speed(tmp_path):
 @pytest.mark.slow
 def test_startup(tmp_path):
     write_toy(tmp_path, train=97, validation=5)
-    flags = ["--rounds=1", "--steps=2", "--output=startup.json", *toy_flags()]
+    flags = ["--rounds=1", "--output=startup.json", *toy_flags()]
     succeeded(run("benchmarks/startup.py", *flags, cwd=tmp_path))
     found = json.loads((tmp_path / "startup.json").read_text())
-    for what, names in {
-        "seconds to the end of step 1": ["cold", "warm"],
-        "seconds a step": ["usual pages", "huge pages"],
-    }.items():
-        assert list(found[what]) == names
-        first, second = (row["seconds"]["median"] for row in found[what].values())
-        assert found[what][names[1]]["over_first"]["median"] == second / first > 0
+    first, second = (found[name]["seconds"]["median"] for name in ("cold", "warm"))
+    assert found["warm"]["over_first"]["median"] == second / first > 0
 
 
 # --- Baselines ----------------------------------------------------------------------------

@@ -195,6 +195,12 @@ def test_costs_counted_by_hand():
         "double.1": (5, 1600 + 1600, 0),  # a turn of the loop reads x once
         "library.1": (1, 64 + 128 + 512, 2 * 8 * 4 * 16),  # likewise, without its workspace
     }
+    packed = PROGRAM.replace('fmhaSoftmax"', 'fmhaSoftmax", {"max_seg_per_batch": 2}')
+    packed = packed.replace("}, u8[999]", "}, f32[4,3,6]{2,1,0}, u8[999]")
+    (call,) = (k for k in kernels(packed) if k.instruction.name == "call.1")
+    # Half of the scores; and sums for each of two segments a row, of which half are used.
+    assert call.flops == found["call.1"][2] / 2
+    assert call.bytes == found["call.1"][1] + 4 * 2 * 3 * 6
     assert unknown_loops(PROGRAM) == 1
     assert {k.instruction.name: k.kind for k in kernels(PROGRAM)}["double.1"] == "add & norm"
 

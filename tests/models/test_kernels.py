@@ -18,7 +18,6 @@ from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
 
-
 H200 = SimpleNamespace(platform="gpu", compute_capability="9.0")
 
 
