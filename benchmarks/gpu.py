@@ -112,22 +112,22 @@ def run(part: Part, seconds: float, folder: Path) -> dict[str, Any]:
     for command in part.commands:
         left, why = seconds - (time.monotonic() - start), "no time is left"
         if left > 0:
-            process = subprocess.Popen(
+            with subprocess.Popen(
                 [sys.executable, *command],
                 **{"cwd": ROOT, "env": os.environ | environment, "text": True},
                 **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
-            )
-            ends = {left: process.terminate, left + GRACE: process.kill}
-            timers = [threading.Timer(*end) for end in ends.items()]
-            for timer in timers:
-                timer.daemon = True
-                timer.start()
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                found["printed"].append(line.rstrip())
+            ) as process:
+                ends = {left: process.terminate, left + GRACE: process.kill}
+                timers = [threading.Timer(*end) for end in ends.items()]
+                for timer in timers:
+                    timer.daemon = True
+                    timer.start()
+                for line in process.stdout:
+                    print(line, end="", flush=True)
+                    found["printed"].append(line.rstrip())
             for timer in timers:
                 timer.cancel()
-            why = f"exit code {code}" if (code := process.wait()) else ""
+            why = f"exit code {process.returncode}" if process.returncode else ""
             why += ", when its time was over" if why and time.monotonic() - start > seconds else ""
         if why:
             found["failed"].append(f"{shlex.join(command)}: {why}")
@@ -163,7 +163,7 @@ def main() -> None:
     failed = [name for name, found in result.items() if found["failed"]]
     print(f"\n{len(result) - len(failed)} of {len(result)} parts are done", end="")
     print(f"; not {', '.join(failed)}" if failed else "")
-    sys.exit(bool(failed))
+    sys.exit(1 if failed else 0)
 
 
 def try_resume(toy: bool, folder: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from scripts import assert_refused, run, succeeded, toy_flags, write_toy
 from small_configs import sizes_of
 
-from benchmarks import hlo, profile_summary, timing
+from benchmarks import gpu, hlo, profile_summary, timing
 from benchmarks.kinds import kind as kind_of
 from benchmarks.peers import check
 from benchmarks.profile_summary import Event, Trace
@@ -457,6 +457,59 @@ def test_startup(tmp_path):
     found = json.loads((tmp_path / "startup.json").read_text())
     first, second = (found[name]["seconds"]["median"] for name in ("cold", "warm"))
     assert found["warm"]["over_first"]["median"] == second / first > 0
+
+
+# --- gpu.py -------------------------------------------------------------------------------
+
+
+def test_parts_of_a_gpu_run(tmp_path, monkeypatch, capsys):
+    """What fails or is too slow is named, and the rest runs; each part is written when it ends."""
+    (tmp_path / "queue").write_text("# none\n\npython train.py --config='a b'\ntrain.py\n")
+    codes = {
+        "fails": "print(1); exit(3)",
+        "slow": "import time; time.sleep(60)",
+        "works": "print(2)",
+    }
+    found, made = {}, gpu.parts
+
+    def parts(args, folder):
+        found["queue"] = made(args, folder)["queue"]
+        return {x: gpu.Part(0.2 if x == "slow" else 9, [["-c", y]] * 2) for x, y in codes.items()}
+
+    def main(*flags):
+        monkeypatch.setattr(sys, "argv", ["gpu.py", *flags])
+        gpu.main()
+
+    monkeypatch.setattr(gpu, "parts", parts)
+    with pytest.raises(SystemExit, match="1"):
+        main(f"--output={tmp_path / 'gpu.json'}", f"--queue={tmp_path / 'queue'}")
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    assert [result[name]["printed"] for name in codes] == [["1", "1"], [], ["2", "2"]]
+    assert all(x.endswith(": exit code 3") for x in result["fails"]["failed"])
+    assert [x.partition("60)': ")[2] for x in result["slow"]["failed"]] == [
+        "exit code -15, when its time was over",
+        "no time is left",
+    ]
+    assert result["works"]["failed"] == []
+    assert capsys.readouterr().out.endswith("\n1 of 3 parts are done; not fails, slow\n")
+    assert found["queue"].commands == [["train.py", "--config=a b"], ["train.py"]]
+    with pytest.raises(UserError, match="--parts has 'x'; give some of: fails, slow, works"):
+        main("--parts=works,x")
+    (tmp_path / "queue").write_text("train.py\n'\n")
+    with pytest.raises(UserError, match="queue: line 2: No closing quotation"):
+        main(f"--queue={tmp_path / 'queue'}")
+
+
+@pytest.mark.slow
+def test_gpu_run_at_toy_size(tmp_path):
+    flags = ["--toy", "--parts=where,resume", "--output=gpu.json"]
+    succeeded(run("benchmarks/gpu.py", *flags, cwd=tmp_path))
+    result = json.loads((tmp_path / "gpu.json").read_text())
+    printed = "\n".join(result["where"]["printed"])
+    assert re.search(r"^matrix products +[\d.]+ ", printed, re.M)
+    for kind in ("usual", "deterministic"):
+        line = rf"resume, {kind}: 0 of \d\d arrays differ"
+        assert any(re.fullmatch(line, x) for x in result["resume"]["printed"])
 
 
 # --- Baselines ----------------------------------------------------------------------------
