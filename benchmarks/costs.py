@@ -175,20 +175,15 @@ def _dimensions(array_type: str) -> list[int]:
     return [int(n) for n in re.search(r"\[([\d,]*)\]", array_type)[1].split(",") if n]
 
 
-def bounds_by(
-    names: Sequence[str], kernels: Sequence[Kernel], device: Specification
-) -> list[dict[str, Any]]:
-    """Sums over the kernels that have these fields in common, the longest first."""
-    rows: dict[tuple, dict[str, Any]] = {}
-    for kernel in kernels:
-        key = tuple(getattr(kernel, name) for name in names)
-        row = rows.setdefault(key, {"ms": 0.0, "kernels": 0, "bytes": 0, "flops": 0})
-        row["ms"] += 1e3 * kernel.runs * kernel.seconds(device)
-        row["kernels"] += kernel.runs
-        row["bytes"] += kernel.runs * kernel.bytes
-        row["flops"] += kernel.runs * kernel.flops
-    found = [row | dict(zip(names, key, strict=True)) for key, row in rows.items()]
-    return sorted(found, key=lambda row: -row["ms"])
+def bounds_by_kind(kernels: Sequence[Kernel], device: Specification) -> list[dict[str, Any]]:
+    """Sums over the kernels of each kind of work, the longest first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for k in kernels:
+        row = rows.setdefault(k.kind, dict(kind=k.kind, ms=0.0, kernels=0, bytes=0, flops=0))
+        row["ms"] += 1e3 * k.runs * k.seconds(device)
+        for name, each in {"kernels": 1, "bytes": k.bytes, "flops": k.flops}.items():
+            row[name] += k.runs * each
+    return sorted(rows.values(), key=lambda row: -row["ms"])
 
 
 def turns_of_search(loops: int, steps: int) -> list[int]:

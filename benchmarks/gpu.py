@@ -12,12 +12,9 @@ The parts, in order. What fails, or takes longer than its share, is named, and t
     decoding  base translates with a beam of 4; and the bound of such a search
     resume    whether a run that was stopped ends with the parameters of one that was not: as runs
               usually are, and with XLA's deterministic operations
-    multi30k  multi30k_tiny in bfloat16: BLEU of validation, and a warning for each bad update;
-              FOLDER has train.lc.norm.tok.en and so on (without it, they are downloaded)
+    multi30k  multi30k_tiny in bfloat16: BLEU of validation, and a warning for each bad update
     queue     a file of trainings, a line "train.py --config=... --workdir=..." each; those that
               are stopped continue when the file is given again
-
---toy makes models and data tiny, for any machine.
 """
 
 import argparse
@@ -75,20 +72,20 @@ def parts(args: argparse.Namespace, folder: Path) -> dict[str, Part]:
     search = ["benchmarks/decoding_speed.py", "--engines=ours_bfloat16", "--rounds=3", number]
     bound = ["benchmarks/estimate.py", "--program=search", "--length=48", "--steps=27", number]
     bound += [f"--device={'cpu' if toy else 'h200'}", BFLOAT16, *size]
-    each = 1 if toy else 500
-    fields = {"steps": 3 * each, "checkpoint_every": each, "full_validation_every": each}
+    steps = dict.fromkeys(("checkpoint_every", "full_validation_every"), 1 if toy else 500)
+    steps["steps"] = 3 * steps["checkpoint_every"]
     multi30k = ["train.py", "--config=configs/multi30k_tiny.py", BFLOAT16, *TINY * toy]
     multi30k += [f"--config.data.data_dir={folder}", f"--workdir={folder / 'multi30k'}"]
-    multi30k += [f"--config.training.{x}={y}" for x, y in fields.items()]
+    multi30k += [f"--config.training.{x}={y}" for x, y in steps.items()]
     multi30k += [f"--config.data.raw_dir={args.multi30k}"] if args.multi30k else []
-    queue = []
-    for number, line in enumerate(Path(args.queue).read_text().splitlines() if args.queue else []):
+    lines, queue = Path(args.queue).read_text().splitlines() if args.queue else [], []
+    for line_number, line in enumerate(lines, 1):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
-            raise UserError(f"{args.queue}: line {number + 1}: {error}: {line!r}") from error
+            raise UserError(f"{args.queue}: line {line_number}: {error}: {line!r}") from error
         queue += [words[words[0] == "python" :]] if words else []
-    return {
+    found = {
         "speed": Part(240, [speed(x, *flag) for x in ("base", "big") for flag in ([], [PLAIN])]),
         "pytorch": Part(120, [pytorch + TINY * toy]),
         "where": Part(
@@ -101,6 +98,7 @@ def parts(args: argparse.Namespace, folder: Path) -> dict[str, Part]:
         "multi30k": Part(150, [multi30k]),
         "queue": Part(args.seconds, queue),
     }
+    return {x: part._replace(seconds=args.seconds) for x, part in found.items()} if toy else found
 
 
 def run(part: Part, seconds: float, folder: Path) -> dict[str, Any]:
@@ -140,16 +138,14 @@ def main() -> None:
     parser.add_argument("--output", type=argument, help="a JSON file for all that is printed")
     parser.add_argument("--parts", help="some of them, with commas between")
     parser.add_argument("--seconds", type=float, default=600, help="for all parts together")
-    parser.add_argument("--multi30k", type=argument, help="a folder with Multi30k's tokenised text")
+    parser.add_argument("--multi30k", type=argument, help="its tokenised text; else downloaded")
     parser.add_argument("--queue", type=argument, help="a file of trainings")
-    parser.add_argument("--toy", action="store_true", help="tiny models and data")
+    parser.add_argument("--toy", action="store_true", help="tiny models and data, for any machine")
     parser.add_argument("--resume", action="store_true", help="used by this script itself")
     args = parser.parse_args()
-    if args.resume:
-        with tempfile.TemporaryDirectory() as folder:
-            try_resume(args.toy, Path(folder))
-        return
     with tempfile.TemporaryDirectory() as folder:
+        if args.resume:
+            return try_resume(args.toy, Path(folder))
         possible = parts(args, Path(folder))
         names = args.parts.split(",") if args.parts else list(possible)
         if unknown := [name for name in names if name not in possible]:
@@ -177,7 +173,7 @@ def try_resume(toy: bool, folder: Path) -> None:
             path.write_text("".join(" ".join(line) + "\n" for line in words))
     fields |= {"training.checkpoint_every": 4, "training.full_validation_every": 0}
     command = [sys.executable, "train.py", "--config=configs/base.py", BFLOAT16]
-    command += ["--config.tokenizer.vocab_size=300", *[*TINY, *TINY_DATA] * toy]
+    command += [*[*TINY, *TINY_DATA] * toy, "--config.tokenizer.vocab_size=280"]
     command += [f"--config.{x}={y}" for x, y in fields.items()]
     for kind, xla_flags in {"usual": "", "deterministic": DETERMINISTIC}.items():
         environment = os.environ | ({"XLA_FLAGS": xla_flags} if xla_flags and not toy else {})
@@ -188,8 +184,7 @@ def try_resume(toy: bool, folder: Path) -> None:
                 flags = [f"--workdir={workdir}", f"--config.training.steps={steps}"]
                 subprocess.run([*command, *flags], cwd=ROOT, env=environment, check=True)
             params[name] = jax.tree.leaves(restore(workdir, "last", trust_paths=True).params)
-        pairs = zip(*params.values(), strict=True)
-        number = sum(bool(np.any(a != b)) for a, b in pairs)
+        number = sum(bool(np.any(a != b)) for a, b in zip(*params.values(), strict=True))
         print(f"resume, {kind}: {number} of {len(params['whole'])} arrays differ", flush=True)
 
 

@@ -433,15 +433,13 @@ def test_decoding_speed(tmp_path):
             "benchmarks/decoding_speed.py",
             *("--config.model.d_model=16", "--config.model.d_ff=32", "--config.model.num_heads=2"),
             *("--vocab_size=300", "--sentences=5", "--tokens=6", "--rounds=1"),
-            "--engines=ours_float32,ours_bfloat16,ours_int8,products_float32",
+            "--engines=ours_float32,ours_bfloat16,ours_int8",
             f"--output={path}",
             cwd=tmp_path,
         )
     )
     engines = json.loads(path.read_text())["engines"]
-    least = engines.pop("products_float32")
     assert list(engines) == ["ours_float32", "ours_bfloat16", "ours_int8"]
-    assert 0 < least["seconds"]["median"] < engines["ours_float32"]["seconds"]["median"]
     for engine in engines.values():
         seconds = engine["seconds"]["median"]
         assert engine["tokens_per_second"] == pytest.approx(5 * 6 / seconds)

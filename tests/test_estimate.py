@@ -13,7 +13,7 @@ from benchmarks.collectives import (
     collectives,
     group_size,
 )
-from benchmarks.costs import bounds_by, kernels, turns_of_search, unknown_loops
+from benchmarks.costs import bounds_by_kind, kernels, turns_of_search, unknown_loops
 from benchmarks.hlo import Instruction, size_in_memory, size_of
 from benchmarks.targets import target_devices
 from transformer.system.errors import UserError
@@ -213,7 +213,7 @@ def test_bounds_counted_by_hand():
     assert seconds["product.1"] == pytest.approx(1024e-9 + 2e-6)  # FLOPs, more than bytes
     assert seconds["write.2"] == pytest.approx(260e-9 + 2e-6)
     assert seconds["double.1"] == pytest.approx(5 * (3200e-9 + 2e-6))
-    rows = bounds_by(["kind"], found, device)
+    rows = bounds_by_kind(found, device)
     assert {row["kind"]: row["bytes"] for row in rows}["add & norm"] == 5 * 3200
     assert sum(row["ms"] for row in rows) == pytest.approx(1e3 * sum(seconds.values()))
 
@@ -323,7 +323,8 @@ def test_estimates(device, flags, parts, tmp_path):
         result = json.loads(output.read_text())
         assert result["flops"] == pytest.approx(result["model_flops"], rel=0.2)
     if device == "h200:8":
-        assert all(x in text.read_text() for x in ("__cudnn$fmha", "xla.gpu.triton"))
+        packed = '"max_seg_per_batch": 2'
+        assert all(x in text.read_text() for x in ("__cudnn$fmha", packed, "xla.gpu.triton"))
 
 
 @pytest.mark.parametrize(
