@@ -1,7 +1,7 @@
 """All that is asked of a GPU, in ten minutes; each figure is printed as soon as it is there.
 
     python benchmarks/gpu.py --output=gpu.json --multi30k=FOLDER
-    python benchmarks/gpu.py --parts=queue --queue=trainings.txt --seconds=3600
+    python benchmarks/gpu.py --parts queue --queue=trainings.txt --seconds=3600
 
 The parts, in order. What fails, or takes longer than its share, is named, and the next one runs.
 
@@ -47,6 +47,7 @@ TINY = [f"--config.model.{x}" for x in ("d_model=16", "d_ff=11", "num_heads=2")]
 TINY += [f"--config.model.num_{side}_layers=1" for side in ("encoder", "decoder")]
 TINY_DATA = [f"--config.data.max_{side}_length=32" for side in ("source", "target")]
 TINY_DATA += ["--config.tokenizer.vocab_size=300", "--config.training.tokens_per_update=160"]
+PARTS = "speed", "pytorch", "where", "decoding", "resume", "multi30k", "queue"
 GRACE = 30  # seconds for a run that is told to stop, which saves
 
 
@@ -136,7 +137,7 @@ def run(part: Part, seconds: float, folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=argument, help="a JSON file for all that is printed")
-    parser.add_argument("--parts", help="some of them, with commas between")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="which of them")
     parser.add_argument("--seconds", type=float, default=600, help="for all parts together")
     parser.add_argument("--multi30k", type=argument, help="its tokenised text; else downloaded")
     parser.add_argument("--queue", type=argument, help="a file of trainings")
@@ -147,11 +148,8 @@ def main() -> None:
         if args.resume:
             return try_resume(args.toy, Path(folder))
         possible = parts(args, Path(folder))
-        names = args.parts.split(",") if args.parts else list(possible)
-        if unknown := [name for name in names if name not in possible]:
-            raise UserError(f"--parts has {unknown[0]!r}; give some of: {', '.join(possible)}")
         end, result = time.monotonic() + args.seconds, {}
-        for name in names:
+        for name in args.parts:
             print(f"\n== {name}, {end - time.monotonic():.0f} s left", flush=True)
             result[name] = run(possible[name], end - time.monotonic(), Path(folder))
             if args.output:
