@@ -35,6 +35,7 @@ import jax
 import numpy as np
 
 from benchmarks import timing
+from transformer.data.text_files import read_lines
 from transformer.runs import cli
 from transformer.runs.provenance import ROOT
 from transformer.runs.restore import restore
@@ -79,8 +80,8 @@ def parts(args: argparse.Namespace, folder: Path) -> dict[str, Part]:
     multi30k += [f"--config.data.data_dir={folder}", f"--workdir={folder / 'multi30k'}"]
     multi30k += [f"--config.training.{x}={y}" for x, y in steps.items()]
     multi30k += [f"--config.data.raw_dir={args.multi30k}"] if args.multi30k else []
-    lines, queue = Path(args.queue).read_text().splitlines() if args.queue else [], []
-    for line_number, line in enumerate(lines, 1):
+    queue = []
+    for line_number, line in enumerate(read_lines(args.queue) if args.queue else [], 1):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
