@@ -141,7 +141,7 @@ def main() -> None:
         if case not in by_case(results["cases"]):
             arguments = [*sys.argv[1:], f"--case={','.join(map(str, case))}"]
             try:
-                found = timing.run_benchmark("cost_growth.py", arguments, {})
+                found = timing.run_benchmark("cost_growth.py", arguments)
             except timing.Failed as error:
                 raise UserError(f"{case} failed ({error}); it says above why") from error
             results["cases"].append({**case._asdict(), **found})
@@ -230,7 +230,7 @@ def resident(which: str) -> int:
 
 
 def draw_growth(figure: Figure, found: Found) -> None:
-    """Memory and time against length, batch and depth, and what grows as x or x^2."""
+    """Memory and time against length, batch and depth."""
     figure.set_size_inches(10, 6)
     labels = {
         "length": "length (tokens), one row",
@@ -255,15 +255,6 @@ def draw_growth(figure: Figure, found: Found) -> None:
                 if points:
                     axes.plot(*zip(*points), markersize=4, **styles[form])
             finish(axes, labels[grows] if quantity == "seconds" else "")
-            if not curves["blocks"]:  # none was small enough to be run
-                continue
-            limits, xs = axes.get_ylim(), [x for x, _ in curves["blocks"]]
-            x_middle, y_middle = curves["blocks"][len(xs) // 2]
-            powers = ((1, "--", "linear"), (2, ":", "quadratic"))
-            for power, style, label in powers if curves["plain"] else powers[:1]:
-                ys = [y_middle * (x / x_middle) ** power for x in xs]
-                axes.plot(xs, ys, color="0.5", linestyle=style, linewidth=1, label=label)
-            axes.set_ylim(limits)
     panels[0, 0].legend(frameon=False)
 
 

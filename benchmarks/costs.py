@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.hlo import COLLECTIVES, Computation, Instruction, parse, size_in_memory
-from benchmarks.kinds import NAME, TARGET, kind
+from benchmarks.kinds import TARGET, kind
 from transformer.system.hardware import Specification
 
 # What no kernel is run for.
@@ -42,10 +42,6 @@ class Kernel(NamedTuple):
     runs: int  # in one run of the program
     bytes: int  # read and written
     flops: int  # of matrix products and of attention
-
-    @property
-    def op_name(self) -> str:
-        return self.instruction.attribute(NAME)
 
     def seconds(self, device: Specification) -> float:
         """The bound of one run."""
@@ -90,8 +86,13 @@ def _bytes(x: Instruction) -> int:
         return size_in_memory(x.type_of(0)) + size_in_memory(first)
     types = {name: x.home[name].type for name in x.operands}
     if x.opcode == "custom-call":  # without its workspace
-        written = re.sub(r"\b[su]8\[\d+\]", "", x.type)
-        return sum(map(size_in_memory, [*types.values(), written]))
+        types["its result"] = re.sub(r"\b[su]8\[\d+\]", "", x.type)
+        segments = _segments(x)  # each has softmax's sums, float32, of which it uses its own share
+        shares = (
+            re.sub(r"f32\[(\d+)", lambda rows: f"f32[{int(rows[1]) // segments}", text)
+            for text in types.values()
+        )
+        return sum(map(size_in_memory, shares))
     if x.opcode != "fusion":
         inside, operands = [x], {name: name for name in types}
     else:
@@ -157,30 +158,32 @@ def _flops(x: Instruction) -> int:
         return 2 * math.prod(_dimensions(x.type)) * sums
     if "fmha" in target:  # attention: two products forward and five backward
         key = _dimensions(x.type_of(1))
-        length = _dimensions(x.type)[2]  # of queries: the result begins with [B, H, T, K]
+        # Of queries: the result begins with [B, H, T, K]. Segments of one length have the least.
+        length = _dimensions(x.type)[2] / _segments(x)
         multiplied = math.prod(key) * length  # of keys as long: T = S; heads may be fewer there
-        return (10 if "Backward" in target else 4) * multiplied
+        return round((10 if "Backward" in target else 4) * multiplied)
     return 0
+
+
+def _segments(x: Instruction) -> int:
+    """The most segments of a row of cuDNN's packed attention."""
+    found = re.search(r'"max_seg_per_batch": ?(\d+)', x.line)
+    return int(found[1]) if found else 1
 
 
 def _dimensions(array_type: str) -> list[int]:
     return [int(n) for n in re.search(r"\[([\d,]*)\]", array_type)[1].split(",") if n]
 
 
-def bounds_by(
-    names: Sequence[str], kernels: Sequence[Kernel], device: Specification
-) -> list[dict[str, Any]]:
-    """Sums over the kernels that have these fields in common, the longest first."""
-    rows: dict[tuple, dict[str, Any]] = {}
-    for kernel in kernels:
-        key = tuple(getattr(kernel, name) for name in names)
-        row = rows.setdefault(key, {"ms": 0.0, "kernels": 0, "bytes": 0, "flops": 0})
-        row["ms"] += 1e3 * kernel.runs * kernel.seconds(device)
-        row["kernels"] += kernel.runs
-        row["bytes"] += kernel.runs * kernel.bytes
-        row["flops"] += kernel.runs * kernel.flops
-    found = [row | dict(zip(names, key, strict=True)) for key, row in rows.items()]
-    return sorted(found, key=lambda row: -row["ms"])
+def bounds_by_kind(kernels: Sequence[Kernel], device: Specification) -> list[dict[str, Any]]:
+    """Sums over the kernels of each kind of work, the longest first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for k in kernels:
+        row = rows.setdefault(k.kind, dict(kind=k.kind, ms=0.0, kernels=0, bytes=0, flops=0))
+        row["ms"] += 1e3 * k.runs * k.seconds(device)
+        for name, each in {"kernels": 1, "bytes": k.bytes, "flops": k.flops}.items():
+            row[name] += k.runs * each
+    return sorted(rows.values(), key=lambda row: -row["ms"])
 
 
 def turns_of_search(loops: int, steps: int) -> list[int]:

@@ -2,20 +2,18 @@
 
     pip install -c constraints.txt -e ".[exports,bert-test]"
     python benchmarks/decoding_speed.py
-    python benchmarks/decoding_speed.py --engines=ours_float32,products_float32
+    python benchmarks/decoding_speed.py --engines=ours_float32,ours_int8
     python benchmarks/decoding_speed.py --workdir=runs/demo --input=news.en
 
 All have the same weights. Without --workdir they are random, and every output has --tokens tokens;
 with it, the sentences of a file are translated. Each engine is a process of its own, on all cores,
 and only one works at a time. Token ids go in and come out. CTranslate2 and Hugging Face sort by
 length and take --batch sentences at once; here the project decides. ours_int8 is the float32 model
-with decoding.int8. The engine products_float32 only multiplies the matrices that each of them
-multiplies, and so says what the least is.
+with decoding.int8.
 """
 
 import dataclasses
 import json
-import re
 import sys
 import tempfile
 import time
@@ -39,7 +37,6 @@ from transformer.decoding.translation import Translator
 from transformer.exports import ctranslate2 as ct2
 from transformer.exports import marian
 from transformer.models.family import Sizes, build_model, find_family
-from transformer.models.numerics import multiply
 from transformer.models.transformer import TransformerConfig
 from transformer.runs import cli
 from transformer.runs.provenance import conditions
@@ -58,7 +55,6 @@ ENGINES = (
     *("ours_float32", "ours_bfloat16", "ours_int8", "ctranslate2_float32", "ctranslate2_int8"),
     "huggingface_float32",
 )
-LEAST = "products_float32"
 SHORT = 15  # source tokens of the sentence that is timed alone
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "Of a random model; configs/base.py")
@@ -80,17 +76,15 @@ def main() -> None:
     if WORKER.value:
         timing.serve(lambda: prepare(WORKER.value, Path(FOLDER.value)))
         return
-    possible = ENGINES if WORKDIR.value else (*ENGINES, LEAST)  # the least of outputs of one length
     for engine in ENGINES_FLAG.value:
-        if engine not in possible:
-            raise UserError(f"--engines has {engine!r}; give some of: {', '.join(possible)}")
-        if not engine.startswith(("ours", "products")):
+        if engine not in ENGINES:
+            raise UserError(f"--engines has {engine!r}; give some of: {', '.join(ENGINES)}")
+        if not engine.startswith("ours"):
             name = "ctranslate2" if "ctranslate2" in engine else "transformers"
             optional_module(name, "exports")
     with tempfile.TemporaryDirectory() as folder:
         write_task(Path(folder))
-        flag = f"--folder={folder}"
-        results, failed = timing.race(ENGINES_FLAG.value, ROUNDS.value, [flag])
+        results, failed = timing.race(ENGINES_FLAG.value, ROUNDS.value, [f"--folder={folder}"])
     first = ENGINES_FLAG.value[0]
     reference = results[first]["replies"][0]["outputs"]
     table = {}
@@ -172,7 +166,6 @@ def prepare(engine: str, folder: Path):
     params = jax.tree.unflatten(jax.tree.structure(model.abstract_params()), arrays)
     make = {
         "ours": ours,
-        "products": products,
         "ctranslate2": of_ctranslate2,
         "huggingface": of_huggingface,
     }[name]
@@ -212,43 +205,6 @@ def ours(model, params, decoding, dtype, folder):
     def translate(sentences):
         found = translator.search((params, {}), [Request(" ".join(map(str, x))) for x in sentences])
         return [best.tokens for (best,) in found]
-
-    return translate
-
-
-def products(config, params, decoding, dtype, folder):
-    """Products of matrices alone, without attention's; of source tokens without padding.
-
-    The numbers in the rows do not matter. The outputs are as long as those of a search.
-    """
-    of_source, of_target = [], [jax.numpy.asarray(params["target_embedding"]["table_VD"].T)]
-    for path, array in jax.tree.leaves_with_path(params):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if name.endswith("kernel"):
-            is_once = re.search("encoder_layers|cross_attention/(key|value)", name)
-            (of_source if is_once else of_target).append(jax.numpy.asarray(array))
-    widest = max(map(len, of_source + of_target))
-
-    def multiplied(kernels, rows_NI, x):
-        for kernel in kernels:  # each wants the result of the one before, so that all are needed
-            y_NO = multiply("NI,IO->NO", rows_NI[:, : len(kernel)] + x, kernel, dtype)
-            x = 1e-9 * jax.lax.optimization_barrier(y_NO)[0, 0]
-        return x
-
-    @jax.jit
-    def run(of_source, of_target, source_NI, target_NI):
-        def step(_, x):
-            return multiplied(of_target, target_NI, x)
-
-        return jax.lax.fori_loop(
-            0, decoding["max_length"], step, multiplied(of_source, source_NI, 0.0)
-        )
-
-    def translate(sentences):
-        counts = sum(len(x) + 1 for x in sentences), decoding["beam_size"] * len(sentences)
-        rows = [jax.random.normal(jax.random.key(0), (count, widest)) for count in counts]
-        run(of_source, of_target, *rows).block_until_ready()
-        return [[EOS] * decoding["max_length"]] * len(sentences)
 
     return translate
 

@@ -14,7 +14,6 @@ No data set is needed: shapes follow from the config. Devices: h200, h100, a100 
 
 import dataclasses
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from benchmarks import costs, timing
-from benchmarks.collectives import collectives, waiting_seconds
-from benchmarks.costs import bounds_by, kernels, turns_of_search, unknown_loops
+from benchmarks.collectives import collectives
+from benchmarks.costs import bounds_by_kind, kernels, turns_of_search, unknown_loops
 from benchmarks.kinds import OTHER, UPDATE
 from benchmarks.program import Program, sizes_of, training_flops
 from benchmarks.targets import compile_options, target_devices
@@ -42,6 +41,8 @@ from transformer.system.files import write_named
 from transformer.system.hardware import specification, units
 from transformer.system.paths import DEFINE_path
 from transformer.system.sharding import row_shards
+
+TOKENS_EACH = 8  # of a sentence, in the row that has the most of them
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The config file; configs/base.py if none")
 DEVICE = flags.DEFINE_string("device", "h200", "h200, h100:8, v5e:2x4, cpu:8, ...")
@@ -66,7 +67,9 @@ def estimate(config: Config) -> dict[str, Any]:
     """Compiles; returns what the program's text and the compiler say."""
     devices = target_devices(DEVICE.value)
     vocab_size, training = config.tokenizer.vocab_size, config.training
-    program = Program(config, sizes_of(config, vocab_size), devices)
+    widths = config.data.max_source_length, config.data.max_target_length
+    sizes = sizes_of(config, vocab_size)._replace(row_segments=max(1, max(widths) // TOKENS_EACH))
+    program = Program(config, sizes, devices)
     mesh, device = program.mesh, specification(devices[0])
     result: dict[str, Any] = {
         "commit": conditions()["commit"],
@@ -79,8 +82,7 @@ def estimate(config: Config) -> dict[str, Any]:
     }
 
     # 1. The program. Shapes follow from the config.
-    start, searches = time.monotonic(), PROGRAM.value == "search"
-    widths = config.data.max_source_length, config.data.max_target_length
+    searches = PROGRAM.value == "search"
     rows = layout(  # as for an accelerator: train.py's own parts are for a CPU
         training.tokens_per_update, training.max_tokens_per_device, *widths, row_shards(mesh)
     )
@@ -105,7 +107,6 @@ def estimate(config: Config) -> dict[str, Any]:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             return result | {"exchange": {}, "does_not_fit": " ".join(str(error).split())[:200]}
-    result["compile_seconds"] = time.monotonic() - start
     text = compiled.as_text()
     if HLO.value:
         write_named(Path(HLO.value), text)
@@ -139,22 +140,13 @@ def estimate(config: Config) -> dict[str, Any]:
 
     # 3. The bounds that follow.
     result["memory_limit"] = device.memory * 2**30
-    result["kinds"] = bounds_by(["kind"], found, device)
-    result["costliest"] = bounds_by(["kind", "op_name", "bytes", "flops"], found, device)[:12]
-    if loops:
-        without = kernels(text, turns_of_search(loops, STEPS.value - 1))
-        longer, shorter = (bounds_by([], each, device)[0] for each in (found, without))
-        result["last_step"] = {x: longer[x] - shorter[x] for x in ("kernels", "bytes", "ms")}
+    result["kinds"] = bounds_by_kind(found, device)
     result["exchange_ms"] = {kind: 1e3 * t.seconds for kind, t in traffic.items()}
     work = sum(row["ms"] for row in result["kinds"])
     if devices[0].platform == "tpu":
         work = max(work, 1e3 * result["flops"] / (costs.PEAK_SHARE * device.bfloat16))
-        # The order of the text does not say what runs at once: all of it may.
-        waiting = max(sum(result["exchange_ms"].values()) - work, 0)
-    else:
-        waiting = 1e3 * waiting_seconds(text, found, device, mesh.size)
-    result["waiting_ms"] = waiting
-    result["bound_ms"] = bound = work + waiting
+    # Kernels and collectives may all run at the same time.
+    result["bound_ms"] = bound = max(work, sum(result["exchange_ms"].values()))
     if not searches:
         result["mfu_allowed"] = result["model_flops"] / device.bfloat16 / (bound / 1e3)
     tokens = sentences * STEPS.value if searches else rows.rows * sum(widths)
@@ -193,33 +185,20 @@ def shown(result: dict[str, Any]) -> str:
     if "bound_ms" not in result:
         return "\n".join(lines)
     mfu = f", MFU at most {result['mfu_allowed']:.0%}" if "mfu_allowed" in result else ""
-    waiting = f", {x:.2f} of it only waiting for others" if (x := result["waiting_ms"]) else ""
     lines.append(
-        f"bound       {result['bound_ms']:.2f} ms{waiting}{mfu}, "
+        f"bound       {result['bound_ms']:.2f} ms{mfu}, "
         f"{result['tokens_per_second_allowed']:,.0f} tokens a second at most"
     )
-    links = "exchange is hidden" if "TPU" in result["device_kind"] else "links give 100%, in rings"
     lines.append(
         f"            if memory gives {costs.MEMORY_SHARE:.0%} and products "
         f"{costs.PEAK_SHARE:.0%} of the data sheet, a kernel takes "
-        f"{1e6 * costs.KERNEL_SECONDS:.0f} microseconds to start, and {links}"
+        f"{1e6 * costs.KERNEL_SECONDS:.0f} microseconds to start, and exchange is hidden"
     )
-    if step := result.get("last_step"):
-        lines.append(
-            f"last step   {step['kernels']:,} kernels, {step['bytes'] / 1e9:.2f} GB moved, "
-            f"at least {step['ms']:.2f} ms"
-        )
     lines.append("\n  bound ms   kernels       GB    TFLOP  kind of work")
     for row in result["kinds"]:
         lines.append(
             f"{row['ms']:10.2f} {row['kernels']:9,} {row['bytes'] / 1e9:8.2f} "
             f"{row['flops'] / 1e12:8.2f}  {row['kind']}"
-        )
-    lines.append("\n  bound ms      runs  MB each  GFLOP each  the costliest kernels")
-    for row in result["costliest"]:
-        lines.append(
-            f"{row['ms']:10.3f} {row['kernels']:9,} {row['bytes'] / 1e6:8.1f} "
-            f"{row['flops'] / 1e9:11.1f}  {row['kind']}: {row['op_name'][-60:]}"
         )
     return "\n".join(lines)
 

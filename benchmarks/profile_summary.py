@@ -26,7 +26,7 @@ import jax
 from jax.profiler import ProfileData
 
 from benchmarks import timing
-from benchmarks.costs import bounds_by, kernels
+from benchmarks.costs import bounds_by_kind, kernels
 from benchmarks.hlo import parse
 from benchmarks.kinds import CONTROL, KINDS, NAME, kind, kind_of_kernel
 from transformer.runs import cli
@@ -97,7 +97,7 @@ def summarise(trace: Trace, hlo: str, device: Specification | None = None) -> di
         by_kind[kinds[name]] += by_name[name]
     bounds_ms = {}
     if device is not None:
-        rows = {row["kind"]: row["ms"] for row in bounds_by(["kind"], kernels(hlo), device)}
+        rows = {row["kind"]: row["ms"] for row in bounds_by_kind(kernels(hlo), device)}
         bounds_ms["bounds_ms"] = dict.fromkeys(KINDS, 0.0) | rows
     return bounds_ms | {
         "steps": steps,

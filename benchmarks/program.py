@@ -60,7 +60,7 @@ class Program:
         if devices is None:
             model = proven(config.model, self.mesh)
         else:
-            model = chosen(config.model, self.mesh.devices.flat[0].platform)
+            model = chosen(config.model, self.mesh.devices.flat[0])
         self.model_config, self.model = model, build_model(model, sizes)
         self._classes = sizes.target_vocab  # of images
         schedule = make_schedule(config.optimizer, config.model.width)

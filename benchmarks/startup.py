@@ -1,10 +1,9 @@
-"""Seconds from `python train.py` to the end of step 1, and what huge pages do to a step.
+"""Seconds from `python train.py` to the end of step 1.
 
     python benchmarks/startup.py
 
 Starts train.py again and again, in turns with an empty cache of compiled programs (cold) and a
 full one (warm), and stops it at its first line of metrics; data and tokenised text are ready.
-Then times steps with transformer/system/startup.py's huge pages and without, in turns as well.
 """
 
 import argparse
@@ -29,32 +28,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--config", type=argument, default=str(ROOT / "configs" / "demo.py"))
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each")
-    parser.add_argument("--steps", type=int, default=20, help="a measurement of the step's time")
     parser.add_argument("--output", type=argument, help="a JSON file for the result")
     args, overrides = parser.parse_known_args()
     config = [f"--config={args.config}", *overrides]
 
-    flags = [*config, f"--steps={args.steps}"]
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         seconds_to_step_1(config, place, cold=True)  # prepares the data
-        found = {
-            "seconds to the end of step 1": {
-                "cold": lambda: seconds_to_step_1(config, place, cold=True),
-                "warm": lambda: seconds_to_step_1(config, place, cold=False),
-            },
-            "seconds a step": {
-                # Set, even to nothing, it keeps the scripts from starting anew.
-                "usual pages": lambda: seconds_a_step(flags, place, ""),
-                "huge pages": lambda: seconds_a_step(flags, place, "glibc.malloc.hugetlb=1"),
-            },
+        starts = {
+            "cold": lambda: seconds_to_step_1(config, place, cold=True),
+            "warm": lambda: seconds_to_step_1(config, place, cold=False),
         }
-        found = {what: timing.contest(each, args.rounds) for what, each in found.items()}
-    for what, rows in found.items():
-        print(f"{what:30} {'':28} {'over the first':^24}")
-        for name, row in rows.items():
-            seconds, ratios = (timing.shown(x["values"], unit=1) for x in row.values())
-            print(f"  {name:28} {seconds:^28} {ratios:^24}")
+        found = timing.contest(starts, args.rounds)
+    print(f"{'seconds to the end of step 1':57} {'over the first':^24}")
+    for name, row in found.items():
+        seconds, ratios = (timing.shown(x["values"], unit=1) for x in row.values())
+        print(f"  {name:28} {seconds:^28} {ratios:^24}")
     if args.output:
         timing.write(args.output, {"conditions": conditions(), **found})
 
@@ -85,16 +74,6 @@ def seconds_to_step_1(config: Sequence[str], place: Path, cold: bool) -> float:
                 return time.monotonic() - start
             finally:
                 process.kill()
-
-
-def seconds_a_step(flags: Sequence[str], place: Path, tunables: str) -> float:
-    """The median time of a step in a process of its own."""
-    environment = {"GLIBC_TUNABLES": tunables, "JAX_COMPILATION_CACHE_DIR": str(place / "cache")}
-    try:
-        result = timing.run_benchmark("training_speed.py", flags, environment)
-    except timing.Failed as failure:
-        raise SystemExit(f"training_speed.py: {failure}; its error is above") from None
-    return result["step_seconds"]["median"]
 
 
 if __name__ == "__main__":

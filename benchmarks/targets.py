@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 import jax
+from jax._src.cudnn import fused_attention_stablehlo
 from jax.experimental import topologies
 
 from transformer.system.errors import UserError
@@ -67,12 +68,16 @@ def _gpus(kind: str, count: int) -> Sequence[jax.Device]:
     threads = 1536 if kind == "l4" else 2048
     text = _GPU.format(*_GPUS[kind], threads=threads, name=kind.upper())
     hosts = max(1, count // GPUS_OF_A_HOST)
-    return topologies.get_topology_desc(
+    devices = topologies.get_topology_desc(
         platform="cuda",
         topology_name="",
         target_config=text,
         topology=f"{hosts}x{count // hosts}x1",
     ).devices
+    # JAX would ask the first device of this machine.
+    capability = float(devices[0].compute_capability)
+    fused_attention_stablehlo.check_compute_capability = lambda least: capability >= float(least)
+    return devices
 
 
 def _tpus(topology: str) -> Sequence[jax.Device]:

@@ -43,9 +43,7 @@ class Failed(Exception):
     """A process that was started here has failed; the message says how, its own output why."""
 
 
-def run_benchmark(
-    script: str, arguments: Sequence[str], environment: Mapping[str, str]
-) -> dict[str, Any]:
+def run_benchmark(script: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Runs a script of this folder that has an --output flag; returns the result it writes.
 
     Only its standard error is seen. Raises Failed.
@@ -53,8 +51,7 @@ def run_benchmark(
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
         command = [sys.executable, ROOT / "benchmarks" / script, *arguments, f"--output={output}"]
-        environment = os.environ | environment
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
+        done = subprocess.run(command, stdout=subprocess.DEVNULL)
         if done.returncode:
             raise Failed(f"exit code {done.returncode}")
         return json.loads(output.read_text())

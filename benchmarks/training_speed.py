@@ -41,7 +41,7 @@ from transformer.system.compilation import memory_summary
 from transformer.system.hardware import peak_flops
 from transformer.system.paths import DEFINE_path
 from transformer.system.profiling import STEP, Profile
-from transformer.system.sharding import distribute, row_shards, split_rows
+from transformer.system.sharding import distribute, make_mesh, row_shards, split_rows
 from transformer.tasks.task import tokens_at_once
 
 WARM_UP = 3  # updates
@@ -66,18 +66,19 @@ def measure(config: Config, steps: int, profile: Path | None) -> dict[str, Any]:
     # 1. Data and program.
     vocab_size, training = config.tokenizer.vocab_size, config.training
     limits = config.data.max_source_length, config.data.max_target_length
-    program = Program(config, sizes_of(config, vocab_size))
-    program.start()
+    mesh, sizes = make_mesh(config.mesh), sizes_of(config, vocab_size)
     median = median_length(limits)
     num_pairs = 64 + int(5 * max(training.tokens_per_update, *limits) / median)
     pairs = synthetic_pairs(num_pairs, vocab_size, limits, median, seed=training.seed)
-    lengths, device = (pairs.source_lengths, pairs.target_lengths), program.mesh.devices.flat[0]
-    at_once = tokens_at_once(training.max_tokens_per_device, program.mesh)
-    packed, batches, rows, widths = packed_rows(pairs, config, at_once, row_shards(program.mesh))
+    lengths, device = (pairs.source_lengths, pairs.target_lengths), mesh.devices.flat[0]
+    at_once = tokens_at_once(training.max_tokens_per_device, mesh)
+    packed, batches, rows, widths = packed_rows(pairs, config, at_once, row_shards(mesh))
+    program = Program(config, sizes._replace(row_segments=packed.most_examples))
+    program.start()
 
     def load_batch(number: int) -> tuple[Batch, np.ndarray]:
         rows = batches.rows(number)
-        return distribute(packed.batch, rows, split_rows(program.mesh, axis=1)), rows
+        return distribute(packed.batch, rows, split_rows(mesh, axis=1)), rows
 
     start = time.monotonic()
     compiled = program.compile(load_batch(0)[0])
@@ -120,7 +121,7 @@ def measure(config: Config, steps: int, profile: Path | None) -> dict[str, Any]:
     flops = sum(flops_of_pair[packed.pairs_of(r)].sum() for r in rows_timed)
     positions = steps * rows.accumulation * rows.rows_per_step * sum(widths)
     peak = peak_flops(device, config.model.dtype)
-    flops_per_second = flops / seconds / program.mesh.size
+    flops_per_second = flops / seconds / mesh.size
     stats = device.memory_stats()
     return {
         "conditions": conditions(),

@@ -80,7 +80,7 @@ def main() -> None:
 def compare(config: Config) -> None:
     """Lets the workers take turns, prints and writes the result."""
     # Beside PyTorch, JAX cannot have most of the GPU's memory.
-    share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.45"}
+    share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / (1 + len(VERSUS.value)):.2f}"}
     results, failed = timing.race([OURS, *VERSUS.value], ROUNDS.value, **share)
     given = given_to(config)
     lengths = (np.full(ROWS.value, length) for length in given.lengths)
@@ -133,7 +133,7 @@ def given_to(config: Config) -> Given:
         what = f"{length} tokens, {most} of them predicted, vocabulary of {vocab:,}"
         return Given(batch, sizes, (length, most), length, "tokens", what)
     limits = config.data.max_source_length, config.data.max_target_length
-    sizes = Sizes(vocab, vocab, config.tokenizer.joint, *limits)
+    sizes = Sizes(vocab, vocab, config.tokenizer.joint, *limits, row_segments=1)
     batch = full_rows(rows, length, length, vocab)
     what = f"{length} + {length} tokens, vocabulary of {vocab:,}"
     return Given(batch, sizes, (length, length), 2 * length, "tokens", what)

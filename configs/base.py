@@ -138,8 +138,9 @@ def get_config() -> ConfigDict:
     # Type of activations; bfloat16 on GPUs, TPUs and CPUs with AMX or AVX-512 BF16.
     # Parameters, softmax, normalisation, logits and loss are float32 in either case.
     config.model.dtype = "float32"
-    # Fast forms for GPUs and TPUs: plain, none; cudnn_attention,triton_norm,blocked_loss or some of
-    # them; or auto, all that suit the device. A run tries each first (docs/performance-notes.md).
+    # Fast forms for GPUs and TPUs: plain, none; some of cudnn_packed, cudnn_attention, triton_norm
+    # and blocked_loss, with commas between; or auto, all that suit the device. A run tries each
+    # first (docs/performance-notes.md).
     config.model.kernels = "auto"
     # Whether the backward pass computes each layer again instead of keeping its activations: for
     # models or rows that do not fit otherwise (docs/scaling.md).

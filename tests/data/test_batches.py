@@ -134,7 +134,7 @@ def test_a_row_by_hand():
     packed = PackedPairs(
         tokenized([([5, 6, EOS], [7, EOS]), ([8, EOS], [9, 10, EOS])]), 7, 6, seed=3
     )
-    assert len(packed) == 1
+    assert (len(packed), packed.most_examples) == (1, 2)
     assert packed.fill == 10 / 13
     batch = packed.batch(np.array([0]))
     assert_equal(

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ from transformer.models.numerics import DropoutRngs, dropout, row_keys
 from transformer.runs.run_config import Config
 from transformer.system.errors import UserError
 from transformer.system.sharding import data_mesh
+
+H200 = SimpleNamespace(platform="gpu", compute_capability="9.0")
 
 
 def model_config(**changes):
@@ -183,6 +186,8 @@ def test_what_fails_is_not_used(capsys):
         ("cudnn_attention", {"dtype": "float32"}, "it is for model.dtype=bfloat16"),
         ("cudnn_attention", {"d_k": 12}, "keys and values must have one size, 8, 16, ... or 128"),
         ("cudnn_attention", {"d_model": 1024}, "keys and values must have one size, 8, 16, "),
+        ("cudnn_packed", {"dtype": "float32"}, "it is for model.dtype=bfloat16"),
+        ("cudnn_packed", {"attention_dropout": 0.1}, "it has no model.attention_dropout"),
         ("triton_norm", {"norm": "pre"}, "it is for post-LN, with layer_norm"),
         ("triton_norm", {"d_model": 24}, "model.d_model = 24 is no power of 2 from 16 to 8192"),
     ],
@@ -194,18 +199,21 @@ def test_what_a_kernel_cannot_take(name, changes, why, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"warning  {name} is not used: {why}")
     auto = dataclasses.replace(config, kernels="auto")
-    assert name not in kernels.chosen(auto, "gpu").kernels
+    assert name not in kernels.chosen(auto, H200).kernels.split(",")
 
 
 def test_choices():
     config = model_config()
     assert config.kernels == "auto"
-    assert kernels.chosen(config, "cpu").kernels == "plain"
-    assert kernels.chosen(config, "gpu").kernels == "triton_norm,blocked_loss"
+    assert kernels.chosen(config, jax.devices()[0]).kernels == "plain"
+    assert kernels.chosen(config, H200).kernels == "triton_norm,blocked_loss"
     bfloat16 = dataclasses.replace(config, dtype="bfloat16")
-    assert kernels.chosen(bfloat16, "gpu").kernels == "cudnn_attention,triton_norm,blocked_loss"
+    before_hopper = "cudnn_attention,triton_norm,blocked_loss"
+    assert kernels.chosen(bfloat16, H200).kernels == f"cudnn_packed,{before_hopper}"
+    a100 = SimpleNamespace(platform="cuda", compute_capability="8.0")
+    assert kernels.chosen(bfloat16, a100).kernels == before_hopper
     assert not config.uses("blocked_loss")
-    with pytest.raises(UserError, match="must be auto, plain, or some of cudnn_attention"):
+    with pytest.raises(UserError, match="must be auto, plain, or some of cudnn_packed,cudnn_"):
         model_config(kernels="flash")
 
 

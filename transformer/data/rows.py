@@ -80,6 +80,11 @@ class PackedRows(abc.ABC):
         return rng.permutation(np.concatenate(chosen))
 
     @property
+    def most_examples(self) -> int:
+        """Of a row."""
+        return int(np.diff(self.row_offsets).max())
+
+    @property
     def num_tokens(self) -> int:
         """Of all examples, padding excluded."""
         return int(self._row_tokens.sum())

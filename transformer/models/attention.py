@@ -1,5 +1,6 @@
 """Masks, scaled dot-product attention and multi-head attention (Section 3.2)."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from transformer.models.numerics import (
     row_keys,
     split,
 )
+from transformer.models.packed_attention import Spans, packed_attention
 from transformer.system.sharding import on_each_device
 
 # The most queries whose scores are in memory at once. Rows of at most this length are one block,
@@ -36,12 +38,15 @@ class Mask(NamedTuple):
     attends to later keys (Section 3.2.3). In training they are 0 to T - 1; in decoding, the step.
     A key need not lie at its position: `key_positions_BS` then says from which query on it is
     seen.
+
+    spans: the same of rows of segments, for a kernel; see packed_attention.py.
     """
 
     query_segments_BT: jax.Array
     key_segments_BS: jax.Array
     query_positions_T: jax.Array | None = None
     key_positions_BS: jax.Array | None = None
+    spans: tuple[Spans, Spans, jax.Array | None] | None = None
 
     def dense(self) -> jax.Array:
         """Boolean [B, T, S], True where a query may attend to a key; sizes of 1 stay."""
@@ -182,7 +187,7 @@ def fast_attention(
 ) -> tuple[jax.Array, None]:
     """`attention` without its weights, by NVIDIA's kernel where that can run."""
     if _cudnn_takes(query_BHTK, memory, dropout_rate, rngs):
-        return _cudnn_attention(query_BHTK, memory, mask.dense()), None
+        return _cudnn_attention(query_BHTK, memory, mask), None
     return attention(query_BHTK, memory, mask, dropout_rate, rngs)
 
 
@@ -204,12 +209,16 @@ def _cudnn_takes(query_BHTK, memory, dropout_rate, rngs) -> bool:
 
 
 @jax.named_scope("attention")
-def _cudnn_attention(query_BHTK, memory, mask_BTS):
-    # cuDNN gets the mask as an array that it adds to the scores, which keeps the sentences of a row
-    # apart; it would ignore segment ids. With heads after length nothing is transposed.
+def _cudnn_attention(query_BHTK, memory, mask):
+    # With heads after length nothing is transposed.
     arrays = (x.swapaxes(1, 2) for x in (query_BHTK, *memory))
+    if mask.spans is not None:
+        attend = functools.partial(packed_attention, causal=mask.query_positions_T is not None)
+        return on_each_device(attend, *arrays, *mask.spans, with_heads=3).swapaxes(1, 2)
+    # cuDNN gets the mask as an array that it adds to the scores, which keeps the sentences of a row
+    # apart; it would ignore segment ids.
     mask_B1TS = jnp.broadcast_to(
-        seeing_something(mask_BTS)[:, None],
+        seeing_something(mask.dense())[:, None],
         (query_BHTK.shape[0], 1, query_BHTK.shape[2], memory.key_BHSK.shape[2]),
     )
 
@@ -269,7 +278,7 @@ class MultiHeadAttention(nnx.Module):
         """Attends from x to the given keys and values. Returns [B, T, D] and the weights."""
         query_BHTK = self._split_heads(self.query(x_BTD))
         inputs = query_BHTK, memory, mask, self.dropout_rate, rngs
-        if self.cudnn and not return_weights:
+        if (self.cudnn or mask.spans is not None) and not return_weights:
             y_BHTU, weights_BHTS = fast_attention(*inputs)
         else:
             y_BHTU, weights_BHTS = attention(*inputs, return_weights)

@@ -8,10 +8,12 @@ from flax import nnx
 
 from transformer.data.batches import Batch
 from transformer.data.vocabulary import PAD
+from transformer.models.attention import Mask
 from transformer.models.family import Sizes
 from transformer.models.layers import Embedding
 from transformer.models.loss import Loss, OutputLayer, logits_of, output_loss
 from transformer.models.numerics import DropoutRngs
+from transformer.models.packed_attention import spans_of
 from transformer.models.positions import sinusoidal_encoding
 from transformer.system.errors import UserError
 
@@ -179,6 +181,7 @@ class SharedEmbeddings(OwnOutput):
         self.config, self.dtype = config, jnp.dtype(config.dtype)
         share, words = config.share_embeddings, config.words_per_position
         self.words = words
+        self.row_segments = sizes.row_segments if config.uses("cudnn_packed") else 0
         if words > 1:
             # If all masks began at 1, sums would ignore the order of words until training changed
             # the masks.
@@ -205,6 +208,19 @@ class SharedEmbeddings(OwnOutput):
         """Segment ids of positions, [B, S / words]; without any, every row is one sentence."""
         segments_BS = segments_or_one(src_BS, segments_BS)
         return segments_BS if self.words == 1 else _by_position(segments_BS, self.words)[:, :, 0]
+
+    def mask(
+        self,
+        query_segments_BT: jax.Array,
+        key_segments_BS: jax.Array,
+        rngs: DropoutRngs | None,
+        positions_T: jax.Array | None = None,
+    ) -> Mask:
+        """rngs: of training, whose rows have no more segments than `row_segments`; others may."""
+        mask = Mask(query_segments_BT, key_segments_BS, positions_T)
+        if rngs is None or not self.row_segments:
+            return mask
+        return mask._replace(spans=spans_of(*mask[:2], self.row_segments))
 
     def check_aligns_words(self) -> None:
         """Raises UserError unless attention is to single words."""

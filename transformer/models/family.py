@@ -28,7 +28,7 @@ from transformer.models.functional import FunctionalModel
 from transformer.system.errors import UserError
 from transformer.system.sharding import ShardingRules
 
-KERNELS = ("cudnn_attention", "triton_norm", "blocked_loss")  # see kernels.py
+KERNELS = ("cudnn_packed", "cudnn_attention", "triton_norm", "blocked_loss")  # see kernels.py
 # Modules of transformer.models, imported on demand.
 FAMILIES = (
     "transformer",
@@ -79,6 +79,7 @@ class Sizes(NamedTuple):
     joint: bool  # one vocabulary for both sides
     max_source_length: int  # of training pairs, in tokens
     max_target_length: int
+    row_segments: int = 0  # the most examples of a training row; 0: not known
 
 
 class Family(NamedTuple):

@@ -1,5 +1,6 @@
 """Fast kernels for parts of a model on accelerators, and checks of whether to trust them.
 
+    cudnn_packed     attention inside of segments, in training           packed_attention.py
     cudnn_attention  scaled dot-product attention by NVIDIA's kernel     attention.py
     triton_norm      add & norm in one kernel each way                   fused_norm.py
     blocked_loss     output layer and loss without whole float32 logits  loss.py
@@ -21,10 +22,12 @@ from transformer.models.attention import KeyValues, Mask, attention, fast_attent
 from transformer.models.family import KERNELS
 from transformer.models.loss import OutputLayer, output_loss
 from transformer.models.numerics import DropoutRngs, dropout, row_keys, standardize
+from transformer.models.packed_attention import spans_of
 from transformer.system.distributed import from_first
 
 # By platform of the devices; others, such as CPUs, have none.
 BY_PLATFORM = {"gpu": KERNELS, "cuda": KERNELS, "tpu": ("blocked_loss",)}
+HOPPER = 9.0  # the compute capability of the first GPUs with cuDNN's packed form
 # The largest distance of results from those in float32, relative to their norm: several times
 # the effect of bfloat16's rounding.
 TOLERANCE = 0.02
@@ -32,12 +35,16 @@ TOLERANCE = 0.02
 
 def cannot(name: str, config: Any) -> str:
     """The reason why no part of a model with this section can use the kernel; "" if some can."""
-    if name == "cudnn_attention":
+    if name in ("cudnn_packed", "cudnn_attention"):
         if config.dtype != "bfloat16":
             return "it is for model.dtype=bfloat16"
         size = config.key_size
         if size != config.value_size or size % 8 or size > 128:
             return "keys and values must have one size, 8, 16, ... or 128"
+        if name == "cudnn_packed" and config.family not in ("transformer", "universal"):
+            return "it is for model.family=transformer and universal"
+        if name == "cudnn_packed" and config.attention_dropout:
+            return "it has no model.attention_dropout"
     elif name == "triton_norm":
         if config.norm != "post" or config.normalization != "layer_norm":
             return "it is for post-LN, with layer_norm"
@@ -46,11 +53,13 @@ def cannot(name: str, config: Any) -> str:
     return ""
 
 
-def chosen(config: Any, platform: str) -> Any:
-    """The model section with auto replaced by the kernels of a platform, untested."""
+def chosen(config: Any, device: jax.Device) -> Any:
+    """The model section with auto replaced by the kernels of a kind of devices, untested."""
     if config.kernels != "auto":
         return config
-    names = [name for name in BY_PLATFORM.get(platform, ()) if not cannot(name, config)]
+    names = [name for name in BY_PLATFORM.get(device.platform, ()) if not cannot(name, config)]
+    if "cudnn_packed" in names and float(device.compute_capability) < HOPPER:
+        names.remove("cudnn_packed")
     return dataclasses.replace(config, kernels=",".join(names) or "plain")
 
 
@@ -59,7 +68,7 @@ def proven(config: Any, mesh: jax.sharding.Mesh) -> Any:
 
     Prints their names, and a warning for each of the others. The trials take some seconds.
     """
-    config = chosen(config, mesh.devices.flat[0].platform)
+    config = chosen(config, mesh.devices.flat[0])
     if config.kernels == "plain":
         return config
     kept = []
@@ -100,8 +109,8 @@ B, T = 2, 96  # `fast_attention` gives cuDNN no rows of 64
 
 
 def _segments() -> jax.Array:
-    """Two rows of three sentences and padding."""
-    lengths_B4 = jnp.array([[20, 1, 64, 11], [9, 30, 49, 8]])
+    """Two rows of three sentences, the first with padding."""
+    lengths_B4 = jnp.array([[20, 1, 64, 11], [9, 30, 57, 0]])
     return jnp.stack(
         [jnp.repeat(jnp.array([1, 2, 3, 0]), row, total_repeat_length=T) for row in lengths_B4]
     )
@@ -113,13 +122,23 @@ def _normal(number: int, *shape: int, dtype: jnp.dtype) -> jax.Array:
     return x.astype(jnp.bfloat16).astype(dtype)
 
 
-def _attention_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
+def _packed_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> list[jax.Array]:
+    """Self-attention, and attention to other rows with as many segments."""
+    here, there = _segments(), _segments()[::-1]
+    masks = Mask(here, here, jnp.arange(T)), Mask(here, there)
+    masks = [mask._replace(spans=spans_of(*mask[:2], 4)) for mask in masks]
+    return [x for mask in masks for x in _attention_case(config, interpret, fast, dtype, mask)]
+
+
+def _attention_case(
+    config: Any, interpret: bool, fast: bool, dtype: jnp.dtype, mask: Mask | None = None
+) -> list[jax.Array]:
     H, K, segments_BT = config.num_heads, config.key_size, _segments()
-    mask = Mask(segments_BT, segments_BT, jnp.arange(T))
+    mask = mask or Mask(segments_BT, segments_BT, jnp.arange(T))
     query, key, value, direction = (_normal(i, B, H, T, K, dtype=dtype) for i in range(4))
     # In the second row all scores are near -120: e to the 120 is more than float32 can hold.
     query, key = query.at[1, ..., 0].set(-120 * K**0.5), key.at[1, ..., 0].set(1)
-    real_B1T1 = (segments_BT > 0)[:, None, :, None]
+    real_B1T1 = (mask.query_segments_BT > 0)[:, None, :, None]
 
     def attend(query, key, value):
         attend = fast_attention if fast else attention
@@ -164,6 +183,7 @@ def _loss_case(config: Any, interpret: bool, fast: bool, dtype: jnp.dtype) -> li
 
 
 CASES = {
+    "cudnn_packed": _packed_case,
     "cudnn_attention": _attention_case,
     "triton_norm": _norm_case,
     "blocked_loss": _loss_case,

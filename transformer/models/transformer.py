@@ -9,7 +9,6 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from transformer.models.attention import Mask
 from transformer.models.blocks import (
     D_MODEL,
     LAYER_SHARDING,
@@ -93,7 +92,7 @@ class Transformer(SharedEmbeddings):
 
     def _encode(self, src_BS, src_segments_BS, rngs, return_weights):
         src_segments_BS = self.source_segments(src_BS, src_segments_BS)
-        mask = Mask(src_segments_BS, src_segments_BS)
+        mask = self.mask(src_segments_BS, src_segments_BS, rngs)
         x_BSD = self._embed_source(src_BS, segment_positions(src_segments_BS), rngs)
         weights = []
         for layer in self.encoder_layers:
@@ -109,8 +108,9 @@ class Transformer(SharedEmbeddings):
         memory_BSD, encoder = self._encode(src_BS, src_segments_BS, rngs, return_weights)
         src_segments_BS = self.source_segments(src_BS, src_segments_BS)
         tgt_segments_BT = segments_or_one(tgt_in_BT, tgt_segments_BT)
-        self_mask = Mask(tgt_segments_BT, tgt_segments_BT, jnp.arange(tgt_in_BT.shape[1]))
-        memory_mask = Mask(tgt_segments_BT, src_segments_BS)
+        positions_T = jnp.arange(tgt_in_BT.shape[1])
+        self_mask = self.mask(tgt_segments_BT, tgt_segments_BT, rngs, positions_T)
+        memory_mask = self.mask(tgt_segments_BT, src_segments_BS, rngs)
 
         y_BTD = self._embed_target(tgt_in_BT, segment_positions(tgt_segments_BT), rngs)
         weights = AttentionWeights(encoder, [], [])

@@ -13,7 +13,6 @@ class Specification(NamedTuple):
     memory: float  # GiB
     bandwidth: float  # of that memory, bytes/s
     link: float  # to devices beside it, bytes/s out of it (and as much into it at once)
-    network: float | None = None  # to other hosts, bytes/s for each device; None: not known
 
 
 # TPUs: Google Cloud's page of each version (docs.cloud.google.com/tpu/docs/v4, v5e, v5p, v6e). A
@@ -27,15 +26,13 @@ class Specification(NamedTuple):
 # - A link is half of NVLink's sum of both directions, or L4's PCIe 4.0. For the H100 PCIe it is the
 #   NVLink bridge of NVIDIA's product brief; that file has PCIe 5.0.
 # - H100 NVL is not in that file. Its peak is the H200 NVL's; the rest is what projects cite.
-# - The network is eight ports of 400 Gb/s for eight GPUs, as in that file and in NVIDIA's reference
-#   architecture of DGX BasePOD. For hosts of the other devices it is not known.
 SPECIFICATIONS = {
     "NVIDIA A100": Specification(312e12, 80e9 / 2**30, 2.039e12, 300e9),  # with 80 GB
     "NVIDIA A100-SXM4-40GB": Specification(312e12, 40e9 / 2**30, 1.555e12, 300e9),
-    "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9, 50e9),
+    "NVIDIA H100": Specification(989e12, 80e9 / 2**30, 3.35e12, 450e9),
     "NVIDIA H100 NVL": Specification(835e12, 94e9 / 2**30, 3.9e12, 300e9),
     "NVIDIA H100 PCIe": Specification(756e12, 80e9 / 2**30, 2.0e12, 300e9),
-    "NVIDIA H200": Specification(989e12, 141e9 / 2**30, 4.8e12, 450e9, 50e9),
+    "NVIDIA H200": Specification(989e12, 141e9 / 2**30, 4.8e12, 450e9),
     "NVIDIA H200 NVL": Specification(835e12, 141e9 / 2**30, 4.8e12, 450e9),
     "NVIDIA L4": Specification(121e12, 24e9 / 2**30, 0.3e12, 32e9),
     "TPU v4": Specification(275e12, 32, 1.2e12, 270e9),

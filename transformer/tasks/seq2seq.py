@@ -293,7 +293,8 @@ def prepare(
     )
 
     # 3. The model.
-    model = build_model(proven(config.model, mesh), sizes_of(config, tokenizers))
+    sizes = sizes_of(config, tokenizers)._replace(row_segments=packed.most_examples)
+    model = build_model(proven(config.model, mesh), sizes)
     task = kind(data, tokenizers, model, config.decoding, mesh)
     hashes = [source.fingerprint, validation_source.fingerprint, *(t.sha256 for t in tokenizers)]
     names = [part.name for part in parts]

@@ -14,7 +14,6 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from transformer.data.vocabulary import UNK
-from transformer.models.attention import Mask
 from transformer.models.cache import (
     attention_to_see,
     decoding_step,
@@ -96,7 +95,7 @@ class Universal(SharedEmbeddings):
         return self._encode(src_BS, segments_BS, self._spacing(src_BS, rngs), rngs, False)[0]
 
     def _encode(self, src_BS, segments_BS, spacing, rngs, return_weights):
-        mask = Mask(segments_BS, segments_BS)
+        mask = self.mask(segments_BS, segments_BS, rngs)
 
         def transform(x_BSD, rngs, _):
             network = self._network(self.encoder, segments_BS)
@@ -118,8 +117,9 @@ class Universal(SharedEmbeddings):
         )
         layer = self.decoder.layer
         memory = layer.cross_attention.key_values(memory_BSD)  # the same at each step
-        self_mask = Mask(tgt_segments_BT, tgt_segments_BT, jnp.arange(tgt_in_BT.shape[1]))
-        memory_mask = Mask(tgt_segments_BT, src_segments_BS)
+        positions_T = jnp.arange(tgt_in_BT.shape[1])
+        self_mask = self.mask(tgt_segments_BT, tgt_segments_BT, rngs, positions_T)
+        memory_mask = self.mask(tgt_segments_BT, src_segments_BS, rngs)
 
         def transform(x_BTD, rngs, _):
             network = self._network(self.decoder, tgt_segments_BT)
