@@ -17,7 +17,9 @@ from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.runs.trusted_paths import absolute
 from transformer.system import distributed
+from transformer.system.buckets import address_of
 from transformer.system.commands import command
+from transformer.system.paths import local
 from transformer.tasks.task import Outputs, TrainedTask
 
 
@@ -153,7 +155,7 @@ def destination_of(model: TrainedModel, of: str, inputs: Mapping[str, Input] = {
     of_data, files = data_beside(model.config.data, model.task.data, of)
     parts += of_data
     if model.others:
-        others = "\n".join(str(other.workdir.resolve()) for other in model.others)
+        others = "\n".join(address_of(other.workdir.resolve()) for other in model.others)
         parts.append(f"ensemble-{digest(others)}")
     return Destination.of(model.workdir, model.output_dir, "-".join(parts), {**inputs, **files})
 
@@ -166,9 +168,10 @@ def data_beside(usual: Any, asked: Any, of: str) -> tuple[list[str], dict[str, I
     parts, inputs = [], {}
     for field, given in _other_data(usual, asked, of).items():
         configured, path = getattr(usual, field), absolute(given)
-        if configured and os.path.exists(absolute(configured)):
+        if configured and os.path.exists(local(configured, field)):
             parts.append(f"{field}={os.path.basename(path)}")
-            content = count_and_hash(path)[1] if os.path.isfile(path) else None
+            here = local(given, field)
+            content = count_and_hash(here)[1] if os.path.isfile(here) else None
             inputs[field] = Input(path, content)
     paths = run_config.path_fields(type(usual))
     changed = _changed(usual, asked).items()

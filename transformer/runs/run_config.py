@@ -13,7 +13,7 @@ from transformer.models.family import FAMILIES, Family, find_family
 from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import remove_leftovers, write_atomically
-from transformer.system.paths import check_no_pattern, local, looked_up
+from transformer.system.paths import check_no_pattern, checked, looked_up
 from transformer.system.reading import MISSING, read_json, read_text
 from transformer.system.sharding import MeshConfig
 from transformer.tasks.task import TASKS, Metric, Task, find_task
@@ -102,7 +102,7 @@ class Config:
             check_types(name, section, config[name])
             for field, value in config[name].items():
                 if value and paths_are_here and field in path_fields(section):
-                    local(value, f"{name}.{field}")
+                    checked(value, f"{name}.{field}")
             sections[name] = section(**config[name])
         return cls(**sections)
 

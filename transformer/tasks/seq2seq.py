@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -248,7 +249,7 @@ def prepare(
             else get_tokenizers(workdir, config.tokenizer, source)
         )
         limits = data.max_source_length, data.max_target_length
-        folder = Path(data.data_dir) / "token_cache"
+        folder = os.path.join(data.data_dir, "token_cache")
         sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
         encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut)
         pairs = token_cache(source, encoder, folder, num_samples=config.tokenizer.num_samples)
