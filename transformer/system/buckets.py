@@ -14,6 +14,7 @@ import contextlib
 import glob
 import importlib.util
 import itertools
+import logging
 import os
 import re
 import shutil
@@ -234,8 +235,12 @@ def _in_threads(work: Callable[[Path], None], paths: Iterable[Path]) -> None:
 
 def system(address: str) -> Any:
     """The fsspec file system of an address."""
+    # gcsfs would ask over gRPC of which kind each bucket is, which takes minutes where that is shut.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import fsspec
 
+    for name in PACKAGES.values():  # errors are raised as well
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return fsspec.filesystem(address.partition("://")[0], use_listings_cache=False)
 
 

@@ -155,12 +155,12 @@ class _Lease:
     def _take(self) -> None:
         first, start = None, time.monotonic()
         while True:
-            try:
-                return self._write("create")
-            except FileExistsError:
-                pass
             if (found := self._read()) is None:
-                continue  # it has just become free
+                with contextlib.suppress(FileExistsError):  # another was first
+                    return self._write("create")
+                continue
+            if found["id"] == self._me["id"]:
+                return  # the answer to a first try was lost
             is_dead = found["host"] == host_id() and not is_alive(found["process"])
             if is_dead or time.monotonic() - start > STALE:
                 self._files.rm_file(self._key)

@@ -1,0 +1,119 @@
+"""Emulators of buckets on the loopback address, behind a door that can be shut."""
+
+import contextlib
+import http.client
+import json
+import re
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from processes import free_port
+
+BUCKET = "bucket"
+
+
+class Door:
+    """A proxy before an emulator of Google's or Amazon's storage.
+
+    env: environment variables by which clients come here. shut: while it is set, every answer is
+    503. puts: names of the objects that were written, in order.
+    """
+
+    def __init__(self, scheme: str, behind: int):
+        self.shut, self.puts = threading.Event(), []
+        door = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_) -> None:
+                pass
+
+            def handle_any(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                code, headers, content = door.answer(
+                    behind, self.command, self.path, self.headers, body
+                )
+                self.send_response(code)
+                for name, value in headers:
+                    if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                        self.send_header(name, value)
+                length = next(
+                    (v for n, v in headers if n.lower() == "content-length"), len(content)
+                )
+                self.send_header("Content-Length", str(length))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = handle_any
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, *_) -> None:  # a client that was killed
+                pass
+
+        self._server = Server(("localhost", 0), Handler)
+        self.url = f"http://localhost:{self._server.server_port}"
+        self.env = {"NO_GCE_CHECK": "true", "AWS_EC2_METADATA_DISABLED": "true"}
+        if scheme == "gs":
+            self.env |= {"STORAGE_EMULATOR_HOST": self.url, "FSSPEC_GS_TOKEN": "anon"}
+        else:
+            self.env |= {"AWS_ENDPOINT_URL": self.url, "AWS_DEFAULT_REGION": "us-east-1"}
+            self.env |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def answer(self, behind: int, command: str, path: str, headers, body: bytes):
+        if self.shut.is_set():
+            return 503, [], b"{}"
+
+        def ask(command: str, path: str, headers, body: bytes):
+            connection = http.client.HTTPConnection("localhost", behind, timeout=60)
+            connection.request(command, path, body, dict(headers))
+            found = connection.getresponse()
+            return found.status, found.getheaders(), found.read()
+
+        # The emulator does not know this condition.
+        if "ifGenerationMatch=0" in path:
+            name = re.search(rb'"name": *"([^"]*)"', body)[1].decode()
+            place = urllib.parse.quote(name, safe="")
+            if ask("GET", f"/storage/v1/b/{BUCKET}/o/{place}", {}, b"")[0] == 200:
+                return 412, [], json.dumps({"error": {"code": 412, "message": "exists"}}).encode()
+        found = ask(command, path, headers, body)
+        if command in ("PUT", "POST", "DELETE"):
+            self.puts.append(f"{command} {path}")
+        return found
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextlib.contextmanager
+def emulated(scheme: str) -> Iterator[Door]:
+    """An empty bucket gs://bucket or s3://bucket; skips the test without the emulator."""
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        if scheme == "gs":
+            pytest.importorskip("gcsfs", reason="gcsfs is not installed")
+            server = pytest.importorskip(
+                "gcp_storage_emulator.server", reason="no emulator of gs://"
+            )
+            started = server.create_server("localhost", port, True, default_bucket=BUCKET)
+            started.start()
+            stack.callback(started.stop)
+        else:
+            pytest.importorskip("s3fs", reason="s3fs is not installed")
+            moto = pytest.importorskip("moto.server", reason="no emulator of s3://")
+            started = moto.ThreadedMotoServer("localhost", port, verbose=False)
+            started.start()
+            stack.callback(started.stop)
+            connection = http.client.HTTPConnection("localhost", port)
+            connection.request("PUT", f"/{BUCKET}")
+            assert connection.getresponse().status == 200
+        door = Door(scheme, port)
+        stack.callback(door.close)
+        yield door
