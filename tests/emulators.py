@@ -2,28 +2,31 @@
 
 import contextlib
 import http.client
-import json
 import re
 import threading
 import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 from processes import free_port
 
 BUCKET = "bucket"
+Answer = tuple[int, list[tuple[str, str]], bytes]  # code, headers, content
 
 
 class Door:
     """A proxy before an emulator of Google's or Amazon's storage.
 
     env: environment variables by which clients come here. shut: while it is set, every answer is
-    503. puts: names of the objects that were written, in order.
+    503. pause_at: a pattern of changes after which the answer waits for `go_on`; `reached` tells.
+    changes: the method and the name of each object that was written or removed, in order.
     """
 
     def __init__(self, scheme: str, behind: int):
-        self.shut, self.puts = threading.Event(), []
+        self.shut, self.changes, self._behind = threading.Event(), [], behind
+        self.pause_at, self.reached, self.go_on = "", threading.Event(), threading.Event()
         door = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -34,17 +37,15 @@ class Door:
 
             def handle_any(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-                code, headers, content = door.answer(
-                    behind, self.command, self.path, self.headers, body
-                )
+                code, headers, content = door.answer(self.command, self.path, self.headers, body)
                 self.send_response(code)
+                length = str(len(content))
                 for name, value in headers:
-                    if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                    if name.lower() == "content-length":
+                        length = value  # that of HEAD has no content
+                    elif name.lower() not in ("connection", "transfer-encoding"):
                         self.send_header(name, value)
-                length = next(
-                    (v for n, v in headers if n.lower() == "content-length"), len(content)
-                )
-                self.send_header("Content-Length", str(length))
+                self.send_header("Content-Length", length)
                 self.end_headers()
                 self.wfile.write(content)
 
@@ -66,26 +67,30 @@ class Door:
             self.env |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def answer(self, behind: int, command: str, path: str, headers, body: bytes):
+    def answer(self, command: str, path: str, headers: Any, body: bytes) -> Answer:
         if self.shut.is_set():
             return 503, [], b"{}"
+        name = path
+        if path.startswith("/upload") and (named := re.search(rb'"name": *"([^"]*)"', body)):
+            name = named[1].decode()
+            place = f"/storage/v1/b/{BUCKET}/o/{urllib.parse.quote(name, safe='')}"
+            # The emulator does not know this condition.
+            if "ifGenerationMatch=0" in path and self._ask("GET", place, {}, b"")[0] == 200:
+                return 412, [], b'{"error": {"code": 412, "message": "exists"}}'
+        found = self._ask(command, path, headers, body)
+        if command in ("PUT", "POST", "DELETE"):
+            self.changes.append(change := f"{command} {urllib.parse.unquote(name)}")
+            if self.pause_at and re.search(self.pause_at, change):
+                self.reached.set()
+                self.go_on.wait(60)
+        return found
 
-        def ask(command: str, path: str, headers, body: bytes):
-            connection = http.client.HTTPConnection("localhost", behind, timeout=60)
+    def _ask(self, command: str, path: str, headers: Any, body: bytes) -> Answer:
+        connection = http.client.HTTPConnection("localhost", self._behind, timeout=60)
+        with contextlib.closing(connection):
             connection.request(command, path, body, dict(headers))
             found = connection.getresponse()
             return found.status, found.getheaders(), found.read()
-
-        # The emulator does not know this condition.
-        if "ifGenerationMatch=0" in path:
-            name = re.search(rb'"name": *"([^"]*)"', body)[1].decode()
-            place = urllib.parse.quote(name, safe="")
-            if ask("GET", f"/storage/v1/b/{BUCKET}/o/{place}", {}, b"")[0] == 200:
-                return 412, [], json.dumps({"error": {"code": 412, "message": "exists"}}).encode()
-        found = ask(command, path, headers, body)
-        if command in ("PUT", "POST", "DELETE"):
-            self.puts.append(f"{command} {path}")
-        return found
 
     def close(self) -> None:
         self._server.shutdown()

@@ -36,7 +36,9 @@ _AT_ONCE = 8  # files on their way
 _SMALL = 1 << 26  # bytes; smaller files are read at once, as they may grow meanwhile
 LEASE = "lock"  # the object that says who holds a folder: see locks.py
 # Groups: the folder of a checkpoint; the item that a file is of, if it is one of arrays.
-_STEP = re.compile(r"(.*/checkpoints/\d+/)(?:(params|opt_state|extra)/|record/|scores.json|_)")
+_STEP = re.compile(
+    r"(.*/checkpoints/\d+/)(?:(params|opt_state|extra)/|record/|[a-z]+_success|scores.json|_)"
+)
 _DAMAGED = re.compile(r".*/checkpoints/\d+\.damaged/")
 _RECORD = "record/record.json"
 # The last of the files that belong together, in this order; others go before them.
@@ -154,7 +156,7 @@ def held(folder: Path, check: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        del _leases[folder]
+        _leases.pop(folder, None)
 
 
 # --- Down ---------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ def _in_threads(work: Callable[[Path], None], paths: Iterable[Path]) -> None:
 
 def system(address: str) -> Any:
     """The fsspec file system of an address."""
-    # gcsfs would ask over gRPC of which kind each bucket is, which takes minutes where that is shut.
+    # gcsfs would ask for the kind of each bucket over gRPC, and wait minutes where that is shut.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import fsspec
 
