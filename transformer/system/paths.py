@@ -204,7 +204,7 @@ def given(*holders: flags.FlagHolder[str | None]) -> list[Path]:
 
 def argument(path: str) -> Path:
     """The `type` of an argument of argparse that names a file or a folder."""
-    return Path(local(path, "an argument"))
+    return Path(checked(path, "an argument", in_buckets=False))
 
 
 def DEFINE_path(
