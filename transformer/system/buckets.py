@@ -64,7 +64,7 @@ def is_address(name: str) -> bool:
 
 
 def check_address(name: str, what: str) -> None:
-    """Raises UserError for an address that can't be used; asks no bucket.
+    """Raises UserError for an address that cannot be used; asks no bucket.
 
     what: the name of the flag or field in messages.
     """
@@ -255,7 +255,8 @@ def errors(said: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, PermissionError) or re.search("40[13]|[Ff]orbidden|denied", reason):
+        refused = re.search(r"\b40[13]\b|[Ff]orbidden|denied", reason)
+        if isinstance(error, PermissionError) or refused:
             reason = f"no permission ({reason:.150})"
         elif isinstance(error, FileNotFoundError):
             reason = f"there is no such bucket, or it went away ({reason:.150})"
