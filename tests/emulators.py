@@ -85,6 +85,11 @@ class Door:
                 self.go_on.wait(60)
         return found
 
+    def put(self, name: str, content: bytes) -> None:
+        """Puts an object into the bucket of Google's emulator."""
+        place = f"/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}"
+        assert self._ask("POST", place, {"Content-Type": "text/plain"}, content)[0] == 200
+
     def _ask(self, command: str, path: str, headers: Any, body: bytes) -> Answer:
         connection = http.client.HTTPConnection("localhost", self._behind, timeout=60)
         with contextlib.closing(connection):

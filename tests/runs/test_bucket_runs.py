@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,8 +112,15 @@ def test_a_run_that_is_killed_and_cut_off_is_one_run(scheme, moments, uninterrup
 
 def test_the_processes_of_a_job_need_no_common_disk(tmp_path):
     write_toy(tmp_path, train=97, validation=5)
-    flags = toy_flags(training_steps=2, mesh_fsdp=2, mesh_data=1)
+    names = {"train_source": "train.en", "train_target": "train.de"}
+    names |= {"validation_source": "validation.en", "validation_target": "validation.de"}
+    places = {f"data_{field}": f"gs://{BUCKET}/{name}" for field, name in names.items()}
+    places["data_data_dir"] = f"gs://{BUCKET}/data"
+    flags = toy_flags(training_steps=2, mesh_fsdp=2, **places)
     with emulated("gs") as door, contextlib.ExitStack() as stack:
+        for name in names.values():
+            door.put(name, (tmp_path / name).read_bytes())
+            (tmp_path / name).unlink()
         workdir = f"--workdir=gs://{BUCKET}/run"
         processes = [
             stack.enter_context(
@@ -129,6 +137,7 @@ def test_the_processes_of_a_job_need_no_common_disk(tmp_path):
         found = objects(door, "gs")
     steps = {json.loads(x)["step"] for x in found["run/metrics.jsonl"].splitlines()}
     assert steps == {1, 2, 3}
+    assert len([name for name in found if re.fullmatch("data/token_cache/.*/meta.json", name)]) == 2
 
 
 @pytest.mark.parametrize(

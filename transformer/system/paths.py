@@ -153,7 +153,7 @@ def matching(pattern: str) -> list[str]:
 class PathParser(flags.ArgumentParser):
     """Parses a flag that names a file or a folder. Its value stays as given."""
 
-    def __init__(self, name: str, default: str | None, in_buckets: bool):
+    def __init__(self, name: str, default: str | None = None, in_buckets: bool = True):
         self._what, self._default, self._in_buckets = f"--{name}", default, in_buckets
 
     def parse(self, argument: str) -> str:
