@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import re
+import subprocess
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -82,8 +83,16 @@ class Door:
             self.changes.append(change := f"{command} {urllib.parse.unquote(name)}")
             if self.pause_at and re.search(self.pause_at, change):
                 self.reached.set()
-                self.go_on.wait(60)
+                self.go_on.wait(5)  # for long if it is killed meanwhile
         return found
+
+    def wait_for(self, process: subprocess.Popen) -> None:
+        """Returns when the process has made the change `pause_at`, and waits for the answer."""
+        self.go_on.clear()
+        while not self.reached.wait(0.1):
+            assert process.poll() is None, process.stderr.read()
+        self.pause_at = ""
+        self.reached.clear()
 
     def put(self, name: str, content: bytes) -> None:
         """Puts an object into the bucket of Google's emulator."""
