@@ -1,6 +1,7 @@
 """Every flag and every field whose value names a file or a folder is declared, and checked."""
 
 import ast
+import contextlib
 import dataclasses
 import threading
 import typing
@@ -19,6 +20,7 @@ from transformer.runs import cli, provenance, run_config
 from transformer.runs.config_fields import part_of
 from transformer.runs.run_config import Config
 from transformer.runs.sweep import sections_of
+from transformer.system import buckets, paths
 from transformer.system.compilation import use_cache
 from transformer.system.errors import UserError
 from transformer.tasks.task import TASKS, find_task
@@ -74,11 +76,13 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
 
 
 def test_every_flag_is_declared():
-    places, others = [], set()
+    places, others, not_in_buckets = [], set(), set()
     for path in SCRIPTS:
         for name, call in calls(path):
             if name in ("DEFINE_path", "DEFINE_paths") and isinstance(call.args[0], ast.Constant):
                 places.append(f"{path.stem}.{call.args[0].value}")
+                if "in_buckets" in {keyword.arg for keyword in call.keywords}:
+                    not_in_buckets.add(places[-1])
             if name in ("DEFINE_string", "DEFINE_list", "DEFINE_multi_string"):
                 flag = call.args[0].value
                 assert flag in NO_PLACES or f"{flag} of {path.stem}" in NO_PLACES, (path, flag)
@@ -93,6 +97,7 @@ def test_every_flag_is_declared():
         *places
     }
     assert len(places) > 60
+    assert not_in_buckets == {"sweep.out", "sweep.results"}  # the folders of many runs
 
 
 def fields_of_text() -> dict[str, bool]:
@@ -121,18 +126,39 @@ def test_every_field_is_declared():
 CONFIGS = "base bert_base classification parsing_paper sagan_cifar10 summarization lm"
 
 
-def test_every_place_of_a_config_is_checked(tmp_path):
+def refusal(config: dict) -> str:
+    try:
+        Config.from_dict(config)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("in_buckets", [True, False])
+def test_a_flag_takes_a_bucket_or_refuses_it_by_name(in_buckets, monkeypatch):
+    monkeypatch.setitem(buckets.PACKAGES, "gs", "json")  # is installed
+    parser = paths.PathParser("x", None, in_buckets)
+    refused = pytest.raises(UserError, match=r"^--x is gs://b/y, and only local files")
+    with contextlib.nullcontext() if in_buckets else refused:
+        assert parser.parse("gs://b/y") == "gs://b/y"
+
+
+def test_every_place_of_a_config_is_checked(tmp_path, monkeypatch):
+    monkeypatch.setitem(buckets.PACKAGES, "gs", "json")
     seen, value = set(), "~nosuchuser/x"
     for name in CONFIGS.split():
         config = sections_of(str(ROOT / "configs" / f"{name}.py"), {})
         for path, is_place in fields_of_text().items():
             section, field, *inner = path.split(".")
             if is_place and field in config.get(section, ()):
-                parts = {"x": {inner[0]: value}} if inner else value  # of data.corpora
-                changed = config | {section: config[section] | {field: parts}}
+
+                def changed(value, section=section, field=field, inner=inner, config=config):
+                    parts = {"x": {inner[0]: value}} if inner else value  # of data.corpora
+                    return config | {section: config[section] | {field: parts}}
+
                 shown = ".".join([section, field, *(["x", *inner] if inner else [])])
-                with pytest.raises(UserError, match=f"^{shown} is "):
-                    Config.from_dict(changed)
+                assert not refusal(changed("gs://b/x")).startswith(f"{shown} is gs:")
+                assert refusal(changed(value)).startswith(f"{shown} is ")
                 seen.add(path)
     # A run of another machine can be loaded: its data are not needed to translate.
     changed = config | {"data": config["data"] | {"train_file": value}}
@@ -148,24 +174,24 @@ def test_every_place_of_a_config_is_checked(tmp_path):
 @pytest.mark.parametrize(
     ("script", "arguments", "part"),
     [
-        ("train.py", ["--workdir=gs://b/run", "--prepare"], "--workdir is gs://b/run, and only"),
+        ("train.py", ["--workdir=az://b/run", "--prepare"], "--workdir is az://b/run, and only"),
         ("train.py", ["--workdir", "~nosuchuser/x"], "--workdir is ~nosuchuser/x, and no home"),
         ("train.py", ["--workdir=caf\udce9"], "not UTF-8; rename the file or folder"),
         ("train.py", ["--workdir=run [1]"], "{cwd}/run [1] has one of * ? [ in its name"),
         ("train.py", ["--config=http://b/c.py", "--config.model.d_ff=3"], "--config is http://b/c"),
         ("train.py", ["--config", "s3://c.py"], "--config is s3://c.py"),
         ("train.py", ["--config.data.data_dir=hdfs://x", "--prepare"], "data.data_dir is hdfs://x"),
-        ("train.py", ["--config.training.init_from=gs://b"], "training.init_from is gs://b"),
+        ("train.py", ["--config.training.init_from=az://b"], "training.init_from is az://b"),
         ("train.py", ["--config", "lm", "--config.model.z=1"], "--config=lm --help-config lists"),
         ("train.py", ["--config=no.py"], "there is no config file no.py (looked up in {cwd})"),
         ("train.py", ["--config=no.py", "--config.model.d_ff=3"], "no config file no.py (looked"),
-        ("evaluate.py", ["--workdir=run", "--reference=a,s3://b"], "--reference is s3://b"),
+        ("evaluate.py", ["--workdir=run", "--reference=a,az://b"], "--reference is az://b"),
         ("evaluate.py", ["--workdir=no"], "has no config.json (looked up in {cwd})"),
         ("translate.py", ["--workdir=run", "--input=no.en"], "no.en: No such file or directory (l"),
         ("translate.py", ["--workdir=run", "--output=file:///x"], "--output is file:///x"),
         ("sweep.py", [f"--config={ROOT}/configs/demo.py", "--out=gs://x"], "--out is gs://x"),
-        ("export", ["--workdir=r", "--output=gs://x"], "--output is gs:"),
-        ("evalb", ["--gold=gs://x"], "--gold is gs://x"),
+        ("export", ["--workdir=r", "--output=az://x"], "--output is az:"),
+        ("evalb", ["--gold=gs:///x"], "--gold is gs:///x, which is no address"),
         ("benchmarks/profile_summary.py", ["gs://x"], "an argument is gs://x"),
     ],
 )
@@ -208,11 +234,11 @@ def test_a_file_goes_before_a_preset(tmp_path, monkeypatch):
 
 
 def test_load_and_the_folder_of_compiled_programs(monkeypatch):
-    for folder in ("gs://b/run", Path("gs://b/run")):
-        with pytest.raises(UserError, match=r"^workdir is gs:/"):
+    for folder in ("az://b/run", Path("gs://b/run")):
+        with pytest.raises(UserError, match=r"^workdir is (az|gs):/"):
             transformer.load(folder)
-    with pytest.raises(UserError, match=r"^ensemble\[0\] is s3://b"):
-        transformer.load("run", ensemble=["s3://b"])
+    with pytest.raises(UserError, match=r"^ensemble\[0\] is az://b"):
+        transformer.load("run", ensemble=["az://b"])
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://b")
     jax.config.update("jax_compilation_cache_dir", "gs://b")

@@ -112,7 +112,7 @@ def beside(path, process, host="") -> Path:
     """A temporary file of a process: of this host, or of another."""
     own = files.temporary_beside(path).name
     name = own.replace(f".{os.getpid()}.", f".{process}.")
-    return path.with_name(name.replace(f".{files._host()}.", host or f".{files._host()}."))
+    return path.with_name(name.replace(f".{files.host_id()}.", host or f".{files.host_id()}."))
 
 
 def test_what_dead_processes_left_is_removed(tmp_path, dead):

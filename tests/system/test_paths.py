@@ -75,7 +75,7 @@ def test_a_pattern_of_absolute_paths(folder):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("gs://bucket/x", "--x is gs://bucket/x, and only local files and folders can be used, no"),
+        ("az://bucket/x", "--x is az://bucket/x, and only local files and folders can be used, no"),
         (paths.Path("S3://bucket"), "--x is S3:/?/bucket, .* not S3://; give a local path"),
         ("file:///x", "not file://; give a local path"),
         ("~nosuchuser/x", "--x is ~nosuchuser/x, and no home folder of ~nosuchuser is known"),
@@ -112,8 +112,8 @@ def test_a_list_of_places(folder):
     assert parse("a,b.txt") == ["a,b.txt"]
     assert parse('"no,where",a.txt') == ["no,where", "a.txt"]
     assert parse(["a"]) == ["a"]
-    with pytest.raises(UserError, match="--x is gs://b"):
-        parse("a.txt,gs://b")
+    with pytest.raises(UserError, match="--x is az://b"):
+        parse("a.txt,az://b")
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9", b"gone"])

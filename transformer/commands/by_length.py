@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 
 WORKDIRS = DEFINE_paths("workdirs", [], "Work directories of evaluated runs, comma-separated.")
 RESULTS = DEFINE_paths("results", [], "JSON files of the ledger, comma-separated.")
-DATA_DIR = DEFINE_path("data_dir", None, "With --results: where TFDS keeps data sets.")
-RAW_DIR = DEFINE_path("raw_dir", None, "With --results: a folder with the raw files.")
+DATA_DIR = DEFINE_path(
+    "data_dir", None, "With --results: where TFDS keeps data sets.", is_field=True
+)
+RAW_DIR = DEFINE_path(
+    "raw_dir", None, "With --results: a folder with the raw files.", is_field=True
+)
 SPLIT = flags.DEFINE_string(
     "split", "test", "The folder below WORKDIR/eval to read; with --results, the split."
 )

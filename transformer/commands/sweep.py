@@ -29,13 +29,17 @@ if TYPE_CHECKING:
     from transformer.runs.sweep import Run
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A sweep file, or any config file.")
-OUT = DEFINE_path("out", None, "For the work directories (default: runs/<config>).")
+OUT = DEFINE_path(
+    "out", None, "For the work directories (default: runs/<config>).", in_buckets=False
+)
 SEEDS = flags.DEFINE_list("seeds", None, "Seeds of each row, in place of those of the file.")
 ONLY = flags.DEFINE_list("only", ["*"], "Names of runs or rows; * stands for anything.")
 EVALUATE = flags.DEFINE_string(
     "evaluate", None, "Flags of evaluate, in place of those of the file; none: only train."
 )
-RESULTS = DEFINE_path("results", None, "A folder of the ledger: records each run there.")
+RESULTS = DEFINE_path(
+    "results", None, "A folder of the ledger: records each run there.", in_buckets=False
+)
 SHARD = flags.DEFINE_string("shard", None, "As 0/8: of all runs every 8th, beginning with run 0.")
 TOGETHER = flags.DEFINE_integer("together", None, "How many runs at once (default: 1).", 1, 1000)
 GPUS = flags.DEFINE_list("gpus", [], "Numbers of GPUs, each of which has one run at a time.")

@@ -1,6 +1,7 @@
 """The splits of a data section: the files that its fields name, or those of a data set."""
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -222,7 +223,9 @@ def open_dataset(
     from transformer.data import datasets
 
     name, field = config.split_of(split)
-    data_dir = local(config.data_dir, "data.data_dir")
+    # The folder of this data set; in a bucket there may be many.
+    own = f"{config.data_dir.rstrip('/')}/{config.dataset.partition('/')[0]}"
+    data_dir = os.path.dirname(local(own, "data.data_dir"))
     builder = datasets.get_builder(config.dataset, data_dir=data_dir, raw_dir=raw_dir)
     features = builder.info.features
     known = sorted(x for x in features if not texts or isinstance(features[x], tfds.features.Text))

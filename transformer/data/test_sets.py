@@ -10,6 +10,7 @@ from typing import NamedTuple
 from transformer.data import languages
 from transformer.data.splits import SPLITS
 from transformer.data.text_files import check_lines, read_lines
+from transformer.system import buckets
 from transformer.system.errors import UserError
 from transformer.system.paths import local
 
@@ -24,9 +25,10 @@ class Input(NamedTuple):
     def of(cls, path: str, lines: Sequence[str]) -> "Input":
         """The Input for a text file with these lines."""
         absolute = os.path.abspath(os.path.expanduser(path))
+        place = buckets.address_of(Path(absolute))
         text = "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
         is_file = os.path.isfile(absolute)
-        return cls(absolute if is_file else None, hashlib.sha256(text).hexdigest())
+        return cls(place if is_file else None, hashlib.sha256(text).hexdigest())
 
 
 class TestSet(NamedTuple):

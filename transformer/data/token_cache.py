@@ -60,7 +60,7 @@ def token_cache(
     limits = *encoder.max_lengths, encoder.source_cut
     identity = [_FORMAT, *hashes, *limits, sampling_alpha, num_samples]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-    directory = Path(local(cache_dir, "the token cache")) / key
+    directory = Path(local(f"{cache_dir}/{key}", "the token cache"))
     if (found := _open(directory, tokenizers)) is not None:
         return found
 

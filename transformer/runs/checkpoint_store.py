@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from transformer.models.functional import Params
 from transformer.runs.integrity import digest, read_signed, signed
+from transformer.system import buckets
 from transformer.system.distributed import from_first, in_all, is_first
 from transformer.system.errors import UserError
 from transformer.system.files import write_atomically
@@ -62,6 +65,8 @@ class Store:
 
     def __init__(self, directory: Path):
         self.directory = directory
+        # Then each process of a job has a folder of its own, and process 0 saves for all.
+        self._is_in_bucket = buckets.address_of(directory) != str(directory)
         self.saving: int | None = None  # the step being saved
         self._checkpointer = self._new_checkpointer()
 
@@ -81,9 +86,14 @@ class Store:
             "shapes": {name: _shapes(item) for name, item in items.items()},
             "digests": {name: digest(item) for name, item in items.items()},
         }
-        arrays = {name: ocp.args.StandardSave(item) for name, item in _filled(items).items()}
-        arguments = ocp.args.Composite(record=ocp.args.JsonSave(signed(record)), **arrays)
         self.saving = step
+        filled = _filled(items)
+        if self._is_in_bucket and jax.process_count() > 1:
+            filled = {name: _gathered(item) for name, item in filled.items()}
+            if not is_first():
+                return
+        arrays = {name: ocp.args.StandardSave(item) for name, item in filled.items()}
+        arguments = ocp.args.Composite(record=ocp.args.JsonSave(signed(record)), **arrays)
         self._checkpointer.save(self.directory / str(step), args=arguments)
 
     def wait(self) -> None:
@@ -140,13 +150,24 @@ class Store:
         return path
 
     def _new_checkpointer(self) -> ocp.AsyncCheckpointer:
-        arrays = {n: ocp.StandardCheckpointHandler() for n in ("params", "opt_state", "extra")}
+        together = ocp.options.MultiprocessingOptions()
+        if self._is_in_bucket:
+            me = jax.process_index()
+            together = ocp.options.MultiprocessingOptions(me, {me}, f"process_{me}")
+        arrays = {
+            name: ocp.StandardCheckpointHandler(multiprocessing_options=together)
+            for name in ("params", "opt_state", "extra")
+        }
         handler = ocp.CompositeCheckpointHandler(
-            **arrays, record=ocp.JsonCheckpointHandler(filename=_RECORD)
+            composite_options=ocp.CompositeOptions(multiprocessing_options=together),
+            record=ocp.JsonCheckpointHandler(filename=_RECORD, multiprocessing_options=together),
+            **arrays,
         )
         # Otherwise, if a folder cannot be made, Orbax's threads wait for it for minutes.
         options = ocp.options.AsyncOptions(create_directories_asynchronously=False)
-        return ocp.AsyncCheckpointer(handler, async_options=options)
+        return ocp.AsyncCheckpointer(
+            handler, async_options=options, multiprocessing_options=together
+        )
 
     # --- Listing ---
 
@@ -195,6 +216,9 @@ class Store:
             )
 
         # 1. Read the record.
+        if is_first():
+            buckets.fetch_arrays(directory, likes)
+
         def read_record() -> dict[str, Any] | None:
             try:
                 for path in directory.rglob("*"):
@@ -209,6 +233,8 @@ class Store:
 
         if (record := from_first(read_record)) is None:
             raise Damaged("its record is missing or altered")
+        if not is_first():
+            buckets.fetch_arrays(directory, likes)
         end = time.monotonic() + SECONDS_UNTIL_VISIBLE
         while not self.has(step) and time.monotonic() < end:
             time.sleep(0.1)
@@ -292,3 +318,15 @@ def _filled(items: Mapping[str, Any]) -> dict[str, Any]:
 
 def _abstract(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+
+
+def _gathered(tree: Any) -> Any:
+    """The whole arrays, on the host; for process 0, but all have to take part."""
+
+    def whole(x: jax.Array) -> np.ndarray | None:
+        if not x.is_fully_replicated:
+            x = multihost_utils.process_allgather(x, tiled=True)
+            return x if is_first() else None  # one array at a time is in the others' memory
+        return np.asarray(x.addressable_data(0)) if is_first() else None
+
+    return jax.tree.map(whole, tree)

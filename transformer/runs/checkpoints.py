@@ -20,6 +20,7 @@ from transformer.runs.checkpoint_store import (
     reason_of,
     steps_in,
 )
+from transformer.system import buckets
 from transformer.system.distributed import from_first, is_first
 from transformer.system.errors import UserError
 from transformer.training.step import TrainState
@@ -93,6 +94,8 @@ class Checkpoints(Store):
             self._failures = 0
             self._has_saved |= self._is_scheduled
             self._prune()
+            if is_first():
+                buckets.push_soon()
 
     def record_scores(self, step: int, scores: Mapping[str, Any]) -> None:
         """Keeps the validation scores of a checkpoint beside it."""
@@ -105,6 +108,7 @@ class Checkpoints(Store):
         except UserError as error:
             logging.warning("%s; after a restart, step %d is evaluated again", error, step)
         self._prune()
+        buckets.push_soon()
 
     def remove_unscheduled(self) -> None:
         """Removes checkpoints saved between scheduled ones."""
@@ -119,6 +123,8 @@ class Checkpoints(Store):
     def close(self) -> None:
         self.wait()
         super().close()
+        if is_first() and not self._read_only:
+            buckets.is_pushed()
 
     def _give_up(self, error: BaseException) -> None:
         step, reason = self.saving, reason_of(error)
@@ -226,6 +232,8 @@ class Checkpoints(Store):
         of another model, and if earlier ones have disappeared.
         """
         self.wait()
+        if is_first():
+            buckets.is_pushed()  # from where the others read it
         damaged = {}
         for step in reversed(from_first(self.scheduled_steps if scheduled_only else self.steps)):
             try:

@@ -23,9 +23,10 @@ from ml_collections import ConfigDict, config_flags
 
 from transformer import configs
 from transformer.runs import help
+from transformer.system import buckets
 from transformer.system.commands import asks_for_help, command
 from transformer.system.errors import UserError, code_of_the_user
-from transformer.system.paths import local, looked_up
+from transformer.system.paths import checked, local, looked_up
 from transformer.system.startup import fill_closed_streams, listen_to_interrupts
 from transformer.system.terminal import escape_standard_output, printable, say
 
@@ -87,7 +88,8 @@ def run(
             given = [re.match(r"--?(?:no)?config\.([^=]*)", arg) for arg in argv[1:]]
             overrides = [override[1] for override in given if override]
             for value in _values(argv, "config"):  # it is read while the flags are parsed
-                path = Path(configs.find(local(value, "--config")).partition(":")[0])
+                named = checked(value, "--config", in_buckets=False)
+                path = Path(configs.find(named).partition(":")[0])
                 if not path.is_file():
                     raise UserError(
                         f"there is no config file {path if value else repr(value)}"
@@ -134,6 +136,8 @@ def run(
                 listen_to_interrupts()
                 use_cache()
                 main()
+                if not distributed.has_joined() or distributed.is_first():
+                    buckets.push()
                 distributed.leave()
         except Exception:
             if not distributed.has_joined():

@@ -19,7 +19,9 @@ from transformer.runs.progress import Progress
 from transformer.runs.restore import TrainedModel
 from transformer.runs.trusted_paths import absolute
 from transformer.system import distributed
+from transformer.system.buckets import address_of
 from transformer.system.commands import command
+from transformer.system.paths import local
 from transformer.tasks.source_gain import source_scores
 from transformer.tasks.task import Outputs, TrainedTask
 
@@ -160,7 +162,7 @@ def destination_of(model: TrainedModel, of: str, inputs: Mapping[str, Input] = {
     of_data, files = data_beside(model.config.data, model.task.data, of)
     parts += of_data
     if model.others:
-        others = "\n".join(str(other.workdir.resolve()) for other in model.others)
+        others = "\n".join(address_of(other.workdir.resolve()) for other in model.others)
         parts.append(f"ensemble-{digest(others)}")
     return Destination.of(model.workdir, model.output_dir, "-".join(parts), {**inputs, **files})
 
@@ -173,10 +175,11 @@ def data_beside(usual: Any, asked: Any, of: str) -> tuple[list[str], dict[str, I
     parts, inputs = [], {}
     for field, given in _other_data(usual, asked, of).items():
         configured, path = getattr(usual, field), absolute(given)
-        if configured and os.path.exists(absolute(configured)):
+        if configured and os.path.exists(local(configured, field)):
             parts.append(f"{field}={os.path.basename(path)}")
-            is_file = os.path.isfile(path)
-            content = Records([path], {}).count_and_hash()[1][0] if is_file else None
+            here = local(given, field)
+            is_file = os.path.isfile(here)
+            content = Records([here], {}).count_and_hash()[1][0] if is_file else None
             inputs[field] = Input(path, content)
     paths = path_fields(type(usual))
     changed = _changed(usual, asked).items()

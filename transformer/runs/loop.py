@@ -12,7 +12,7 @@ from transformer.data.prefetch import prefetch
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.log import RunLog, Window
 from transformer.runs.run_config import Config
-from transformer.system import distributed
+from transformer.system import buckets, distributed
 from transformer.system.compilation import may_compile
 from transformer.system.errors import UserError
 from transformer.system.preemption import Stopped, StopRequest
@@ -287,7 +287,9 @@ class Loop:
         """
         for _ in range(TRIES_AT_THE_END):
             self.checkpoints.wait()
-            if distributed.from_first(lambda: self.checkpoints.has(at.step)):
+            if distributed.from_first(
+                lambda: self.checkpoints.has(at.step) and buckets.is_pushed()
+            ):
                 return
             self.log.print(f"warning: trying again in {SECONDS_BETWEEN_TRIES:.0f} s")
             time.sleep(SECONDS_BETWEEN_TRIES)

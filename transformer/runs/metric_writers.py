@@ -23,6 +23,7 @@ from transformer.data.pictures import Picture
 from transformer.system.errors import UserError
 from transformer.system.paths import looked_up
 from transformer.system.reading import MISSING, Number, open_plain, read_json_lines
+from transformer.system.terminal import named
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -209,4 +210,4 @@ def _cut(path: Path, step: int, evaluated: bool) -> int:
 
 def _warn(text: str) -> None:
     with contextlib.suppress(OSError):  # the log may be on the full disk
-        tqdm.write(f"warning: metrics: {text}", file=sys.stderr)
+        tqdm.write(named(f"warning: metrics: {text}"), file=sys.stderr)

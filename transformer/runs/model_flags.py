@@ -44,12 +44,17 @@ def define_flags(more: Mapping[str, flags.FlagHolder] = {}) -> Callable[..., "Tr
     overrides = {
         **{f"decoding.{name}": flag for name, flag in _decoding_flags().items()},
         "data.data_dir": DEFINE_path(
-            "data_dir", None, "Where TFDS keeps data sets and we keep the tokenised text."
+            "data_dir",
+            None,
+            "Where TFDS keeps data sets and we keep the tokenised text.",
+            is_field=True,
         ),
-        "data.raw_dir": DEFINE_path("raw_dir", None, "A local folder with the raw files."),
-        "data.test_file": DEFINE_path("test_file", None, "The file of the test split."),
+        "data.raw_dir": DEFINE_path("raw_dir", None, "A folder with the raw files.", is_field=True),
+        "data.test_file": DEFINE_path(
+            "test_file", None, "The file of the test split.", is_field=True
+        ),
         "task.features": DEFINE_path(
-            "features", None, "The classifier that scores of images are over."
+            "features", None, "The classifier that scores of images are over.", is_field=True
         ),
         **more,
     }

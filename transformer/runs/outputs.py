@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from transformer.data.test_sets import Input
 from transformer.runs.trusted_paths import absolute
+from transformer.system.buckets import address_of
 from transformer.system.errors import UserError
 from transformer.system.files import (
     check_can_write,
@@ -43,7 +44,8 @@ class Destination(NamedTuple):
         if not output_dir:
             _refuse_link(place := workdir / "eval")
             return cls(place, name, inputs)
-        run = {"workdir": Input(absolute(str(workdir)))} if workdir else {}  # several may share it
+        # Several runs may share it.
+        run = {"workdir": Input(absolute(address_of(workdir)))} if workdir else {}
         return cls(output_dir, name, {**inputs, **run})
 
     def check(self) -> None:

@@ -12,6 +12,7 @@ from transformer.runs import run_config, trusted_paths
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.integrity import check_seal, read_signed
 from transformer.runs.run_config import Config
+from transformer.system.buckets import address_of
 from transformer.system.distributed import from_first
 from transformer.system.errors import UserError
 from transformer.system.reading import Count
@@ -51,7 +52,7 @@ class TrainedModel:
         """The model and checkpoints behind an output, for scores.json."""
         others = [
             {
-                "workdir": str(other.workdir),
+                "workdir": address_of(other.workdir),
                 "checkpoint_steps": other.chosen.steps,
                 "config_sha256": other.config.sha256,
             }

@@ -15,7 +15,7 @@ from transformer.runs.config_fields import check_type, part_of, path_fields, req
 from transformer.system.commands import command
 from transformer.system.errors import UserError
 from transformer.system.files import remove_leftovers, write_atomically
-from transformer.system.paths import check_no_pattern, local, looked_up
+from transformer.system.paths import check_no_pattern, checked, looked_up
 from transformer.system.reading import MISSING, read_json, read_text
 from transformer.system.sharding import MeshConfig
 from transformer.tasks.task import TASKS, Metric, Task, find_task
@@ -176,7 +176,7 @@ def checked_section(
             continue
         check_type(f"config.{full}", value, types[field])
         if value and paths_are_here and field in path_fields(kind):
-            local(value, full)
+            checked(value, full)
     return kind(**whole)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from transformer.system.buckets import address_of
 from transformer.system.errors import UserError
 from transformer.system.packages import optional_module
 from transformer.system.terminal import say
@@ -45,7 +46,7 @@ class WandbWriter:
             self._run = wandb.init(
                 project=project,
                 name=workdir.resolve().name,
-                id=hashlib.sha256(str(workdir.resolve()).encode()).hexdigest()[:12],
+                id=hashlib.sha256(address_of(workdir.resolve()).encode()).hexdigest()[:12],
                 resume="allow",
                 dir=workdir,
                 config=dict(fields),

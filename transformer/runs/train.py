@@ -21,7 +21,7 @@ from transformer.runs.loop import Loop, Programs, Updates
 from transformer.runs.provenance import add_start
 from transformer.runs.restore import TrainedModel
 from transformer.runs.run_config import Config
-from transformer.system import distributed
+from transformer.system import buckets, distributed
 from transformer.system.commands import command
 from transformer.system.compilation import Compilations, memory_summary
 from transformer.system.errors import UserError
@@ -185,12 +185,15 @@ def _begin(workdir: Path, config: Config, task: TrainingTask, origin: TrainedMod
     begun_with = origin and init_from.with_heads(origin, task.task, config)
     if distributed.is_first():
         allow(workdir, run_config.CONFIG, config.to_json())
+        buckets.push()  # so that at any moment config.json is allowed there, too
         run_config.save(workdir, config)
         task.task.save(workdir)
         seal(workdir, run_config.files_of(config))
         write_json(workdir / FACTS, task.facts()._asdict())
     if begun_with:
         init_from.keep(workdir, begun_with)
+    if distributed.is_first():
+        buckets.push()
 
 
 def prepare_programs(

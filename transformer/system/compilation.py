@@ -15,7 +15,7 @@ from jax import monitoring
 
 from transformer.system.cpu import cpu_lines
 from transformer.system.hardware import units
-from transformer.system.paths import local
+from transformer.system.paths import checked
 from transformer.system.terminal import say
 
 # JAX's warning when it continues without its cache. Groups: program, error.
@@ -69,7 +69,7 @@ def use_cache() -> None:
     if not folder:  # with "" XLA would still write a GPU's files, to the current directory
         jax.config.update("jax_compilation_cache_dir", None)
     else:
-        local(folder, "JAX_COMPILATION_CACHE_DIR")
+        checked(folder, "JAX_COMPILATION_CACHE_DIR", in_buckets=False)
 
     show, told = warnings.showwarning, False
 

@@ -18,9 +18,10 @@ import jax
 from jax._src.clusters.cloud_tpu_cluster import GceTpuCluster, GkeTpuCluster
 from jax._src.distributed import global_state
 
+from transformer.system import buckets
 from transformer.system.errors import UserError
 from transformer.system.job_flags import COORDINATOR, NUM_PROCESSES, PROCESS_ID
-from transformer.system.terminal import say
+from transformer.system.terminal import escape_standard_output, say
 
 SECONDS_UNTIL_IT_SAYS_SO = 10.0  # that this process waits for the others
 SECONDS_FOR_PROCESS_0, SECONDS_FOR_ITS_NAME = 300.0, 30.0  # until it listens, until it resolves
@@ -106,6 +107,7 @@ def _take_standard_output() -> None:
     encoding, errors = sys.stdout.encoding, sys.stdout.errors
     # Buffered by line, since JAX may end the process without a flush. Open until it ends.
     sys.stdout = open(file, "w", buffering=1, encoding=encoding, errors=errors)  # noqa: SIM115
+    escape_standard_output()
 
 
 def job() -> dict[str, Any] | None:
@@ -234,8 +236,10 @@ def first_alone() -> Iterator[None]:
     """Runs the block in process 0 first, then in the others, which find what it has made."""
     if not is_first():
         from_first(lambda: None)
+        buckets.fetch_again()
     yield
     if is_first():
+        buckets.push()
         from_first(lambda: None)
 
 

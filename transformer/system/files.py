@@ -25,7 +25,7 @@ _TEMPORARY = re.compile(r".+?(?:\.([0-9a-f]{8}))?\.([1-9]\d{0,6})\.(?:tmp|export
 
 def temporary_beside(path: Path, ending: str = "tmp") -> Path:
     """The name of a file or folder until it is whole; it tells `remove_leftovers` the owner."""
-    return path.with_name(f"{path.name}.{_host()}.{os.getpid()}.{ending}")
+    return path.with_name(f"{path.name}.{host_id()}.{os.getpid()}.{ending}")
 
 
 def leftovers_of(path: Path) -> Iterable[Path]:
@@ -50,18 +50,24 @@ def remove_leftovers(paths: Iterable[Path]) -> None:
 
 
 def _is_left(path: Path, host: str | None, process: int) -> bool:
-    if host == _host():
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:  # another user's process
-            pass
+    if host == host_id() and not is_alive(process):
+        return True
     return time.time() - path.lstat().st_mtime > ABANDONED
 
 
+def is_alive(process: int) -> bool:
+    """True if this host has a process of that number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's process
+        pass
+    return True
+
+
 @functools.cache
-def _host() -> str:
+def host_id() -> str:
     """Names this host until its next start, and the container, which numbers its processes."""
     found = [socket.gethostname()]
     with contextlib.suppress(OSError):

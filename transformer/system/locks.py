@@ -1,24 +1,35 @@
 """Locks: one process at a time trains in a work directory, or makes files that several need.
 
 The system's flock decides: it ends with its process, however that ends. On NFS it reaches all
-hosts; some other network file systems lock each host for itself.
+hosts; some other network file systems lock each host for itself. In a bucket an object decides,
+which only one process can make.
 """
 
 import contextlib
 import fcntl
+import json
 import os
 import socket
+import threading
 import time
+import uuid
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from absl import logging
 
+from transformer.system import buckets
 from transformer.system.errors import UserError
+from transformer.system.files import host_id, is_alive
 from transformer.system.reading import open_plain
+from transformer.system.terminal import say
 
 _LONGEST = 200  # bytes of a holder's name
+# Seconds between the signs of life of a process that holds a folder in a bucket; after that many
+# without one it is dead.
+HEARTBEAT, STALE = 20.0, 180.0
 
 
 @contextlib.contextmanager
@@ -38,6 +49,10 @@ def lock_workdir(workdir: Path) -> Iterator[None]:
                 f"cannot write {workdir / 'lock'}: {error.strerror}; mend that, or give another "
                 "--workdir"
             ) from error
+        if (address := buckets.address_of(workdir)) != str(workdir):
+            lease = _Lease(address)
+            stack.enter_context(lease.held())
+            stack.enter_context(buckets.held(workdir, lease.check))
         yield
 
 
@@ -95,3 +110,76 @@ def _flock(file: FileIO, path: Path, wait: bool) -> None:
         ) from None
     except OSError as error:
         logging.warning("%s cannot be locked (%s); do not train there twice", path, error.strerror)
+
+
+class _Lease:
+    """ADDRESS/lock, an object in a bucket that names its holder and the time."""
+
+    def __init__(self, address: str):
+        self._address, self._key = address, f"{address}/{buckets.LEASE}"
+        self._files = buckets.system(address)
+        self._holder = f"process {os.getpid()} on {socket.gethostname()}"
+        self._me = {"holder": self._holder, "host": host_id(), "process": os.getpid()}
+        self._me["id"] = uuid.uuid4().hex
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Raises UserError while another process holds it, which gives signs of life."""
+        with buckets.errors(f"cannot write {self._key}"):
+            self._take()
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(HEARTBEAT):
+                with contextlib.suppress(Exception):  # the connection may be lost for a while
+                    self.check()
+                    self._write("overwrite")
+
+        threading.Thread(target=beat, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+            with contextlib.suppress(Exception):  # then it is free some minutes later
+                self.check()
+                self._files.rm_file(self._key)
+
+    def check(self) -> None:
+        """Raises LeaseLost if another process has it, UserError if it cannot be read."""
+        with buckets.errors(f"cannot read {self._key}"):
+            found = self._read()
+        if found is None or found["id"] != self._me["id"]:
+            by = f"held by {found['holder']}" if found else "free, as somebody removed its lock"
+            raise buckets.LeaseLost(f"{self._address} is now {by}; this run ends")
+
+    def _take(self) -> None:
+        first, start = None, time.monotonic()
+        while True:
+            if (found := self._read()) is None:
+                with contextlib.suppress(FileExistsError):  # another was first
+                    return self._write("create")
+                continue
+            if found["id"] == self._me["id"]:
+                return  # the answer to a first try was lost
+            is_dead = found["host"] == host_id() and not is_alive(found["process"])
+            if is_dead or time.monotonic() - start > STALE:
+                self._files.rm_file(self._key)
+                continue
+            if first is None:
+                say(f"{self._address} is held by {found['holder']}; waiting for a sign of life")
+            elif found != first:
+                raise UserError(
+                    f"{self._address} is in use by {found['holder']}; wait for it, stop it, or "
+                    "give another --workdir"
+                )
+            first = found
+            time.sleep(1)
+
+    def _write(self, mode: str) -> None:
+        content = json.dumps(self._me | {"time": time.time()}).encode()
+        self._files.pipe_file(self._key, content, mode=mode)
+
+    def _read(self) -> dict[str, Any] | None:
+        with contextlib.suppress(FileNotFoundError):
+            return json.loads(self._files.cat_file(self._key))
+        return None

@@ -2,8 +2,8 @@
 
 `DEFINE_path` or `DEFINE_paths` defines a flag that holds a path; `place` or `setting(place=True)`
 (errors.py) defines such a field of a config. So all paths are checked before any work begins. Code
-that opens a field's path calls `local` again. tests/test_places.py goes through every flag and
-every field.
+that opens a field's path calls `local`; a flag's `value` is local already. tests/test_places.py
+goes through every flag and every field.
 """
 
 import glob
@@ -15,17 +15,31 @@ from typing import Any
 
 from absl import flags
 
+from transformer.system import buckets
 from transformer.system.errors import UserError
 
 flags.disclaim_key_flags()  # a flag belongs to the module that calls us
 
 
 def local(path: str | os.PathLike, what: str) -> str:
-    """A path with ~ expanded. Raises UserError unless it can be a path on this machine.
+    """A path on this machine: ~ is expanded, and what lies in a bucket is brought down.
+
+    Raises as `checked` does.
+    """
+    name = checked(path, what)
+    return str(buckets.fetch(name)) if buckets.is_address(name) else name
+
+
+def checked(path: str | os.PathLike, what: str, *, in_buckets: bool = True) -> str:
+    """A path with ~ expanded. Raises UserError unless it can be a path here or an address.
 
     what: the name of the flag or field in messages, such as --workdir or data.data_dir.
+    in_buckets: whether it may be the address of something in a bucket.
     """
     name = os.fspath(path)
+    if in_buckets and isinstance(path, str) and buckets.is_address(name):
+        buckets.check_address(name, what)
+        return name
     # Path("gs://a") keeps only one slash.
     scheme = re.match(r"([A-Za-z][\w.+-]+):/", name)
     if scheme and (not isinstance(path, str) or name.startswith("//", scheme.end() - 1)):
@@ -110,7 +124,7 @@ def named_files(
         return os.path.join(folder, name) if folder else local(name, what)
 
     def found(name: str) -> list[str]:
-        paths = [path_of(name) + ending for ending in endings]
+        paths = [path_of(name + ending) for ending in endings]
         literal = [path for path in paths if os.path.exists(path)]
         return literal or sorted((x for path in paths for x in matching(path)), key=order)
 
@@ -139,12 +153,12 @@ def matching(pattern: str) -> list[str]:
 class PathParser(flags.ArgumentParser):
     """Parses a flag that names a file or a folder. Its value stays as given."""
 
-    def __init__(self, name: str, default: str | None = None):
-        self._what, self._default = f"--{name}", default
+    def __init__(self, name: str, default: str | None = None, in_buckets: bool = True):
+        self._what, self._default, self._in_buckets = f"--{name}", default, in_buckets
 
     def parse(self, argument: str) -> str:
         if argument != self._default:  # the default is parsed at import
-            local(argument, self._what)
+            checked(argument, self._what, in_buckets=self._in_buckets)
         return argument
 
 
@@ -156,13 +170,28 @@ class PathListParser(flags.ListParser):
         self._what = f"--{name}"
 
     def parse(self, argument: str | list[str]) -> list[str]:
-        is_one = (
-            isinstance(argument, str) and argument and os.path.exists(local(argument, self._what))
-        )
+        is_one = isinstance(argument, str) and argument
+        is_one = is_one and os.path.exists(checked(argument, self._what))
         names = [argument] if is_one else super().parse(argument)
         for name in names:
-            local(name, self._what)
+            checked(name, self._what)
         return names
+
+
+class _PathFlag(flags.Flag):
+    """A flag whose value, if it is in a bucket, is brought down when it is asked for."""
+
+    @property
+    def value(self) -> Any:
+        def here(name: str) -> str:
+            return local(name, f"--{self.name}") if buckets.is_address(name) else name
+
+        given = self._value
+        return list(map(here, given)) if isinstance(given, list) else given and here(given)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._value = value
 
 
 def given(*holders: flags.FlagHolder[str | None]) -> list[Path]:
@@ -175,17 +204,28 @@ def given(*holders: flags.FlagHolder[str | None]) -> list[Path]:
 
 def argument(path: str) -> Path:
     """The `type` of an argument of argparse that names a file or a folder."""
-    return Path(local(path, "an argument"))
+    return Path(checked(path, "an argument", in_buckets=False))
 
 
-def DEFINE_path(name: str, default: str | None, help: str) -> flags.FlagHolder[str | None]:
-    """A flag that names a file or a folder."""
-    parser = PathParser(name, default)
-    return flags.DEFINE(parser, name, default, help, serializer=flags.ArgumentSerializer())
+def DEFINE_path(
+    name: str,
+    default: str | None,
+    help: str,
+    *,
+    in_buckets: bool = True,
+    is_field: bool = False,
+) -> flags.FlagHolder[str | None]:
+    """A flag that names a file or a folder.
+
+    in_buckets: whether it may be an address there. is_field: the value is for a field of a config,
+    so it stays as it is given.
+    """
+    parser = PathParser(name, default, in_buckets)
+    kind = flags.Flag if is_field else _PathFlag
+    return flags.DEFINE_flag(kind(parser, flags.ArgumentSerializer(), name, default, help))
 
 
 def DEFINE_paths(name: str, default: list[str] | None, help: str) -> flags.FlagHolder[list[str]]:
     """A flag that names files or folders, with commas between them."""
-    return flags.DEFINE(
-        PathListParser(name), name, default, help, serializer=flags.CsvListSerializer(",")
-    )
+    parser, serializer = PathListParser(name), flags.CsvListSerializer(",")
+    return flags.DEFINE_flag(_PathFlag(parser, serializer, name, default, help))

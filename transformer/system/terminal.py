@@ -19,8 +19,24 @@ _OF_UNKNOWN = "{n_fmt}B downloaded, {rate_fmt}"
 _HARMFUL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
+_shown_as: dict[str, str] = {}
+
+
+def show_as(path: str, name: str) -> None:
+    """From now on text for people has `name` for a path: that of a local copy."""
+    _shown_as[path] = name
+
+
+def named(text: str) -> str:
+    """The text as people are to see it: see `show_as`."""
+    for path, name in _shown_as.items():
+        text = text.replace(path, name)
+    return text
+
+
 def printable(text: str) -> str:
     """A stranger's text, safe to show in a terminal: control characters are written as \\x1b."""
+    text = named(text)
     return _HARMFUL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -60,6 +76,13 @@ class _Printable(_Wrapped):
         return self._file.write("\n".join(map(printable, text.split("\n"))))
 
 
+class _Named(_Wrapped):
+    """A file for people to read: see `show_as`."""
+
+    def write(self, text: str) -> int:
+        return self._file.write(named(text))
+
+
 class _Dispensable(_Wrapped):
     """A file that may be full or without a reader; then nothing is written."""
 
@@ -88,6 +111,8 @@ def escape_standard_output() -> None:
     """
     with contextlib.suppress(AttributeError):  # closed, or not a file
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stdout is not None:
+        sys.stdout = _Named(sys.stdout)
     if sys.stdout is not None and is_terminal(sys.stdout.fileno):
         sys.stdout = _Printable(sys.stdout)
 

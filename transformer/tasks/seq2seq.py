@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -267,7 +268,7 @@ def prepare(
             if (number := len(tokenizers.source.encode(tag))) > 2:  # a space may be one of them
                 print(f"note     the tokenizer takes the tag {tag} apart, into {number} tokens")
         limits = data.max_source_length, data.max_target_length
-        folder = Path(data.data_dir) / "token_cache"
+        folder = os.path.join(data.data_dir, "token_cache")
         sampling_alpha, cut = config.tokenizer.sampling_alpha, kind.source_cut(data)
         encoder = PairEncoder(tokenizers, limits, sampling_alpha, cut)
         times = config.tokenizer.num_samples
