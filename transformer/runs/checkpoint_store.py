@@ -1,6 +1,6 @@
 """A folder of checkpoints: Orbax writes the arrays, and digests reveal damage.
 
-  <step>/params, opt_state, extra    arrays; opt_state and extra only where they are not empty
+  <step>/params, opt_state, extra, ema    arrays; the last three only where they are not empty
   <step>/record/record.json          the notes given to `begin`, shapes and digests of the arrays
   <step>/scores.json                 validation scores, written later
 
@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import jax
 import orbax.checkpoint as ocp
@@ -32,6 +32,7 @@ CHECKPOINTS = "checkpoints"  # the folder in a work directory
 # Orbax raises these, in its main thread and its others, when it cannot write.
 SAVE_ERRORS = (OSError, ValueError, jax.errors.JaxRuntimeError)
 SECONDS_UNTIL_VISIBLE = 60.0  # for a new directory, on all hosts of a network file system
+ITEMS = ("params", "opt_state", "extra", "ema")  # fields of TrainState
 _HALF_WRITTEN, _DELETED, _DAMAGED = ".orbax-checkpoint-tmp", ".deleted", ".damaged"
 _RECORD, _SCORES = "record.json", "scores.json"
 _DISK = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM EIO ENOENT ENOTDIR ENXIO ESTALE ETIMEDOUT EMFILE"
@@ -51,6 +52,7 @@ class _Record(TypedDict):
 class _Patience(TypedDict):
     best: Number | None
     without_better: Count
+    reductions: NotRequired[Count]
 
 
 class Damaged(Exception):
@@ -140,7 +142,7 @@ class Store:
         return path
 
     def _new_checkpointer(self) -> ocp.AsyncCheckpointer:
-        arrays = {n: ocp.StandardCheckpointHandler() for n in ("params", "opt_state", "extra")}
+        arrays = {n: ocp.StandardCheckpointHandler() for n in ITEMS}
         handler = ocp.CompositeCheckpointHandler(
             **arrays, record=ocp.JsonCheckpointHandler(filename=_RECORD)
         )

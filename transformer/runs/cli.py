@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 evaluate --verify found that scores disagree; 2 the user's
 bug of ours. JAX is imported only after --help is answered.
 """
 
+import ast
 import contextlib
 import errno
 import logging as python_logging
@@ -68,6 +69,7 @@ def run(
         str: flags.ArgumentParser(),
         int: flags.IntegerParser(),
         float: flags.FloatParser(),
+        dict: _Dict(),
     }.items():
         config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
     choice = [arg for arg in argv[1:] if re.match(f"{CHOOSING}=", arg)]
@@ -158,6 +160,17 @@ class _OrNone(flags.ArgumentParser):
 
     def flag_type(self) -> str:
         return self._parser.flag_type()
+
+
+class _Dict(flags.ArgumentParser):
+    """Parses a field's dict, as Python writes it."""
+
+    def parse(self, argument: Any) -> dict[str, Any]:
+        with contextlib.suppress(SyntaxError, ValueError):
+            argument = ast.literal_eval(argument)
+        if not isinstance(argument, dict):
+            raise ValueError("it must be a dict, such as {'b1': 0.95, 'weight_decay': 0.1}")
+        return argument
 
 
 def _say_that_a_thread_failed(failed: threading.ExceptHookArgs) -> None:

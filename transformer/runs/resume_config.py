@@ -6,7 +6,7 @@ import typing
 from pathlib import Path
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+from ml_collections.config_dict import FieldReference
 
 from transformer.runs.run_config import load
 
@@ -18,8 +18,8 @@ def get_config(workdir: str) -> ConfigDict:
         config[name] = ConfigDict()
         for field in dataclasses.fields(section):
             value = getattr(section, field.name)
-            if value is None:  # a flag must know the possible types
-                value = placeholder(_type_beside_none(field.type))
+            if value is None or isinstance(value, dict):  # a flag must know the possible types
+                value = FieldReference(value, field_type=_type_beside_none(field.type))
             config[name][field.name] = value
     return config
 
