@@ -61,7 +61,7 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
     takes = [key for key in inspect.signature(known[name]).parameters if key not in given]
     for key in arguments:
         if key not in takes:
-            near = difflib.get_close_matches(key, takes, n=1)
+            near = difflib.get_close_matches(key, takes, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}? " if near else ""
             hint = "the schedule and the names of parameters give it; " if key in given else hint
             raise UserError(
