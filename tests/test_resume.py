@@ -41,6 +41,8 @@ from transformer.system.errors import UserError
 from transformer.system.preemption import Stopped, StopRequest
 from transformer.system.startup import STOPPED
 from transformer.tasks.seq2seq import Seq2SeqTraining
+from transformer.tasks.task import Examples
+from transformer.training.schedules import make_schedule
 
 
 def assert_same_run(a: Path, b: Path) -> None:
@@ -236,6 +238,44 @@ def test_a_run_may_end_where_it_was_stopped(text, tmp_path, compiled_once):
     )
     with contextlib.closing(checkpoints):
         assert checkpoints.scheduled_steps() == [between]  # so that it can be averaged
+
+
+@pytest.mark.slow
+def test_an_average_and_a_rate_that_falls_on_a_plateau(text, tmp_path, monkeypatch, compiled_once):
+    """Stopped between checkpoints and in a validation, or ended and gone on with."""
+
+    def validate(self, state, full, check):
+        check()
+        return {"nll": 5.0}, Examples()
+
+    monkeypatch.setattr(Seq2SeqTraining, "validate", validate)
+    changes = {
+        "training_log_every": 1,
+        "training_ema": 0.9,
+        "optimizer_name": "optax.lion",
+        "optimizer_plateau_patience": 1,
+        "optimizer_plateau_factor": 0.25,
+    }
+    config, whole = experiment_of(text, **changes), tmp_path / "whole"
+    train.train(config, whole, StopAt(None))
+    rates = {x["step"]: x.get("train/learning_rate") for x in metrics(whole) if "train/loss" in x}
+    schedule = make_schedule(config.optimizer, config.model.d_model)
+    expected = {step: float(schedule(step)) * (0.25 if step == 9 else 1) for step in range(1, 10)}
+    assert rates == pytest.approx(expected, rel=1e-6)
+    for number in (7, 10):
+        with pytest.raises(Stopped):
+            train.train(config, tmp_path / str(number), StopAt(number))
+        train.train(config, tmp_path / str(number), StopAt(None))
+        assert_same_run(tmp_path / str(number), whole)
+    ended = experiment_of(text, **changes, training_steps=8)
+    train.train(ended, tmp_path / "ended", StopAt(None))
+    train.train(config, tmp_path / "ended", StopAt(None))
+    assert_same_run(tmp_path / "ended", whole)
+
+    last, average = (restore(whole, name) for name in ("last", "ema"))
+    assert average.chosen == last.chosen._replace(checkpoint="ema")
+    gaps = jax.tree.map(lambda x, y: float(abs(x - y).max()), last.params, average.params)
+    assert min(jax.tree.leaves(gaps)) > 0
 
 
 def kept(workdir: Path) -> list[str]:

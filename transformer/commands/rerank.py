@@ -11,6 +11,7 @@ counts. The highest one wins.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -26,38 +27,44 @@ OUTPUT = DEFINE_path("output", None, "The file to write; standard output if none
 
 def main() -> None:
     from transformer.data.test_sets import lines_of
-    from transformer.data.text_files import check_lines
-    from transformer.decoding.mbr import by_utility
     from transformer.system.files import check_can_write, write_atomically
 
     if CANDIDATES.value is None or NBEST.value is None:
         raise UserError("--candidates and --nbest are needed: the file, and its lines per source")
     if OUTPUT.value:
         check_can_write(Path(OUTPUT.value).expanduser())
-    lines, nbest = lines_of(CANDIDATES.value), NBEST.value
-    if len(lines) % nbest:
-        raise UserError(
-            f"{CANDIDATES.value} has {len(lines)} lines, which is no multiple of --nbest={nbest}; "
-            "give the --nbest that it was written with, and --format=text"
-        )
-    scores: list[float] = []
-    if SCORES.value:
-        rows = lines_of(SCORES.value)
-        check_lines({CANDIDATES.value: len(lines), SCORES.value: len(rows)})
-        scores = [_mean(row, f"{SCORES.value}, line {n}") for n, row in enumerate(rows, 1)]
-    chosen = []
-    for start in range(0, len(lines), nbest):
-        # A source with fewer candidates has blank lines for the rest.
-        places = [i for i in range(start, start + nbest) if lines[i].strip()] or [start]
-        if scores:
-            chosen.append(lines[max(places, key=scores.__getitem__)])
-        else:
-            chosen.append(lines[places[by_utility([lines[i] for i in places])[0]]])
-    text = "".join(f"{line}\n" for line in chosen)
+    rows = lines_of(SCORES.value) if SCORES.value else None
+    found = chosen(lines_of(CANDIDATES.value), NBEST.value, rows)
+    text = "".join(f"{line}\n" for line in found)
     if OUTPUT.value:
         write_atomically(Path(OUTPUT.value).expanduser(), text)
     else:
         sys.stdout.write(text)
+
+
+def chosen(lines: Sequence[str], nbest: int, rows: Sequence[str] | None) -> list[str]:
+    """One of each `nbest` candidates. rows: the lines of --scores."""
+    from transformer.data.text_files import check_lines
+    from transformer.decoding.mbr import by_utility
+
+    if len(lines) % nbest:
+        raise UserError(
+            f"--candidates has {len(lines)} lines, which is no multiple of --nbest={nbest}; give "
+            "the --nbest that it was written with, and a file of --format=text"
+        )
+    if rows is not None:
+        check_lines({"--candidates": len(lines), "--scores": len(rows)})
+        scores = [_mean(row, f"--scores, line {number}") for number, row in enumerate(rows, 1)]
+    found = []
+    for start in range(0, len(lines), nbest):
+        # A source with fewer candidates has blank lines for the rest.
+        places = [i for i in range(start, start + nbest) if lines[i].strip()] or [start]
+        if rows is None:
+            best = places[by_utility([lines[i] for i in places])[0]]
+        else:
+            best = max(places, key=scores.__getitem__)
+        found.append(lines[best])
+    return found
 
 
 def _mean(row: str, place: str) -> float:

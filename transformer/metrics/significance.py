@@ -27,7 +27,12 @@ def paired_bootstrap(
     named = [(str(number), list(lines)) for number, lines in enumerate(systems)]
     test = PairedTest(named, metrics, present(references), test_type="bs", n_samples=RESAMPLES)
     _, found = test()
-    return dict(zip(metrics, list(found.values())[1:], strict=True))
+    results = dict(zip(metrics, list(found.values())[1:], strict=True))
+    for first, *others in results.values():
+        for other in others:
+            if other.score == first.score:  # sacreBLEU's formula gives the smallest p
+                other.p_value = 1.0
+    return results
 
 
 def against(
