@@ -242,7 +242,7 @@ def test_a_run_may_end_where_it_was_stopped(text, tmp_path, compiled_once):
 
 @pytest.mark.slow
 def test_an_average_and_a_rate_that_falls_on_a_plateau(text, tmp_path, monkeypatch, compiled_once):
-    """Stopped between checkpoints and in a validation, or ended and gone on with."""
+    """They go on in parts as in one."""
 
     def validate(self, state, full, check):
         check()
@@ -262,15 +262,13 @@ def test_an_average_and_a_rate_that_falls_on_a_plateau(text, tmp_path, monkeypat
     schedule = make_schedule(config.optimizer, config.model.d_model)
     expected = {step: float(schedule(step)) * (0.25 if step == 9 else 1) for step in range(1, 10)}
     assert rates == pytest.approx(expected, rel=1e-6)
-    for number in (7, 10):
-        with pytest.raises(Stopped):
-            train.train(config, tmp_path / str(number), StopAt(number))
-        train.train(config, tmp_path / str(number), StopAt(None))
-        assert_same_run(tmp_path / str(number), whole)
-    ended = experiment_of(text, **changes, training_steps=8)
-    train.train(ended, tmp_path / "ended", StopAt(None))
-    train.train(config, tmp_path / "ended", StopAt(None))
-    assert_same_run(tmp_path / "ended", whole)
+    # Stopped between checkpoints, ended after a measurement that lowers the rate, and gone on with.
+    ended, parts = experiment_of(text, **changes, training_steps=8), tmp_path / "parts"
+    with pytest.raises(Stopped):
+        train.train(ended, parts, StopAt(7))
+    for part in (ended, config):
+        train.train(part, parts, StopAt(None))
+    assert_same_run(parts, whole)
 
     last, average = (restore(whole, name) for name in ("last", "ema"))
     assert average.chosen == last.chosen._replace(checkpoint="ema")

@@ -65,13 +65,7 @@ def run(
         None if "Event loop is closed" in str(unraisable.exc_value) else show(unraisable)
     )
     threading.excepthook = _say_that_a_thread_failed
-    for kind, parser in {
-        str: flags.ArgumentParser(),
-        int: flags.IntegerParser(),
-        float: flags.FloatParser(),
-        dict: _Dict(),
-    }.items():
-        config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
+    register_parsers()
     choice = [arg for arg in argv[1:] if re.match(f"{CHOOSING}=", arg)]
 
     def parse(argv: Sequence[str]) -> Sequence[str]:
@@ -135,6 +129,17 @@ def run(
             distributed.end(1, traceback.format_exc())
 
     app.run(guarded, argv, flags_parser=parse)
+
+
+def register_parsers() -> None:
+    """Makes config_flags parse the flags of fields that may be None."""
+    for kind, parser in {
+        str: flags.ArgumentParser(),
+        int: flags.IntegerParser(),
+        float: flags.FloatParser(),
+        dict: _Dict(),
+    }.items():
+        config_flags.register_flag_parser_for_type(kind, _OrNone(parser))
 
 
 def config_of(flag: flags.FlagHolder) -> dict[str, Any]:
