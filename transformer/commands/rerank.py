@@ -1,4 +1,4 @@
-"""Chooses one of several candidates for each line: by chrF between them, or by given scores.
+"""Chooses one of several candidates: by chrF between them, or by scores.
 
     python translate.py --workdir=runs/demo --input=news.en --output=candidates.de --nbest=16 \\
         --temperature=1
@@ -16,11 +16,12 @@ from pathlib import Path
 
 from absl import flags
 
+from transformer.decoding.config import MOST_OUTPUTS
 from transformer.system.errors import UserError
 from transformer.system.paths import DEFINE_path
 
 CANDIDATES = DEFINE_path("candidates", None, "A text file with --nbest lines for each source.")
-NBEST = flags.DEFINE_integer("nbest", None, "Candidates of each source.", 1)
+NBEST = flags.DEFINE_integer("nbest", None, "Candidates of each source.", 1, MOST_OUTPUTS)
 SCORES = DEFINE_path("scores", None, "A text file with a line for each candidate.")
 OUTPUT = DEFINE_path("output", None, "The file to write; standard output if none.")
 

@@ -55,13 +55,13 @@ class Config:
         training, metrics = self.training, self.kind.metrics
         if training.best_metric not in metrics:
             raise UserError(
-                f"training.best_metric is {training.best_metric!r}, which the task "
+                f"training.best_metric is {training.best_metric!r:.60}, which the task "
                 f"{self.task.name} does not measure; give one of: {', '.join(metrics)}"
             )
         if self.best_metric.full and training.full_validation_every == 0:
             cheap = [name for name, metric in metrics.items() if not metric.full]
             raise UserError(
-                f"training.best_metric is {training.best_metric!r}, but "
+                f"training.best_metric is {training.best_metric!r:.60}, but "
                 "training.full_validation_every is 0 (never); set training.best_metric to "
                 f"{' or '.join(map(repr, cheap))}"
             )
